@@ -1,0 +1,103 @@
+"""`checkpoint`: up to when the files are on disk; one page.
+
+| at | field | meaning |
+|---:|-------|---------|
+| 0 | physicMsgTimestamp | store time of the newest commit-log record known to be synced |
+| 8 | logicsMsgTimestamp | the same for queue entries |
+| 16 | indexMsgTimestamp | end time of the newest index file that is full and synced |
+| 24 | masterFlushedOffset | on a slave: the master's durable offset |
+| 32 | confirmPhyOffset | confirm offset; clamped to the log on load, never trusted |
+
+Big-endian, 8 bytes each (4.x uses the first three). A field never runs ahead of what is synced, and
+recovery stays right whatever it holds: it only shortens the work.
+"""
+
+import struct
+
+import numpy as np
+
+from store.disk import Disk, DiskFile
+
+FILE_BYTES = 4096
+CLOCK_SLACK_MS = 3000
+_FIELDS = struct.Struct(">5q")
+PATH = "checkpoint"
+
+
+class StoreCheckpoint:
+    """The five fields and their file."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._file: DiskFile | None = None
+        self.physic_msg_timestamp = 0
+        self.logics_msg_timestamp = 0
+        self.index_msg_timestamp = 0
+        self.master_flushed_offset = 0
+        self.confirm_phy_offset = 0
+
+    def load(self, writable: bool = True) -> None:
+        """Read the file; one that is missing, short or holds nonsense counts as zeros."""
+        size = self._disk.size(PATH)
+        if size not in (-1, FILE_BYTES):
+            if not writable:
+                return
+            self._disk.remove(PATH)
+            size = -1
+        if size == FILE_BYTES:
+            self._file = self._disk.open(PATH, writable)
+            values = _FIELDS.unpack(self._file.memory[: _FIELDS.size].tobytes())
+            values = tuple(value if value >= 0 else 0 for value in values)
+            (
+                self.physic_msg_timestamp,
+                self.logics_msg_timestamp,
+                self.index_msg_timestamp,
+                self.master_flushed_offset,
+                self.confirm_phy_offset,
+            ) = values
+        elif writable:
+            self._file = self._disk.create(PATH, FILE_BYTES)
+            self._file.sync()
+            self._disk.sync_dir("")
+
+    def flush(self) -> None:
+        """Write the fields and sync them: one sector, so old or new, never between."""
+        if self._file is None:
+            return
+        self.store()
+        self._file.sync()
+
+    def store(self) -> None:
+        """Write the fields into the page; `sync` of the file makes them durable."""
+        assert self._file is not None, "load comes first"
+        data = _FIELDS.pack(
+            self.physic_msg_timestamp,
+            self.logics_msg_timestamp,
+            self.index_msg_timestamp,
+            self.master_flushed_offset,
+            self.confirm_phy_offset,
+        )
+        self._file.memory[: _FIELDS.size] = np.frombuffer(data, np.uint8)
+
+    @property
+    def file(self) -> DiskFile:
+        """The open file."""
+        assert self._file is not None, "load comes first"
+        return self._file
+
+    @property
+    def min_timestamp(self) -> int:
+        """Time up to which log and queues were synced, 3 s held back for clock steps."""
+        oldest = min(self.physic_msg_timestamp, self.logics_msg_timestamp)
+        return max(0, oldest - CLOCK_SLACK_MS)
+
+    @property
+    def min_timestamp_index(self) -> int:
+        """The same with the index."""
+        return min(self.min_timestamp, self.index_msg_timestamp)
+
+    def close(self) -> None:
+        """Unmap."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,104 @@
+"""A batch of messages as columns: Apache Arrow's layout, one blob and an offsets array each.
+
+offsets: count + 1 little-endian uint32; message k is blob[offsets[k]:offsets[k + 1]].
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+
+from store.errors import BadMessage
+from store.kernels import encode
+from store.kernels.jit import EMPTY_I64, I64, U8, U32
+from store.record import PROPERTIES_BYTES_MAX, PROPERTIES_RESERVE
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Bodies and property texts of a batch."""
+
+    bodies: U8
+    body_offsets: U32
+    properties: U8
+    property_offsets: U32
+
+    @property
+    def count(self) -> int:
+        """Messages in the batch."""
+        return len(self.body_offsets) - 1
+
+    @staticmethod
+    def of(bodies: Iterable[bytes], properties: Iterable[bytes] | None = None) -> "Columns":
+        """Columns of single messages: for tests, tools and the engine's own records."""
+        blobs = list(bodies)
+        texts = [b""] * len(blobs) if properties is None else list(properties)
+        assert len(texts) == len(blobs), "one property text per body"
+        return Columns(
+            np.frombuffer(b"".join(blobs), np.uint8),
+            _offsets(blobs),
+            np.frombuffer(b"".join(texts), np.uint8),
+            _offsets(texts),
+        )
+
+    @staticmethod
+    def from_wire(
+        bodies: bytes, body_offsets: bytes, properties: bytes, property_offsets: bytes
+    ) -> "Columns":
+        """Columns as they came over the wire, shapes checked; BadMessage where they are wrong."""
+        if len(body_offsets) % 4 or len(body_offsets) < 8:
+            raise BadMessage("body offsets are not count + 1 numbers of 4 bytes, count >= 1")
+        if not property_offsets and not properties:
+            property_offsets = bytes(len(body_offsets))
+        if len(property_offsets) != len(body_offsets):
+            raise BadMessage(
+                f"{len(property_offsets)} bytes of property offsets for "
+                f"{len(body_offsets)} bytes of body offsets"
+            )
+        return Columns(
+            np.frombuffer(bodies, np.uint8),
+            np.frombuffer(body_offsets, "<u4"),
+            np.frombuffer(properties, np.uint8),
+            np.frombuffer(property_offsets, "<u4"),
+        )
+
+    def check(self, body_bytes_max: int) -> None:
+        """Raise BadMessage unless every offset and property text is right and within limits."""
+        where: I64 = np.zeros(1, np.int64)
+        code = encode.check_columns(
+            self.body_offsets,
+            len(self.bodies),
+            self.properties,
+            self.property_offsets,
+            body_bytes_max,
+            PROPERTIES_BYTES_MAX - PROPERTIES_RESERVE,
+            where,
+        )
+        if code == encode.COLUMNS_OK:
+            return
+        k = int(where[0])
+        reasons = {
+            encode.OFFSETS_LIE: "its offsets do not rise inside the blob",
+            encode.BODY_TOO_LARGE: f"its body is over the limit of {body_bytes_max} bytes",
+            encode.PROPERTIES_TOO_LARGE: "its properties are over "
+            f"{PROPERTIES_BYTES_MAX - PROPERTIES_RESERVE} bytes",
+            encode.PROPERTIES_MALFORMED: "its properties are not pairs of printable texts",
+        }
+        raise BadProperties(k, reasons[code]) if code == encode.PROPERTIES_TOO_LARGE else (
+            BadMessage(f"message {k} of the batch: {reasons[code]}")
+        )
+
+
+class BadProperties(BadMessage):
+    """Properties over the limit: a status of its own."""
+
+    def __init__(self, message: int, reason: str) -> None:
+        super().__init__(f"message {message} of the batch: {reason}")
+
+
+def _offsets(blobs: list[bytes]) -> U32:
+    return np.fromiter(accumulate(map(len, blobs), initial=0), np.uint32, len(blobs) + 1)
+
+
+NO_TAGS = EMPTY_I64

@@ -1,0 +1,342 @@
+"""The CommitLog: every record of every topic, one after the other, in segments.
+
+Rules: one writer at a time; positions move only after success; a batch is stored whole or not at
+all; every record leaves 8 bytes after it for the blank record that closes its segment.
+"""
+
+import struct
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from store.columns import Columns
+from store.disk import Disk
+from store.errors import BadMessage, CorruptRecord, OffsetOutOfRange
+from store.kernels import encode, scan
+from store.kernels.jit import EMPTY_I64, EMPTY_U8, I64, U8
+from store.mappedfile import MappedFile
+from store.mappedfilequeue import MappedFileQueue
+from store.options import StoreOptions
+from store.record import Host, Record, RecordHeader, decode_properties
+from store.transientpool import TransientStorePool
+
+BLANK_BYTES = 8
+AHEAD_FROM = 0.5  # share of a segment after which the next one is allocated
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where a batch went: [start, end) in the log, file-end blanks included."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CorruptRange:
+    """Bytes [start, end) of the log that hold no valid record though valid ones follow."""
+
+    start: int
+    end: int
+
+    @property
+    def records_max(self) -> int:
+        """Most records that can have been lost in it."""
+        return -(-(self.end - self.start) // scan.RECORD_MIN)
+
+
+@dataclass(slots=True)
+class _Mark:
+    """The end of the log before an append, to go back to."""
+
+    files: int
+    wrote: int
+    touched: list[tuple[MappedFile, int, int]] = field(default_factory=list)
+
+
+class CommitLog:
+    """Appends, finds and reads records by offset."""
+
+    def __init__(self, disk: Disk, options: StoreOptions, directory: str = "commitlog") -> None:
+        self.options = options
+        self.queue = MappedFileQueue(disk, directory, options.mapped_file_size_commit_log)
+        self.corrupt_ranges: list[CorruptRange] = []
+        self.last_store_time = 0
+        self.begin_time_in_lock = 0
+        self._pool: TransientStorePool | None = None
+        if options.use_transient_store_pool:
+            self._pool = TransientStorePool(
+                options.transient_store_pool_size, options.mapped_file_size_commit_log
+            )
+
+    @property
+    def min_offset(self) -> int:
+        """Offset of the first byte held."""
+        return self.queue.min_offset
+
+    @property
+    def max_offset(self) -> int:
+        """Offset after the last readable byte."""
+        return self.queue.max_offset
+
+    @property
+    def wrote_offset(self) -> int:
+        """Offset after the last byte appended, readable or still in a pool buffer."""
+        return self.queue.wrote_offset
+
+    def roll_next_file(self, offset: int) -> int:
+        """Start of the segment after the one an offset lies in."""
+        size = self.queue.file_size
+        return offset - offset % size + size
+
+    def allocation_wanted(self) -> int | None:
+        """Start of the segment that should be allocated ahead now, if one should."""
+        last = self.queue.last
+        if last is None or self.queue.ahead is not None:
+            return None
+        return last.end if last.wrote >= AHEAD_FROM * last.size else None
+
+    def is_busy(self, now_ms: int) -> bool:
+        """OS_PAGECACHE_BUSY: the writer has been inside one append for too long."""
+        if self.begin_time_in_lock == 0:
+            return False
+        held = now_ms - self.begin_time_in_lock
+        return self.options.os_page_cache_busy_timeout < held < 10_000_000
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def append(
+        self,
+        columns: Columns,
+        header: RecordHeader,
+        queue_offset: int,
+        producer: bytes = b"",
+        sequence: int = 0,
+        first: int = 0,
+    ) -> Appended:
+        """Append messages first.. of a checked batch.
+
+        producer: 10 bytes, with `sequence` the UNIQ_KEY of message `first`; empty for none.
+        Raises OSError where the disk has no room for a segment; the log is then as before.
+        """
+        assert self.begin_time_in_lock == 0, "one writer at a time"
+        self.begin_time_in_lock = max(1, header.store_time)
+        mark = self._mark()
+        try:
+            appended = self._append(columns, header, queue_offset, producer, sequence, first, mark)
+        except BaseException:
+            self._go_back(mark)
+            raise
+        finally:
+            self.begin_time_in_lock = 0
+        self.last_store_time = header.store_time
+        return appended
+
+    def _append(
+        self,
+        columns: Columns,
+        header: RecordHeader,
+        queue_offset: int,
+        producer: bytes,
+        sequence: int,
+        first: int,
+        mark: _Mark,
+    ) -> Appended:
+        template = np.frombuffer(header.packed(), np.uint8)
+        topic = np.frombuffer(header.topic.encode(), np.uint8)
+        hex_id = np.frombuffer(producer.hex().upper().encode(), np.uint8)
+        result: I64 = np.zeros(1, np.int64)
+        mapped = self._writable()
+        start = mapped.start + mapped.wrote
+        done = first
+        while True:
+            before = mapped.wrote
+            position = encode.encode(
+                mapped.write_memory,
+                before,
+                mapped.size,
+                mapped.start,
+                template,
+                topic,
+                header.topic_length_bytes(),
+                columns.bodies,
+                columns.body_offsets,
+                columns.properties,
+                columns.property_offsets,
+                done,
+                queue_offset + done - first,
+                hex_id,
+                sequence + done - first,
+                self.options.enabled_append_prop_crc,
+                result,
+            )
+            mark.touched.append((mapped, before, position))
+            mapped.wrote = position
+            mapped.store_time = header.store_time
+            fitted = int(result[0])
+            done += fitted
+            if done == columns.count:
+                return Appended(start, mapped.start + position)
+            if fitted == 0 and before == 0:
+                raise BadMessage(
+                    f"message {done} of the batch does not fit a segment of {mapped.size} bytes"
+                )
+            self._close_segment(mapped)
+            mark.touched[-1] = (mapped, before, mapped.size)
+            mapped = self._writable()
+
+    def _writable(self) -> MappedFile:
+        last = self.queue.last
+        if last is None or last.is_full:
+            last = self.queue.roll()
+            if self._pool is not None:
+                last.buffer = self._pool.borrow()
+        return last
+
+    def _close_segment(self, mapped: MappedFile) -> None:
+        """Write the blank record: 8 bytes, the rest of the file stays as it is."""
+        left = mapped.size - mapped.wrote
+        assert left >= BLANK_BYTES, "every record leaves room for the blank one"
+        blank = struct.pack(">II", left, scan.MAGIC_BLANK)
+        memory = mapped.write_memory
+        memory[mapped.wrote : mapped.wrote + BLANK_BYTES] = np.frombuffer(blank, np.uint8)
+        mapped.wrote = mapped.size
+
+    def _mark(self) -> _Mark:
+        last = self.queue.last
+        return _Mark(len(self.queue.files), last.wrote if last else 0)
+
+    def _go_back(self, mark: _Mark) -> None:
+        """Undo an append: zero what it wrote, give back the segments it opened."""
+        for mapped, low, high in mark.touched:
+            mapped.write_memory[low:high] = 0
+        while len(self.queue.files) > max(mark.files, 1):
+            opened = self.queue.files.pop()
+            opened.set_positions(0)
+            self.queue.drop_ahead()
+            self.queue.ahead = opened
+        if self.queue.files:
+            self.queue.files[-1].wrote = mark.wrote
+
+    def append_data(self, offset: int, data: U8) -> None:
+        """Append raw log bytes, as a slave does; they must lie inside one segment.
+
+        Raises OffsetOutOfRange unless offset is the end of the log; an empty log starts at the
+        segment that the offset falls in, and then the offset may be anywhere in it.
+        """
+        end = self.queue.wrote_offset
+        if self.queue.files and offset != end:
+            raise OffsetOutOfRange(offset, end, end + 1)
+        last = self.queue.last
+        if last is None or last.is_full:
+            last = self.queue.roll(offset)
+            last.set_positions(offset - last.start)
+        if last.wrote + len(data) > last.size:
+            raise BadMessage(f"{len(data)} bytes at {offset} cross a segment's end")
+        last.memory[last.wrote : last.wrote + len(data)] = data
+        last.wrote += len(data)
+
+    def commit(self) -> None:
+        """Make appends in pool buffers readable and ready to be flushed."""
+        self.queue.commit()
+        if self._pool is not None:
+            for mapped in self.queue.files[-3:]:
+                if mapped.buffer is not None and mapped.is_full:
+                    self._pool.give_back(mapped.buffer)
+                    mapped.buffer = None
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def get_data(self, offset: int) -> U8:
+        """Readable bytes from an offset to the end of its segment; empty at the log's end."""
+        mapped = self.queue.find(offset)
+        if mapped is None or offset - mapped.start >= mapped.readable:
+            return EMPTY_U8
+        return mapped.memory[offset - mapped.start : mapped.readable]
+
+    def get_message(self, offset: int) -> Record:
+        """The record that starts at an offset, verified.
+
+        Raises OffsetOutOfRange or, where no whole and right record starts there, CorruptRecord.
+        """
+        mapped = self.queue.find(offset)
+        if mapped is None or offset < 0 or offset >= self.max_offset:
+            raise OffsetOutOfRange(offset, self.min_offset, self.max_offset)
+        return read_record(mapped.memory, offset - mapped.start, mapped.readable, mapped.start)
+
+    def store_time_at(self, offset: int) -> int:
+        """Store time of the record at an offset, or -1 where none starts there."""
+        try:
+            return self.get_message(offset).store_time
+        except (OffsetOutOfRange, CorruptRecord):
+            return -1
+
+    def corrupt_range_at(self, offset: int) -> CorruptRange | None:
+        """The known corrupt range that starts at an offset."""
+        return next((found for found in self.corrupt_ranges if found.start == offset), None)
+
+    def next_valid(self, offset: int) -> int | None:
+        """Offset of the first valid record at or after an offset: what tells torn from corrupt."""
+        for mapped in self.queue.files:
+            if mapped.end <= offset:
+                continue
+            begin = max(0, offset - mapped.start)
+            for low, high in mapped.file.data_ranges(begin):
+                position = scan.find_record(
+                    mapped.memory, max(low - 8, begin), min(high + 65536, mapped.size), mapped.start
+                )
+                if position >= 0:
+                    return mapped.start + int(position)
+        return None
+
+
+_SCAN_REASONS = {
+    scan.SCAN_BLANK: "the blank record at the end of a segment",
+    scan.SCAN_BAD_MAGIC: "bad magic code",
+    scan.SCAN_BAD_CRC: "bad CRC",
+    scan.SCAN_BAD_SIZE: "lengths that do not add up",
+    scan.SCAN_BAD_OFFSET: "names another offset",
+    scan.SCAN_PARTIAL: "cut short",
+}
+
+
+def scan_reason(code: int) -> str:
+    """What a scan code says, for people."""
+    return _SCAN_REASONS.get(code, f"code {code}")
+
+
+def read_record(memory: U8, position: int, end: int, base: int) -> Record:
+    """Read one record out of a segment's memory; CorruptRecord where there is none."""
+    rows: I64 = np.empty((scan.COLUMNS, 1), np.int64)
+    result: I64 = np.zeros(2, np.int64)
+    code = scan.scan(memory, position, end, base, True, EMPTY_I64, rows, result)
+    if result[0] != 1:
+        raise CorruptRecord(base + position, scan_reason(code))
+    row = [int(number) for number in rows[:, 0]]
+    host_at = position + 48
+    host_bytes = 20 if row[scan.SYSFLAG] & scan.BORN_HOST_V6 else 8
+    store_host_at = host_at + host_bytes + 8
+    store_host_bytes = 20 if row[scan.SYSFLAG] & scan.STORE_HOST_V6 else 8
+
+    def cut(at: int, size: int) -> bytes:
+        return bytes(memory[at : at + size])
+
+    properties = cut(row[scan.PROPERTIES_AT], row[scan.PROPERTIES_BYTES])
+    return Record(
+        topic=cut(row[scan.TOPIC_AT], row[scan.TOPIC_BYTES]).decode(errors="replace"),
+        queue_id=row[scan.QUEUE_ID],
+        queue_offset=row[scan.QUEUE_OFFSET],
+        physical_offset=row[scan.PHY],
+        size=row[scan.SIZE],
+        store_time=row[scan.STORE_TIME],
+        born_time=row[scan.BORN_TIME],
+        flag=row[scan.FLAG],
+        sysflag=row[scan.SYSFLAG],
+        reconsume_times=row[scan.RECONSUME_TIMES],
+        prepared_offset=row[scan.PREPARED_OFFSET],
+        born_host=Host.unpacked(cut(host_at, host_bytes)),
+        store_host=Host.unpacked(cut(store_host_at, store_host_bytes)),
+        tags_code=row[scan.TAGS_CODE],
+        body=cut(row[scan.BODY_AT], row[scan.BODY_BYTES]),
+        properties=decode_properties(properties.decode(errors="replace")),
+    )

@@ -1,0 +1,259 @@
+"""ConsumeQueue: one queue's index into the commit log, 20 bytes an entry.
+
+| at | field | bytes |
+|---:|-------|------:|
+| 0 | physical offset | 8 |
+| 8 | record size | 4 |
+| 12 | tags code: Java hash of TAGS, delivery time (delay topic) or ext address | 8 |
+
+Always rebuildable from the log. Source: Apache RocketMQ 4.9.8, ConsumeQueue.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from store.disk import Disk
+from store.kernels import queue as kernel
+from store.kernels.jit import I64, U8
+from store.mappedfile import MappedFile
+from store.mappedfilequeue import MappedFileQueue
+
+ENTRY_BYTES = kernel.ENTRY_BYTES
+RECOVER_FILES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class EntrySlice:
+    """Entries that lie together in one file: memory, byte position of the first, how many."""
+
+    memory: U8
+    position: int
+    count: int
+
+
+class ConsumeQueue:
+    """The entries of one (topic, queue id), oldest first."""
+
+    def __init__(
+        self, disk: Disk, topic: str, queue_id: int, file_bytes: int, root: str = "consumequeue"
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.files = MappedFileQueue(disk, f"{root}/{topic}/{queue_id}", file_bytes)
+        self.max_physical_offset = -1  # end of the newest record that has an entry
+        self.min_logic_bytes = 0
+
+    @property
+    def min_offset(self) -> int:
+        """Queue offset of the first entry that points to a record still held."""
+        return self.min_logic_bytes // ENTRY_BYTES
+
+    @property
+    def max_offset(self) -> int:
+        """Queue offset after the last entry."""
+        return self.files.max_offset // ENTRY_BYTES
+
+    def put(self, rows: I64, order: I64, first: int, end: int, missing_max: int) -> "PutOutcome":
+        """Append the entries of rows order[first:end]; entries already there are passed over.
+
+        missing_max: entries that may be missing because their records are corrupt; a gap up to
+        that is closed with blank entries, a larger one is refused. Raises OSError (full disk):
+        what was put before it stays, the rest may be put again.
+        """
+        state: I64 = np.zeros(3, np.int64)
+        outcome = PutOutcome()
+        position = first
+        while position < end:
+            mapped = self._file_for(int(rows[kernel.QUEUE_OFFSET, order[position]]))
+            state[0] = self.max_physical_offset
+            code = kernel.put_entries(
+                mapped.memory,
+                mapped.wrote,
+                mapped.start // ENTRY_BYTES,
+                rows,
+                order,
+                position,
+                end,
+                state,
+            )
+            self.max_physical_offset = int(state[0])
+            mapped.wrote = mapped.committed = int(state[1])
+            position = int(state[2])
+            if position >= end:
+                break
+            row = int(order[position])
+            gap = int(rows[kernel.QUEUE_OFFSET, row]) - self.max_offset
+            allowed = missing_max + len(outcome.refused) - outcome.blanks
+            if code == kernel.QUEUE_GAP and gap <= allowed:
+                outcome.blanks += gap
+                self._fill(self.max_offset + gap)
+            elif code in (kernel.QUEUE_GAP, kernel.QUEUE_BEHIND):
+                outcome.refused.append(row)
+                position += 1
+        return outcome
+
+    def _file_for(self, queue_offset: int) -> MappedFile:
+        last = self.files.last
+        if last is None:
+            return self._first_file(queue_offset)
+        return self.files.roll() if last.is_full else last
+
+    def _first_file(self, queue_offset: int) -> MappedFile:
+        """Start a queue, at any offset: everything before it is blank and below the minimum."""
+        wanted = queue_offset * ENTRY_BYTES
+        mapped = self.files.roll(wanted)
+        kernel.put_blanks(mapped.memory, 0, wanted - mapped.start)
+        mapped.set_positions(wanted - mapped.start)
+        self.min_logic_bytes = wanted
+        self.files.flushed_where = self.files.committed_where = mapped.start
+        mapped.flushed = 0
+        return mapped
+
+    def _fill(self, to_queue_offset: int) -> None:
+        """Blank entries up to a queue offset: their records are lost, the queue stays dense."""
+        while self.max_offset < to_queue_offset:
+            last = self.files.last
+            if last is None or last.is_full:
+                last = self.files.roll()
+            end = min(last.size, to_queue_offset * ENTRY_BYTES - last.start)
+            last.wrote = last.committed = int(kernel.put_blanks(last.memory, last.wrote, end))
+
+    def recover(self) -> None:
+        """After load: find how far the last files are written."""
+        if not self.files.files:
+            return
+        state: I64 = np.zeros(1, np.int64)
+        for mapped in self.files.files[-RECOVER_FILES:]:
+            end = int(kernel.walk_entries(mapped.memory, mapped.size, state))
+            if state[0] >= 0:
+                self.max_physical_offset = int(state[0])
+            if end < mapped.size:
+                self._end_at(mapped.start + end)
+                break
+        else:
+            self.files.set_end(self.files.files[-1].end)
+        self.min_logic_bytes = self.files.min_offset
+
+    def _end_at(self, logic_bytes: int) -> None:
+        self.files.truncate(logic_bytes)
+        last = self.files.last
+        if last is not None and last.start == logic_bytes and len(self.files.files) > 1:
+            self.files.remove(last)
+            self.files.set_end(logic_bytes)
+
+    def truncate(self, physical_offset: int) -> None:
+        """truncateDirtyLogicFiles: drop entries of records that start at or after an offset."""
+        state: I64 = np.zeros(1, np.int64)
+        self.max_physical_offset = -1
+        while self.files.files:
+            last = self.files.files[-1]
+            end = int(
+                kernel.first_entry_from(last.memory, 0, last.wrote, physical_offset)
+            )
+            if end == 0 and last.wrote > 0:
+                start = last.start
+                self.files.remove(last)
+                self.files.set_end(self.files.next_start(start) if self.files.files else 0)
+                continue
+            self.files.truncate(last.start + end)
+            kernel.walk_entries(last.memory, end, state)
+            if state[0] >= 0:
+                self.max_physical_offset = int(state[0])
+                break
+            if len(self.files.files) == 1:
+                break
+            # Only blanks are left in this file: the newest record is named by an older one.
+            for older in reversed(self.files.files[:-1]):
+                kernel.walk_entries(older.memory, older.wrote, state)
+                if state[0] >= 0:
+                    self.max_physical_offset = int(state[0])
+                    break
+            break
+        self.min_logic_bytes = min(
+            max(self.min_logic_bytes, self.files.min_offset), self.files.max_offset
+        )
+
+    def correct_min_offset(self, min_physical_offset: int) -> None:
+        """Move the minimum to the first entry whose record is still held."""
+        for mapped in self.files.files:
+            begin = max(0, self.min_logic_bytes - mapped.start)
+            if begin >= mapped.wrote:
+                continue
+            found = int(
+                kernel.first_entry_from(mapped.memory, begin, mapped.wrote, min_physical_offset)
+            )
+            if found < mapped.wrote:
+                self.min_logic_bytes = mapped.start + found
+                return
+        self.min_logic_bytes = self.files.max_offset
+
+    def delete_before(self, min_physical_offset: int) -> int:
+        """Remove files, never the last, whose entries all point below an offset; how many."""
+        removed = 0
+        while len(self.files.files) > 1:
+            first = self.files.files[0]
+            if kernel.first_entry_from(
+                first.memory, 0, first.wrote, min_physical_offset
+            ) < first.wrote:
+                break
+            self.files.remove(first)
+            removed += 1
+        self.correct_min_offset(min_physical_offset)
+        return removed
+
+    def slice_at(self, queue_offset: int, count: int) -> EntrySlice | None:
+        """Entries from a queue offset on, as far as they lie in one file."""
+        logic = queue_offset * ENTRY_BYTES
+        mapped = self.files.find(logic)
+        if mapped is None or logic - mapped.start >= mapped.wrote:
+            return None
+        position = logic - mapped.start
+        return EntrySlice(
+            mapped.memory, position, min(count, (mapped.wrote - position) // ENTRY_BYTES)
+        )
+
+    def entries(self, queue_offset: int, count: int) -> I64:
+        """Entries as a table [3, n]: physical offset, size, tags code."""
+        parts = []
+        while count > 0:
+            found = self.slice_at(queue_offset, count)
+            if found is None or found.count == 0:
+                break
+            part: I64 = np.empty((3, found.count), np.int64)
+            kernel.read_entries(found.memory, found.position, found.count, part)
+            parts.append(part)
+            queue_offset += found.count
+            count -= found.count
+        return np.concatenate(parts, axis=1) if parts else np.empty((3, 0), np.int64)
+
+    def offset_at_time(self, time_ms: int, store_time_at: Callable[[int], int]) -> int:
+        """Queue offset of the first entry stored at or after a time; the end where none is."""
+        low, high = self.min_offset, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            probe = middle
+            time = -1
+            while probe < high and time < 0:  # a lost record has no time: ask the next one
+                time = store_time_at(int(self.entries(probe, 1)[0, 0]))
+                probe += 1
+            if time < 0 or time >= time_ms:
+                high = middle
+            else:
+                low = probe
+        return low
+
+    def destroy(self) -> None:
+        """Remove the queue's files."""
+        self.files.destroy()
+        self.max_physical_offset = -1
+        self.min_logic_bytes = 0
+
+
+class PutOutcome:
+    """What a put met beside plain success."""
+
+    def __init__(self) -> None:
+        self.blanks = 0
+        self.refused: list[int] = []

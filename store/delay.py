@@ -1,0 +1,19 @@
+"""The delay levels: `1s 5s 10s ...` as milliseconds. Parsed before recovery needs them."""
+
+import numpy as np
+
+from store.kernels.jit import I64
+
+_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+
+
+def parse_delay_levels(text: str) -> I64:
+    """Milliseconds of each level, level 1 first. ValueError names the level that is wrong."""
+    levels = []
+    for word in text.split():
+        number, unit = word[:-1], word[-1]
+        if unit not in _UNIT_MS or not number.isdecimal():
+            raise ValueError(f"delay level {word!r} is not a number with s, m, h or d")
+        levels.append(int(number) * _UNIT_MS[unit])
+    return np.array(levels, np.int64)

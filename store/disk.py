@@ -1,0 +1,73 @@
+"""The disk port: all that the engine asks of a file system.
+
+Two worlds implement it: the operating system (`store.osdisk`) and, in tests and simulation, disks
+that fail, tear and lose. Every method may raise OSError; an error of `sync` is final.
+"""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from store.kernels.jit import U8
+
+
+class DiskFile(Protocol):
+    """An open, mapped file of fixed size."""
+
+    path: str
+    size: int
+    memory: U8
+
+    def sync(self) -> None:
+        """Make everything stored in `memory` so far survive a power cut."""
+
+    def data_ranges(self, start: int) -> Iterator[tuple[int, int]]:
+        """Stretches [from, to) at or after start that may hold anything but zeros."""
+
+    def warm(self, lock: bool) -> None:
+        """Fault the pages in ahead of need and, if asked, lock them in memory."""
+
+    def close(self) -> None:
+        """Unmap as soon as no reader holds the memory any more."""
+
+
+class Disk(Protocol):
+    """A directory tree with durable operations. Paths are relative to the store's root."""
+
+    def create(self, path: str, size: int) -> DiskFile:
+        """Make a zeroed file with all its blocks allocated; an existing one is an error."""
+
+    def open(self, path: str, writable: bool) -> DiskFile:
+        """Map an existing file."""
+
+    def read(self, path: str) -> bytes:
+        """Whole content of a small file."""
+
+    def write(self, path: str, data: bytes) -> None:
+        """Replace a file's content and sync it (not atomic: use with `rename`)."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Move a file over another, atomically."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file or an empty directory."""
+
+    def sync_dir(self, path: str) -> None:
+        """Make creations, renames and removals in a directory durable."""
+
+    def list(self, path: str) -> list[str]:
+        """Sorted names in a directory; empty where there is none."""
+
+    def size(self, path: str) -> int:
+        """Bytes of a file, or -1 where there is none."""
+
+    def modified_ms(self, path: str) -> int:
+        """Time of a file's last change."""
+
+    def used_ratio(self) -> float:
+        """Used share of the partition, 0..1."""
+
+    def lock(self, path: str) -> None:
+        """Take the exclusive lock of a file until `unlock`; StoreLocked where held elsewhere."""
+
+    def unlock(self) -> None:
+        """Give the lock back."""

@@ -1,0 +1,201 @@
+"""Reput: builds queues and index from the commit log, a stretch at a time.
+
+Rules: reads no further than the confirm offset; a stretch is done only when queues and index both
+have it; putting a stretch again changes nothing; a record that cannot be placed is refused and
+reported, never placed wrongly; no record stops the ones after it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from store.commitlog import CommitLog, CorruptRange
+from store.consumequeueext import ConsumeQueueExt, CqExtUnit
+from store.idempotence import IdempotenceTable, Run
+from store.indexservice import IndexService
+from store.kernels import scan
+from store.kernels.jit import I64, U8
+from store.queues import ConsumeQueues, QueueKey
+
+ROWS_MAX = 16384
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """New entries of a queue became readable: all below queue_offset are."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+
+@dataclass(slots=True)
+class DispatchTargets:
+    """What a dispatch feeds. Index or idempotence may be left out."""
+
+    queues: ConsumeQueues | None
+    index: IndexService | None
+    idempotence: IdempotenceTable | None = None
+
+
+@dataclass(slots=True)
+class Dispatcher:
+    """Where reput stands and what it met on its way."""
+
+    log: CommitLog
+    queues: ConsumeQueues
+    index: IndexService
+    delays_ms: I64
+    message_index_enable: bool
+    reput_from: int = 0
+    store_time: int = 0  # of the newest record dispatched
+    arrivals: list[Arrival] = field(default_factory=list)
+    on_problem: Callable[[str], None] = print
+    refused: int = 0
+    _rows: I64 = field(default_factory=lambda: np.empty((scan.COLUMNS, ROWS_MAX), np.int64))
+    _order: I64 = field(default_factory=lambda: np.empty(ROWS_MAX, np.int64))
+    _starts: I64 = field(default_factory=lambda: np.empty(ROWS_MAX + 1, np.int64))
+    _missing: int = 0
+    _topics: dict[bytes, str] = field(default_factory=dict)
+
+    def behind_bytes(self) -> int:
+        """dispatchBehindBytes: log that queues and index do not have yet."""
+        return self.log.max_offset - self.reput_from
+
+    def step(
+        self, confirm_offset: int, check_crc: bool = False, targets: DispatchTargets | None = None
+    ) -> bool:
+        """Dispatch the next stretch below an offset; False where there is none.
+
+        Raises OSError where a queue or index file cannot be made: call again after room is made.
+        """
+        if targets is None:
+            targets = DispatchTargets(
+                self.queues, self.index if self.message_index_enable else None
+            )
+        self.reput_from = max(self.reput_from, self.log.min_offset)
+        mapped = self.log.queue.find(self.reput_from)
+        if mapped is None or self.reput_from >= min(confirm_offset, self.log.max_offset):
+            return False
+        start = self.reput_from - mapped.start
+        end = min(mapped.readable, confirm_offset - mapped.start)
+        result: I64 = np.zeros(2, np.int64)
+        code = scan.scan(
+            mapped.memory, start, end, mapped.start, check_crc, self.delays_ms, self._rows, result
+        )
+        n = int(result[0])
+        if n:
+            self._put(mapped.memory, n, targets)
+            self.store_time = max(self.store_time, int(self._rows[scan.STORE_TIME, n - 1]))
+        self.reput_from = mapped.start + int(result[1])
+        if code == scan.SCAN_BLANK:
+            self.reput_from = self.log.roll_next_file(self.reput_from)
+        elif code not in (scan.SCAN_END, scan.SCAN_FULL):
+            return self._pass_over(code, confirm_offset) or n > 0
+        return True
+
+    def _pass_over(self, code: int, confirm_offset: int) -> bool:
+        """Get past bytes that hold no valid record; False at a record that is still incoming."""
+        known = self.log.corrupt_range_at(self.reput_from)
+        if known is None:
+            following = self.log.next_valid(self.reput_from + 1)
+            if following is None:
+                return False
+            known = CorruptRange(self.reput_from, following)
+            self.log.corrupt_ranges.append(known)
+            self.on_problem(
+                f"commit log [{known.start}, {known.end}) holds no valid record (scan code {code}); "
+                "kept as it is, repair it from a replica"
+            )
+        self._missing += known.records_max
+        self.reput_from = known.end
+        return True
+
+    def _put(self, memory: U8, n: int, targets: DispatchTargets) -> None:
+        rows = self._rows
+        groups = int(scan.group_rows(memory, rows, n, self._order, self._starts))
+        if targets.queues is not None:
+            for group in range(groups):
+                self._put_queue(memory, targets.queues, group)
+        if targets.index is not None:
+            targets.index.put(memory, rows, n)
+        if targets.idempotence is not None:
+            self._remember(memory, n, targets.idempotence)
+
+    def queue_key(self, memory: U8, row: int) -> QueueKey:
+        """Topic and queue id of a row."""
+        at = int(self._rows[scan.TOPIC_AT, row])
+        raw = memory[at : at + int(self._rows[scan.TOPIC_BYTES, row])].tobytes()
+        topic = self._topics.get(raw)
+        if topic is None:
+            if len(self._topics) > 100_000:
+                self._topics.clear()
+            topic = self._topics[raw] = raw.decode(errors="replace")
+        return topic, int(self._rows[scan.QUEUE_ID, row])
+
+    def _put_queue(self, memory: U8, queues: ConsumeQueues, group: int) -> None:
+        first, end = int(self._starts[group]), int(self._starts[group + 1])
+        order = self._order
+        kinds = self._rows[scan.SYSFLAG, order[first:end]] & scan.TRANSACTION_MASK
+        if kinds.any():
+            keep = order[first:end][(kinds == 0) | (kinds == scan.TRANSACTION_COMMIT)]
+            order, first, end = np.ascontiguousarray(keep), 0, len(keep)
+            if end == 0:
+                return
+        topic, queue_id = self.queue_key(memory, int(order[first]))
+        if queue_id < 0 or not is_directory_name(topic):
+            self._refuse(int(order[first]), f"names queue {topic!r}/{queue_id}")
+            return
+        queue = queues.get_or_make(topic, queue_id)
+        ext = queues.ext.get((topic, queue_id))
+        if ext is not None:
+            self._put_ext(ext, order, first, end, queue.max_physical_offset)
+        outcome = queue.put(self._rows, order, first, end, self._missing)
+        self._missing -= outcome.blanks
+        for row in outcome.refused:
+            self._missing += 1
+            self._refuse(
+                row,
+                f"has queue offset {int(self._rows[scan.QUEUE_OFFSET, row])} in {topic}/{queue_id}, "
+                f"which stands at {queue.max_offset}",
+            )
+        self.arrivals.append(Arrival(topic, queue_id, queue.max_offset))
+
+    def _put_ext(
+        self, ext: ConsumeQueueExt, order: I64, first: int, end: int, newest: int
+    ) -> None:
+        for row in order[first:end]:
+            if self._rows[scan.PHY, row] + self._rows[scan.SIZE, row] <= newest:
+                continue
+            tags_code = int(self._rows[scan.TAGS_CODE, row])
+            address = ext.put(CqExtUnit(tags_code, int(self._rows[scan.STORE_TIME, row])))
+            if address:
+                self._rows[scan.TAGS_CODE, row] = address
+
+    def _refuse(self, row: int, why: str) -> None:
+        self.refused += 1
+        self.on_problem(f"record at {int(self._rows[scan.PHY, row])} {why}: not dispatched")
+
+    def _remember(self, memory: U8, n: int, table: IdempotenceTable) -> None:
+        runs: I64 = np.empty((3, n), np.int64)
+        for k in range(int(scan.sequence_runs(memory, self._rows, n, runs))):
+            row, count, sequence = (int(number) for number in runs[:, k])
+            at = int(self._rows[scan.UNIQ_KEY_AT, row])
+            producer = bytes.fromhex(memory[at : at + 20].tobytes().decode())
+            topic, queue_id = self.queue_key(memory, row)
+            table.add(
+                producer,
+                Run(
+                    sequence,
+                    sequence + count,
+                    topic,
+                    queue_id,
+                    int(self._rows[scan.QUEUE_OFFSET, row]),
+                ),
+            )
+
+
+def is_directory_name(topic: str) -> bool:
+    """Tell whether a topic read from a record may become a directory."""
+    return bool(topic) and topic not in (".", "..") and "/" not in topic and "\0" not in topic

@@ -1,0 +1,96 @@
+"""What can go wrong in the engine, as exceptions that carry fields.
+
+StoreError
+├── CorruptRecord(position, reason)
+├── OffsetOutOfRange(asked, first, end)
+├── BadMessage(reason)                  the caller's message may not be stored
+├── SequenceTooOld(sequence, oldest)    cannot tell whether it was stored
+├── StoreLocked(path)                   another process holds the directory
+├── BadStoreDirectory(path, reason)     wrong owner, not writable, files of wrong sizes
+├── BadStoreFile(path, reason)          a small file that cannot be read
+├── StoreFenced(reason)                 an IO error ended this store's writing for good
+└── StoreClosed()
+"""
+
+
+class StoreError(Exception):
+    """Base of all errors of the engine."""
+
+
+class CorruptRecord(StoreError):
+    """The bytes at a commit-log offset are not the record they should be."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(f"no valid record at commit-log offset {position}: {reason}")
+        self.position = position
+        self.reason = reason
+
+
+class OffsetOutOfRange(StoreError):
+    """An offset below the first or past the end was asked for."""
+
+    def __init__(self, asked: int, first: int, end: int) -> None:
+        super().__init__(f"offset {asked} is outside [{first}, {end})")
+        self.asked = asked
+        self.first = first
+        self.end = end
+
+
+class BadMessage(StoreError):
+    """A message breaks a limit or a rule; nothing of its batch was stored."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class SequenceTooOld(StoreError):
+    """A producer's sequence lies before the window the store remembers."""
+
+    def __init__(self, sequence: int, oldest: int) -> None:
+        super().__init__(
+            f"sequence {sequence} is older than {oldest}, the oldest this producer is known by"
+        )
+        self.sequence = sequence
+        self.oldest = oldest
+
+
+class StoreLocked(StoreError):
+    """Another process holds the store directory."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} is held by another process (lock failed, already started)")
+        self.path = path
+
+
+class BadStoreDirectory(StoreError):
+    """The store directory cannot be used as it is."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class BadStoreFile(StoreError):
+    """A file cannot be read, and no backup of it can."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class StoreFenced(StoreError):
+    """An IO error ended this store's writing; only a restart with recovery helps."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the store is fenced: {reason}")
+        self.reason = reason
+
+
+class StoreClosed(StoreError):
+    """The store was shut down."""
+
+    def __init__(self) -> None:
+        super().__init__("the store is closed")

@@ -1,0 +1,123 @@
+"""The idempotence table: which sequences of a producer are stored already, and where.
+
+A producer numbers its messages; the node drops a repeated number and answers with the first result.
+The table keeps runs: consecutive sequences at consecutive offsets of one queue. It is bounded per
+producer and in producers, and rebuilt from the log's UNIQ_KEYs on recovery.
+"""
+
+from bisect import bisect_right
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from store.errors import SequenceTooOld
+
+PRODUCERS_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Sequences [first, end) of a producer, stored from queue_offset on in one queue."""
+
+    first: int
+    end: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+
+class _Window:
+    """The newest runs of one producer, by sequence."""
+
+    def __init__(self, runs_max: int) -> None:
+        self.runs_max = runs_max
+        self.firsts: list[int] = []
+        self.runs: list[Run] = []
+        self.forgotten = 0  # every sequence below may have been stored and forgotten
+
+    def find(self, sequence: int) -> Run | None:
+        at = bisect_right(self.firsts, sequence) - 1
+        if at >= 0 and sequence < self.runs[at].end:
+            return self.runs[at]
+        return None
+
+    def next_known(self, sequence: int) -> int | None:
+        at = bisect_right(self.firsts, sequence)
+        return self.firsts[at] if at < len(self.firsts) else None
+
+    def add(self, run: Run) -> None:
+        at = bisect_right(self.firsts, run.first)
+        if at and self._continues(self.runs[at - 1], run):
+            before = self.runs[at - 1]
+            self.runs[at - 1] = Run(
+                before.first, run.end, run.topic, run.queue_id, before.queue_offset
+            )
+            return
+        self.firsts.insert(at, run.first)
+        self.runs.insert(at, run)
+        if len(self.runs) > self.runs_max:
+            self.forgotten = max(self.forgotten, self.runs[0].end)
+            del self.firsts[0], self.runs[0]
+
+    @staticmethod
+    def _continues(before: Run, run: Run) -> bool:
+        return (
+            before.end == run.first
+            and before.queue_id == run.queue_id
+            and before.topic == run.topic
+            and before.queue_offset + (before.end - before.first) == run.queue_offset
+        )
+
+
+class IdempotenceTable:
+    """Windows of the producers heard of last."""
+
+    def __init__(self, runs_max: int) -> None:
+        self._runs_max = runs_max
+        self._windows: OrderedDict[bytes, _Window] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Producers remembered."""
+        return len(self._windows)
+
+    def stored_prefix(self, producer: bytes, sequence: int, count: int) -> list[Run]:
+        """Runs that hold the first sequences of [sequence, sequence + count) already.
+
+        They are cut to the range and join without a gap, so their total is the number of leading
+        messages to drop. Raises SequenceTooOld where the start lies before what is remembered.
+        """
+        window = self._windows.get(producer)
+        if window is None:
+            return []
+        found: list[Run] = []
+        at = sequence
+        while at < sequence + count:
+            run = window.find(at)
+            if run is None:
+                break
+            end = min(run.end, sequence + count)
+            found.append(
+                Run(at, end, run.topic, run.queue_id, run.queue_offset + at - run.first)
+            )
+            at = end
+        if not found and sequence < window.forgotten:
+            raise SequenceTooOld(sequence, window.forgotten)
+        return found
+
+    def overlaps_later(self, producer: bytes, sequence: int, count: int) -> bool:
+        """Tell whether a later part of the range is stored though its start is not."""
+        window = self._windows.get(producer)
+        if window is None:
+            return False
+        following = window.next_known(sequence)
+        return following is not None and following < sequence + count
+
+    def add(self, producer: bytes, run: Run) -> None:
+        """Remember a stored run."""
+        window = self._windows.get(producer)
+        if window is None:
+            window = self._windows[producer] = _Window(self._runs_max)
+            if len(self._windows) > PRODUCERS_MAX:
+                self._windows.popitem(last=False)
+        else:
+            self._windows.move_to_end(producer)
+        window.add(run)

@@ -1,0 +1,220 @@
+"""Columns in, commit-log records out: a whole batch assembled in the mapped file by one call.
+
+The header template holds the fields that are equal for the batch (magic, queue id, flag, sysflag,
+born time and host, store time and host, ...), up to and including BODYLENGTH. Per record the kernel
+patches size, CRC, queue offset, physical offset and body length. The magic code is stored last, so
+a record that a killed process left half written never looks whole.
+"""
+
+import numpy as np
+
+from store.kernels.bigendian import put16, put32, put64
+from store.kernels.crc import crc32_range, crc32_update
+from store.kernels.jit import I64, U8, U32, boolean, i64, i64s, inlined, kernel, ro_u8s, ro_u32s, u8s
+from store.kernels.text import PROPERTY_SEPARATOR, properties_are_clean
+
+BLANK_MIN = 8
+RECORD_CRC_BYTES = 20  # "__CRC32#" 0x01 ten digits 0x02
+UNIQ_KEY_BYTES = 41  # "UNIQ_KEY" 0x01 and 32 hex digits
+UNIQ_KEY_NAME = np.frombuffer(b"UNIQ_KEY\x01", np.uint8)
+RECORD_CRC_NAME = np.frombuffer(b"__CRC32#\x01", np.uint8)
+HEX_DIGITS = np.frombuffer(b"0123456789ABCDEF", np.uint8)
+
+# What check_columns may find; the second result is the message it was found at.
+COLUMNS_OK = 0
+OFFSETS_LIE = 1
+BODY_TOO_LARGE = 2
+PROPERTIES_TOO_LARGE = 3
+PROPERTIES_MALFORMED = 4
+
+
+@kernel(i64, ro_u32s, i64, ro_u8s, ro_u32s, i64, i64, i64s)
+def check_columns(
+    body_offsets: U32,
+    bodies_size: int,
+    properties: U8,
+    property_offsets: U32,
+    body_max: int,
+    properties_max: int,
+    where: I64,
+) -> int:
+    """Check the offsets and property blocks of a batch before a byte of it is used.
+
+    properties_max: bytes that the client's own block may take, after what the store appends.
+    Both offsets arrays have count + 1 entries; the caller has checked that.
+    """
+    count = len(body_offsets) - 1
+    where[0] = 0
+    if body_offsets[0] != 0 or property_offsets[0] != 0:
+        return OFFSETS_LIE
+    properties_size = len(properties)
+    for k in range(count):
+        where[0] = k
+        low = np.int64(body_offsets[k])
+        high = np.int64(body_offsets[k + 1])
+        if high < low or high > bodies_size:
+            return OFFSETS_LIE
+        if high - low > body_max:
+            return BODY_TOO_LARGE
+        low = np.int64(property_offsets[k])
+        high = np.int64(property_offsets[k + 1])
+        if high < low or high > properties_size:
+            return OFFSETS_LIE
+        if high - low > properties_max:
+            return PROPERTIES_TOO_LARGE
+        if not properties_are_clean(properties, low, high):
+            return PROPERTIES_MALFORMED
+    where[0] = count
+    if np.int64(body_offsets[count]) != bodies_size:
+        return OFFSETS_LIE
+    if np.int64(property_offsets[count]) != properties_size:
+        return OFFSETS_LIE
+    return COLUMNS_OK
+
+
+@inlined
+def _copy(target: U8, at: int, source: U8, start: int, end: int) -> int:
+    for k in range(end - start):
+        target[at + k] = source[start + k]
+    return at + end - start
+
+
+@inlined
+def seal_record(target: U8, start: int, end: int) -> None:
+    """Write the CRC property's digits, least significant first, over all bytes before it."""
+    crc = (
+        crc32_update(np.int64(0xFFFFFFFF), target, start, end - RECORD_CRC_BYTES)
+        ^ np.int64(0xFFFFFFFF)
+    )
+    at = end - 11
+    for k in range(10):
+        target[at + k] = 48 + crc % 10
+        crc //= 10
+
+
+@inlined
+def _properties_bytes(
+    properties: U8, property_offsets: U32, k: int, uniq_key_bytes: int, record_crc: bool
+) -> int:
+    low = np.int64(property_offsets[k])
+    high = np.int64(property_offsets[k + 1])
+    size = high - low
+    if uniq_key_bytes > 0:
+        if size > 0 and properties[high - 1] != PROPERTY_SEPARATOR:
+            size += 1
+        size += uniq_key_bytes
+        if record_crc:
+            size += 1 + RECORD_CRC_BYTES
+    elif record_crc:
+        if size > 0 and properties[high - 1] != PROPERTY_SEPARATOR:
+            size += 1
+        size += RECORD_CRC_BYTES
+    return size
+
+
+@kernel(
+    i64,
+    *(u8s, i64, i64, i64),
+    *(ro_u8s, ro_u8s, i64),
+    *(ro_u8s, ro_u32s, ro_u8s, ro_u32s, i64),
+    *(i64, ro_u8s, i64, boolean, i64s),
+)
+def encode(
+    target: U8,
+    start: int,
+    limit: int,
+    base: int,
+    header: U8,
+    topic: U8,
+    topic_length_bytes: int,
+    bodies: U8,
+    body_offsets: U32,
+    properties: U8,
+    property_offsets: U32,
+    first: int,
+    queue_offset: int,
+    producer: U8,
+    sequence: int,
+    record_crc: bool,
+    result: I64,
+) -> int:
+    """Assemble messages first.. of a batch as records in target[start:limit].
+
+    base: commit-log offset of target[0]. queue_offset and sequence belong to message `first`.
+    producer: 20 hex digits of the producer id, or empty for no UNIQ_KEY.
+    Stops before a record that would leave less than 8 bytes in the file.
+    result[0] is the number of messages assembled; returns the position after the last one.
+    """
+    count = len(body_offsets) - 1
+    header_bytes = len(header)
+    uniq_key_bytes = UNIQ_KEY_BYTES if len(producer) > 0 else 0
+    fixed = header_bytes + topic_length_bytes + len(topic) + 2
+    position = start
+    done = np.int64(0)
+    for k in range(first, count):
+        body_low = np.int64(body_offsets[k])
+        body_high = np.int64(body_offsets[k + 1])
+        body_bytes = body_high - body_low
+        properties_bytes = _properties_bytes(
+            properties, property_offsets, k, uniq_key_bytes, record_crc
+        )
+        size = fixed + body_bytes + properties_bytes
+        if position + size + BLANK_MIN > limit:
+            break
+        # The header, its magic left zero until the record is whole.
+        put32(target, position, size)
+        put32(target, position + 4, 0)
+        at = _copy(target, position + 8, header, 8, header_bytes)
+        put64(target, position + 20, queue_offset + done)
+        put64(target, position + 28, base + position)
+        put32(target, at - 4, body_bytes)
+        body_at = at
+        at = _copy(target, at, bodies, body_low, body_high)
+        if body_bytes > 0:
+            put32(
+                target, position + 8, crc32_range(target, body_at, at) & np.int64(0x7FFFFFFF)
+            )
+        else:
+            put32(target, position + 8, 0)
+        if topic_length_bytes == 1:
+            target[at] = len(topic)
+        else:
+            put16(target, at, len(topic))
+        at = _copy(target, at + topic_length_bytes, topic, 0, len(topic))
+        put16(target, at, properties_bytes)
+        at += 2
+        low = np.int64(property_offsets[k])
+        high = np.int64(property_offsets[k + 1])
+        at = _copy(target, at, properties, low, high)
+        if high > low and properties[high - 1] != PROPERTY_SEPARATOR:
+            if uniq_key_bytes > 0 or record_crc:
+                target[at] = PROPERTY_SEPARATOR
+                at += 1
+        if uniq_key_bytes > 0:
+            at = _copy(target, at, UNIQ_KEY_NAME, 0, len(UNIQ_KEY_NAME))
+            at = _copy(target, at, producer, 0, 20)
+            number = sequence + done
+            for digit in range(12):
+                target[at + digit] = HEX_DIGITS[(number >> (44 - 4 * digit)) & 0xF]
+            at += 12
+            if record_crc:
+                target[at] = PROPERTY_SEPARATOR
+                at += 1
+        # Whoever reads the magic finds a whole record: the two stores below come last.
+        magic_at = position + 4
+        if record_crc:
+            at = _copy(target, at, RECORD_CRC_NAME, 0, len(RECORD_CRC_NAME))
+            target[at + 10] = PROPERTY_SEPARATOR
+            at += 11
+            magic = np.int64(0)
+            for b in range(4):
+                magic = (magic << 8) | np.int64(header[4 + b])
+            put32(target, magic_at, magic)
+            seal_record(target, position, at)
+        else:
+            for b in range(4):
+                target[magic_at + b] = header[4 + b]
+        position = at
+        done += 1
+    result[0] = done
+    return position

@@ -1,0 +1,179 @@
+"""Text inside records: Java string hashes, property blocks, UTF-8 checks.
+
+A property block is `name 0x01 value 0x02 name 0x01 value ...`, with or without a last 0x02. A pair
+counts when name and value are both non-empty; of two pairs of one name the later one wins.
+"""
+
+import numpy as np
+
+from store.kernels.jit import I64, U8, boolean, i64, inlined, kernel, ro_u8s
+
+NAME_VALUE_SEPARATOR = 1
+PROPERTY_SEPARATOR = 2
+
+
+@inlined
+def java_hash_from(value: int, data: U8, start: int, end: int) -> int:
+    """Continue Java's String.hashCode over UTF-8 text, counted in UTF-16 units; unsigned 32 bits."""
+    mask = np.int64(0xFFFFFFFF)
+    position = start
+    while position < end:
+        lead = np.int64(data[position])
+        point = lead
+        length = 1
+        if lead >= 0xF0 and position + 3 < end:
+            point = (
+                ((lead & 0x07) << 18)
+                | ((np.int64(data[position + 1]) & 0x3F) << 12)
+                | ((np.int64(data[position + 2]) & 0x3F) << 6)
+                | (np.int64(data[position + 3]) & 0x3F)
+            )
+            length = 4
+        elif lead >= 0xE0 and position + 2 < end:
+            point = (
+                ((lead & 0x0F) << 12)
+                | ((np.int64(data[position + 1]) & 0x3F) << 6)
+                | (np.int64(data[position + 2]) & 0x3F)
+            )
+            length = 3
+        elif lead >= 0xC0 and position + 1 < end:
+            point = ((lead & 0x1F) << 6) | (np.int64(data[position + 1]) & 0x3F)
+            length = 2
+        if point >= 0x10000:
+            point -= 0x10000
+            value = (value * 31 + (0xD800 + (point >> 10))) & mask
+            value = (value * 31 + (0xDC00 + (point & 0x3FF))) & mask
+        else:
+            value = (value * 31 + point) & mask
+        position += length
+    return value
+
+
+@inlined
+def signed32(value: int) -> int:
+    """Read an unsigned 32-bit number as a signed one."""
+    if value >= np.int64(0x80000000):
+        return value - np.int64(0x100000000)
+    return value
+
+
+@kernel(i64, ro_u8s)
+def java_hash(data: U8) -> int:
+    """Java's `String.hashCode` of UTF-8 text, signed."""
+    return signed32(java_hash_from(np.int64(0), data, 0, len(data)))
+
+
+@inlined
+def utf8_step(data: U8, position: int, end: int) -> int:
+    """Length of the UTF-8 sequence at position, or 0 where it is not valid."""
+    lead = data[position]
+    if lead < 0x80:
+        return 1
+    if lead < 0xC2 or lead > 0xF4:
+        return 0
+    length = 2 if lead < 0xE0 else (3 if lead < 0xF0 else 4)
+    if position + length > end:
+        return 0
+    for k in range(1, length):
+        if data[position + k] & 0xC0 != 0x80:
+            return 0
+    second = data[position + 1]
+    if lead == 0xE0 and second < 0xA0:
+        return 0
+    if lead == 0xED and second > 0x9F:
+        return 0
+    if lead == 0xF0 and second < 0x90:
+        return 0
+    if lead == 0xF4 and second > 0x8F:
+        return 0
+    return length
+
+
+@inlined
+def properties_are_clean(data: U8, start: int, end: int) -> bool:
+    """Tell whether a block is pairs of non-empty printable UTF-8 texts, separated as they must be."""
+    position = start
+    pair_start = start
+    separator = np.int64(-1)
+    while position < end:
+        byte = data[position]
+        if byte == NAME_VALUE_SEPARATOR:
+            if separator >= 0 or position == pair_start:
+                return False
+            separator = position
+            position += 1
+        elif byte == PROPERTY_SEPARATOR:
+            if separator < 0 or position == separator + 1:
+                return False
+            separator = np.int64(-1)
+            position += 1
+            pair_start = position
+        else:
+            if byte < 0x20 or byte == 0x7F:
+                return False
+            step = utf8_step(data, position, end)
+            if step == 0:
+                return False
+            position += step
+    if pair_start == end:
+        return True
+    return separator >= 0 and separator + 1 < end
+
+
+@kernel(boolean, ro_u8s)
+def properties_clean(data: U8) -> bool:
+    """Tell whether a property block may be stored."""
+    return properties_are_clean(data, 0, len(data))
+
+
+@inlined
+def find_well_known(data: U8, start: int, end: int, found: I64) -> None:
+    """Find the values the engine needs in a property block.
+
+    found: 8 numbers, (position, length) of TAGS, KEYS, UNIQ_KEY, DELAY; length 0 where absent.
+    """
+    for k in range(8):
+        found[k] = 0
+    position = start
+    while position < end:
+        stop = position
+        separator = np.int64(-1)
+        while stop < end and data[stop] != PROPERTY_SEPARATOR:
+            if separator < 0 and data[stop] == NAME_VALUE_SEPARATOR:
+                separator = stop
+            stop += 1
+        if separator > position and stop > separator + 1:
+            name_length = separator - position
+            lead = data[position]
+            slot = -1
+            if name_length == 4:
+                b1 = data[position + 1]
+                b2 = data[position + 2]
+                b3 = data[position + 3]
+                if lead == 84 and b1 == 65 and b2 == 71 and b3 == 83:  # TAGS
+                    slot = 0
+                elif lead == 75 and b1 == 69 and b2 == 89 and b3 == 83:  # KEYS
+                    slot = 2
+            elif name_length == 8 and lead == 85:  # UNIQ_KEY
+                if (
+                    data[position + 1] == 78
+                    and data[position + 2] == 73
+                    and data[position + 3] == 81
+                    and data[position + 4] == 95
+                    and data[position + 5] == 75
+                    and data[position + 6] == 69
+                    and data[position + 7] == 89
+                ):
+                    slot = 4
+            elif name_length == 5 and lead == 68:  # DELAY
+                if (
+                    data[position + 1] == 69
+                    and data[position + 2] == 76
+                    and data[position + 3] == 65
+                    and data[position + 4] == 89
+                ):
+                    slot = 6
+            if slot >= 0:
+                found[slot] = separator + 1
+                found[slot + 1] = stop - separator - 1
+        position = stop + 1

@@ -1,0 +1,118 @@
+"""One segment: a mapped file of fixed size and how far it is written, committed and synced."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from store.disk import Disk, DiskFile
+from store.kernels.jit import U8
+
+PAGE = 4096
+CHUNK = 1 << 20
+
+
+@dataclass(slots=True)
+class MappedFile:
+    """A segment; positions are bytes from its start. With a pool buffer, writes go there first."""
+
+    file: DiskFile
+    start: int
+    wrote: int = 0
+    committed: int = 0
+    flushed: int = 0
+    store_time: int = 0
+    buffer: U8 | None = field(default=None, repr=False)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.file.size
+
+    @property
+    def end(self) -> int:
+        """Offset of the first byte after this segment."""
+        return self.start + self.file.size
+
+    @property
+    def memory(self) -> U8:
+        """The mapped bytes: what readers see."""
+        return self.file.memory
+
+    @property
+    def write_memory(self) -> U8:
+        """Where appends are assembled."""
+        return self.file.memory if self.buffer is None else self.buffer
+
+    @property
+    def readable(self) -> int:
+        """Bytes that may be read."""
+        return self.wrote if self.buffer is None else self.committed
+
+    @property
+    def is_full(self) -> bool:
+        """No byte is left to write."""
+        return self.wrote >= self.file.size
+
+    def set_positions(self, position: int) -> None:
+        """Start over from a position at which everything before it is on disk."""
+        self.wrote = self.committed = self.flushed = position
+
+    def commit(self) -> None:
+        """Copy what the pool buffer holds into the file."""
+        if self.buffer is not None and self.committed < self.wrote:
+            span = slice(self.committed, self.wrote)
+            self.file.memory[span] = self.buffer[span]
+        self.committed = self.wrote
+
+    def needs_flush(self, least_pages: int) -> bool:
+        """RocketMQ's rule: a full file always, else enough dirty pages, or any with 0 pages."""
+        if self.flushed >= self.readable:
+            return False
+        if self.is_full or least_pages <= 0:
+            return True
+        return self.readable // PAGE - self.flushed // PAGE >= least_pages
+
+    def clear_from(self, position: int) -> bool:
+        """Zero every byte from a position on; tell whether there was anything to zero.
+
+        Stale bytes past the end hold valid records: a later recovery must never meet them.
+        """
+        found = False
+        for low, high in self.file.data_ranges(position):
+            for at in range(low, high, CHUNK):
+                piece = self.file.memory[at : min(at + CHUNK, high)]
+                if piece.any():
+                    piece[:] = 0
+                    found = True
+        return found
+
+
+@dataclass(slots=True)
+class FlushJob:
+    """Files and directories to sync, and the offset below which all is durable afterwards.
+
+    `run` touches no state of the store, so it may run in any thread.
+    """
+
+    disk: Disk
+    files: list[tuple[MappedFile, int]]
+    directories: list[str]
+    end: int
+    store_time: int = 0
+
+    def run(self) -> None:
+        """Sync. Raises OSError, after which nothing may be taken as durable any more."""
+        for mapped, _ in self.files:
+            mapped.file.sync()
+        for directory in self.directories:
+            self.disk.sync_dir(directory)
+
+    def done(self) -> None:
+        """Note the success in the files; called where the store is owned."""
+        for mapped, position in self.files:
+            mapped.flushed = max(mapped.flushed, position)
+
+
+def is_zero(memory: U8, start: int, end: int) -> bool:
+    """Tell whether a stretch holds zeros only."""
+    return not bool(np.any(memory[start:end]))

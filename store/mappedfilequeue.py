@@ -1,0 +1,196 @@
+"""A row of segments: files named by the 20-digit offset of their first byte, all of one size."""
+
+from store.disk import Disk
+from store.errors import BadStoreDirectory
+from store.mappedfile import FlushJob, MappedFile
+
+NAME_DIGITS = 20
+
+
+class MappedFileQueue:
+    """The segments of a directory, oldest first."""
+
+    def __init__(self, disk: Disk, directory: str, file_size: int) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.file_size = file_size
+        self.files: list[MappedFile] = []
+        self.flushed_where = 0
+        self.committed_where = 0
+        self.ahead: MappedFile | None = None
+        self._unsynced_names = False
+
+    def load(self, writable: bool = True) -> None:
+        """Open every file, taken as full; recovery finds out how far it is written.
+
+        Raises BadStoreDirectory where a name or a size is wrong: nothing is repaired by guess.
+        """
+        names = self.disk.list(self.directory)
+        for position, name in enumerate(names):
+            path = f"{self.directory}/{name}"
+            if not (len(name) == NAME_DIGITS and name.isdecimal()):
+                raise BadStoreDirectory(path, "is no segment (20 digits expected)")
+            size = self.disk.size(path)
+            if size == 0 and position == len(names) - 1:
+                # Made but not sized when the process ended: it never held a byte.
+                if writable:
+                    self.disk.remove(path)
+                continue
+            if size != self.file_size:
+                raise BadStoreDirectory(
+                    path, f"has {size} bytes, the configured segment size is {self.file_size}"
+                )
+            start = int(name)
+            if start % self.file_size:
+                raise BadStoreDirectory(path, f"is not a multiple of {self.file_size}")
+            mapped = MappedFile(self.disk.open(path, writable), start)
+            mapped.set_positions(size)
+            self.files.append(mapped)
+
+    @property
+    def last(self) -> MappedFile | None:
+        """The segment being written."""
+        return self.files[-1] if self.files else None
+
+    @property
+    def min_offset(self) -> int:
+        """Offset of the first byte held, 0 where there is none."""
+        return self.files[0].start if self.files else 0
+
+    @property
+    def max_offset(self) -> int:
+        """Offset after the last byte that may be read."""
+        return self.files[-1].start + self.files[-1].readable if self.files else 0
+
+    @property
+    def wrote_offset(self) -> int:
+        """Offset after the last byte written, committed or not."""
+        return self.files[-1].start + self.files[-1].wrote if self.files else 0
+
+    def find(self, offset: int) -> MappedFile | None:
+        """The segment that holds an offset."""
+        if not self.files:
+            return None
+        index = offset // self.file_size - self.files[0].start // self.file_size
+        if 0 <= index < len(self.files) and self.files[index].start <= offset:
+            found = self.files[index]
+            if offset < found.end:
+                return found
+        for found in self.files:  # a file in the middle is missing: the arithmetic is off
+            if found.start <= offset < found.end:
+                return found
+        return None
+
+    def path_of(self, start: int) -> str:
+        """Path of the segment that starts at an offset."""
+        return f"{self.directory}/{start:0{NAME_DIGITS}d}"
+
+    def next_start(self, wanted: int = 0) -> int:
+        """Where the next segment starts; for the first one, `wanted` rounded down to the size."""
+        return self.files[-1].end if self.files else wanted - wanted % self.file_size
+
+    def create(self, start: int) -> MappedFile:
+        """Allocate a segment without taking it into the row: may run in any thread."""
+        return MappedFile(self.disk.create(self.path_of(start), self.file_size), start)
+
+    def roll(self, wanted: int = 0) -> MappedFile:
+        """Append the next segment: the one allocated ahead, or a new one. OSError on a full disk."""
+        start = self.next_start(wanted)
+        if self.ahead is not None and self.ahead.start == start:
+            mapped, self.ahead = self.ahead, None
+        else:
+            mapped = self.create(start)
+        self.files.append(mapped)
+        self._unsynced_names = True
+        return mapped
+
+    def commit(self) -> None:
+        """Copy all pool buffers into their files."""
+        for mapped in self._from(self.committed_where):
+            mapped.commit()
+        self.committed_where = self.wrote_offset
+
+    def _from(self, offset: int) -> list[MappedFile]:
+        first = len(self.files)
+        while first and self.files[first - 1].end > offset:
+            first -= 1
+        return self.files[first:]
+
+    def flush_job(self, least_pages: int) -> FlushJob | None:
+        """What has to be synced for everything readable to be durable, if it is worth it."""
+        files = [
+            (mapped, mapped.readable)
+            for mapped in self._from(self.flushed_where)
+            if mapped.flushed < mapped.readable
+        ]
+        if not any(mapped.needs_flush(least_pages) for mapped, _ in files):
+            return None
+        directories = [self.directory] if self._unsynced_names else []
+        self._unsynced_names = False
+        return FlushJob(self.disk, files, directories, self.max_offset, self._newest_time(files))
+
+    @staticmethod
+    def _newest_time(files: list[tuple[MappedFile, int]]) -> int:
+        return max((mapped.store_time for mapped, _ in files), default=0)
+
+    def flushed(self, job: FlushJob) -> None:
+        """Take a successful job's word."""
+        job.done()
+        self.flushed_where = max(self.flushed_where, job.end)
+
+    def set_end(self, offset: int) -> None:
+        """Take an offset as the end: everything before it is written and synced."""
+        self.flushed_where = self.committed_where = offset
+        for mapped in self.files:
+            mapped.set_positions(max(0, min(offset - mapped.start, mapped.size)))
+
+    def truncate(self, offset: int) -> None:
+        """Cut everything at and after an offset, durably.
+
+        Later files go first, then the tail of the file that holds the offset is zeroed and synced:
+        recovery never finds valid bytes past the end that it cut.
+        """
+        while self.files and self.files[-1].start > offset:
+            self.remove(self.files[-1])
+        self.disk_sync_names()
+        if self.files and self.files[-1].start <= offset < self.files[-1].end:
+            last = self.files[-1]
+            if last.clear_from(offset - last.start):
+                last.file.sync()
+        self.set_end(min(offset, self.next_start(offset)))
+
+    def disk_sync_names(self) -> None:
+        """Make the directory's names durable."""
+        if self.disk.size(self.directory) >= 0:
+            self.disk.sync_dir(self.directory)
+        self._unsynced_names = False
+
+    def remove(self, mapped: MappedFile) -> None:
+        """Unlink a segment; readers that hold its memory keep it until they let go."""
+        self.disk.remove(mapped.file.path)
+        self.files = [other for other in self.files if other is not mapped]
+        mapped.file.close()
+        self._unsynced_names = True
+
+    def destroy(self) -> None:
+        """Remove all segments and the directory."""
+        self.drop_ahead()
+        for mapped in list(self.files):
+            self.remove(mapped)
+        self.flushed_where = self.committed_where = 0
+        if self.disk.size(self.directory) >= 0:
+            self.disk.remove(self.directory)
+
+    def drop_ahead(self) -> None:
+        """Remove the segment that was allocated ahead and never used."""
+        if self.ahead is not None:
+            self.disk.remove(self.ahead.file.path)
+            self.ahead.file.close()
+            self.ahead = None
+
+    def close(self) -> None:
+        """Unmap everything."""
+        self.drop_ahead()
+        for mapped in self.files:
+            mapped.file.close()
+        self.files = []

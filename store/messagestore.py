@@ -1,0 +1,513 @@
+"""MessageStore: the engine's face. Put, get, query, flush, recover, clean.
+
+Single owner: every method but `FlushJob.run` is called from one thread. Nothing here waits: what
+must wait (for a flush, for an arrival) is told by offsets that the owner watches.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from store import recovery
+from store.checkpoint import StoreCheckpoint
+from store.columns import BadProperties, Columns
+from store.commitlog import CommitLog
+from store.delay import parse_delay_levels
+from store.disk import Disk
+from store.dispatch import Arrival, Dispatcher
+from store.errors import BadMessage, CorruptRecord, OffsetOutOfRange, StoreClosed, StoreError
+from store.idempotence import IdempotenceTable, Run
+from store.indexservice import IndexService
+from store.kernels.jit import EMPTY_I64, I64
+from store.mappedfile import FlushJob
+from store.options import StoreOptions
+from store.queues import ConsumeQueues
+from store.reader import ColumnReader, GetMessageStatus, GetResult
+from store.record import (
+    LOCAL_HOST,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+    Host,
+    Record,
+    RecordHeader,
+    check_topic,
+    parse_message_id,
+)
+from store.recovery import Recovery, RecoveryReport
+from store.retention import Retention
+from store.status import BrokerRole, PutMessageStatus, RunningFlags
+
+ABORT = "abort"
+LOCK = "lock"
+QUEUE_ID_MAX = 65535
+MESSAGES_PER_BATCH_MAX = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PutBatch:
+    """Messages of one producer for one queue. Times are ms."""
+
+    topic: str
+    queue_id: int
+    columns: Columns
+    born_time: int
+    born_host: Host = LOCAL_HOST
+    flag: int = 0
+    sysflag: int = 0
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+    producer: bytes = b""  # 10 bytes, or empty: then no UNIQ_KEY is made and nothing deduplicated
+    sequence: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PutResult:
+    """What became of a batch.
+
+    queue_offset: of the first message stored now. duplicates: leading messages that were stored
+    before, in the runs given. end_offset: log offset that must be durable (and replicated) before
+    the batch may be acknowledged.
+    """
+
+    status: PutMessageStatus
+    reason: str = ""
+    queue_offset: int = -1
+    physical_offset: int = -1
+    end_offset: int = 0
+    store_time: int = 0
+    count: int = 0
+    duplicates: tuple[Run, ...] = ()
+
+
+@dataclass(slots=True)
+class StoreEvents:
+    """How the engine tells what its owner should log or show."""
+
+    problem: Callable[[str], None] = field(default=lambda text: None)
+    progress: Callable[[int, int], None] = field(default=lambda done, total: None)
+
+
+class MessageStore:
+    """A store directory, open for writing."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        options: StoreOptions,
+        events: StoreEvents | None = None,
+        store_host: Host = LOCAL_HOST,
+    ) -> None:
+        self.disk = disk
+        self.options = options
+        self.events = events or StoreEvents()
+        self.store_host = store_host
+        self.role = options.broker_role
+        self.flags = RunningFlags()
+        self.delays_ms = parse_delay_levels(options.message_delay_level)
+        self.log = CommitLog(disk, options)
+        self.queues = ConsumeQueues(disk, options)
+        self.index = IndexService(disk, options)
+        self.checkpoint = StoreCheckpoint(disk)
+        self.idempotence = IdempotenceTable(options.producer_window)
+        self.dispatcher = Dispatcher(
+            self.log,
+            self.queues,
+            self.index,
+            self.delays_ms,
+            options.message_index_enable,
+            on_problem=self.events.problem,
+        )
+        self.retention = Retention(
+            options, disk, self.log, self.queues, self.index, self.flags
+        )
+        self.topic_queue_table: dict[tuple[str, int], int] = {}
+        self.fence_reason = ""
+        self._closed = True
+        self._reader = ColumnReader(
+            self.log, max(8 << 20, options.max_message_size), options.check_crc_on_read
+        )
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def start(self) -> RecoveryReport:
+        """Lock, load, recover, and catch up the queues; afterwards the store can be used.
+
+        Raises StoreLocked, BadStoreDirectory or OSError; the directory is then as it was.
+        """
+        self.disk.lock(LOCK)
+        try:
+            abnormal = self.disk.size(ABORT) >= 0
+            self.log.queue.load()
+            queues_sound = recovery.load_queues(self.queues, self.events.problem)
+            self.checkpoint.load()
+            trusted = self.checkpoint.index_msg_timestamp if abnormal else None
+            index_sound = recovery.load_index(self.index, trusted, self.events.problem)
+            report = Recovery(
+                self.options,
+                self.log,
+                self.queues,
+                self.index,
+                self.checkpoint,
+                self.dispatcher,
+                self.idempotence,
+                self.events.progress,
+            ).run(abnormal, queues_sound, index_sound)
+            self.disk.write(ABORT, b"")
+            self.disk.sync_dir("")
+        except BaseException:
+            self._release()
+            raise
+        self._closed = False
+        while self.dispatch():
+            pass
+        self.recover_topic_queue_table()
+        return report
+
+    def recover_topic_queue_table(self) -> None:
+        """Next queue offset of every queue: the end of what is dispatched, which is all there is."""
+        self.topic_queue_table = {
+            (queue.topic, queue.queue_id): queue.max_offset for queue in self.queues
+        }
+        for queue in self.queues:
+            queue.correct_min_offset(self.log.min_offset)
+
+    def shutdown(self) -> None:
+        """Make everything durable, note the clean stop, and let go of the directory."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if not self.fence_reason:
+                self._settle()
+        finally:
+            self._release()
+
+    def _settle(self) -> None:
+        self.log.commit()
+        for job in (self.log.queue.flush_job(0),):
+            if job is not None:
+                job.run()
+                self.commit_log_flushed(job)
+        while self.dispatch():
+            pass
+        for job in (self.queues_flush_job(0), self.index.flush_all_job()):
+            if job is not None:
+                job.run()
+                job.done()
+        self.checkpoint.logics_msg_timestamp = self.dispatcher.store_time
+        if self.index.files and self.index.files[-1].is_full:
+            self.checkpoint.index_msg_timestamp = self.index.files[-1].header.end_time
+        self.checkpoint.confirm_phy_offset = self.log.max_offset
+        self.checkpoint.flush()
+        if self.flags.writeable and self.dispatcher.behind_bytes() == 0:
+            self.disk.remove(ABORT)
+            self.disk.sync_dir("")
+
+    def _release(self) -> None:
+        self.log.queue.close()
+        self.queues.close()
+        self.index.close()
+        self.checkpoint.close()
+        self.disk.unlock()
+
+    def fence(self, reason: str) -> None:
+        """Stop writing for good: after an IO error nothing new may be promised."""
+        if not self.fence_reason:
+            self.fence_reason = reason
+            self.flags.set(RunningFlags.NOT_WRITEABLE)
+            self.events.problem(f"the store is fenced: {reason}")
+
+    # -- put -----------------------------------------------------------------------------------
+
+    def put(self, batch: PutBatch, now_ms: int) -> PutResult:
+        """Append a batch, or say why not; it is stored whole or not at all.
+
+        A batch (or its start) that its producer has had stored already is not stored again.
+        Raises SequenceTooOld where that cannot be told any more.
+        """
+        refused = self._not_writable(now_ms)
+        if refused is not None:
+            return refused
+        try:
+            self._check(batch)
+        except BadProperties as error:
+            return PutResult(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, error.reason)
+        except BadMessage as error:
+            return PutResult(PutMessageStatus.MESSAGE_ILLEGAL, error.reason)
+        count = batch.columns.count
+        known: list[Run] = []
+        if batch.producer:
+            known = self.idempotence.stored_prefix(batch.producer, batch.sequence, count)
+        first = sum(run.end - run.first for run in known)
+        if first == count:
+            return self._stored_before(batch, known)
+        if batch.producer and self.idempotence.overlaps_later(
+            batch.producer, batch.sequence + first, count - first
+        ):
+            return PutResult(
+                PutMessageStatus.MESSAGE_ILLEGAL,
+                f"sequences from {batch.sequence + first} on are stored in part, in other batches",
+            )
+        return self._append(batch, first, known, now_ms)
+
+    def _not_writable(self, now_ms: int) -> PutResult | None:
+        status = PutMessageStatus.SERVICE_NOT_AVAILABLE
+        if self._closed:
+            return PutResult(status, "the store is shut down")
+        if self.role is BrokerRole.SLAVE:
+            return PutResult(status, "this node is a slave")
+        if not self.flags.writeable:
+            why = self.fence_reason or ", ".join(self.flags.names())
+            return PutResult(status, f"the store is not writeable: {why}")
+        if self.log.is_busy(now_ms):
+            return PutResult(
+                PutMessageStatus.OS_PAGECACHE_BUSY,
+                "[PC_SYNCHRONIZED] the writer is held up by the page cache",
+            )
+        return None
+
+    def _check(self, batch: PutBatch) -> None:
+        check_topic(batch.topic)
+        if not 0 <= batch.queue_id <= QUEUE_ID_MAX:
+            raise BadMessage(f"queue id {batch.queue_id} is outside 0..{QUEUE_ID_MAX}")
+        if not 1 <= batch.columns.count <= MESSAGES_PER_BATCH_MAX:
+            raise BadMessage(f"a batch of {batch.columns.count} messages")
+        if len(batch.producer) not in (0, 10):
+            raise BadMessage(f"a producer id of {len(batch.producer)} bytes, it has 10")
+        if not 0 <= batch.sequence < 1 << 48:
+            raise BadMessage(f"sequence {batch.sequence} is outside 0..2^48 - 1")
+        if not -(1 << 63) <= batch.born_time < 1 << 63 or not -(1 << 31) <= batch.flag < 1 << 31:
+            raise BadMessage("born time or flag does not fit its field")
+        if batch.sysflag & TRANSACTION_MASK and batch.columns.count > 1:
+            raise BadMessage("a batch may not carry transaction messages")
+        batch.columns.check(self.options.max_message_size)
+
+    def _stored_before(self, batch: PutBatch, known: list[Run]) -> PutResult:
+        """Answer a repeated batch with its first result; it waits for what the first waited for."""
+        last = known[-1]
+        queue = self.queues.get(last.topic, last.queue_id)
+        newest = queue.entries(last.queue_offset + last.end - last.first - 1, 1) if queue else None
+        end = self.log.wrote_offset
+        if newest is not None and newest.shape[1]:
+            end = int(newest[0, 0] + newest[1, 0])
+        return PutResult(
+            PutMessageStatus.PUT_OK, end_offset=end, count=0, duplicates=tuple(known)
+        )
+
+    def _append(
+        self, batch: PutBatch, first: int, known: list[Run], now_ms: int
+    ) -> PutResult:
+        store_time = max(now_ms, self.log.last_store_time)
+        header = RecordHeader(
+            batch.topic,
+            batch.queue_id,
+            batch.born_time,
+            store_time,
+            batch.born_host,
+            self.store_host,
+            batch.flag,
+            batch.sysflag,
+            batch.reconsume_times,
+            batch.prepared_offset,
+        )
+        key = (batch.topic, batch.queue_id)
+        kind = batch.sysflag & TRANSACTION_MASK
+        in_queue = kind not in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
+        queue_offset = self.topic_queue_table.get(key, 0) if in_queue else 0
+        try:
+            where = self.log.append(
+                batch.columns,
+                header,
+                queue_offset,
+                batch.producer,
+                batch.sequence + first,
+                first,
+            )
+        except BadMessage as error:
+            return PutResult(PutMessageStatus.MESSAGE_ILLEGAL, error.reason)
+        except OSError as error:
+            return PutResult(
+                PutMessageStatus.CREATE_MAPEDFILE_FAILED,
+                f"no room for the next segment: {error.strerror or error}",
+            )
+        count = batch.columns.count - first
+        if in_queue:
+            self.topic_queue_table[key] = queue_offset + count
+        if batch.producer:
+            self.idempotence.add(
+                batch.producer,
+                Run(
+                    batch.sequence + first,
+                    batch.sequence + first + count,
+                    batch.topic,
+                    batch.queue_id,
+                    queue_offset,
+                ),
+            )
+        return PutResult(
+            PutMessageStatus.PUT_OK,
+            "",
+            queue_offset,
+            where.start,
+            where.end,
+            store_time,
+            count,
+            tuple(known),
+        )
+
+    # -- flush, dispatch -----------------------------------------------------------------------
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything below is on disk."""
+        return self.log.queue.flushed_where
+
+    @property
+    def confirm_offset(self) -> int:
+        """Readers see nothing at or above: under SYNC_FLUSH what is not on disk yet is not there."""
+        return self.flushed_offset if self.options.sync_flush else self.log.max_offset
+
+    def commit_log_flushed(self, job: FlushJob) -> None:
+        """Take a successful commit-log job's word."""
+        self.log.queue.flushed(job)
+        self.checkpoint.physic_msg_timestamp = max(
+            self.checkpoint.physic_msg_timestamp, job.store_time
+        )
+
+    def queues_flush_job(self, least_pages: int) -> FlushJob | None:
+        """Sync all queues that are worth it, and the directories that got new names."""
+        store_time = self.dispatcher.store_time
+        merged = FlushJob(self.disk, [], self.queues.directories_to_sync(), 0, store_time)
+        rows = [queue.files for queue in self.queues] + [
+            ext.files for ext in self.queues.ext.values()
+        ]
+        for files in rows:
+            job = files.flush_job(least_pages)
+            if job is not None:
+                merged.files += job.files
+                merged.directories += job.directories
+        return merged if merged.files or merged.directories else None
+
+    def queues_flushed(self, job: FlushJob, thorough: bool) -> None:
+        """Take a successful queues job's word; after a thorough one the checkpoint may move."""
+        job.done()
+        for queue in self.queues:
+            last = queue.files.last
+            if last is not None:
+                queue.files.flushed_where = last.start + last.flushed
+        if thorough:
+            self.checkpoint.logics_msg_timestamp = max(
+                self.checkpoint.logics_msg_timestamp, job.store_time
+            )
+
+    def dispatch(self) -> bool:
+        """Build queues and index for the next stretch of log; False where nothing is left to do.
+
+        A full disk stops it (False) with DISK_FULL raised; it goes on where it stood later.
+        """
+        try:
+            return self.dispatcher.step(self.confirm_offset)
+        except OSError as error:
+            self.flags.set(RunningFlags.DISK_FULL)
+            self.events.problem(f"dispatch stopped: {error.strerror or error}")
+            return False
+
+    def take_arrivals(self) -> list[Arrival]:
+        """Queues that got entries since the last call."""
+        arrivals, self.dispatcher.arrivals = self.dispatcher.arrivals, []
+        return arrivals
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        messages_max: int = 32,
+        bytes_max: int = 262_144,
+        tags_codes: I64 = EMPTY_I64,
+    ) -> GetResult:
+        """Messages of a queue from an offset on, as columns."""
+        if not self.flags.readable or self._closed:
+            raise StoreClosed()
+        key = (topic, queue_id)
+        return self._reader.read(
+            self.queues.get(*key),
+            queue_offset,
+            messages_max,
+            bytes_max,
+            tags_codes,
+            self.queues.ext.get(key),
+        )
+
+    def get_message(self, physical_offset: int) -> Record:
+        """The record at a commit-log offset below the confirm offset, verified."""
+        if physical_offset >= self.confirm_offset:
+            raise OffsetOutOfRange(physical_offset, self.log.min_offset, self.confirm_offset)
+        return self.log.get_message(physical_offset)
+
+    def find_by_id(self, message_id: str) -> Record:
+        """The record an offset message id names. The id is checked, its offset never trusted.
+
+        Raises BadMessage for no id, OffsetOutOfRange or CorruptRecord where it names no record.
+        """
+        _, physical_offset = parse_message_id(message_id)
+        return self.get_message(physical_offset)
+
+    def find_by_key(
+        self, topic: str, key: str, count: int = 32, begin_ms: int = 0, end_ms: int = 1 << 62
+    ) -> list[Record]:
+        """Records of a topic with a key (KEYS token or UNIQ_KEY), oldest first, at most count.
+
+        Only records that truly carry the key and were stored in [begin_ms, end_ms] are answered.
+        """
+        count = max(1, min(count, self.options.max_msgs_num_batch))
+        found: dict[int, Record] = {}
+        for offset in self.index.find(topic, key, 4 * count + 64, begin_ms, end_ms):
+            if offset in found or len(found) >= count:
+                continue
+            try:
+                record = self.get_message(offset)
+            except StoreError:
+                continue
+            if record_has_key(record, topic, key) and begin_ms <= record.store_time <= end_ms:
+                found[offset] = record
+        return [found[offset] for offset in sorted(found)]
+
+    def find_by_unique_key(self, topic: str, uniq_key: str) -> Record | None:
+        """The record with a UNIQ_KEY; of several (a resend) the one stored first."""
+        records = [
+            record
+            for record in self.find_by_key(topic, uniq_key)
+            if record.properties.get("UNIQ_KEY") == uniq_key
+        ]
+        return min(records, key=lambda record: record.store_time, default=None)
+
+    def offset_at_time(self, topic: str, queue_id: int, time_ms: int) -> int:
+        """Queue offset of the first message stored at or after a time; 0 for no such queue."""
+        queue = self.queues.get(topic, queue_id)
+        return queue.offset_at_time(time_ms, self.log.store_time_at) if queue else 0
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Queue offsets [min, max) that can be read."""
+        queue = self.queues.get(topic, queue_id)
+        return (queue.min_offset, queue.max_offset) if queue else (0, 0)
+
+
+def record_has_key(record: Record, topic: str, key: str) -> bool:
+    """Tell whether a record is of a topic and carries a key; hashes alone may clash."""
+    if record.topic != topic:
+        return False
+    keys = record.properties.get("KEYS", "").split(" ")
+    return key in keys or record.properties.get("UNIQ_KEY") == key
+
+
+__all__ = [
+    "CorruptRecord",
+    "GetMessageStatus",
+    "MessageStore",
+    "PutBatch",
+    "PutResult",
+    "StoreEvents",
+]

@@ -1,0 +1,239 @@
+"""The disk port on the operating system: preallocated files, mmap, fdatasync.
+
+Files are allocated under `allocating/` and renamed into place, so a crash never leaves one of a
+wrong size where RocketMQ or recovery would trip over it. `mmap.flush` holds the GIL for the whole
+write-back; `os.fdatasync` persists the same stores and does not, so it is used alone.
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from store.errors import BadStoreDirectory, StoreLocked
+from store.kernels.jit import EMPTY_U8, U8
+
+STAGING = "allocating"
+PAGE = 4096
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class OsFile:
+    """A mapped file, with one descriptor kept for syncing: fsync errors are told once per open."""
+
+    def __init__(self, path: str, descriptor: int, size: int, writable: bool) -> None:
+        self.path = path
+        self.size = size
+        self._descriptor = descriptor
+        self._map = mmap.mmap(
+            descriptor, size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        )
+        self.memory: U8 = np.frombuffer(self._map, np.uint8)
+
+    def sync(self) -> None:
+        """fdatasync: covers stores through the mapping."""
+        os.fdatasync(self._descriptor)
+
+    def data_ranges(self, start: int) -> Iterator[tuple[int, int]]:
+        """Data extents by SEEK_DATA; preallocated space never written is none."""
+        position = start
+        while position < self.size:
+            try:
+                low = os.lseek(self._descriptor, position, os.SEEK_DATA)
+                high = os.lseek(self._descriptor, low, os.SEEK_HOLE)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return
+                yield position, self.size
+                return
+            yield low, min(high, self.size)
+            position = high
+
+    def warm(self, lock: bool) -> None:
+        """Ask for the pages, and mlock them; a refused mlock (ulimit) is not an error."""
+        self._map.madvise(mmap.MADV_WILLNEED)
+        if lock:
+            _libc.mlock(
+                ctypes.c_void_p(self.memory.ctypes.data), ctypes.c_size_t(len(self.memory))
+            )
+
+    def advise_sequential(self) -> None:
+        """Tell the kernel that a scan from front to end comes."""
+        self._map.madvise(mmap.MADV_SEQUENTIAL)
+
+    def close(self) -> None:
+        """Drop the mapping; while a reader holds the memory it lives on, and ends with it."""
+        if self._descriptor < 0:
+            return
+        self.memory = EMPTY_U8
+        with contextlib.suppress(BufferError):
+            self._map.close()
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+
+class OsDisk:
+    """A store directory. With `read_only`, nothing is created, changed or locked."""
+
+    def __init__(self, root: str | Path, read_only: bool = False) -> None:
+        self.root = Path(root)
+        self.read_only = read_only
+        self._lock = -1
+        if read_only:
+            if not self.root.is_dir():
+                raise BadStoreDirectory(str(root), "no such directory")
+            return
+        self._prepare_root()
+
+    def _prepare_root(self) -> None:
+        try:
+            self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            owner = self.root.stat().st_uid
+        except FileExistsError:
+            raise BadStoreDirectory(str(self.root), "is not a directory") from None
+        except OSError as error:
+            raise BadStoreDirectory(str(self.root), error.strerror or str(error)) from error
+        if owner != os.geteuid():
+            raise BadStoreDirectory(
+                str(self.root), f"belongs to uid {owner}, this process runs as {os.geteuid()}"
+            )
+        try:
+            staging = self.root / STAGING
+            staging.mkdir(exist_ok=True, mode=0o700)
+            probe = staging / "probe"
+            probe.write_bytes(b"")
+            for left_over in staging.iterdir():
+                left_over.unlink()
+        except OSError as error:
+            raise BadStoreDirectory(
+                str(self.root), f"not writable ({error.strerror})"
+            ) from error
+
+    def _path(self, path: str) -> Path:
+        full = self.root / path
+        # Names are checked where they enter; this is the last gate before the file system.
+        if ".." in full.parts or "\0" in path:
+            raise BadStoreDirectory(path, "leads out of the store directory")
+        return full
+
+    def create(self, path: str, size: int) -> OsFile:
+        """Allocate under `allocating/`, then rename into place; the caller syncs the directory."""
+        full = self._path(path)
+        if full.exists():
+            raise FileExistsError(errno.EEXIST, "file exists", path)
+        full.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        staged = self.root / STAGING / path.replace("/", "#")[-200:]
+        descriptor = os.open(staged, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+            file = OsFile(path, descriptor, size, writable=True)
+        except OSError:
+            os.close(descriptor)
+            staged.unlink(missing_ok=True)
+            raise
+        staged.rename(full)
+        return file
+
+    def open(self, path: str, writable: bool) -> OsFile:
+        """Map a file that exists; a symbolic link is refused."""
+        full = self._path(path)
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_NOFOLLOW
+        descriptor = os.open(full, flags)
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode) or found.st_size == 0:
+                raise OSError(errno.EINVAL, "not a regular file with content", path)
+            return OsFile(path, descriptor, found.st_size, writable)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def read(self, path: str) -> bytes:
+        """Whole content."""
+        return self._path(path).read_bytes()
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write and fsync; loops over short writes."""
+        full = self._path(path)
+        full.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(
+            full, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600
+        )
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, source: str, target: str) -> None:
+        """Move over."""
+        os.replace(self._path(source), self._path(target))
+
+    def remove(self, path: str) -> None:
+        """Unlink a file, or remove an empty directory."""
+        full = self._path(path)
+        if full.is_dir():
+            full.rmdir()
+        else:
+            full.unlink(missing_ok=True)
+
+    def sync_dir(self, path: str) -> None:
+        """Fsync a directory."""
+        descriptor = os.open(self._path(path), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def list(self, path: str) -> list[str]:
+        """Sorted names."""
+        try:
+            return sorted(os.listdir(self._path(path)))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def size(self, path: str) -> int:
+        """Bytes, -1 for none, 0 for a directory."""
+        try:
+            found = self._path(path).stat()
+        except FileNotFoundError:
+            return -1
+        return found.st_size if stat.S_ISREG(found.st_mode) else 0
+
+    def modified_ms(self, path: str) -> int:
+        """Modification time in ms."""
+        return self._path(path).stat().st_mtime_ns // 1_000_000
+
+    def used_ratio(self) -> float:
+        """Share of the partition that cannot be had any more."""
+        found = os.statvfs(self.root)
+        return 1.0 - found.f_bavail / found.f_blocks if found.f_blocks else 0.0
+
+    def lock(self, path: str) -> None:
+        """Lock the first byte, as RocketMQ does, and write `lock` into the file."""
+        descriptor = os.open(
+            self._path(path), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600
+        )
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as error:
+            os.close(descriptor)
+            raise StoreLocked(str(self.root)) from error
+        os.pwrite(descriptor, b"lock", 0)
+        os.fsync(descriptor)
+        self._lock = descriptor
+
+    def unlock(self) -> None:
+        """Close the locked descriptor."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1

@@ -1,0 +1,198 @@
+"""Reading a queue: its records as columns, one kernel call per file met."""
+
+import enum
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from store.commitlog import CommitLog
+from store.consumequeue import ENTRY_BYTES, ConsumeQueue, EntrySlice
+from store.consumequeueext import ConsumeQueueExt, is_ext_address
+from store.kernels import decode
+from store.kernels.jit import EMPTY_I64, I64, U8
+
+MESSAGES_MAX = 65536
+ENTRIES_MAX = 262_144  # looked at by one read, however few match
+EMPTY_TABLE: I64 = np.empty((decode.OUT_COLUMNS, 0), np.int64)
+
+
+class GetMessageStatus(enum.Enum):
+    """What a read found, under RocketMQ's names."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+
+
+@dataclass(frozen=True, slots=True)
+class GetResult:
+    """Messages as columns, and where to read on."""
+
+    status: GetMessageStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    bodies: bytes = b""
+    properties: bytes = b""
+    table: I64 = field(default_factory=lambda: EMPTY_TABLE)  # [decode.OUT_COLUMNS, count]
+    lost: int = 0  # entries passed over because their records are corrupt or gone
+
+    @property
+    def count(self) -> int:
+        """Messages read."""
+        return self.table.shape[1]
+
+
+class ColumnReader:
+    """Reads queues; owns the scratch memory columns are assembled in (one reader per owner)."""
+
+    def __init__(self, log: CommitLog, bytes_max: int, check_crc: bool) -> None:
+        self._log = log
+        self._check_crc = check_crc
+        self._bodies: U8 = np.empty(bytes_max, np.uint8)
+        self._properties: U8 = np.empty(bytes_max, np.uint8)
+        self._table: I64 = np.empty((decode.OUT_COLUMNS, MESSAGES_MAX), np.int64)
+
+    def read(
+        self,
+        queue: ConsumeQueue | None,
+        queue_offset: int,
+        messages_max: int,
+        bytes_max: int,
+        tags_codes: I64,
+        ext: ConsumeQueueExt | None = None,
+    ) -> GetResult:
+        """Up to messages_max messages, bodies of at most bytes_max, from a queue offset on.
+
+        At least one message is read if there is one, however large.
+        """
+        if queue is None:
+            return GetResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        low, high = queue.min_offset, queue.max_offset
+        outside = self._outside(queue_offset, low, high)
+        if outside is not None:
+            return outside
+        if ext is not None and len(tags_codes):
+            # Hashes live in the ext units: stop before the first entry that does not match.
+            skipped, high_matched = _matching_run(queue, ext, queue_offset, high, tags_codes)
+            queue_offset, high, tags_codes = skipped, high_matched, EMPTY_I64
+        state: I64 = np.zeros(decode.STATE_SIZE, np.int64)
+        bounded = self._bodies[: max(1, min(bytes_max, len(self._bodies)))]
+        messages_max = max(1, min(messages_max, MESSAGES_MAX))
+        offset, lost, full = queue_offset, 0, False
+        while offset < high and not full and offset - queue_offset < ENTRIES_MAX:
+            found = queue.slice_at(offset, min(high - offset, ENTRIES_MAX))
+            if found is None:
+                break
+            state[decode.STATE_ENTRY] = 0
+            code = self._decode(found, offset, tags_codes, messages_max, state, bounded)
+            if code == decode.DECODE_FULL and state[decode.STATE_MESSAGES] == 0:
+                code = self._decode(found, offset, tags_codes, 1, state, self._bodies)
+            offset += int(state[decode.STATE_ENTRY])
+            full = code == decode.DECODE_FULL
+            if code in (decode.DECODE_CORRUPT, decode.DECODE_BLANK):
+                offset += 1
+                lost += 1
+            elif code == decode.DECODE_OTHER_SEGMENT and self._points_nowhere(queue, offset):
+                offset += 1
+                lost += 1
+        return self._result(state, offset, low, queue.max_offset, lost)
+
+    @staticmethod
+    def _outside(queue_offset: int, low: int, high: int) -> GetResult | None:
+        if high == 0:
+            return GetResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+        if queue_offset < low:
+            return GetResult(GetMessageStatus.OFFSET_TOO_SMALL, low, low, high)
+        if queue_offset == high:
+            return GetResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, high, low, high)
+        if queue_offset > high:
+            return GetResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+        return None
+
+    def _decode(
+        self,
+        found: EntrySlice,
+        offset: int,
+        tags_codes: I64,
+        messages_max: int,
+        state: I64,
+        bodies: U8,
+    ) -> int:
+        """Decode from one entry slice, segment after segment."""
+        while True:
+            entry = int(state[decode.STATE_ENTRY])
+            physical = int.from_bytes(
+                found.memory[found.position + entry * ENTRY_BYTES :][:8].tobytes(), "big"
+            )
+            segment = self._log.queue.find(physical) or self._log.queue.last
+            assert segment is not None, "a queue with entries has a log"
+            code = int(
+                decode.decode(
+                    found.memory,
+                    found.position,
+                    found.count,
+                    offset,
+                    segment.memory,
+                    segment.start,
+                    segment.readable,
+                    tags_codes,
+                    messages_max,
+                    self._check_crc,
+                    bodies,
+                    self._properties,
+                    self._table,
+                    state,
+                )
+            )
+            if code != decode.DECODE_OTHER_SEGMENT or int(state[decode.STATE_ENTRY]) == entry:
+                return code
+
+    def _points_nowhere(self, queue: ConsumeQueue, offset: int) -> bool:
+        """Tell whether an entry's record lies in no segment: removed, or never there."""
+        return self._log.queue.find(int(queue.entries(offset, 1)[0, 0])) is None
+
+    def _result(self, state: I64, offset: int, low: int, high: int, lost: int) -> GetResult:
+        count = int(state[decode.STATE_MESSAGES])
+        status = GetMessageStatus.FOUND
+        if count == 0:
+            status = (
+                GetMessageStatus.MESSAGE_WAS_REMOVING
+                if lost
+                else GetMessageStatus.NO_MATCHED_MESSAGE
+            )
+        return GetResult(
+            status,
+            offset,
+            low,
+            high,
+            self._bodies[: int(state[decode.STATE_BODY_BYTES])].tobytes(),
+            self._properties[: int(state[decode.STATE_PROPERTIES_BYTES])].tobytes(),
+            self._table[:, :count].copy(),
+            lost,
+        )
+
+
+def _matching_run(
+    queue: ConsumeQueue, ext: ConsumeQueueExt, start: int, high: int, tags_codes: I64
+) -> tuple[int, int]:
+    """The next stretch of entries whose units' hashes are wanted."""
+    wanted = {int(code) for code in tags_codes}
+
+    def matches(offset: int) -> bool:
+        code = int(queue.entries(offset, 1)[2, 0])
+        unit = ext.get(code) if is_ext_address(code) else None
+        return (unit.tags_code if unit else code) in wanted
+
+    first = start
+    while first < high and not matches(first):
+        first += 1
+    end = first
+    while end < high and matches(end):
+        end += 1
+    return first, end

@@ -1,0 +1,190 @@
+"""The commit-log record: its header, its properties text and its identifiers.
+
+| at | field | bytes |      | at | field | bytes |
+|---:|-------|------:|------|---:|-------|------:|
+| 0 | TOTALSIZE | 4 |        | 48 | BORNHOST | 8 or 20 |
+| 4 | MAGICCODE | 4 |        | 56 | STORETIMESTAMP | 8 |
+| 8 | BODYCRC | 4 |          | 64 | STOREHOSTADDRESS | 8 or 20 |
+| 12 | QUEUEID | 4 |         | 72 | RECONSUMETIMES | 4 |
+| 16 | FLAG | 4 |            | 76 | PREPAREDTRANSACTIONOFFSET | 8 |
+| 20 | QUEUEOFFSET | 8 |     | 84 | BODYLENGTH | 4, then the body |
+| 28 | PHYSICALOFFSET | 8 |  | .. | TOPICLENGTH | 1 (V1) or 2 (V2), then the topic |
+| 36 | SYSFLAG | 4 |         | .. | PROPERTIESLENGTH | 2, then the properties |
+| 40 | BORNTIMESTAMP | 8 |
+
+Big-endian throughout. Offsets are for IPv4 hosts; an IPv6 host (SYSFLAG 0x10 born, 0x20 store)
+takes 12 bytes more. Source: Apache RocketMQ 4.9.8, CommitLog.
+"""
+
+import ipaddress
+import re
+import struct
+from dataclasses import dataclass, field
+
+from store.errors import BadMessage
+from store.kernels import scan
+
+NAME_VALUE_SEPARATOR = "\x01"
+PROPERTY_SEPARATOR = "\x02"
+TOPIC_BYTES_MAX = 127
+TOPIC_V2_BYTES_MAX = 255
+PROPERTIES_BYTES_MAX = 32767
+# What the store adds to a client's properties: UNIQ_KEY and the record CRC, with separators.
+PROPERTIES_RESERVE = 64
+
+COMPRESSED = 0x1
+MULTI_TAGS = 0x2
+TRANSACTION_PREPARED = 0x4
+TRANSACTION_COMMIT = 0x8
+TRANSACTION_ROLLBACK = 0xC
+TRANSACTION_MASK = 0xC
+BORN_HOST_V6 = scan.BORN_HOST_V6
+STORE_HOST_V6 = scan.STORE_HOST_V6
+
+_TOPIC_RE = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+def check_topic(name: str) -> None:
+    """Raise BadMessage where a name is no topic: letters, digits, `%|_-`, at most 127 bytes."""
+    if not name:
+        raise BadMessage("the topic name is empty")
+    if len(name) > TOPIC_BYTES_MAX:
+        raise BadMessage(f"the topic name has {len(name)} characters, the limit is 127")
+    if not _TOPIC_RE.fullmatch(name):
+        raise BadMessage(f"topic {name!r} has characters other than letters, digits and %|_-")
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """An address and port as records carry them."""
+
+    address: str
+    port: int
+
+    @property
+    def is_v6(self) -> bool:
+        """An IPv6 address."""
+        return ":" in self.address
+
+    def packed(self) -> bytes:
+        """4 or 16 address bytes and 4 port bytes."""
+        return ipaddress.ip_address(self.address).packed + struct.pack(">i", self.port)
+
+    @staticmethod
+    def unpacked(data: bytes) -> "Host":
+        """Read 8 or 20 bytes."""
+        return Host(str(ipaddress.ip_address(data[:-4])), struct.unpack(">i", data[-4:])[0])
+
+
+LOCAL_HOST = Host("127.0.0.1", 10911)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordHeader:
+    """The fields that all records of one append share."""
+
+    topic: str
+    queue_id: int
+    born_time: int
+    store_time: int
+    born_host: Host = LOCAL_HOST
+    store_host: Host = LOCAL_HOST
+    flag: int = 0
+    sysflag: int = 0
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+
+    def topic_length_bytes(self) -> int:
+        """Bytes of the TOPICLENGTH field: V1 records have one, V2 two."""
+        return 1 if len(self.topic.encode()) <= TOPIC_BYTES_MAX else 2
+
+    def packed(self) -> bytes:
+        """The header up to and with BODYLENGTH, the per-record fields zero."""
+        sysflag = self.sysflag & ~(BORN_HOST_V6 | STORE_HOST_V6)
+        if self.born_host.is_v6:
+            sysflag |= BORN_HOST_V6
+        if self.store_host.is_v6:
+            sysflag |= STORE_HOST_V6
+        magic = scan.MAGIC_V1 if self.topic_length_bytes() == 1 else scan.MAGIC_V2
+        return b"".join(
+            (
+                struct.pack(">iIIii", 0, magic, 0, self.queue_id, self.flag),
+                struct.pack(">qqiq", 0, 0, sysflag, self.born_time),
+                self.born_host.packed(),
+                struct.pack(">q", self.store_time),
+                self.store_host.packed(),
+                struct.pack(">iqi", self.reconsume_times, self.prepared_offset, 0),
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record read back."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    size: int
+    store_time: int
+    born_time: int
+    flag: int
+    sysflag: int
+    reconsume_times: int
+    prepared_offset: int
+    born_host: Host
+    store_host: Host
+    tags_code: int
+    body: bytes
+    properties: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def message_id(self) -> str:
+        """The offset message id: where the record was stored, as hex."""
+        return offset_message_id(self.store_host, self.physical_offset)
+
+
+def encode_properties(properties: dict[str, str]) -> str:
+    """Properties as text; BadMessage where a name or value cannot be written."""
+    pairs = []
+    for name, value in properties.items():
+        if not name or not value:
+            raise BadMessage(f"property {name!r} has an empty name or value")
+        for text in (name, value):
+            if any(ord(c) < 32 or ord(c) == 127 for c in text):
+                raise BadMessage(f"property {name!r} has control characters")
+        pairs.append(name + NAME_VALUE_SEPARATOR + value)
+    return PROPERTY_SEPARATOR.join(pairs)
+
+
+def decode_properties(text: str) -> dict[str, str]:
+    """Read a properties text; pairs with an empty name or value are lost, as in RocketMQ."""
+    properties = {}
+    for pair in text.split(PROPERTY_SEPARATOR):
+        name, separator, value = pair.partition(NAME_VALUE_SEPARATOR)
+        if separator and name and value:
+            properties[name] = value
+    return properties
+
+
+def offset_message_id(store_host: Host, physical_offset: int) -> str:
+    """16 bytes (28 with IPv6) as upper-case hex: store host, port, commit-log offset."""
+    return (store_host.packed() + struct.pack(">q", physical_offset)).hex().upper()
+
+
+def parse_message_id(message_id: str) -> tuple[Host, int]:
+    """Store host and commit-log offset of an offset message id; BadMessage where it is none."""
+    try:
+        data = bytes.fromhex(message_id)
+    except ValueError:
+        raise BadMessage(f"{message_id!r} is not a message id") from None
+    if len(data) not in (16, 28):
+        raise BadMessage(f"{message_id!r} has {len(data)} bytes, a message id has 16 or 28")
+    return Host.unpacked(data[:-8]), struct.unpack(">q", data[-8:])[0]
+
+
+def uniq_key(producer: bytes, sequence: int) -> str:
+    """UNIQ_KEY of a message: 10 bytes producer id, 6 bytes sequence, 32 upper-case hex digits."""
+    assert len(producer) == 10, "a producer id has 10 bytes"
+    return (producer + sequence.to_bytes(6, "big")).hex().upper()

@@ -1,0 +1,98 @@
+"""Retention: which segments may go, and when the disk is too full to write.
+
+Rules of RocketMQ 4.9.8: segments unchanged for 72 h go at the hour `deleteWhen` (04), or at any hour
+once the disk is over 75 % full; over 85 % also unexpired ones go; over 90 % puts are refused until
+it falls again. Oldest first, at most 10 a round, never the last one, never one that queues, index or
+disk do not have in full.
+"""
+
+from dataclasses import dataclass
+
+from store.commitlog import CommitLog
+from store.disk import Disk
+from store.indexservice import IndexService
+from store.options import StoreOptions
+from store.queues import ConsumeQueues
+from store.status import RunningFlags
+
+HOUR_MS = 3_600_000
+MANUAL_ROUNDS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What one round removed, and how full the disk was."""
+
+    segments: int
+    queue_files: int
+    index_files: int
+    used_ratio: float
+
+
+@dataclass(slots=True)
+class Retention:
+    """The cleaner; `round` is called every 10 s."""
+
+    options: StoreOptions
+    disk: Disk
+    log: CommitLog
+    queues: ConsumeQueues
+    index: IndexService
+    flags: RunningFlags
+    manual_rounds: int = 0
+
+    def trigger(self) -> None:
+        """Ask for deletion now (deleteExpiredCommitLog): the next 20 rounds act at any hour."""
+        self.manual_rounds = MANUAL_ROUNDS
+
+    def check_space(self) -> float:
+        """Set or clear DISK_FULL by how full the disk is; the used share."""
+        ratio = self.disk.used_ratio()
+        if ratio > self.options.disk_space_warning_level_ratio / 100:
+            self.flags.set(RunningFlags.DISK_FULL)
+        else:
+            self.flags.clear(RunningFlags.DISK_FULL)
+        return ratio
+
+    def round(self, now_ms: int, hour: int, dispatched: int) -> Cleaned:
+        """Look once. hour: local hour of day. dispatched: offset below which all is in queues."""
+        ratio = self.check_space()
+        at_once = ratio > self.options.disk_space_clean_forcibly_ratio / 100
+        segments = 0
+        if self._is_time(hour) or self._over_limit(ratio) or self.manual_rounds > 0:
+            self.manual_rounds = max(0, self.manual_rounds - 1)
+            forcibly = at_once and self.options.clean_file_forcibly_enable
+            segments = self._delete_segments(now_ms, forcibly, dispatched)
+        queue_files = index_files = 0
+        if segments:
+            self.log.queue.disk_sync_names()
+            oldest = self.log.min_offset
+            queue_files = sum(queue.delete_before(oldest) for queue in self.queues)
+            index_files = self.index.delete_before(oldest)
+            self.check_space()
+        return Cleaned(segments, queue_files, index_files, ratio)
+
+    def _is_time(self, hour: int) -> bool:
+        return hour in {
+            int(word) for word in self.options.delete_when.split(";") if word.strip().isdecimal()
+        }
+
+    def _over_limit(self, ratio: float) -> bool:
+        limit = min(95, max(10, self.options.disk_max_used_space_ratio)) / 100
+        return ratio < 0 or ratio > limit
+
+    def _delete_segments(self, now_ms: int, forcibly: bool, dispatched: int) -> int:
+        reserved_ms = self.options.file_reserved_time * HOUR_MS
+        removed = 0
+        for mapped in self.log.queue.files[:-1][: self.options.delete_file_batch_max]:
+            expired = self.disk.modified_ms(mapped.file.path) + reserved_ms <= now_ms
+            safe = mapped.end <= min(dispatched, self.log.queue.flushed_where)
+            if not safe or not (expired or forcibly):
+                break
+            self.log.queue.remove(mapped)
+            removed += 1
+            if forcibly and not expired:
+                forcibly = (
+                    self.disk.used_ratio() > self.options.disk_space_clean_forcibly_ratio / 100
+                )
+        return removed

@@ -1,0 +1,85 @@
+"""Results of a put and the flags that allow or forbid writing, under RocketMQ 4.9's names."""
+
+import enum
+
+
+class PutMessageStatus(enum.Enum):
+    """What became of a put. The FLUSH_ and SLAVE_ ones mean: stored, but not as safely as asked."""
+
+    PUT_OK = "PUT_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+    SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
+    CREATE_MAPEDFILE_FAILED = "CREATE_MAPEDFILE_FAILED"
+    MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
+    PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
+    OS_PAGECACHE_BUSY = "OS_PAGECACHE_BUSY"
+    UNKNOWN_ERROR = "UNKNOWN_ERROR"
+    LMQ_CONSUME_QUEUE_NUM_EXCEEDED = "LMQ_CONSUME_QUEUE_NUM_EXCEEDED"
+
+
+class BrokerRole(enum.Enum):
+    """Part a node plays in its replica group."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
+
+
+class FlushDiskType(enum.Enum):
+    """When a put is answered: after the disk has it, or before."""
+
+    SYNC_FLUSH = "SYNC_FLUSH"
+    ASYNC_FLUSH = "ASYNC_FLUSH"
+
+
+class RunningFlags:
+    """Reasons for which the store may not be read or written, as a set of bits."""
+
+    NOT_READABLE = 1
+    NOT_WRITEABLE = 2
+    WRITE_LOGICS_QUEUE_ERROR = 4
+    WRITE_INDEX_FILE_ERROR = 8
+    DISK_FULL = 16
+
+    def __init__(self) -> None:
+        self.bits = 0
+
+    def set(self, flag: int) -> None:
+        """Raise a flag."""
+        self.bits |= flag
+
+    def clear(self, flag: int) -> None:
+        """Lower a flag."""
+        self.bits &= ~flag
+
+    def has(self, flag: int) -> bool:
+        """Tell whether a flag is raised."""
+        return bool(self.bits & flag)
+
+    @property
+    def readable(self) -> bool:
+        """Messages may be read."""
+        return not self.bits & self.NOT_READABLE
+
+    @property
+    def writeable(self) -> bool:
+        """Messages may be put."""
+        return not self.bits & ~self.NOT_READABLE
+
+    @property
+    def queue_writeable(self) -> bool:
+        """Queues may be built: a full disk does not stop what is stored from being dispatched."""
+        return not self.bits & ~(self.NOT_READABLE | self.DISK_FULL)
+
+    def names(self) -> list[str]:
+        """Names of the raised flags."""
+        all_flags = {
+            "NOT_READABLE": self.NOT_READABLE,
+            "NOT_WRITEABLE": self.NOT_WRITEABLE,
+            "WRITE_LOGICS_QUEUE_ERROR": self.WRITE_LOGICS_QUEUE_ERROR,
+            "WRITE_INDEX_FILE_ERROR": self.WRITE_INDEX_FILE_ERROR,
+            "DISK_FULL": self.DISK_FULL,
+        }
+        return [name for name, flag in all_flags.items() if self.bits & flag]
