@@ -4,7 +4,6 @@ Two worlds implement it: the operating system (`store.osdisk`) and, in tests and
 that fail, tear and lose. Every method may raise OSError; an error of `sync` is final.
 """
 
-from collections.abc import Iterator
 from typing import Protocol
 
 from store.kernels.jit import U8
@@ -20,7 +19,7 @@ class DiskFile(Protocol):
     def sync(self) -> None:
         """Make everything stored in `memory` so far survive a power cut."""
 
-    def data_ranges(self, start: int) -> Iterator[tuple[int, int]]:
+    def data_ranges(self, start: int) -> list[tuple[int, int]]:
         """Stretches [from, to) at or after start that may hold anything but zeros."""
 
     def warm(self, lock: bool) -> None:

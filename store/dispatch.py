@@ -92,10 +92,10 @@ class Dispatcher:
         if code == scan.SCAN_BLANK:
             self.reput_from = self.log.roll_next_file(self.reput_from)
         elif code not in (scan.SCAN_END, scan.SCAN_FULL):
-            return self._pass_over(code, confirm_offset) or n > 0
+            return self._pass_over(code)
         return True
 
-    def _pass_over(self, code: int, confirm_offset: int) -> bool:
+    def _pass_over(self, code: int) -> bool:
         """Get past bytes that hold no valid record; False at a record that is still incoming."""
         known = self.log.corrupt_range_at(self.reput_from)
         if known is None:

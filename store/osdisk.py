@@ -12,7 +12,6 @@ import fcntl
 import mmap
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -41,20 +40,25 @@ class OsFile:
         """fdatasync: covers stores through the mapping."""
         os.fdatasync(self._descriptor)
 
-    def data_ranges(self, start: int) -> Iterator[tuple[int, int]]:
-        """Data extents by SEEK_DATA; preallocated space never written is none."""
+    def data_ranges(self, start: int) -> list[tuple[int, int]]:
+        """Data extents by SEEK_DATA; preallocated space never written is none.
+
+        All are looked up before any is read: reading makes the kernel cache zero pages further on,
+        which would then count as data.
+        """
+        ranges: list[tuple[int, int]] = []
         position = start
         while position < self.size:
             try:
                 low = os.lseek(self._descriptor, position, os.SEEK_DATA)
                 high = os.lseek(self._descriptor, low, os.SEEK_HOLE)
             except OSError as error:
-                if error.errno == errno.ENXIO:
-                    return
-                yield position, self.size
-                return
-            yield low, min(high, self.size)
+                if error.errno != errno.ENXIO:
+                    ranges.append((position, self.size))
+                return ranges
+            ranges.append((low, min(high, self.size)))
             position = high
+        return ranges
 
     def warm(self, lock: bool) -> None:
         """Ask for the pages, and mlock them; a refused mlock (ulimit) is not an error."""

@@ -252,19 +252,20 @@ def scan(
 
 @kernel(i64, ro_u8s, i64, i64, i64)
 def find_record(data: U8, start: int, end: int, base: int) -> int:
-    """Position of the next whole, verified record at or after start, or -1.
+    """Position of the next whole, verified record that starts in [start, end), or -1.
 
     A record names its own offset, so bytes that only look like one are not taken for it.
     """
     found = np.empty(8, np.int64)
     rows = np.empty((COLUMNS, 1), np.int64)
     delays = np.empty(0, np.int64)
-    for position in range(start, end - RECORD_MIN + 1):
+    size = len(data)
+    for position in range(start, min(end, size - RECORD_MIN + 1)):
         if (
             data[position + 4] == 0xDA
             and data[position + 5] == 0xA3
             and data[position + 6] == 0x20
-            and read_record(data, position, end, base + position, True, delays, rows, 0, found)
+            and read_record(data, position, size, base + position, True, delays, rows, 0, found)
             == SCAN_END
         ):
             return position

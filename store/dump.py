@@ -1,0 +1,408 @@
+"""Looking at a store directory without changing it: dump, check, stats.
+
+The view is the one recovery would arrive at: queues are derived from the commit log's valid records,
+so a crashed or damaged directory is shown as it would be opened. Nothing is locked or written.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from store.checkpoint import StoreCheckpoint
+from store.commitlog import CommitLog, CorruptRange, scan_reason
+from store.consumequeue import ENTRY_BYTES
+from store.delay import SCHEDULE_TOPIC, parse_delay_levels
+from store.disk import Disk
+from store.errors import BadStoreDirectory
+from store.indexservice import DIRECTORY as INDEX_DIRECTORY
+from store.indexservice import IndexService, key_hash
+from store.kernels import queue as queue_kernel
+from store.kernels import scan
+from store.kernels.jit import I64, U8
+from store.options import StoreOptions
+from store.queues import ROOT as QUEUE_ROOT
+
+ROWS = 16384
+QUERY_MAX = 32  # what RocketMQ's store answers to one key query by default
+
+
+@dataclass(slots=True)
+class QueueView:
+    """One queue: what its entries are (derived) and what its files say."""
+
+    minimum: int
+    entries: list[list[int]] = field(default_factory=list)
+
+    @property
+    def maximum(self) -> int:
+        """Queue offset after the last entry."""
+        return self.minimum + len(self.entries)
+
+
+@dataclass(slots=True)
+class StoreView:
+    """What a directory holds."""
+
+    min_phy: int
+    max_phy: int
+    queues: dict[tuple[str, int], QueueView]
+    records: int
+    torn_bytes: int
+    corrupt: list[CorruptRange]
+    problems: list[str]
+    topics: Counter[str]
+    topic_bytes: Counter[str]
+    first_time: int
+    last_time: int
+
+
+def segment_bytes(disk: Disk, options: StoreOptions) -> StoreOptions:
+    """Options with the sizes that the directory's own files have."""
+    import dataclasses
+
+    changed: dict[str, int] = {}
+    log_sizes = Counter(
+        disk.size(f"commitlog/{name}") for name in disk.list("commitlog") if name.isdecimal()
+    )
+    if log_sizes and log_sizes.most_common(1)[0][0] >= 4096:
+        changed["mapped_file_size_commit_log"] = log_sizes.most_common(1)[0][0]
+    queue_sizes = Counter(
+        disk.size(f"{QUEUE_ROOT}/{topic}/{queue}/{name}")
+        for topic in disk.list(QUEUE_ROOT)
+        for queue in disk.list(f"{QUEUE_ROOT}/{topic}")
+        for name in disk.list(f"{QUEUE_ROOT}/{topic}/{queue}")
+    )
+    if queue_sizes and queue_sizes.most_common(1)[0][0] >= ENTRY_BYTES:
+        changed["mapped_file_size_consume_queue"] = queue_sizes.most_common(1)[0][0]
+    return dataclasses.replace(options, **changed)
+
+
+def _load_log(disk: Disk, options: StoreOptions, problems: list[str]) -> CommitLog:
+    """Open the segments that can be opened; the rest are problems, not errors."""
+    from store.mappedfile import MappedFile
+
+    log = CommitLog(disk, options)
+    for name in disk.list("commitlog"):
+        path = f"commitlog/{name}"
+        size = disk.size(path)
+        if not (len(name) == 20 and name.isdecimal()) or size != log.queue.file_size:
+            problems.append(f"{path}: {size} bytes, not a segment of {log.queue.file_size}")
+            continue
+        mapped = MappedFile(disk.open(path, False), int(name))
+        mapped.set_positions(size)
+        if log.queue.files and log.queue.files[-1].end != mapped.start:
+            problems.append(f"{path}: the segment before it is missing")
+        log.queue.files.append(mapped)
+    return log
+
+
+class _Scan:
+    """One pass over the log that collects what a view needs."""
+
+    def __init__(self, disk: Disk, options: StoreOptions) -> None:
+        self.problems: list[str] = []
+        self.disk = disk
+        self.options = options
+        self.log = _load_log(disk, options, self.problems)
+        self.delays_ms = parse_delay_levels(options.message_delay_level)
+        self.rows: I64 = np.empty((scan.COLUMNS, ROWS), np.int64)
+        self.queues: dict[tuple[str, int], QueueView] = {}
+        self.topics: Counter[str] = Counter()
+        self.topic_bytes: Counter[str] = Counter()
+        self.corrupt: list[CorruptRange] = []
+        self.records = 0
+        self.first_time = self.last_time = 0
+
+    def run(self) -> StoreView:
+        position = self.log.min_offset
+        end = self.log.max_offset
+        torn = 0
+        while position < end:
+            mapped = self.log.queue.find(position)
+            if mapped is None:
+                position = self._skip(position, "a missing segment")
+                if position < 0:
+                    break
+                continue
+            result: I64 = np.zeros(2, np.int64)
+            code = scan.scan(
+                mapped.memory,
+                position - mapped.start,
+                mapped.size,
+                mapped.start,
+                True,
+                self.delays_ms,
+                self.rows,
+                result,
+            )
+            self._take(mapped.memory, int(result[0]))
+            position = mapped.start + int(result[1])
+            if code == scan.SCAN_BLANK:
+                if mapped is self.log.queue.files[-1]:
+                    position = mapped.end
+                    break
+                position = mapped.end
+            elif code not in (scan.SCAN_END, scan.SCAN_FULL):
+                following = self._skip(position, scan_reason(int(code)))
+                if following < 0:
+                    tail = mapped.memory[position - mapped.start :]
+                    torn = int(np.count_nonzero(tail[: 1 << 20]))
+                    break
+                position = following
+        self._queues_without_records()
+        return StoreView(
+            self.log.min_offset,
+            position,
+            self.queues,
+            self.records,
+            torn,
+            self.corrupt,
+            self.problems,
+            self.topics,
+            self.topic_bytes,
+            self.first_time,
+            self.last_time,
+        )
+
+    def _skip(self, position: int, why: str) -> int:
+        following = self.log.next_valid(position + 1)
+        if following is None:
+            return -1
+        self.corrupt.append(CorruptRange(position, following))
+        self.problems.append(f"commit log [{position}, {following}) holds no valid record: {why}")
+        return following
+
+    def _take(self, memory: U8, n: int) -> None:
+        if n == 0:
+            return
+        rows = self.rows
+        order: I64 = np.empty(n, np.int64)
+        starts: I64 = np.empty(n + 1, np.int64)
+        self.records += n
+        self.first_time = self.first_time or int(rows[scan.STORE_TIME, 0])
+        self.last_time = int(rows[scan.STORE_TIME, n - 1])
+        for group in range(int(scan.group_rows(memory, rows, n, order, starts))):
+            members = order[starts[group] : starts[group + 1]]
+            at = int(rows[scan.TOPIC_AT, members[0]])
+            topic = memory[at : at + int(rows[scan.TOPIC_BYTES, members[0]])].tobytes()
+            name = topic.decode(errors="replace")
+            self.topics[name] += len(members)
+            self.topic_bytes[name] += int(rows[scan.SIZE, members].sum())
+            kinds = rows[scan.SYSFLAG, members] & scan.TRANSACTION_MASK
+            members = members[(kinds == 0) | (kinds == scan.TRANSACTION_COMMIT)]
+            if len(members):
+                self._add((name, int(rows[scan.QUEUE_ID, members[0]])), members)
+
+    def _add(self, key: tuple[str, int], members: I64) -> None:
+        rows = self.rows
+        view = self.queues.get(key)
+        if view is None:
+            view = self.queues[key] = QueueView(int(rows[scan.QUEUE_OFFSET, members[0]]))
+        table = rows[:, members][[scan.PHY, scan.SIZE, scan.TAGS_CODE]].T.tolist()
+        offsets = rows[scan.QUEUE_OFFSET, members].tolist()
+        for offset, entry in zip(offsets, table, strict=True):
+            missing = offset - view.maximum
+            if missing < 0 or missing > len(self.corrupt) * (1 << 20):
+                self.problems.append(
+                    f"record at {entry[0]} has queue offset {offset} in {key[0]}/{key[1]}, "
+                    f"which stands at {view.maximum}"
+                )
+                continue
+            view.entries += [[0, 0x7FFFFFFF, 0]] * missing
+            view.entries.append(entry)
+
+    def _queues_without_records(self) -> None:
+        """Queues that have files (or, for the delay topic, a level) but no record in the log."""
+        topics = self.disk.list(QUEUE_ROOT)
+        for topic in topics:
+            for name in self.disk.list(f"{QUEUE_ROOT}/{topic}"):
+                if name.isdecimal() and (topic, int(name)) not in self.queues:
+                    end = self._file_end(topic, name)
+                    self.queues[topic, int(name)] = QueueView(end)
+        if SCHEDULE_TOPIC in topics:
+            for level in range(len(self.delays_ms)):
+                self.queues.setdefault((SCHEDULE_TOPIC, level), QueueView(0))
+
+    def _file_end(self, topic: str, queue: str) -> int:
+        names = self.disk.list(f"{QUEUE_ROOT}/{topic}/{queue}")
+        if not names or not names[-1].isdecimal():
+            return 0
+        path = f"{QUEUE_ROOT}/{topic}/{queue}/{names[-1]}"
+        if self.disk.size(path) < ENTRY_BYTES:
+            return int(names[-1]) // ENTRY_BYTES
+        file = self.disk.open(path, False)
+        state: I64 = np.zeros(1, np.int64)
+        end = int(queue_kernel.walk_entries(file.memory, file.size, state))
+        file.close()
+        return (int(names[-1]) + end) // ENTRY_BYTES
+
+
+def view_store(disk: Disk, options: StoreOptions) -> StoreView:
+    """Scan a directory; sizes of segments are taken from its files."""
+    return _Scan(disk, segment_bytes(disk, options)).run()
+
+
+def dump(
+    disk: Disk, options: StoreOptions, queries: list[tuple[str, str]]
+) -> dict[str, Any]:
+    """Everything a store answers: ranges, queue entries, key queries (at most 32 offsets each)."""
+    scanner = _Scan(disk, segment_bytes(disk, options))
+    view = scanner.run()
+    queues = {
+        f"{topic}/{queue_id}": {
+            "min": found.minimum,
+            "max": found.maximum,
+            "entries": found.entries,
+        }
+        for (topic, queue_id), found in sorted(view.queues.items())
+    }
+    answers = []
+    for topic, key in queries:
+        offsets = _query(scanner, options, view, topic, key)
+        answers.append({"topic": topic, "key": key, "phy": offsets})
+    return {
+        "min_phy": view.min_phy,
+        "max_phy": view.max_phy,
+        "queues": queues,
+        "queries": answers,
+    }
+
+
+def _query(
+    scanner: _Scan, options: StoreOptions, view: StoreView, topic: str, key: str
+) -> list[int]:
+    """Offsets under a key's hash, from the index files where they reach the log's end."""
+    index = IndexService(scanner.disk, options)
+    try:
+        index.load(None, writable=False)
+        newest = max((queue.entries[-1][0] for queue in view.queues.values() if queue.entries), default=0)
+        if not view.problems and index.end_offset >= newest:
+            found = index.find(topic, key, QUERY_MAX, 0, 1 << 62)
+            return sorted(set(found))
+    except BadStoreDirectory:
+        pass
+    finally:
+        index.close()
+    return _query_log(scanner, topic, key)
+
+
+def _query_log(scanner: _Scan, topic: str, key: str) -> list[int]:
+    """The same from the log itself: what the index says once it is rebuilt."""
+    from store.kernels.index import put_keys
+
+    found: list[int] = []
+    wanted = key_hash(topic, key)
+    slots, entries = 1 << 16, 1 << 20
+    for mapped in scanner.log.queue.files:
+        position = 0
+        while position < mapped.size:
+            result: I64 = np.zeros(2, np.int64)
+            code = scan.scan(
+                mapped.memory, position, mapped.size, mapped.start, True, scanner.delays_ms,
+                scanner.rows, result,
+            )
+            n = int(result[0])
+            memory: U8 = np.zeros(40 + slots * 4 + entries * 20, np.uint8)
+            state: I64 = np.zeros(2, np.int64)
+            put_keys(memory, slots, entries, mapped.memory, scanner.rows, n, state)
+            out: I64 = np.empty(QUERY_MAX, np.int64)
+            from store.kernels.index import find_key
+
+            count = int(find_key(memory, slots, entries, wanted, 0, 1 << 62, out))
+            found += sorted({int(offset) for offset in out[:count]})
+            position = int(result[1])
+            if code == scan.SCAN_FULL:
+                continue
+            following = next(
+                (r.end for r in scanner.corrupt if r.start == mapped.start + position), None
+            )
+            if following is None or following >= mapped.end:
+                break
+            position = following - mapped.start
+    return sorted(found)[-QUERY_MAX:]
+
+
+def check(disk: Disk, options: StoreOptions) -> dict[str, Any]:
+    """Compare what the directory's files say with its log; `problems` is empty where all is well."""
+    sized = segment_bytes(disk, options)
+    view = _Scan(disk, sized).run()
+    problems = list(view.problems)
+    if view.torn_bytes:
+        problems.append(f"a torn tail after {view.max_phy} ({view.torn_bytes} bytes used)")
+    abnormal = disk.size("abort") >= 0
+    for (topic, queue_id), found in sorted(view.queues.items()):
+        problems += _check_queue(disk, sized, topic, queue_id, found)
+    for name in disk.list(INDEX_DIRECTORY):
+        size = disk.size(f"{INDEX_DIRECTORY}/{name}")
+        if size != options.index_file_bytes:
+            problems.append(
+                f"{INDEX_DIRECTORY}/{name}: {size} bytes, expected {options.index_file_bytes}"
+            )
+    checkpoint = StoreCheckpoint(disk)
+    checkpoint.load(writable=False)
+    return {
+        "clean_stop": not abnormal,
+        "records": view.records,
+        "min_phy": view.min_phy,
+        "max_phy": view.max_phy,
+        "queues": len(view.queues),
+        "physic_msg_timestamp": checkpoint.physic_msg_timestamp,
+        "logics_msg_timestamp": checkpoint.logics_msg_timestamp,
+        "index_msg_timestamp": checkpoint.index_msg_timestamp,
+        "problems": problems,
+    }
+
+
+def _check_queue(
+    disk: Disk, options: StoreOptions, topic: str, queue_id: int, view: QueueView
+) -> list[str]:
+    """Compare a queue's files with the entries the log says it has."""
+    directory = f"{QUEUE_ROOT}/{topic}/{queue_id}"
+    if not disk.list(directory):
+        return [f"{directory}: no files for {len(view.entries)} entries"] if view.entries else []
+    problems = []
+    position = view.minimum
+    for name in disk.list(directory):
+        path = f"{directory}/{name}"
+        if disk.size(path) != options.queue_file_bytes or not name.isdecimal():
+            problems.append(f"{path}: {disk.size(path)} bytes, expected {options.queue_file_bytes}")
+            continue
+        first = int(name) // ENTRY_BYTES
+        count = options.queue_file_bytes // ENTRY_BYTES
+        file = disk.open(path, False)
+        table: I64 = np.empty((3, count), np.int64)
+        queue_kernel.read_entries(file.memory, 0, count, table)
+        file.close()
+        low, high = max(position, first), min(view.maximum, first + count)
+        if low < high:
+            wanted = np.array(
+                view.entries[low - view.minimum : high - view.minimum], np.int64
+            ).T
+            differing = np.flatnonzero((table[:, low - first : high - first] != wanted).any(axis=0))
+            if len(differing):
+                problems.append(
+                    f"{path}: entry {low + int(differing[0])} (and {len(differing) - 1} more) "
+                    "differs from the log"
+                )
+            position = high
+    if position < view.maximum:
+        problems.append(f"{directory}: entries {position}..{view.maximum} are missing")
+    return problems
+
+
+def stats(disk: Disk, options: StoreOptions) -> dict[str, Any]:
+    """Messages and bytes by topic, and the time the log spans."""
+    view = view_store(disk, options)
+    return {
+        "records": view.records,
+        "min_phy": view.min_phy,
+        "max_phy": view.max_phy,
+        "first_store_time": view.first_time or None,
+        "last_store_time": view.last_time or None,
+        "topics": {
+            topic: {"messages": count, "bytes": view.topic_bytes[topic]}
+            for topic, count in view.topics.most_common()
+        },
+    }
