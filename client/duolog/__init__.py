@@ -1,0 +1,67 @@
+"""duolog: the Python SDK of the duolog message store.
+
+    async with duolog.Client("127.0.0.1:8765") as client:
+        async with client.producer() as producer:
+            await producer.send("greetings", b"hello", tags="en", key="order-1")
+        async with client.consumer("readers", "greetings") as consumer:
+            async for message in consumer:
+                print(message.body)
+
+`duolog.sync` has the same for programs without an event loop.
+"""
+
+from duolog._admin import Admin
+from duolog._client import Client
+from duolog._consumer import Consumer
+from duolog._errors import (
+    BadRequest,
+    Busy,
+    CorruptBatch,
+    DuologError,
+    Fatal,
+    MessageTooLarge,
+    NoPermission,
+    NoSuchMessage,
+    NotMaster,
+    ResultUnknown,
+    Retryable,
+    StaleMember,
+    Timeout,
+    TopicExists,
+    Unavailable,
+    UnknownGroup,
+    UnknownTopic,
+)
+from duolog._message import Batch, Message
+from duolog._producer import BatchReceipt, Part, Producer, Receipt
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Admin",
+    "BadRequest",
+    "Batch",
+    "BatchReceipt",
+    "Busy",
+    "Client",
+    "Consumer",
+    "CorruptBatch",
+    "DuologError",
+    "Fatal",
+    "Message",
+    "MessageTooLarge",
+    "NoPermission",
+    "NoSuchMessage",
+    "NotMaster",
+    "Part",
+    "Producer",
+    "Receipt",
+    "ResultUnknown",
+    "Retryable",
+    "StaleMember",
+    "Timeout",
+    "TopicExists",
+    "Unavailable",
+    "UnknownGroup",
+    "UnknownTopic",
+]

@@ -1,0 +1,143 @@
+"""The client: where producers, consumers and administration come from."""
+
+import asyncio
+from collections.abc import Sequence
+
+from duolog._admin import Admin
+from duolog._connection import Connection
+from duolog._consumer import Consumer
+from duolog._errors import BadRequest
+from duolog._message import Batch
+from duolog._producer import Producer
+from duolog._topics import TopicCache
+from duolog.wire import duolog_pb2 as wire
+
+
+def parse_endpoints(endpoints: str | Sequence[str]) -> tuple[str, ...]:
+    """`host:port,host:port` or a sequence of them. Raises BadRequest."""
+    words = endpoints.split(",") if isinstance(endpoints, str) else list(endpoints)
+    found = tuple(word.strip() for word in words if word.strip())
+    if not found:
+        raise BadRequest("no endpoints were given: HOST:PORT[,HOST:PORT...]")
+    for endpoint in found:
+        host, separator, port = endpoint.rpartition(":")
+        if not separator or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise BadRequest(f"endpoint {endpoint!r} is not HOST:PORT")
+    return found
+
+
+class Client:
+    """A connection to duolog.
+
+    async with Client("127.0.0.1:8765") as client:
+        async with client.producer() as producer:
+            await producer.send("greetings", b"hello", tags="en")
+    """
+
+    def __init__(self, endpoints: str | Sequence[str], *, timeout: float = 10.0) -> None:
+        """Connect lazily.
+
+        Args:
+            endpoints: `host:port,host:port,...`, or a sequence of `host:port`.
+            timeout: seconds that a call may take altogether, where it is not given one itself.
+        """
+        if timeout <= 0:
+            raise BadRequest(f"a timeout of {timeout} s")
+        self._connection = Connection(parse_endpoints(endpoints))
+        self._topics = TopicCache(self._connection)
+        self._timeout = timeout
+        self._producers: list[Producer] = []
+        self._consumers: list[Consumer] = []
+        self.admin = Admin(self._connection, timeout)
+
+    def producer(
+        self, *, timeout: float | None = None, linger: float = 0.0, producer_id: bytes | None = None
+    ) -> Producer:
+        """A producer.
+
+        Args:
+            timeout: seconds of one send, retries included.
+            linger: seconds to wait for further messages before a batch goes out.
+            producer_id: 10 bytes; only where sequences are kept by the caller.
+        """
+        if producer_id is not None and len(producer_id) != 10:
+            raise BadRequest(f"a producer id has 10 bytes, not {len(producer_id)}")
+        made = Producer(
+            self._connection, self._topics, timeout or self._timeout, linger, producer_id
+        )
+        self._producers.append(made)
+        return made
+
+    def consumer(
+        self,
+        group: str,
+        topics: str | Sequence[str],
+        *,
+        tags: Sequence[str] = (),
+        start: str = "earliest",
+        commit_interval: float = 5.0,
+        session: float = 10.0,
+    ) -> Consumer:
+        """A member of a consumer group.
+
+        Args:
+            group: members of one group share the queues.
+            topics: what to read.
+            tags: only messages with one of these tags.
+            start: where a group without a committed offset begins: "earliest" or "latest".
+            commit_interval: seconds between commits of what was consumed.
+            session: seconds of silence after which the group goes on without this member.
+        """
+        made = Consumer(
+            self._connection,
+            group,
+            [topics] if isinstance(topics, str) else topics,
+            tags=tags,
+            start=start,
+            commit_interval=commit_interval,
+            session=session,
+            timeout=self._timeout,
+        )
+        self._consumers.append(made)
+        return made
+
+    async def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        *,
+        max_messages: int = 0,
+        max_bytes: int = 0,
+        wait: float = 0.0,
+        tags: Sequence[str] = (),
+    ) -> Batch:
+        """One batch of a queue, without a group; waits up to `wait` seconds for a message."""
+        request = wire.PullRequest(
+            topic=topic,
+            queue_id=queue_id,
+            queue_offset=queue_offset,
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            wait_ms=int(wait * 1000),
+            tags=list(tags),
+        )
+        reply = await self._connection.call(
+            lambda left: self._connection.messages.Pull(request, timeout=left),
+            self._timeout + wait,
+        )
+        return Batch(reply)
+
+    async def close(self) -> None:
+        """Close everything that was made from this client. May be called again."""
+        await asyncio.gather(*(consumer.close() for consumer in self._consumers))
+        await asyncio.gather(*(producer.close() for producer in self._producers))
+        await self._connection.close()
+
+    async def __aenter__(self) -> "Client":
+        """Use it in `async with`."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close."""
+        await self.close()

@@ -1,0 +1,104 @@
+"""Batches as columns: one blob and an offsets array of count + 1 little-endian uint32.
+
+Rules: nothing is done per message that C code can do for the batch.
+"""
+
+import sys
+import zlib
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+from duolog._errors import BadRequest
+
+NAME_VALUE_SEPARATOR = "\x01"
+PROPERTY_SEPARATOR = "\x02"
+_BIG_ENDIAN = sys.byteorder == "big"
+# The store makes these itself, or acts on them: user properties may not be named so.
+RESERVED = frozenset(
+    "KEYS TAGS UNIQ_KEY WAIT DELAY REAL_TOPIC REAL_QID RETRY_TOPIC ORIGIN_MESSAGE_ID "
+    "RECONSUME_TIME MAX_RECONSUME_TIMES TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID "
+    "TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG CONSUME_START_TIME TRANSACTION_CHECK_TIMES "
+    "CHECK_IMMUNITY_TIME_IN_SECONDS TRAN_PREPARED_QUEUE_OFFSET INNER_NUM INNER_BASE "
+    "INNER_MULTI_DISPATCH INNER_MULTI_QUEUE_OFFSET POP_CK POP_CK_OFFSET 1ST_POP_TIME "
+    "INSTANCE_ID CLUSTER MSG_REGION TRACE_ON __CRC32#".split()
+)
+
+
+def _numbers(values: Iterable[int]) -> bytes:
+    numbers = array("I", values)
+    assert numbers.itemsize == 4, "array('I') has 4 bytes on every platform CPython supports"
+    if _BIG_ENDIAN:
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def pack(values: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """Blob and offsets of values. BadRequest where they do not fit 4 GiB."""
+    blob = b"".join(values)
+    if len(blob) >= 1 << 32:
+        raise BadRequest("a batch holds less than 4 GiB")
+    return blob, _numbers(accumulate(map(len, values), initial=0))
+
+
+def repeat(value: bytes, count: int) -> tuple[bytes, bytes]:
+    """Blob and offsets of one value, count times; both empty for an empty value."""
+    if not value:
+        return b"", b""
+    return value * count, _numbers(range(0, len(value) * count + 1, len(value)))
+
+
+def unpack_numbers(data: bytes, code: str) -> "array[int]":
+    """An array column: code `I` uint32, `i` int32, `q` int64."""
+    numbers = array(code)
+    numbers.frombytes(data)
+    if _BIG_ENDIAN:
+        numbers.byteswap()
+    return numbers
+
+
+def crc32(*parts: bytes) -> int:
+    """CRC-32 over parts, one after the other."""
+    crc = 0
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    return crc
+
+
+def property_text(
+    tags: str | None, keys: Sequence[str], properties: dict[str, str] | None
+) -> bytes:
+    """Property text of a message; BadRequest for what cannot be written in one."""
+    pairs: dict[str, str] = {}
+    for name, value in (properties or {}).items():
+        if name in RESERVED:
+            raise BadRequest(f"property name {name!r} is reserved")
+        pairs[name] = value
+    if tags:
+        pairs["TAGS"] = tags
+    if keys:
+        if any(not key or " " in key for key in keys):
+            raise BadRequest("a key is not empty and has no space in it")
+        pairs["KEYS"] = " ".join(keys)
+    for name, value in pairs.items():
+        if not name or not value:
+            raise BadRequest(f"property {name!r} has an empty name or value")
+        if not (name.isprintable() and value.isprintable()) and _has_control(name + value):
+            raise BadRequest(f"property {name!r} has control characters")
+    return PROPERTY_SEPARATOR.join(
+        name + NAME_VALUE_SEPARATOR + value for name, value in pairs.items()
+    ).encode()
+
+
+def _has_control(text: str) -> bool:
+    return any(ord(c) < 32 or ord(c) == 127 for c in text)
+
+
+def parse_properties(text: bytes) -> dict[str, str]:
+    """Read a property text."""
+    found = {}
+    for pair in text.decode(errors="replace").split(PROPERTY_SEPARATOR):
+        name, separator, value = pair.partition(NAME_VALUE_SEPARATOR)
+        if separator and name and value:
+            found[name] = value
+    return found

@@ -1,0 +1,134 @@
+"""The errors of the SDK, and their one mapping to gRPC status codes.
+
+DuologError
+├── Retryable                 the same call may work later
+│   ├── Unavailable           no endpoint could be reached, or the connection broke
+│   ├── Timeout               the deadline of the call passed, nothing was sent
+│   ├── NotMaster             the node does not take writes now
+│   └── Busy                  the node has no room or is held up
+├── Fatal                     the same call will fail again
+│   ├── BadRequest            a limit or a rule is broken
+│   │   └── MessageTooLarge
+│   ├── UnknownTopic, UnknownGroup, NoSuchMessage
+│   ├── TopicExists
+│   ├── NoPermission
+│   ├── StaleMember           another member of the group has the queue now
+│   └── CorruptBatch          a CRC did not match
+└── ResultUnknown             a send may or may not have been stored
+"""
+
+from typing import Any
+
+import grpc
+
+ERROR_KEY = "duolog-error"
+
+
+class DuologError(Exception):
+    """Base of everything the SDK raises."""
+
+
+class Retryable(DuologError):
+    """The same call may work later."""
+
+
+class Unavailable(Retryable):
+    """No endpoint could be reached, or the connection broke."""
+
+
+class Timeout(Retryable):
+    """The deadline of the call passed."""
+
+
+class NotMaster(Retryable):
+    """The node does not take writes now."""
+
+
+class Busy(Retryable):
+    """The node has no room, or is held up by its disk."""
+
+
+class Fatal(DuologError):
+    """The same call will fail again."""
+
+
+class BadRequest(Fatal):
+    """The request breaks a limit or a rule; nothing was stored."""
+
+
+class MessageTooLarge(BadRequest):
+    """A body or property text is over the limit; nothing was stored."""
+
+
+class UnknownTopic(Fatal):
+    """The topic does not exist."""
+
+
+class UnknownGroup(Fatal):
+    """The group does not exist."""
+
+
+class NoSuchMessage(Fatal):
+    """No message is where the id or offset points."""
+
+
+class TopicExists(Fatal):
+    """The topic exists already, with other settings."""
+
+
+class NoPermission(Fatal):
+    """The topic may not be written or read."""
+
+
+class StaleMember(Fatal):
+    """The queue went to another member of the group; the commit was refused."""
+
+
+class CorruptBatch(Fatal):
+    """A batch's CRC did not match its bytes."""
+
+
+class ResultUnknown(DuologError):
+    """The send may or may not have been stored; sending it again with a new id may double it."""
+
+
+_CODES: dict[type[DuologError], grpc.StatusCode] = {
+    Unavailable: grpc.StatusCode.UNAVAILABLE,
+    Timeout: grpc.StatusCode.DEADLINE_EXCEEDED,
+    NotMaster: grpc.StatusCode.FAILED_PRECONDITION,
+    Busy: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    MessageTooLarge: grpc.StatusCode.INVALID_ARGUMENT,
+    BadRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    UnknownTopic: grpc.StatusCode.NOT_FOUND,
+    UnknownGroup: grpc.StatusCode.NOT_FOUND,
+    NoSuchMessage: grpc.StatusCode.NOT_FOUND,
+    TopicExists: grpc.StatusCode.ALREADY_EXISTS,
+    NoPermission: grpc.StatusCode.PERMISSION_DENIED,
+    StaleMember: grpc.StatusCode.ABORTED,
+    CorruptBatch: grpc.StatusCode.DATA_LOSS,
+    ResultUnknown: grpc.StatusCode.UNKNOWN,
+}
+_BY_NAME = {kind.__name__: kind for kind in _CODES}
+_BY_CODE: dict[grpc.StatusCode, type[DuologError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: BadRequest,
+    grpc.StatusCode.OUT_OF_RANGE: BadRequest,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: Busy,
+    grpc.StatusCode.CANCELLED: Unavailable,
+    grpc.StatusCode.UNIMPLEMENTED: BadRequest,
+    **{code: kind for kind, code in _CODES.items() if kind in (Unavailable, Timeout)},
+}
+
+
+def status_of(error: DuologError) -> tuple[grpc.StatusCode, str]:
+    """gRPC status code and exact name under which a node reports an error."""
+    return _CODES[type(error)], type(error).__name__
+
+
+def error_of(failure: grpc.RpcError) -> DuologError:
+    """The SDK's error for a failed call."""
+    call: Any = failure
+    text = str(call.details() or call.code())
+    for key, value in call.trailing_metadata() or ():
+        if key == ERROR_KEY and value in _BY_NAME:
+            return _BY_NAME[value](text)
+    return _BY_CODE.get(call.code(), DuologError)(text)

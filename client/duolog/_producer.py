@@ -1,0 +1,471 @@
+"""The producer: single sends that batch by themselves, and whole batches."""
+
+import asyncio
+import contextlib
+import os
+import time
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from duolog._columns import crc32, pack, property_text, repeat
+from duolog._connection import Connection
+from duolog._errors import (
+    BadRequest,
+    Busy,
+    CorruptBatch,
+    DuologError,
+    MessageTooLarge,
+    NoPermission,
+    NotMaster,
+    ResultUnknown,
+    Timeout,
+    Unavailable,
+    UnknownTopic,
+)
+from duolog._topics import TopicCache
+from duolog.wire import duolog_pb2 as wire
+
+BATCH_BYTES = 512 << 10
+BATCH_MESSAGES = 8192
+IN_FLIGHT_MAX = 16
+_STORED_LESS_SAFELY = {
+    wire.FLUSH_DISK_TIMEOUT,
+    wire.FLUSH_SLAVE_TIMEOUT,
+    wire.SLAVE_NOT_AVAILABLE,
+}
+_REFUSED: dict[int, type[DuologError]] = {
+    wire.SERVICE_NOT_AVAILABLE: NotMaster,
+    wire.CREATE_MAPEDFILE_FAILED: Busy,
+    wire.OS_PAGECACHE_BUSY: Busy,
+    wire.MESSAGE_ILLEGAL: BadRequest,
+    wire.PROPERTIES_SIZE_EXCEEDED: MessageTooLarge,
+    wire.TOPIC_NOT_EXIST: UnknownTopic,
+    wire.NO_PERMISSION: NoPermission,
+    wire.CORRUPT_BATCH: CorruptBatch,
+    wire.UNKNOWN_ERROR: ResultUnknown,
+    wire.SEQUENCE_TOO_OLD: ResultUnknown,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Where a message was stored.
+
+    Attributes:
+        status: PUT_OK, or the name of what it did not wait for (stored all the same).
+        duplicate: the node had it already, from an earlier try.
+    """
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    unique_key: str
+    store_time: int
+    status: str = "PUT_OK"
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReceipt:
+    """Where a batch was stored: one part per request, in the order of its messages."""
+
+    count: int
+    parts: tuple["Part", ...]
+
+    @property
+    def status(self) -> str:
+        """PUT_OK where every part is."""
+        return next((part.status for part in self.parts if part.status != "PUT_OK"), "PUT_OK")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Messages [first, first + count) of a batch, stored at consecutive queue offsets."""
+
+    topic: str
+    queue_id: int
+    first: int
+    count: int
+    queue_offset: int
+    sequence: int
+    store_time: int
+    status: str
+    duplicate: bool = False
+
+
+@dataclass(slots=True)
+class _Filling:
+    """Single sends waiting to go out together."""
+
+    bodies: list[bytes] = field(default_factory=list)
+    texts: list[bytes] = field(default_factory=list)
+    futures: list["asyncio.Future[Receipt]"] = field(default_factory=list)
+    size: int = 0
+    deadline: float = 0.0
+    running: bool = False
+
+
+class Producer:
+    """Sends messages. Made by `Client.producer()`; safe to use from many tasks of one loop."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        topics: TopicCache,
+        timeout: float,
+        linger: float = 0.0,
+        producer_id: bytes | None = None,
+    ) -> None:
+        """Not called by users.
+
+        producer_id: 10 bytes, unique for all time; random where not given.
+        """
+        self._connection = connection
+        self._topics = topics
+        self._timeout = timeout
+        self._linger = linger
+        self.producer_id = os.urandom(10) if producer_id is None else producer_id
+        self._sequence = 0
+        self._round = 0
+        self._filling: dict[tuple[str, int], _Filling] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._window = asyncio.Semaphore(IN_FLIGHT_MAX)
+        self._closed = False
+
+    # -- single sends --------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | None = None,
+        keys: Sequence[str] = (),
+        tags: str | None = None,
+        properties: dict[str, str] | None = None,
+        queue_id: int | None = None,
+        timeout: float | None = None,
+    ) -> Receipt:
+        """Send one message; while a batch is on its way, the next one fills.
+
+        Args:
+            topic: an existing topic.
+            body: the message.
+            key: messages of one key go to one queue, in order; it is indexed as well.
+            keys: further keys to find the message by.
+            tags: what consumers filter by.
+            properties: names and values of the user's own.
+            queue_id: the queue to use, whatever the key.
+            timeout: seconds for everything: route, retries, answer.
+
+        Raises:
+            UnknownTopic, BadRequest, MessageTooLarge: nothing was stored.
+            Timeout, Unavailable, Busy, NotMaster: nothing was stored, it may work later.
+            ResultUnknown: it may or may not have been stored.
+        """
+        self._check_open()
+        seconds = self._timeout if timeout is None else timeout
+        text = property_text(tags, [*([key] if key else []), *keys], properties)
+        queue = -1 if queue_id is None else queue_id
+        if queue < 0 and key is not None:
+            queues = await self._topics.queues(topic, seconds)
+            queue = zlib.crc32(key.encode()) % queues
+        filling = self._filling.get((topic, queue))
+        if filling is None:
+            filling = self._filling[topic, queue] = _Filling()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Receipt] = loop.create_future()
+        filling.bodies.append(body)
+        filling.texts.append(text)
+        filling.futures.append(future)
+        filling.size += len(body)
+        filling.deadline = max(filling.deadline, loop.time() + seconds)
+        if not filling.running:
+            filling.running = True
+            task = loop.create_task(self._drain(topic, queue, filling))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return await future
+
+    async def _drain(self, topic: str, queue: int, filling: _Filling) -> None:
+        """Send what has filled up, batch after batch, until nothing is left."""
+        if self._linger > 0:
+            await asyncio.sleep(self._linger)
+        try:
+            while filling.bodies:
+                take = self._fit(filling.bodies)
+                bodies, filling.bodies = filling.bodies[:take], filling.bodies[take:]
+                texts, filling.texts = filling.texts[:take], filling.texts[take:]
+                futures, filling.futures = filling.futures[:take], filling.futures[take:]
+                left = filling.deadline - asyncio.get_running_loop().time()
+                try:
+                    parts = await self._send_part(
+                        topic, queue, pack(bodies), pack(texts), take, 0, left
+                    )
+                except Exception as error:
+                    for future in futures:
+                        if not future.done():
+                            future.set_exception(error)
+                    continue
+                self._resolve(parts, futures)
+        finally:
+            filling.running = False
+            for future in filling.futures:  # cancelled in mid-way: nobody is left waiting
+                if not future.done():
+                    future.set_exception(ResultUnknown("the producer was closed"))
+
+    @staticmethod
+    def _fit(bodies: list[bytes]) -> int:
+        size = 0
+        for count, body in enumerate(bodies[:BATCH_MESSAGES]):
+            size += len(body)
+            if size > BATCH_BYTES and count:
+                return count
+        return min(len(bodies), BATCH_MESSAGES)
+
+    def _resolve(
+        self, parts: list[Part], futures: "list[asyncio.Future[Receipt]]"
+    ) -> None:
+        for part in parts:
+            for k in range(part.count):
+                future = futures[part.first + k]
+                if not future.done():
+                    future.set_result(
+                        Receipt(
+                            part.topic,
+                            part.queue_id,
+                            part.queue_offset + k,
+                            self.unique_key(part.sequence + k),
+                            part.store_time,
+                            part.status,
+                            part.duplicate,
+                        )
+                    )
+
+    def unique_key(self, sequence: int) -> str:
+        """UNIQ_KEY that the node gives the message of a sequence."""
+        return (self.producer_id + sequence.to_bytes(6, "big")).hex().upper()
+
+    # -- batches -------------------------------------------------------------------------------
+
+    async def send_batch(
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        *,
+        tags: str | None = None,
+        keys: Sequence[Sequence[str]] | None = None,
+        tags_list: Sequence[str | None] | None = None,
+        queue_id: int | None = None,
+        timeout: float | None = None,
+    ) -> BatchReceipt:
+        """Send many messages as columns: the fast way. Parts go to the queues in turn.
+
+        Args:
+            topic: an existing topic.
+            bodies: the messages.
+            tags: one tag for all, or
+            tags_list: one for each.
+            keys: keys of each message.
+            queue_id: send all of it to this queue.
+            timeout: seconds for the whole batch.
+
+        Raises:
+            as `send`; where the batch takes several requests, earlier ones may have been stored.
+        """
+        self._check_open()
+        seconds = self._timeout if timeout is None else timeout
+        if not bodies:
+            return BatchReceipt(0, ())
+        if keys is None and tags_list is None:
+            same = property_text(tags, (), None)
+            texts = None
+        else:
+            same = b""
+            texts = [
+                property_text(
+                    tags_list[k] if tags_list is not None else tags,
+                    keys[k] if keys is not None else (),
+                    None,
+                )
+                for k in range(len(bodies))
+            ]
+        return await self._send_texts(topic, bodies, same, texts, queue_id, seconds)
+
+    async def _send_texts(
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        same: bytes,
+        texts: list[bytes] | None,
+        queue_id: int | None,
+        seconds: float,
+    ) -> BatchReceipt:
+        deadline = asyncio.get_running_loop().time() + seconds
+        step = max(1, min(BATCH_MESSAGES, BATCH_BYTES * len(bodies) // (sum(map(len, bodies)) + 1)))
+        tasks = []
+        try:
+            for first in range(0, len(bodies), step):
+                chunk = bodies[first : first + step]
+                columns = (
+                    repeat(same, len(chunk)) if texts is None else pack(texts[first : first + step])
+                )
+                left = deadline - asyncio.get_running_loop().time()
+                work = self._send_part(
+                    topic,
+                    -1 if queue_id is None else queue_id,
+                    pack(chunk),
+                    columns,
+                    len(chunk),
+                    first,
+                    left,
+                )
+                tasks.append(asyncio.ensure_future(work))
+                if len(tasks) >= IN_FLIGHT_MAX:
+                    await tasks[len(tasks) - IN_FLIGHT_MAX]
+            parts = [part for found in await asyncio.gather(*tasks) for part in found]
+        finally:
+            for task in tasks:
+                if not task.done():
+                    task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return BatchReceipt(len(bodies), tuple(parts))
+
+    # -- one request ---------------------------------------------------------------------------
+
+    async def _send_part(
+        self,
+        topic: str,
+        queue_id: int,
+        bodies: tuple[bytes, bytes],
+        texts: tuple[bytes, bytes],
+        count: int,
+        first: int,
+        seconds: float,
+    ) -> list[Part]:
+        """Send one batch to one queue, again after a broken connection, until the deadline.
+
+        A repeated request has the same sequence, so it is stored once.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        if queue_id < 0:
+            queues = await self._topics.queues(topic, seconds)
+            queue_id = self._round % queues
+            self._round += 1
+        sequence, self._sequence = self._sequence, self._sequence + count
+        request = wire.AppendRequest(
+            id=next(self._connection.ids),
+            topic=topic,
+            queue_id=queue_id,
+            bodies=bodies[0],
+            body_offsets=bodies[1],
+            properties=texts[0],
+            property_offsets=texts[1],
+            crc32=crc32(*bodies, *texts),
+            born_time=int(time.time() * 1000),
+            producer_id=self.producer_id,
+            sequence=sequence,
+        )
+        maybe_sent = False
+        pause = 0.05
+        while True:
+            left = deadline - loop.time()
+            try:
+                if left <= 0:
+                    raise Timeout(f"{topic}: not sent within {seconds:g} s")
+                async with asyncio.timeout(left), self._window:
+                    maybe_sent = True
+                    reply = await self._connection.stream().append(request)
+                error = self._refusal(topic, reply)
+                if error is None:
+                    return self._parts(request, reply, count, first)
+                if not isinstance(error, Busy | NotMaster) or loop.time() + pause >= deadline:
+                    raise error
+                maybe_sent = False  # the node said that it did not store it
+            except (TimeoutError, Timeout, Unavailable) as problem:
+                if loop.time() + pause >= deadline:
+                    if maybe_sent:
+                        raise ResultUnknown(
+                            f"{topic}: no answer within {seconds:g} s ({problem}); "
+                            "the messages may or may not be stored"
+                        ) from None
+                    raise Timeout(f"{topic}: not sent within {seconds:g} s") from None
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 1.0)
+            await self._connection.rotate()
+
+    @staticmethod
+    def _refusal(topic: str, reply: wire.AppendReply) -> DuologError | None:
+        if reply.status == wire.PUT_OK or reply.status in _STORED_LESS_SAFELY:
+            return None
+        kind = _REFUSED.get(reply.status, ResultUnknown)
+        if kind is BadRequest and "over the limit" in reply.reason:
+            kind = MessageTooLarge
+        return kind(f"{topic}: {reply.reason}")
+
+    @staticmethod
+    def _parts(
+        request: wire.AppendRequest, reply: wire.AppendReply, count: int, first: int
+    ) -> list[Part]:
+        parts = []
+        done = 0
+        status = wire.PutStatus.Name(reply.status)
+        for run in reply.duplicates:
+            parts.append(
+                Part(
+                    run.topic,
+                    run.queue_id,
+                    first + done,
+                    run.count,
+                    run.queue_offset,
+                    request.sequence + done,
+                    reply.store_time,
+                    status,
+                    True,
+                )
+            )
+            done += run.count
+        if done < count:
+            parts.append(
+                Part(
+                    request.topic,
+                    request.queue_id,
+                    first + done,
+                    count - done,
+                    reply.queue_offset,
+                    request.sequence + done,
+                    reply.store_time,
+                    status,
+                )
+            )
+        return parts
+
+    # -- end -----------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BadRequest("the producer is closed")
+
+    async def flush(self) -> None:
+        """Wait until every send that was started has its answer."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def close(self) -> None:
+        """Wait (bounded) for sends under way, then refuse new ones. May be called again."""
+        self._closed = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._timeout):
+                await self.flush()
+        for task in self._tasks:
+            task.cancel()
+
+    async def __aenter__(self) -> "Producer":
+        """Use it in `async with`."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close."""
+        await self.close()

@@ -1,0 +1,300 @@
+"""The synchronous face: the same client for programs without an event loop.
+
+Each call runs on an event loop in a thread of the client's own. Types are separate classes, so that
+nothing is ever "maybe awaitable".
+"""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
+
+from duolog import _client
+from duolog._admin import Admin as AsyncAdmin
+from duolog._consumer import Consumer as AsyncConsumer
+from duolog._errors import Unavailable
+from duolog._message import Batch, Message
+from duolog._producer import BatchReceipt, Receipt
+from duolog._producer import Producer as AsyncProducer
+
+T = TypeVar("T")
+
+
+class _Loop:
+    """An event loop in its own thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="duolog-client", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._loop.is_closed():
+            work.close()
+            raise Unavailable("the client is closed")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def call(self, make: Any) -> Any:
+        async def made() -> Any:
+            return make()
+
+        return self.run(made())
+
+    def stop(self) -> None:
+        if self._loop.is_closed():
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=5)
+        if not self._loop.is_running():
+            self._loop.close()
+
+
+class Producer:
+    """Sends messages and waits for their receipts. Usable from several threads."""
+
+    def __init__(self, loop: _Loop, producer: AsyncProducer) -> None:
+        """Not called by users."""
+        self._loop = loop
+        self._producer = producer
+
+    def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | None = None,
+        keys: Sequence[str] = (),
+        tags: str | None = None,
+        properties: dict[str, str] | None = None,
+        queue_id: int | None = None,
+        timeout: float | None = None,
+    ) -> Receipt:
+        """As `duolog.Producer.send`."""
+        return self._loop.run(
+            self._producer.send(
+                topic,
+                body,
+                key=key,
+                keys=keys,
+                tags=tags,
+                properties=properties,
+                queue_id=queue_id,
+                timeout=timeout,
+            )
+        )
+
+    def send_batch(
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        *,
+        tags: str | None = None,
+        keys: Sequence[Sequence[str]] | None = None,
+        tags_list: Sequence[str | None] | None = None,
+        queue_id: int | None = None,
+        timeout: float | None = None,
+    ) -> BatchReceipt:
+        """As `duolog.Producer.send_batch`."""
+        return self._loop.run(
+            self._producer.send_batch(
+                topic,
+                bodies,
+                tags=tags,
+                keys=keys,
+                tags_list=tags_list,
+                queue_id=queue_id,
+                timeout=timeout,
+            )
+        )
+
+    def close(self) -> None:
+        """Wait for sends under way, then refuse new ones."""
+        self._loop.run(self._producer.close())
+
+    def __enter__(self) -> "Producer":
+        """Use it in `with`."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+
+class Consumer:
+    """A member of a consumer group. For one thread at a time."""
+
+    def __init__(self, loop: _Loop, consumer: AsyncConsumer) -> None:
+        """Not called by users."""
+        self._loop = loop
+        self._consumer = consumer
+
+    def get(self, timeout: float | None = None) -> Message | None:
+        """As `duolog.Consumer.get`."""
+        return self._loop.run(self._consumer.get(timeout))
+
+    def get_batch(self, timeout: float | None = None) -> Batch | None:
+        """As `duolog.Consumer.get_batch`."""
+        return self._loop.run(self._consumer.get_batch(timeout))
+
+    def commit(self) -> None:
+        """As `duolog.Consumer.commit`."""
+        self._loop.run(self._consumer.commit())
+
+    def seek_to_time(self, time_ms: int) -> None:
+        """As `duolog.Consumer.seek_to_time`."""
+        self._loop.run(self._consumer.seek_to_time(time_ms))
+
+    def seek(self, topic: str, queue_id: int, offset: int) -> None:
+        """As `duolog.Consumer.seek`."""
+        self._loop.run(self._consumer.seek(topic, queue_id, offset))
+
+    @property
+    def assignment(self) -> list[tuple[str, int]]:
+        """Queues this member reads now."""
+        return self._consumer.assignment
+
+    def __iter__(self) -> Iterator[Message]:
+        """All messages, for ever."""
+        while (message := self.get()) is not None:
+            yield message
+
+    def close(self) -> None:
+        """Commit and leave the group."""
+        self._loop.run(self._consumer.close())
+
+    def __enter__(self) -> "Consumer":
+        """Join the group."""
+        self._loop.run(self._consumer.start())
+        return self
+
+    def __exit__(self, kind: object, value: object, trace: object) -> None:
+        """Leave; after an error the message in hand does not count as consumed."""
+        self._loop.run(self._consumer.__aexit__(kind, value, trace))
+
+
+class Admin:
+    """Administration; every method as in `duolog.Admin`."""
+
+    def __init__(self, loop: _Loop, admin: AsyncAdmin) -> None:
+        """Not called by users."""
+        self._loop = loop
+        self._admin = admin
+
+    def create_topic(self, topic: str, queues: int = 4, perm: int = 6) -> Any:
+        """Create a topic."""
+        return self._loop.run(self._admin.create_topic(topic, queues, perm))
+
+    def alter_topic(self, topic: str, queues: int = 0, perm: int = 0) -> Any:
+        """Add queues or change permissions."""
+        return self._loop.run(self._admin.alter_topic(topic, queues, perm))
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic."""
+        self._loop.run(self._admin.delete_topic(topic))
+
+    def topics(self, names: Sequence[str] = (), system: bool = False) -> Any:
+        """List topics."""
+        return self._loop.run(self._admin.topics(names, system))
+
+    def groups(self) -> Any:
+        """List groups."""
+        return self._loop.run(self._admin.groups())
+
+    def group(self, group: str) -> Any:
+        """Describe a group."""
+        return self._loop.run(self._admin.group(group))
+
+    def reset_group(
+        self, group: str, topic: str, *, time: int = -1, offset: int | None = None
+    ) -> Any:
+        """Set a group's offsets."""
+        return self._loop.run(self._admin.reset_group(group, topic, time=time, offset=offset))
+
+    def delete_group(self, group: str) -> None:
+        """Forget a group."""
+        self._loop.run(self._admin.delete_group(group))
+
+    def find(self, topic: str = "", **how: Any) -> Any:
+        """Find messages."""
+        return self._loop.run(self._admin.find(topic, **how))
+
+    def offset_at_time(self, topic: str, queue_id: int, time: int) -> int:
+        """Queue offset at a time."""
+        return self._loop.run(self._admin.offset_at_time(topic, queue_id, time))
+
+    def node_status(self) -> Any:
+        """Status of the node."""
+        return self._loop.run(self._admin.node_status())
+
+    def cluster_status(self) -> Any:
+        """Status of the cluster."""
+        return self._loop.run(self._admin.cluster_status())
+
+
+class Client:
+    """The synchronous client.
+
+    with Client("127.0.0.1:8765") as client, client.producer() as producer:
+        producer.send("greetings", b"hello")
+    """
+
+    def __init__(self, endpoints: str | Sequence[str], *, timeout: float = 10.0) -> None:
+        """As `duolog.Client`."""
+        _client.parse_endpoints(endpoints)
+        self._loop = _Loop()
+        self._client: _client.Client = self._loop.call(
+            lambda: _client.Client(endpoints, timeout=timeout)
+        )
+        self.admin = Admin(self._loop, self._client.admin)
+
+    def producer(self, *, timeout: float | None = None, linger: float = 0.0) -> Producer:
+        """A producer."""
+        made = self._loop.call(lambda: self._client.producer(timeout=timeout, linger=linger))
+        return Producer(self._loop, made)
+
+    def consumer(
+        self,
+        group: str,
+        topics: str | Sequence[str],
+        *,
+        tags: Sequence[str] = (),
+        start: str = "earliest",
+        commit_interval: float = 5.0,
+        session: float = 10.0,
+    ) -> Consumer:
+        """A member of a consumer group; it joins in `with`."""
+        made = self._loop.call(
+            lambda: self._client.consumer(
+                group,
+                topics,
+                tags=tags,
+                start=start,
+                commit_interval=commit_interval,
+                session=session,
+            )
+        )
+        return Consumer(self._loop, made)
+
+    def pull(self, topic: str, queue_id: int, queue_offset: int, **how: Any) -> Batch:
+        """As `duolog.Client.pull`."""
+        return self._loop.run(self._client.pull(topic, queue_id, queue_offset, **how))
+
+    def close(self) -> None:
+        """Close everything that was made from this client. May be called again."""
+        try:
+            self._loop.run(self._client.close())
+        except Unavailable:
+            return
+        self._loop.stop()
+
+    def __enter__(self) -> "Client":
+        """Use it in `with`."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()

@@ -1,0 +1,1 @@
+"""Generated stubs of proto/duolog/wire; `make proto` writes them."""

@@ -1,0 +1,567 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class PutStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PUT_STATUS_UNSPECIFIED: _ClassVar[PutStatus]
+    PUT_OK: _ClassVar[PutStatus]
+    FLUSH_DISK_TIMEOUT: _ClassVar[PutStatus]
+    FLUSH_SLAVE_TIMEOUT: _ClassVar[PutStatus]
+    SLAVE_NOT_AVAILABLE: _ClassVar[PutStatus]
+    SERVICE_NOT_AVAILABLE: _ClassVar[PutStatus]
+    CREATE_MAPEDFILE_FAILED: _ClassVar[PutStatus]
+    MESSAGE_ILLEGAL: _ClassVar[PutStatus]
+    PROPERTIES_SIZE_EXCEEDED: _ClassVar[PutStatus]
+    OS_PAGECACHE_BUSY: _ClassVar[PutStatus]
+    UNKNOWN_ERROR: _ClassVar[PutStatus]
+    TOPIC_NOT_EXIST: _ClassVar[PutStatus]
+    NO_PERMISSION: _ClassVar[PutStatus]
+    CORRUPT_BATCH: _ClassVar[PutStatus]
+    SEQUENCE_TOO_OLD: _ClassVar[PutStatus]
+
+class ReadStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    READ_STATUS_UNSPECIFIED: _ClassVar[ReadStatus]
+    FOUND: _ClassVar[ReadStatus]
+    NO_NEW_MESSAGE: _ClassVar[ReadStatus]
+    NO_MATCHED_MESSAGE: _ClassVar[ReadStatus]
+    OFFSET_TOO_SMALL: _ClassVar[ReadStatus]
+    OFFSET_TOO_LARGE: _ClassVar[ReadStatus]
+    MESSAGES_LOST: _ClassVar[ReadStatus]
+PUT_STATUS_UNSPECIFIED: PutStatus
+PUT_OK: PutStatus
+FLUSH_DISK_TIMEOUT: PutStatus
+FLUSH_SLAVE_TIMEOUT: PutStatus
+SLAVE_NOT_AVAILABLE: PutStatus
+SERVICE_NOT_AVAILABLE: PutStatus
+CREATE_MAPEDFILE_FAILED: PutStatus
+MESSAGE_ILLEGAL: PutStatus
+PROPERTIES_SIZE_EXCEEDED: PutStatus
+OS_PAGECACHE_BUSY: PutStatus
+UNKNOWN_ERROR: PutStatus
+TOPIC_NOT_EXIST: PutStatus
+NO_PERMISSION: PutStatus
+CORRUPT_BATCH: PutStatus
+SEQUENCE_TOO_OLD: PutStatus
+READ_STATUS_UNSPECIFIED: ReadStatus
+FOUND: ReadStatus
+NO_NEW_MESSAGE: ReadStatus
+NO_MATCHED_MESSAGE: ReadStatus
+OFFSET_TOO_SMALL: ReadStatus
+OFFSET_TOO_LARGE: ReadStatus
+MESSAGES_LOST: ReadStatus
+
+class AppendRequest(_message.Message):
+    __slots__ = ("id", "topic", "queue_id", "bodies", "body_offsets", "properties", "property_offsets", "crc32", "born_time", "flag", "producer_id", "sequence", "no_wait")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    BODIES_FIELD_NUMBER: _ClassVar[int]
+    BODY_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    PROPERTY_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    CRC32_FIELD_NUMBER: _ClassVar[int]
+    BORN_TIME_FIELD_NUMBER: _ClassVar[int]
+    FLAG_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    NO_WAIT_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    topic: str
+    queue_id: int
+    bodies: bytes
+    body_offsets: bytes
+    properties: bytes
+    property_offsets: bytes
+    crc32: int
+    born_time: int
+    flag: int
+    producer_id: bytes
+    sequence: int
+    no_wait: bool
+    def __init__(self, id: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., bodies: _Optional[bytes] = ..., body_offsets: _Optional[bytes] = ..., properties: _Optional[bytes] = ..., property_offsets: _Optional[bytes] = ..., crc32: _Optional[int] = ..., born_time: _Optional[int] = ..., flag: _Optional[int] = ..., producer_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., no_wait: _Optional[bool] = ...) -> None: ...
+
+class AppendReply(_message.Message):
+    __slots__ = ("id", "status", "reason", "count", "queue_offset", "physical_offset", "store_time", "duplicates", "store_host")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PHYSICAL_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STORE_TIME_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATES_FIELD_NUMBER: _ClassVar[int]
+    STORE_HOST_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    status: PutStatus
+    reason: str
+    count: int
+    queue_offset: int
+    physical_offset: int
+    store_time: int
+    duplicates: _containers.RepeatedCompositeFieldContainer[StoredRun]
+    store_host: str
+    def __init__(self, id: _Optional[int] = ..., status: _Optional[_Union[PutStatus, str]] = ..., reason: _Optional[str] = ..., count: _Optional[int] = ..., queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., store_time: _Optional[int] = ..., duplicates: _Optional[_Iterable[_Union[StoredRun, _Mapping]]] = ..., store_host: _Optional[str] = ...) -> None: ...
+
+class StoredRun(_message.Message):
+    __slots__ = ("count", "topic", "queue_id", "queue_offset")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    def __init__(self, count: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ...) -> None: ...
+
+class PullRequest(_message.Message):
+    __slots__ = ("topic", "queue_id", "queue_offset", "max_messages", "max_bytes", "wait_ms", "tags")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    queue_offset: int
+    max_messages: int
+    max_bytes: int
+    wait_ms: int
+    tags: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class MessageBatch(_message.Message):
+    __slots__ = ("topic", "queue_id", "status", "next_offset", "min_offset", "max_offset", "count", "bodies", "body_offsets", "properties", "property_offsets", "crc32", "queue_offset_base", "queue_offset_deltas", "physical_offsets", "store_times", "born_times", "flags", "sysflags", "reconsume_times", "lost", "subscription")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    BODIES_FIELD_NUMBER: _ClassVar[int]
+    BODY_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    PROPERTY_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    CRC32_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSET_BASE_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSET_DELTAS_FIELD_NUMBER: _ClassVar[int]
+    PHYSICAL_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    STORE_TIMES_FIELD_NUMBER: _ClassVar[int]
+    BORN_TIMES_FIELD_NUMBER: _ClassVar[int]
+    FLAGS_FIELD_NUMBER: _ClassVar[int]
+    SYSFLAGS_FIELD_NUMBER: _ClassVar[int]
+    RECONSUME_TIMES_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    status: ReadStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    count: int
+    bodies: bytes
+    body_offsets: bytes
+    properties: bytes
+    property_offsets: bytes
+    crc32: int
+    queue_offset_base: int
+    queue_offset_deltas: bytes
+    physical_offsets: bytes
+    store_times: bytes
+    born_times: bytes
+    flags: bytes
+    sysflags: bytes
+    reconsume_times: bytes
+    lost: int
+    subscription: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., status: _Optional[_Union[ReadStatus, str]] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., count: _Optional[int] = ..., bodies: _Optional[bytes] = ..., body_offsets: _Optional[bytes] = ..., properties: _Optional[bytes] = ..., property_offsets: _Optional[bytes] = ..., crc32: _Optional[int] = ..., queue_offset_base: _Optional[int] = ..., queue_offset_deltas: _Optional[bytes] = ..., physical_offsets: _Optional[bytes] = ..., store_times: _Optional[bytes] = ..., born_times: _Optional[bytes] = ..., flags: _Optional[bytes] = ..., sysflags: _Optional[bytes] = ..., reconsume_times: _Optional[bytes] = ..., lost: _Optional[int] = ..., subscription: _Optional[int] = ...) -> None: ...
+
+class QueueRef(_message.Message):
+    __slots__ = ("topic", "queue_id")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ...) -> None: ...
+
+class QueueOffset(_message.Message):
+    __slots__ = ("topic", "queue_id", "offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    offset: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class SubscribeRequest(_message.Message):
+    __slots__ = ("add", "remove", "credit_bytes", "tags", "batch_bytes", "subscription")
+    ADD_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    BATCH_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    add: _containers.RepeatedCompositeFieldContainer[QueueOffset]
+    remove: _containers.RepeatedCompositeFieldContainer[QueueRef]
+    credit_bytes: int
+    tags: _containers.RepeatedScalarFieldContainer[str]
+    batch_bytes: int
+    subscription: int
+    def __init__(self, add: _Optional[_Iterable[_Union[QueueOffset, _Mapping]]] = ..., remove: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., credit_bytes: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., batch_bytes: _Optional[int] = ..., subscription: _Optional[int] = ...) -> None: ...
+
+class FindRequest(_message.Message):
+    __slots__ = ("topic", "key", "unique_key", "message_id", "max", "begin_time", "end_time")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    UNIQUE_KEY_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    MAX_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_TIME_FIELD_NUMBER: _ClassVar[int]
+    END_TIME_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    key: str
+    unique_key: str
+    message_id: str
+    max: int
+    begin_time: int
+    end_time: int
+    def __init__(self, topic: _Optional[str] = ..., key: _Optional[str] = ..., unique_key: _Optional[str] = ..., message_id: _Optional[str] = ..., max: _Optional[int] = ..., begin_time: _Optional[int] = ..., end_time: _Optional[int] = ...) -> None: ...
+
+class FoundMessage(_message.Message):
+    __slots__ = ("topic", "queue_id", "queue_offset", "physical_offset", "store_time", "born_time", "flag", "sysflag", "reconsume_times", "message_id", "born_host", "body", "properties")
+    class PropertiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PHYSICAL_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STORE_TIME_FIELD_NUMBER: _ClassVar[int]
+    BORN_TIME_FIELD_NUMBER: _ClassVar[int]
+    FLAG_FIELD_NUMBER: _ClassVar[int]
+    SYSFLAG_FIELD_NUMBER: _ClassVar[int]
+    RECONSUME_TIMES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    BORN_HOST_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    store_time: int
+    born_time: int
+    flag: int
+    sysflag: int
+    reconsume_times: int
+    message_id: str
+    born_host: str
+    body: bytes
+    properties: _containers.ScalarMap[str, str]
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., store_time: _Optional[int] = ..., born_time: _Optional[int] = ..., flag: _Optional[int] = ..., sysflag: _Optional[int] = ..., reconsume_times: _Optional[int] = ..., message_id: _Optional[str] = ..., born_host: _Optional[str] = ..., body: _Optional[bytes] = ..., properties: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class FindReply(_message.Message):
+    __slots__ = ("messages",)
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[FoundMessage]
+    def __init__(self, messages: _Optional[_Iterable[_Union[FoundMessage, _Mapping]]] = ...) -> None: ...
+
+class HeartbeatRequest(_message.Message):
+    __slots__ = ("group", "member_id", "topics", "session_ms", "owned")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    SESSION_MS_FIELD_NUMBER: _ClassVar[int]
+    OWNED_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    member_id: str
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    session_ms: int
+    owned: _containers.RepeatedCompositeFieldContainer[QueueRef]
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., session_ms: _Optional[int] = ..., owned: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ...) -> None: ...
+
+class HeartbeatReply(_message.Message):
+    __slots__ = ("generation", "queues", "members", "pending")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    queues: _containers.RepeatedCompositeFieldContainer[QueueRef]
+    members: int
+    pending: bool
+    def __init__(self, generation: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., members: _Optional[int] = ..., pending: _Optional[bool] = ...) -> None: ...
+
+class LeaveRequest(_message.Message):
+    __slots__ = ("group", "member_id")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    member_id: str
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ...) -> None: ...
+
+class LeaveReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CommitRequest(_message.Message):
+    __slots__ = ("group", "offsets", "member_id", "generation")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    offsets: _containers.RepeatedCompositeFieldContainer[QueueOffset]
+    member_id: str
+    generation: int
+    def __init__(self, group: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[QueueOffset, _Mapping]]] = ..., member_id: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class CommitReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class OffsetsRequest(_message.Message):
+    __slots__ = ("group", "queues")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    queues: _containers.RepeatedCompositeFieldContainer[QueueRef]
+    def __init__(self, group: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ...) -> None: ...
+
+class OffsetsReply(_message.Message):
+    __slots__ = ("offsets",)
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    offsets: _containers.RepeatedCompositeFieldContainer[QueueOffset]
+    def __init__(self, offsets: _Optional[_Iterable[_Union[QueueOffset, _Mapping]]] = ...) -> None: ...
+
+class OffsetAtTimeRequest(_message.Message):
+    __slots__ = ("topic", "queue_id", "time")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    time: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., time: _Optional[int] = ...) -> None: ...
+
+class OffsetAtTimeReply(_message.Message):
+    __slots__ = ("queue_offset",)
+    QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    queue_offset: int
+    def __init__(self, queue_offset: _Optional[int] = ...) -> None: ...
+
+class TopicRequest(_message.Message):
+    __slots__ = ("topic", "queues", "perm")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    PERM_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queues: int
+    perm: int
+    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[int] = ..., perm: _Optional[int] = ...) -> None: ...
+
+class QueueStats(_message.Message):
+    __slots__ = ("queue_id", "min_offset", "max_offset", "last_store_time")
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_STORE_TIME_FIELD_NUMBER: _ClassVar[int]
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    last_store_time: int
+    def __init__(self, queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., last_store_time: _Optional[int] = ...) -> None: ...
+
+class TopicReply(_message.Message):
+    __slots__ = ("topic", "queues", "perm", "stats")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    PERM_FIELD_NUMBER: _ClassVar[int]
+    STATS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queues: int
+    perm: int
+    stats: _containers.RepeatedCompositeFieldContainer[QueueStats]
+    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[int] = ..., perm: _Optional[int] = ..., stats: _Optional[_Iterable[_Union[QueueStats, _Mapping]]] = ...) -> None: ...
+
+class DeleteTopicRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class DeleteTopicReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListTopicsRequest(_message.Message):
+    __slots__ = ("topics", "system")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    SYSTEM_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    system: bool
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., system: _Optional[bool] = ...) -> None: ...
+
+class ListTopicsReply(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicReply]
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicReply, _Mapping]]] = ...) -> None: ...
+
+class ListGroupsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListGroupsReply(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[GroupDescription]
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupDescription, _Mapping]]] = ...) -> None: ...
+
+class DescribeGroupRequest(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    def __init__(self, group: _Optional[str] = ...) -> None: ...
+
+class GroupDescription(_message.Message):
+    __slots__ = ("group", "members", "queues")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    members: int
+    queues: _containers.RepeatedCompositeFieldContainer[GroupQueue]
+    def __init__(self, group: _Optional[str] = ..., members: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ...) -> None: ...
+
+class GroupQueue(_message.Message):
+    __slots__ = ("topic", "queue_id", "committed", "min_offset", "max_offset", "lag_messages", "lag_ms", "member_id")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAG_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    LAG_MS_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    committed: int
+    min_offset: int
+    max_offset: int
+    lag_messages: int
+    lag_ms: int
+    member_id: str
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., committed: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., lag_messages: _Optional[int] = ..., lag_ms: _Optional[int] = ..., member_id: _Optional[str] = ...) -> None: ...
+
+class ResetGroupRequest(_message.Message):
+    __slots__ = ("group", "topic", "time", "offset", "use_offset")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    USE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: str
+    time: int
+    offset: int
+    use_offset: bool
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., time: _Optional[int] = ..., offset: _Optional[int] = ..., use_offset: _Optional[bool] = ...) -> None: ...
+
+class DeleteGroupRequest(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    def __init__(self, group: _Optional[str] = ...) -> None: ...
+
+class DeleteGroupReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class NodeStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class NodeStatusReply(_message.Message):
+    __slots__ = ("name", "role", "version", "listen", "data", "start_time", "min_offset", "max_offset", "flushed_offset", "confirm_offset", "dispatch_behind_bytes", "disk_used_ratio", "flags", "fence_reason", "recovered_abnormally", "recovered_from", "recovered_end", "messages_in", "messages_out", "bytes_in", "bytes_out", "flushes", "flushed_messages", "corrupt_ranges", "refused_records", "dispatch_behind_ms_max")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LISTEN_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    START_TIME_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FLUSHED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CONFIRM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DISPATCH_BEHIND_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_USED_RATIO_FIELD_NUMBER: _ClassVar[int]
+    FLAGS_FIELD_NUMBER: _ClassVar[int]
+    FENCE_REASON_FIELD_NUMBER: _ClassVar[int]
+    RECOVERED_ABNORMALLY_FIELD_NUMBER: _ClassVar[int]
+    RECOVERED_FROM_FIELD_NUMBER: _ClassVar[int]
+    RECOVERED_END_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_IN_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_OUT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_IN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_OUT_FIELD_NUMBER: _ClassVar[int]
+    FLUSHES_FIELD_NUMBER: _ClassVar[int]
+    FLUSHED_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    CORRUPT_RANGES_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    DISPATCH_BEHIND_MS_MAX_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    role: str
+    version: str
+    listen: str
+    data: str
+    start_time: int
+    min_offset: int
+    max_offset: int
+    flushed_offset: int
+    confirm_offset: int
+    dispatch_behind_bytes: int
+    disk_used_ratio: float
+    flags: _containers.RepeatedScalarFieldContainer[str]
+    fence_reason: str
+    recovered_abnormally: bool
+    recovered_from: int
+    recovered_end: int
+    messages_in: int
+    messages_out: int
+    bytes_in: int
+    bytes_out: int
+    flushes: int
+    flushed_messages: int
+    corrupt_ranges: int
+    refused_records: int
+    dispatch_behind_ms_max: int
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., version: _Optional[str] = ..., listen: _Optional[str] = ..., data: _Optional[str] = ..., start_time: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., dispatch_behind_bytes: _Optional[int] = ..., disk_used_ratio: _Optional[float] = ..., flags: _Optional[_Iterable[str]] = ..., fence_reason: _Optional[str] = ..., recovered_abnormally: _Optional[bool] = ..., recovered_from: _Optional[int] = ..., recovered_end: _Optional[int] = ..., messages_in: _Optional[int] = ..., messages_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., flushed_messages: _Optional[int] = ..., corrupt_ranges: _Optional[int] = ..., refused_records: _Optional[int] = ..., dispatch_behind_ms_max: _Optional[int] = ...) -> None: ...
+
+class ClusterStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ClusterStatusReply(_message.Message):
+    __slots__ = ("cluster", "nodes")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeStatusReply]
+    def __init__(self, cluster: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatusReply, _Mapping]]] = ...) -> None: ...

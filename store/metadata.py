@@ -1,0 +1,242 @@
+"""Topics, groups and consumer offsets: changed by records in the log, kept as RocketMQ's JSON files.
+
+Every change is a record on the system topic, so whoever has the log has the metadata. The files
+under config/ are snapshots; `duologMetadata.json` says up to which record they are good. Applying a
+record again changes nothing, so a snapshot may be older than that.
+"""
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from store import jsontext
+from store.disk import Disk
+from store.errors import BadMessage, BadStoreFile
+
+SYSTEM_TOPIC = "DUOLOG_SYS_METADATA"
+TOPICS = "config/topics.json"
+GROUPS = "config/subscriptionGroup.json"
+OFFSETS = "config/consumerOffset.json"
+DELAYS = "config/delayOffset.json"
+APPLIED = "config/duologMetadata.json"
+PERM_READ = 4
+PERM_WRITE = 2
+QUEUES_MAX = 1024
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """One row of topics.json."""
+
+    name: str
+    queues: int = 4
+    perm: int = PERM_READ | PERM_WRITE
+    sysflag: int = 0
+    order: bool = False
+
+    def to_json(self) -> Json:
+        """RocketMQ's bean."""
+        return {
+            "order": self.order,
+            "perm": self.perm,
+            "readQueueNums": self.queues,
+            "topicFilterType": "SINGLE_TAG",
+            "topicName": self.name,
+            "topicSysFlag": self.sysflag,
+            "writeQueueNums": self.queues,
+        }
+
+    @staticmethod
+    def from_json(value: Json) -> "TopicConfig":
+        """Read the bean; KeyError, TypeError or ValueError where it is none."""
+        return TopicConfig(
+            str(value["topicName"]),
+            max(int(value.get("writeQueueNums", 4)), int(value.get("readQueueNums", 4))),
+            int(value.get("perm", 6)),
+            int(value.get("topicSysFlag", 0)),
+            bool(value.get("order", False)),
+        )
+
+
+def new_group(name: str) -> Json:
+    """A row of subscriptionGroup.json with RocketMQ's defaults."""
+    return {
+        "brokerId": 0,
+        "consumeBroadcastEnable": True,
+        "consumeEnable": True,
+        "consumeFromMinEnable": True,
+        "groupName": name,
+        "notifyConsumerIdsChangedEnable": True,
+        "retryMaxTimes": 16,
+        "retryQueueNums": 1,
+        "whichBrokerWhenConsumeSlowly": 1,
+    }
+
+
+@dataclass(slots=True)
+class Metadata:
+    """The tables. `applied` is the queue offset of the first record not in them yet."""
+
+    topics: dict[str, TopicConfig] = field(default_factory=dict)
+    groups: dict[str, Json] = field(default_factory=dict)
+    offsets: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
+    delay_offsets: dict[int, int] = field(default_factory=dict)
+    floors: dict[str, dict[int, int]] = field(default_factory=dict)
+    applied: int = 0
+    changes: int = 0
+    saved_changes: int = 0
+    known: bool = False  # the directory has a topics.json
+
+    # -- changes -------------------------------------------------------------------------------
+
+    def apply(self, body: bytes) -> Json | None:
+        """Apply one record; the change, or None where the record says nothing understood."""
+        try:
+            change = json.loads(body)
+            operation = getattr(self, "_apply_" + str(change["op"]), None)
+            if operation is None:
+                return None
+            operation(change)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+        self.changes += 1
+        return dict(change)
+
+    def _apply_topic(self, change: Json) -> None:
+        config = TopicConfig.from_json(change["topic"])
+        self.topics[config.name] = config
+
+    def _apply_delete_topic(self, change: Json) -> None:
+        name = str(change["topic"])
+        self.topics.pop(name, None)
+        floors = {int(queue): int(offset) for queue, offset in change.get("floors", {}).items()}
+        self.floors[name] = {**self.floors.get(name, {}), **floors}
+        for key in [key for key in self.offsets if key[0] == name]:
+            del self.offsets[key]
+
+    def _apply_group(self, change: Json) -> None:
+        self.groups[str(change["group"]["groupName"])] = dict(change["group"])
+
+    def _apply_delete_group(self, change: Json) -> None:
+        name = str(change["group"])
+        self.groups.pop(name, None)
+        for key in [key for key in self.offsets if key[1] == name]:
+            del self.offsets[key]
+
+    def _apply_offsets(self, change: Json) -> None:
+        group = str(change["group"])
+        for topic, queues in change["offsets"].items():
+            row = self.offsets.setdefault((str(topic), group), {})
+            row.update({int(queue): int(offset) for queue, offset in queues.items()})
+
+    def committed(self, group: str, topic: str, queue_id: int) -> int:
+        """Committed offset, -1 for none."""
+        return self.offsets.get((topic, group), {}).get(queue_id, -1)
+
+    # -- snapshots -----------------------------------------------------------------------------
+
+    def load(self, disk: Disk) -> None:
+        """Read the snapshots; BadStoreFile names one that is there and cannot be used."""
+        try:
+            self._load_topics(jsontext.load(disk, TOPICS))
+            groups = jsontext.load(disk, GROUPS) or {}
+            for name, row in (groups.get("subscriptionGroupTable") or {}).items():
+                self.groups[str(name)] = dict(row)
+            offsets = jsontext.load(disk, OFFSETS) or {}
+            for key, row in (offsets.get("offsetTable") or {}).items():
+                topic, _, group = str(key).partition("@")
+                self.offsets[topic, group] = {int(q): int(o) for q, o in row.items()}
+            delays = jsontext.load(disk, DELAYS) or {}
+            self.delay_offsets = {
+                int(level): int(offset)
+                for level, offset in (delays.get("offsetTable") or {}).items()
+            }
+            applied = jsontext.load(disk, APPLIED) or {}
+            self.applied = int(applied.get("appliedQueueOffset", 0))
+            for name, row in (applied.get("queueFloors") or {}).items():
+                self.floors[str(name)] = {int(q): int(o) for q, o in row.items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BadStoreFile("config", f"a table has another shape than expected: {error}") from (
+                error
+            )
+
+    def _load_topics(self, value: Json | None) -> None:
+        self.known = value is not None
+        for row in ((value or {}).get("topicConfigTable") or {}).values():
+            config = TopicConfig.from_json(row)
+            self.topics[config.name] = config
+
+    def save(self, disk: Disk, now_ms: int) -> None:
+        """Write all snapshots, then how far they reach."""
+        self.snapshot().write(disk, now_ms)
+        self.saved_changes = self.changes
+
+    def snapshot(self) -> "Snapshot":
+        """A copy that may be written while the tables change."""
+        return Snapshot(
+            {name: config.to_json() for name, config in sorted(self.topics.items())},
+            {name: dict(row) for name, row in sorted(self.groups.items())},
+            {
+                f"{topic}@{group}": dict(sorted(row.items()))
+                for (topic, group), row in sorted(self.offsets.items())
+            },
+            dict(sorted(self.delay_offsets.items())),
+            {name: dict(row) for name, row in self.floors.items()},
+            self.applied,
+            self.changes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The files' content at one moment."""
+
+    topics: Json
+    groups: Json
+    offsets: Json
+    delays: dict[int, int]
+    floors: Json
+    applied: int
+    changes: int
+
+    def write(self, disk: Disk, now_ms: int) -> None:
+        """Replace the files, one by one, each atomically; the reach comes last."""
+        version = {"counter": self.changes, "timestamp": now_ms}
+        jsontext.save(disk, TOPICS, {"dataVersion": version, "topicConfigTable": self.topics})
+        jsontext.save(
+            disk, GROUPS, {"dataVersion": version, "subscriptionGroupTable": self.groups}
+        )
+        jsontext.save(disk, OFFSETS, {"offsetTable": self.offsets})
+        jsontext.save(disk, DELAYS, {"offsetTable": self.delays})
+        jsontext.save(
+            disk,
+            APPLIED,
+            {"appliedQueueOffset": self.applied, "queueFloors": self.floors},
+        )
+
+
+def check_group(name: str) -> None:
+    """Raise BadMessage where a name is no group: as for topics, at most 255 characters."""
+    if not name or len(name) > 255:
+        raise BadMessage(f"a group name has 1 to 255 characters, this has {len(name)}")
+    if not all(c.isascii() and (c.isalnum() or c in "%|_-") for c in name):
+        raise BadMessage(f"group {name!r} has characters other than letters, digits and %|_-")
+
+
+def altered(config: TopicConfig, queues: int, perm: int) -> TopicConfig:
+    """A topic with more queues or other permissions; queues never become fewer."""
+    if queues and queues < config.queues:
+        raise BadMessage(
+            f"topic {config.name} has {config.queues} queues: they can become more, not fewer"
+        )
+    return replace(config, queues=queues or config.queues, perm=perm or config.perm)
+
+
+def check_queues(queues: int, perm: int) -> None:
+    """Raise BadMessage for a number of queues or a permission that no topic can have."""
+    if not 1 <= queues <= QUEUES_MAX:
+        raise BadMessage(f"a topic has 1 to {QUEUES_MAX} queues, not {queues}")
+    if perm & ~(PERM_READ | PERM_WRITE) or not perm:
+        raise BadMessage(f"perm {perm} is none of 2 (write), 4 (read), 6 (both)")
