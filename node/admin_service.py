@@ -1,0 +1,236 @@
+"""The Admin service: topics, groups, status."""
+
+from typing import Any
+
+from duolog import _errors as sdk
+from duolog import __version__
+from duolog.wire import duolog_pb2 as wire
+from duolog.wire import duolog_pb2_grpc as stubs
+from node.broker import Broker, now_ms
+from node.calls import unary
+from node.groups_service import offset_at
+from store.metadata import SYSTEM_TOPIC, TopicConfig, altered, check_group, check_queues, new_group
+
+
+class AdminService(stubs.AdminServicer):
+    """Administration of one node."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    # -- topics --------------------------------------------------------------------------------
+
+    @unary
+    async def CreateTopic(self, request: wire.TopicRequest, context: Any) -> wire.TopicReply:
+        """Create; the same again is no error, other settings are."""
+        metadata = self._broker.metadata
+        config = metadata.new_topic(request.topic, request.queues, request.perm)
+        if request.topic == SYSTEM_TOPIC:
+            raise sdk.BadRequest(f"{SYSTEM_TOPIC} belongs to the node")
+        known = metadata.topics.get(request.topic)
+        if known is not None:
+            raise sdk.TopicExists(
+                f"topic {request.topic!r} exists with {known.queues} queues, perm {known.perm}"
+            )
+        await metadata.put_topic(config)
+        return self._topic(config)
+
+    @unary
+    async def AlterTopic(self, request: wire.TopicRequest, context: Any) -> wire.TopicReply:
+        """More queues, other permissions."""
+        known = self._known(request.topic)
+        config = altered(known, request.queues, request.perm)
+        check_queues(config.queues, config.perm)
+        await self._broker.metadata.put_topic(config)
+        return self._topic(config)
+
+    @unary
+    async def DeleteTopic(
+        self, request: wire.DeleteTopicRequest, context: Any
+    ) -> wire.DeleteTopicReply:
+        """Delete a topic, its queues and its groups' offsets."""
+        self._known(request.topic)
+        await self._broker.metadata.delete_topic(request.topic)
+        return wire.DeleteTopicReply()
+
+    @unary
+    async def ListTopics(
+        self, request: wire.ListTopicsRequest, context: Any
+    ) -> wire.ListTopicsReply:
+        """Topics with their queues' ranges."""
+        topics = self._broker.metadata.topics
+        if request.topics:
+            found = [topics[name] for name in request.topics if name in topics]
+        else:
+            found = [topics[name] for name in sorted(topics)]
+        reply = wire.ListTopicsReply(topics=[self._topic(config) for config in found])
+        if request.system and not request.topics:
+            reply.topics.append(self._topic(TopicConfig(SYSTEM_TOPIC, 1, 4)))
+        return reply
+
+    def _known(self, name: str) -> TopicConfig:
+        known = self._broker.metadata.topics.get(name)
+        if known is None:
+            raise sdk.UnknownTopic(f"topic {name!r} does not exist")
+        return known
+
+    def _topic(self, config: TopicConfig) -> wire.TopicReply:
+        reply = wire.TopicReply(topic=config.name, queues=config.queues, perm=config.perm)
+        store = self._broker.store
+        for queue_id in range(config.queues):
+            low, high = store.queue_range(config.name, queue_id)
+            reply.stats.add(
+                queue_id=queue_id,
+                min_offset=low,
+                max_offset=high,
+                last_store_time=self._store_time(config.name, queue_id, high - 1),
+            )
+        return reply
+
+    def _store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        queue = self._broker.store.queues.get(topic, queue_id)
+        if queue is None or queue_offset < queue.min_offset:
+            return 0
+        entry = queue.entries(queue_offset, 1)
+        if not entry.shape[1]:
+            return 0
+        return max(0, self._broker.store.log.store_time_at(int(entry[0, 0])))
+
+    # -- groups --------------------------------------------------------------------------------
+
+    @unary
+    async def ListGroups(
+        self, request: wire.ListGroupsRequest, context: Any
+    ) -> wire.ListGroupsReply:
+        """All groups."""
+        return wire.ListGroupsReply(groups=[self._group(name) for name in self._group_names()])
+
+    @unary
+    async def DescribeGroup(
+        self, request: wire.DescribeGroupRequest, context: Any
+    ) -> wire.GroupDescription:
+        """One group."""
+        self._check_known_group(request.group)
+        return self._group(request.group)
+
+    @unary
+    async def ResetGroup(
+        self, request: wire.ResetGroupRequest, context: Any
+    ) -> wire.OffsetsReply:
+        """Set a group's offsets in all queues of a topic."""
+        broker = self._broker
+        check_group(request.group)
+        topic = self._known(request.topic)
+        row = {}
+        for queue_id in range(topic.queues):
+            low, high = broker.store.queue_range(request.topic, queue_id)
+            if request.use_offset:
+                row[queue_id] = min(max(request.offset, low), high)
+            else:
+                row[queue_id] = offset_at(broker, request.topic, queue_id, request.time)
+        if request.use_offset and request.offset < 0:
+            raise sdk.BadRequest(f"offset {request.offset} is negative")
+        if broker.groups.members(request.group, now_ms()):
+            raise sdk.Busy(f"group {request.group} has members: stop them first")
+        if request.group not in broker.metadata.tables.groups:
+            await broker.metadata.put_group(new_group(request.group))
+        await broker.metadata.commit(request.group, {request.topic: row})
+        return wire.OffsetsReply(
+            offsets=[
+                wire.QueueOffset(topic=request.topic, queue_id=queue, offset=offset)
+                for queue, offset in row.items()
+            ]
+        )
+
+    @unary
+    async def DeleteGroup(
+        self, request: wire.DeleteGroupRequest, context: Any
+    ) -> wire.DeleteGroupReply:
+        """Forget a group."""
+        self._check_known_group(request.group)
+        await self._broker.metadata.delete_group(request.group)
+        return wire.DeleteGroupReply()
+
+    def _group_names(self) -> list[str]:
+        return sorted({*self._broker.metadata.tables.groups, *self._broker.groups.names()})
+
+    def _check_known_group(self, name: str) -> None:
+        if name not in self._group_names():
+            raise sdk.UnknownGroup(f"group {name!r} does not exist")
+
+    def _group(self, name: str) -> wire.GroupDescription:
+        broker = self._broker
+        tables = broker.metadata.tables
+        now = now_ms()
+        readers = broker.groups.readers(name, now)
+        topics = {topic for topic, group in tables.offsets if group == name}
+        topics |= broker.groups.topics(name)
+        reply = wire.GroupDescription(group=name, members=broker.groups.members(name, now))
+        for topic in sorted(topics & set(broker.metadata.topics)):
+            for queue_id in range(broker.metadata.topics[topic].queues):
+                low, high = broker.store.queue_range(topic, queue_id)
+                committed = tables.committed(name, topic, queue_id)
+                position = max(low, committed)
+                lag = max(0, high - position)
+                stored = self._store_time(topic, queue_id, position) if lag else 0
+                reply.queues.add(
+                    topic=topic,
+                    queue_id=queue_id,
+                    committed=committed,
+                    min_offset=low,
+                    max_offset=high,
+                    lag_messages=lag,
+                    lag_ms=max(0, now - stored) if stored else 0,
+                    member_id=readers.get((topic, queue_id), ""),
+                )
+        return reply
+
+    # -- status --------------------------------------------------------------------------------
+
+    @unary
+    async def NodeStatus(
+        self, request: wire.NodeStatusRequest, context: Any
+    ) -> wire.NodeStatusReply:
+        """What this node is and does."""
+        return self._status()
+
+    @unary
+    async def ClusterStatus(
+        self, request: wire.ClusterStatusRequest, context: Any
+    ) -> wire.ClusterStatusReply:
+        """The cluster as this node knows it."""
+        return wire.ClusterStatusReply(
+            cluster=self._broker.config.node.cluster, nodes=[self._status()]
+        )
+
+    def _status(self) -> wire.NodeStatusReply:
+        broker = self._broker
+        store, counters, recovered = broker.store, broker.counters, broker.recovered
+        return wire.NodeStatusReply(
+            name=broker.config.node.name,
+            role=store.role.value,
+            version=__version__,
+            listen=broker.config.node.listen,
+            data=str(broker.config.node.data),
+            start_time=broker.started_ms,
+            min_offset=store.log.min_offset,
+            max_offset=store.log.max_offset,
+            flushed_offset=store.flushed_offset,
+            confirm_offset=store.confirm_offset,
+            dispatch_behind_bytes=store.dispatcher.behind_bytes(),
+            disk_used_ratio=store.disk.used_ratio(),
+            flags=store.flags.names(),
+            fence_reason=store.fence_reason,
+            recovered_abnormally=bool(recovered and recovered.abnormal),
+            recovered_from=recovered.scanned_from if recovered else 0,
+            recovered_end=recovered.end if recovered else 0,
+            messages_in=counters.messages_in,
+            messages_out=counters.messages_out,
+            bytes_in=counters.bytes_in,
+            bytes_out=counters.bytes_out,
+            flushes=broker.group_commit.flushes,
+            flushed_messages=broker.group_commit.released,
+            corrupt_ranges=len(store.log.corrupt_ranges),
+            refused_records=store.dispatcher.refused,
+            dispatch_behind_ms_max=int(counters.dispatch_behind_ms_max),
+        )

@@ -1,0 +1,400 @@
+"""The broker: one store and everything that keeps it going, owned by the event loop."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import structlog
+
+from duolog import _errors as sdk
+from duolog._columns import crc32
+from duolog.wire import duolog_pb2 as wire
+from node.arrivals import ArrivalBoard
+from node.config import Config
+from node.groupcommit import GroupCommitService
+from node.groups import GroupCoordinator
+from node.metadatalog import MetadataLog
+from node.wirecodec import PUT_STATUS
+from store.columns import Columns
+from store.disk import Disk
+from store.errors import BadMessage, SequenceTooOld, StoreFenced
+from store.flush import FlushSchedule
+from store.messagestore import MessageStore, PutBatch, PutResult, StoreEvents
+from store.metadata import PERM_READ, PERM_WRITE, SYSTEM_TOPIC, TopicConfig
+from store.record import Host, check_topic
+from store.recovery import RecoveryReport
+from store.status import PutMessageStatus
+
+log = structlog.get_logger("duolog.node")
+
+TICK_SECONDS = 0.1
+PUMP_SECONDS = 0.005  # longest the loop is kept dispatching at a stretch
+EXIT_FENCED = 74  # EX_IOERR
+
+
+def now_ms() -> int:
+    """Wall clock in ms."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(slots=True)
+class Counters:
+    """What went through this node since it started."""
+
+    messages_in: int = 0
+    messages_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    rejected: int = 0
+    dispatch_behind_ms_max: float = 0.0
+
+
+class Broker:
+    """Puts, reads, flushes, dispatches and cleans; the services call it."""
+
+    def __init__(self, config: Config, disk: Disk, store_host: Host) -> None:
+        self.config = config
+        self.limits = config.limits
+        options = config.store_options()
+        events = StoreEvents(problem=lambda text: log.error("store", problem=text))
+        self.store = MessageStore(disk, options, events, store_host)
+        self.store.events.progress = self._show_progress
+        self.threads = ThreadPoolExecutor(4, thread_name_prefix="duolog-disk")
+        self.board = ArrivalBoard()
+        self.groups = GroupCoordinator()
+        self.counters = Counters()
+        self.started_ms = now_ms()
+        self.recovered: RecoveryReport | None = None
+        self.failed = asyncio.Event()
+        self.group_commit = GroupCommitService(
+            self.store, self.threads, self._pump_soon, self._disk_failed
+        )
+        self.metadata = MetadataLog(self)
+        self._schedule = FlushSchedule.of(options)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._pumping = False
+        self._sample: tuple[int, float] | None = None
+        self._file_changes = asyncio.Lock()
+        self._progress_shown = 0.0
+
+    # -- life ----------------------------------------------------------------------------------
+
+    async def start(self) -> RecoveryReport:
+        """Recover and begin to work. Raises what `MessageStore.start` does, and BadStoreFile."""
+        loop = asyncio.get_running_loop()
+        self.recovered = await loop.run_in_executor(self.threads, self.store.start)
+        try:
+            self.metadata.load()
+        except BaseException:
+            self.store.shutdown()
+            raise
+        work: list[Callable[[], Coroutine[Any, Any, None]]] = [
+            self.group_commit.run,
+            self._flush_loop,
+            self._clean_loop,
+            self._snapshot_loop,
+        ]
+        self._tasks = [loop.create_task(self._guard(task)) for task in work]
+        self._pump_soon()
+        report = self.recovered
+        log.info(
+            "recovered",
+            abnormal=report.abnormal,
+            scanned_from=report.scanned_from,
+            end=report.end,
+            bytes_cut=report.bytes_cut,
+            corrupt_ranges=report.corrupt_ranges,
+            rebuilt_queues=report.rebuilt_queues,
+        )
+        return report
+
+    async def _guard(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """A background task that dies takes the node with it: nothing fails in silence."""
+        try:
+            await work()
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            log.exception("background task failed")
+            self._fence(f"{type(error).__name__}: {error}")
+
+    async def stop(self) -> None:
+        """Stop working, make everything durable, close the store."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        async with self._file_changes:
+            if not self.store.fence_reason:
+                self.metadata.catch_up()
+                await self.metadata.save()
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self.threads, self.store.shutdown)
+        self.threads.shutdown(wait=True)
+
+    def _show_progress(self, done: int, total: int) -> None:
+        """Told from the recovery thread, at most once a second."""
+        if time.monotonic() - self._progress_shown > 1:
+            self._progress_shown = time.monotonic()
+            log.info("recovering", done_bytes=done, total_bytes=total)
+
+    def _disk_failed(self, error: OSError) -> None:
+        self._fence(f"sync failed: {error.strerror or error}")
+
+    def _fence(self, reason: str) -> None:
+        """After a failed sync or a bug: promise nothing more, and let the process end."""
+        self.store.fence(reason)
+        self.group_commit.fail_all()
+        self.metadata.fail_all(StoreFenced(reason))
+        self.failed.set()
+
+    # -- put -----------------------------------------------------------------------------------
+
+    def append(
+        self, request: wire.AppendRequest, host: Host
+    ) -> "tuple[wire.AppendReply, asyncio.Future[PutMessageStatus] | None]":
+        """Store a batch: the reply, and what to wait for before it may be sent."""
+        reply = wire.AppendReply(id=request.id)
+        refusal = self._refusal(request)
+        if refusal is not None:
+            return self._reject(reply, request, *refusal), None
+        try:
+            batch = PutBatch(
+                request.topic,
+                request.queue_id,
+                Columns.from_wire(
+                    request.bodies,
+                    request.body_offsets,
+                    request.properties,
+                    request.property_offsets,
+                ),
+                request.born_time,
+                host,
+                request.flag,
+                producer=request.producer_id,
+                sequence=request.sequence,
+            )
+            result = self.store.put(batch, now_ms())
+        except BadMessage as error:
+            return self._reject(reply, request, wire.MESSAGE_ILLEGAL, error.reason), None
+        except SequenceTooOld as error:
+            return self._reject(reply, request, wire.SEQUENCE_TOO_OLD, str(error)), None
+        if result.status is not PutMessageStatus.PUT_OK:
+            status = PUT_STATUS[result.status]
+            return self._reject(reply, request, status, result.reason), None
+        self.counters.messages_in += result.count
+        self.counters.bytes_in += len(request.bodies) if result.count else 0
+        self._fill(reply, result)
+        return reply, self.settle(result.end_offset, request.no_wait)
+
+    def settle(
+        self, end_offset: int, no_wait: bool = False
+    ) -> "asyncio.Future[PutMessageStatus] | None":
+        """What has to happen after an append: a future to wait for, or None."""
+        if self._sample is None:
+            self._sample = (end_offset, time.monotonic())
+        if not self.store.options.sync_flush:
+            self._pump_soon()
+            return None
+        if no_wait:
+            self.group_commit.nudge()
+            return None
+        return self.group_commit.wait(end_offset)
+
+    def _refusal(self, request: wire.AppendRequest) -> tuple[wire.PutStatus, str] | None:
+        found = crc32(
+            request.bodies, request.body_offsets, request.properties, request.property_offsets
+        )
+        if found != request.crc32:
+            return wire.CORRUPT_BATCH, "the batch's CRC does not match its bytes"
+        topic = self.metadata.topics.get(request.topic)
+        if topic is None:
+            try:
+                check_topic(request.topic)
+            except BadMessage as error:
+                return wire.MESSAGE_ILLEGAL, error.reason
+            if not self.limits.auto_create_topic:
+                return wire.TOPIC_NOT_EXIST, f"topic {request.topic!r} does not exist"
+            try:
+                topic = self.metadata.auto_create(request.topic)
+            except (sdk.DuologError, BadMessage) as error:
+                return wire.SERVICE_NOT_AVAILABLE, str(error)
+        if request.topic == SYSTEM_TOPIC or not topic.perm & PERM_WRITE:
+            return wire.NO_PERMISSION, f"topic {request.topic!r} may not be written"
+        if not 0 <= request.queue_id < topic.queues:
+            return (
+                wire.MESSAGE_ILLEGAL,
+                f"queue {request.queue_id}: {request.topic} has queues 0..{topic.queues - 1}",
+            )
+        return None
+
+    def _reject(
+        self,
+        reply: wire.AppendReply,
+        request: wire.AppendRequest,
+        status: wire.PutStatus,
+        reason: str,
+    ) -> wire.AppendReply:
+        self.counters.rejected += 1
+        log.warning(
+            "append refused",
+            topic=request.topic[:200],
+            queue_id=request.queue_id,
+            status=wire.PutStatus.Name(status),
+            reason=reason,
+        )
+        reply.status = status
+        reply.reason = reason
+        return reply
+
+    def _fill(self, reply: wire.AppendReply, result: PutResult) -> None:
+        reply.status = wire.PUT_OK
+        reply.count = result.count
+        reply.queue_offset = result.queue_offset
+        reply.physical_offset = result.physical_offset
+        reply.store_time = result.store_time
+        reply.store_host = f"{self.store.store_host.address}:{self.store.store_host.port}"
+        for run in result.duplicates:
+            reply.duplicates.add(
+                count=run.end - run.first,
+                topic=run.topic,
+                queue_id=run.queue_id,
+                queue_offset=run.queue_offset,
+            )
+
+    # -- dispatch ------------------------------------------------------------------------------
+
+    def _pump_soon(self) -> None:
+        if not self._pumping:
+            self._pumping = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Dispatch for a few ms, wake readers, come again if there is more."""
+        self._pumping = False
+        until = time.monotonic() + PUMP_SECONDS
+        more = True
+        while more and time.monotonic() < until:
+            more = self.store.dispatch()
+        arrivals = self.store.take_arrivals()
+        if arrivals:
+            keys = {(arrival.topic, arrival.queue_id) for arrival in arrivals}
+            self.metadata.catch_up()
+            self.board.arrived(keys)
+        if self._sample is not None and self.store.dispatcher.reput_from >= self._sample[0]:
+            behind = (time.monotonic() - self._sample[1]) * 1000
+            if not self.store.options.sync_flush:
+                self.counters.dispatch_behind_ms_max = max(
+                    self.counters.dispatch_behind_ms_max, behind
+                )
+            self._sample = None
+        if more:
+            self._pump_soon()
+
+    # -- background ----------------------------------------------------------------------------
+
+    async def _flush_loop(self) -> None:
+        """Asynchronous flush, queue flush, index flush, allocation ahead: what is due each tick."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = now_ms()
+            if self._schedule.pool.due(now) is not None:
+                self.store.log.commit()
+                self._pump_soon()
+            if self.store.dispatcher.behind_bytes() > 0:
+                self._pump_soon()  # what a full disk stopped goes on by itself
+            pages = self._schedule.commit_log.due(now)
+            if pages is not None and not self.store.options.sync_flush:
+                if not await self.group_commit.flush(pages):
+                    return
+            wanted = self.store.log.allocation_wanted()
+            if wanted is not None:
+                await self._allocate_ahead(loop, wanted)
+            pages = self._schedule.queues.due(now)
+            if pages is not None:
+                await self._flush_queues(loop, pages)
+
+    async def _allocate_ahead(self, loop: asyncio.AbstractEventLoop, start: int) -> None:
+        queue = self.store.log.queue
+        try:
+            made = await loop.run_in_executor(self.threads, queue.create, start)
+        except FileExistsError:
+            return
+        except OSError as error:
+            log.warning("no segment could be allocated ahead", reason=error.strerror)
+            return
+        if queue.next_start() == start and queue.ahead is None:
+            queue.ahead = made
+        else:  # the writer was faster
+            made.file.close()
+
+    async def _flush_queues(self, loop: asyncio.AbstractEventLoop, pages: int) -> None:
+        store = self.store
+        async with self._file_changes:
+            job = store.queues_flush_job(pages)
+            index_job = store.index.flush_full_job()
+            if job is None and index_job is None:
+                return
+            try:
+                if job is not None:
+                    await loop.run_in_executor(self.threads, job.run)
+                if index_job is not None:
+                    await loop.run_in_executor(self.threads, index_job.run)
+                if job is not None:
+                    store.queues_flushed(job, pages == 0)
+                if index_job is not None:
+                    store.index.flushed_full()
+                    store.checkpoint.index_msg_timestamp = index_job.store_time
+                if pages == 0 or index_job is not None:
+                    store.checkpoint.confirm_phy_offset = store.confirm_offset
+                    await loop.run_in_executor(self.threads, store.checkpoint.flush)
+            except OSError as error:
+                self._disk_failed(error)
+
+    async def _clean_loop(self) -> None:
+        """Retention: every 10 s; the disk is looked at from the start, files go after 60 s."""
+        interval = self.store.options.clean_resource_interval / 1000
+        began = time.monotonic()
+        while True:
+            self.store.retention.check_space()
+            await asyncio.sleep(interval)
+            if time.monotonic() - began < min(60.0, 6 * interval):
+                continue
+            async with self._file_changes:
+                hour = datetime.now().astimezone().hour
+                cleaned = self.store.retention.round(
+                    now_ms(), hour, self.store.dispatcher.reput_from
+                )
+            if cleaned.segments:
+                log.info(
+                    "cleaned",
+                    segments=cleaned.segments,
+                    queue_files=cleaned.queue_files,
+                    index_files=cleaned.index_files,
+                    disk_used=round(cleaned.used_ratio, 3),
+                )
+
+    async def _snapshot_loop(self) -> None:
+        while True:
+            await asyncio.sleep(self.limits.snapshot_interval_ms / 1000)
+            await self.metadata.save()
+
+    # -- topics --------------------------------------------------------------------------------
+
+    def readable_topic(self, name: str) -> TopicConfig:
+        """A topic that may be read. Raises UnknownTopic, NoPermission."""
+        topic = self.metadata.topics.get(name)
+        if topic is None:
+            raise sdk.UnknownTopic(f"topic {name!r} does not exist")
+        if not topic.perm & PERM_READ:
+            raise sdk.NoPermission(f"topic {name!r} may not be read")
+        return topic
+
+    async def remove_queues(self, topic: str) -> None:
+        """Drop a deleted topic's queues, while no flush works on them."""
+        async with self._file_changes:
+            self.store.queues.remove_topic(topic)

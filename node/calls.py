@@ -1,0 +1,44 @@
+"""How service methods report errors: typed, with the exact kind in the trailing metadata."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+import structlog
+
+from duolog._errors import ERROR_KEY, DuologError, status_of
+from node.wirecodec import error_to_sdk
+from store.errors import StoreError
+
+log = structlog.get_logger("duolog.node")
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
+
+
+@asynccontextmanager
+async def reporting(context: Any) -> AsyncIterator[None]:
+    """End the call with the mapped status where the body raises one of our errors."""
+    try:
+        yield
+    except (DuologError, StoreError) as error:
+        mapped = error_to_sdk(error)
+        code, name = status_of(mapped)
+        log.warning("call refused", kind=name, reason=str(mapped)[:500])
+        await context.abort(code, str(mapped), ((ERROR_KEY, name),))
+
+
+def unary(
+    method: Callable[[Any, Request, Any], Awaitable[Reply]],
+) -> Callable[[Any, Request, Any], Awaitable[Reply]]:
+    """Decorate a unary method with `reporting`."""
+
+    async def call(self: Any, request: Request, context: Any) -> Reply:
+        async with reporting(context):
+            return await method(self, request, context)
+        raise AssertionError("abort raises")
+
+    call.__doc__ = method.__doc__
+    return call

@@ -1,0 +1,196 @@
+"""The node's one typed config: defaults, then `duolog.toml`, then environment, then flags.
+
+Environment names are DUOLOG_<SECTION>__<KEY>, as DUOLOG_STORE__FLUSH_DISK_TYPE=SYNC_FLUSH. A key
+that does not exist is an error, wherever it is written.
+"""
+
+import dataclasses
+import os
+import socket
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator
+
+from store.options import StoreOptions
+
+ENV_PREFIX = "DUOLOG_"
+DEFAULT_FILE = "duolog.toml"
+DEFAULT_LISTEN = "127.0.0.1:8081"
+# Environment that belongs to the command line, not to the node's config.
+CLI_VARIABLES = {"DUOLOG_ENDPOINTS", "DUOLOG_CONFIG"}
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the text names file, key and what is wrong."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class NodeSection(_Section):
+    """Who the node is and where it listens."""
+
+    name: str = Field(default_factory=socket.gethostname, description="name of this node")
+    cluster: str = Field("DefaultCluster", description="name of the cluster")
+    listen: str = Field(DEFAULT_LISTEN, description="HOST:PORT of the client API")
+    data: Path = Field(Path("duolog-data"), description="store directory")
+    log_level: str = Field("info", description="debug, info, warning or error")
+    log_json: bool = Field(False, description="log as JSON lines")
+
+    @field_validator("listen")
+    @classmethod
+    def _is_endpoint(cls, value: str) -> str:
+        host, separator, port = value.rpartition(":")
+        if not separator or not host or not port.isdecimal() or int(port) > 65535:
+            raise ValueError("is not HOST:PORT")
+        return value
+
+    @field_validator("log_level")
+    @classmethod
+    def _is_level(cls, value: str) -> str:
+        if value not in ("debug", "info", "warning", "error"):
+            raise ValueError("is none of debug, info, warning, error")
+        return value
+
+
+class LimitsSection(_Section):
+    """What one client may ask for."""
+
+    auto_create_topic: bool = Field(False, description="create a topic when it is first sent to")
+    default_topic_queues: int = Field(4, ge=1, le=1024, description="queues of a new topic")
+    topics_max: int = Field(10_000, ge=1, description="topics on this node")
+    request_bytes_max: int = Field(64 << 20, ge=1 << 20, description="one gRPC message")
+    append_in_flight_max: int = Field(256, ge=1, description="unanswered batches of one stream")
+    pull_bytes_max: int = Field(8 << 20, ge=4096, description="bodies of one batch read")
+    pull_messages_max: int = Field(65_536, ge=1, description="messages of one batch read")
+    poll_ms_max: int = Field(30_000, ge=0, description="longest wait of a pull")
+    polls_max: int = Field(20_000, ge=1, description="pulls and subscriptions that wait at a time")
+    snapshot_interval_ms: int = Field(5000, ge=100, description="metadata snapshots")
+
+
+def _store_section() -> type[BaseModel]:
+    """The engine's options as a section: one definition, in store.options."""
+    fields: dict[str, Any] = {
+        field.name: (
+            field.type,
+            Field(field.default, description=field.metadata.get("doc", "")),
+        )
+        for field in dataclasses.fields(StoreOptions)
+    }
+    return create_model("StoreSection", __base__=_Section, **fields)
+
+
+StoreSection = _store_section()
+
+
+class Config(_Section):
+    """All of it."""
+
+    node: NodeSection = Field(default_factory=NodeSection)
+    limits: LimitsSection = Field(default_factory=LimitsSection)
+    store: StoreSection = Field(default_factory=StoreSection)  # type: ignore[valid-type]
+
+    def store_options(self) -> StoreOptions:
+        """The engine's options."""
+        section: BaseModel = self.store  # type: ignore[assignment]
+        try:
+            return StoreOptions(**{name: getattr(section, name) for name in type(section).model_fields})
+        except ValueError as error:
+            raise ConfigError(f"store: {error}") from None
+
+
+Origins = dict[tuple[str, str], str]
+Tree = dict[str, dict[str, Any]]
+
+
+def load(file: Path | None = None, flags: Tree | None = None) -> tuple[Config, Origins]:
+    """The config and, for every key that is not a default, where its value comes from.
+
+    file: a TOML file that must exist; where None, ./duolog.toml if there is one.
+    Raises ConfigError.
+    """
+    tree: Tree = {}
+    origins: Origins = {}
+    path = file or Path(os.environ.get("DUOLOG_CONFIG", DEFAULT_FILE))
+    if file is not None or path.exists():
+        _merge(tree, origins, _read_file(path), str(path))
+    for section, key, value, name in _environment():
+        _merge(tree, origins, {section: {key: value}}, f"environment {name}")
+    _merge(tree, origins, flags or {}, "flag")
+    try:
+        config = Config.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, origins)) from None
+    config.store_options()
+    return config, origins
+
+
+def _read_file(path: Path) -> Tree:
+    try:
+        tree = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not TOML: {error}") from None
+    for section, keys in tree.items():
+        if not isinstance(keys, dict):
+            raise ConfigError(
+                f"{path}: {section!r} stands outside a section ([node], [limits] or [store])"
+            )
+    return tree
+
+
+def _environment() -> list[tuple[str, str, str, str]]:
+    found = []
+    for name, value in sorted(os.environ.items()):
+        if not name.startswith(ENV_PREFIX) or name in CLI_VARIABLES:
+            continue
+        section, separator, key = name[len(ENV_PREFIX) :].lower().partition("__")
+        if not separator:
+            raise ConfigError(f"environment {name}: expected {ENV_PREFIX}SECTION__KEY")
+        found.append((section, key, value, name))
+    return found
+
+
+def _merge(tree: Tree, origins: Origins, more: Tree, origin: str) -> None:
+    for section, keys in more.items():
+        for key, value in keys.items():
+            tree.setdefault(section, {})[key] = value
+            origins[section, key] = origin
+
+
+def _explain(error: ValidationError, origins: Origins) -> str:
+    lines = []
+    for problem in error.errors():
+        where = ".".join(str(part) for part in problem["loc"])
+        parts = [str(part) for part in problem["loc"]]
+        origin = origins.get((parts[0], parts[1])) if len(parts) > 1 else None
+        if origin is None and parts:
+            origin = next((o for (section, _), o in origins.items() if section == parts[0]), None)
+        text = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden":
+            text = "there is no such key"
+        lines.append(f"{where}: {text}" + (f" (from {origin})" if origin else ""))
+    return "; ".join(lines)
+
+
+def rows(config: Config, origins: Origins) -> list[tuple[str, str, Any, str]]:
+    """Every key as (section, key, value, origin)."""
+    found = []
+    for section in ("node", "limits", "store"):
+        part: BaseModel = getattr(config, section)
+        for key in type(part).model_fields:
+            value = getattr(part, key)
+            plain = getattr(value, "value", value)
+            found.append(
+                (
+                    section,
+                    key,
+                    str(plain) if isinstance(plain, Path) else plain,
+                    origins.get((section, key), "default"),
+                )
+            )
+    return found

@@ -1,0 +1,115 @@
+"""GroupCommitService: one fdatasync for all puts that wait, and nobody acknowledged before it.
+
+Waiters stand in offset order. An error of the disk is final: all waiters get UNKNOWN_ERROR and the
+node is told to fence itself. A waiter whose deadline passes gets FLUSH_DISK_TIMEOUT: its message is
+stored, and may yet reach the disk.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from store.mappedfile import FlushJob
+from store.messagestore import MessageStore
+from store.status import PutMessageStatus
+
+
+class GroupCommitService:
+    """Syncs the commit log in a thread, again and again while somebody waits."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        threads: Executor,
+        on_flushed: Callable[[], None],
+        on_failure: Callable[[OSError], None],
+    ) -> None:
+        self._store = store
+        self._threads = threads
+        self._on_flushed = on_flushed
+        self._on_failure = on_failure
+        self._waiters: deque[tuple[int, float, asyncio.Future[PutMessageStatus]]] = deque()
+        self._wake = asyncio.Event()
+        self._timeout = store.options.sync_flush_timeout / 1000
+        self._lock = asyncio.Lock()
+        self.flushes = 0
+        self.released = 0
+
+    def wait(self, end_offset: int) -> "asyncio.Future[PutMessageStatus]":
+        """A future that is done when everything below an offset is on disk, or will not be."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[PutMessageStatus] = loop.create_future()
+        if end_offset <= self._store.flushed_offset:
+            future.set_result(PutMessageStatus.PUT_OK)
+            return future
+        self._waiters.append((end_offset, loop.time() + self._timeout, future))
+        self._wake.set()
+        return future
+
+    def nudge(self) -> None:
+        """Flush soon though nobody waits (WAIT=false)."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """The service's task."""
+        watcher = asyncio.ensure_future(self._watch_deadlines())
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                if not await self.flush(0):
+                    return
+                if self._waiters:
+                    self._wake.set()
+        finally:
+            watcher.cancel()
+            self.fail_all()
+
+    async def flush(self, least_pages: int) -> bool:
+        """Sync once, if there is enough to sync; False where the disk failed."""
+        async with self._lock:
+            self._store.log.commit()
+            job = self._store.log.queue.flush_job(least_pages)
+            if job is not None and not await self._run_job(job):
+                return False
+            self._release()
+            return True
+
+    async def _run_job(self, job: FlushJob) -> bool:
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads, job.run)
+        except OSError as error:
+            self._on_failure(error)
+            self.fail_all()
+            return False
+        self.flushes += 1
+        self._store.commit_log_flushed(job)
+        self._on_flushed()
+        return True
+
+    def _release(self) -> None:
+        flushed = self._store.flushed_offset
+        while self._waiters and self._waiters[0][0] <= flushed:
+            _, _, future = self._waiters.popleft()
+            self.released += 1
+            if not future.done():
+                future.set_result(PutMessageStatus.PUT_OK)
+
+    def fail_all(self) -> None:
+        """Tell everyone who waits that nobody knows."""
+        while self._waiters:
+            _, _, future = self._waiters.popleft()
+            if not future.done():
+                future.set_result(PutMessageStatus.UNKNOWN_ERROR)
+
+    async def _watch_deadlines(self) -> None:
+        """FlushDiskWatcher: time out those who waited too long; all wait equally long."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(min(0.25, self._timeout / 4))
+            for end, deadline, future in self._waiters:
+                if deadline > loop.time():
+                    break
+                if not future.done() and end > self._store.flushed_offset:
+                    future.set_result(PutMessageStatus.FLUSH_DISK_TIMEOUT)

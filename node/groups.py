@@ -1,0 +1,162 @@
+"""The group coordinator: who reads which queue. Pure: time arrives as `now_ms`.
+
+Queues are dealt out evenly (RocketMQ's AVG strategy: sorted queues in even, consecutive shares to
+sorted members). A queue changes hands only after its old reader let go of it or died.
+"""
+
+from dataclasses import dataclass, field
+
+SESSION_MS_MIN = 1000
+SESSION_MS_MAX = 300_000
+MEMBERS_MAX = 1000
+
+Queue = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Member:
+    """One consumer of a group."""
+
+    topics: tuple[str, ...]
+    expires_ms: int
+    owned: set[Queue] = field(default_factory=set)  # what it said it reads
+    granted: set[Queue] = field(default_factory=set)  # what it was told it may read
+
+
+@dataclass(slots=True)
+class Group:
+    """Members of one group."""
+
+    members: dict[str, Member] = field(default_factory=dict)
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The answer to a heartbeat."""
+
+    generation: int
+    queues: list[Queue]
+    members: int
+    pending: bool  # a queue meant for this member is still held by another
+
+
+def allocate_average(queues: list[Queue], members: list[str], member: str) -> list[Queue]:
+    """AllocateMessageQueueAveragely: the share of one member."""
+    index = members.index(member)
+    share, rest = divmod(len(queues), len(members))
+    start = index * share + min(index, rest)
+    return queues[start : start + share + (1 if index < rest else 0)]
+
+
+class GroupCoordinator:
+    """All groups that have members now."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, Group] = {}
+
+    def heartbeat(
+        self,
+        group_name: str,
+        member_id: str,
+        topics: tuple[str, ...],
+        queue_counts: dict[str, int],
+        owned: set[Queue],
+        session_ms: int,
+        now_ms: int,
+    ) -> Assignment | None:
+        """A member lives. None where the group has no room for it.
+
+        queue_counts: queues of every topic that any member of the group reads and that exists.
+        """
+        group = self._groups.setdefault(group_name, Group())
+        self._expire(group, now_ms)
+        session = max(SESSION_MS_MIN, min(session_ms or 10_000, SESSION_MS_MAX))
+        member = group.members.get(member_id)
+        if member is None:
+            if len(group.members) >= MEMBERS_MAX:
+                return None
+            member = group.members[member_id] = Member(topics, 0)
+            group.generation += 1
+        elif member.topics != topics:
+            member.topics = topics
+            group.generation += 1
+        member.expires_ms = now_ms + session
+        member.owned = owned
+        target = self._share(group, member_id, queue_counts)
+        held = self._held_by_others(group, member_id)
+        granted = {queue for queue in target if queue not in held}
+        if granted != member.granted:
+            group.generation += 1
+        member.granted = granted
+        return Assignment(
+            group.generation, sorted(granted), len(group.members), len(granted) < len(target)
+        )
+
+    def _share(self, group: Group, member_id: str, queue_counts: dict[str, int]) -> list[Queue]:
+        share: list[Queue] = []
+        for topic in group.members[member_id].topics:
+            readers = sorted(name for name, m in group.members.items() if topic in m.topics)
+            queues = [(topic, queue) for queue in range(queue_counts.get(topic, 0))]
+            share += allocate_average(queues, readers, member_id)
+        return share
+
+    @staticmethod
+    def _held_by_others(group: Group, member_id: str) -> set[Queue]:
+        held: set[Queue] = set()
+        for name, member in group.members.items():
+            if name != member_id:
+                held |= member.owned | member.granted
+        return held
+
+    @staticmethod
+    def _expire(group: Group, now_ms: int) -> None:
+        for name in [n for n, member in group.members.items() if member.expires_ms < now_ms]:
+            del group.members[name]
+            group.generation += 1
+
+    def leave(self, group_name: str, member_id: str) -> None:
+        """A member goes."""
+        group = self._groups.get(group_name)
+        if group is not None and group.members.pop(member_id, None) is not None:
+            group.generation += 1
+            if not group.members:
+                del self._groups[group_name]
+
+    def may_commit(self, group_name: str, member_id: str, queues: set[Queue], now_ms: int) -> bool:
+        """Tell whether a member may commit for queues: nobody else was given any of them."""
+        group = self._groups.get(group_name)
+        if group is None:
+            return True
+        self._expire(group, now_ms)
+        if member_id not in group.members:
+            return not queues & self._held_by_others(group, member_id)
+        return all(
+            queue in group.members[member_id].granted or queue in group.members[member_id].owned
+            for queue in queues
+        )
+
+    def readers(self, group_name: str, now_ms: int) -> dict[Queue, str]:
+        """Who reads each queue now."""
+        group = self._groups.get(group_name)
+        if group is None:
+            return {}
+        self._expire(group, now_ms)
+        return {queue: name for name, member in group.members.items() for queue in member.granted}
+
+    def members(self, group_name: str, now_ms: int) -> int:
+        """How many members a group has."""
+        group = self._groups.get(group_name)
+        if group is None:
+            return 0
+        self._expire(group, now_ms)
+        return len(group.members)
+
+    def topics(self, group_name: str) -> set[str]:
+        """Topics that a group's members read."""
+        group = self._groups.get(group_name)
+        return {t for m in group.members.values() for t in m.topics} if group else set()
+
+    def names(self) -> set[str]:
+        """Groups that have members."""
+        return set(self._groups)

@@ -1,0 +1,127 @@
+"""The Groups service: membership, committed offsets, offsets by time."""
+
+from typing import Any
+
+from duolog import _errors as sdk
+from duolog.wire import duolog_pb2 as wire
+from duolog.wire import duolog_pb2_grpc as stubs
+from node.broker import Broker, now_ms
+from node.calls import unary
+from store.metadata import check_group, new_group
+
+EARLIEST = -1
+LATEST = -2
+QUEUES_MAX = 10_000
+
+
+class GroupsService(stubs.GroupsServicer):
+    """Consumer groups."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    @unary
+    async def Heartbeat(self, request: wire.HeartbeatRequest, context: Any) -> wire.HeartbeatReply:
+        """A member lives; answers with its queues."""
+        broker = self._broker
+        check_group(request.group)
+        if not request.member_id or len(request.member_id) > 255 or not request.topics:
+            raise sdk.BadRequest("a member has an id of 1 to 255 characters and topics to read")
+        for topic in request.topics:
+            broker.readable_topic(topic)
+        if request.group not in broker.metadata.tables.groups:
+            await broker.metadata.put_group(new_group(request.group))
+        topics = {*request.topics, *broker.groups.topics(request.group)}
+        counts = {
+            topic: broker.metadata.topics[topic].queues
+            for topic in topics
+            if topic in broker.metadata.topics
+        }
+        assignment = broker.groups.heartbeat(
+            request.group,
+            request.member_id,
+            tuple(sorted(set(request.topics))),
+            counts,
+            {(ref.topic, ref.queue_id) for ref in request.owned[:QUEUES_MAX]},
+            request.session_ms,
+            now_ms(),
+        )
+        if assignment is None:
+            raise sdk.Busy(f"group {request.group} has as many members as are allowed")
+        return wire.HeartbeatReply(
+            generation=assignment.generation,
+            queues=[wire.QueueRef(topic=t, queue_id=q) for t, q in assignment.queues],
+            members=assignment.members,
+            pending=assignment.pending,
+        )
+
+    @unary
+    async def Leave(self, request: wire.LeaveRequest, context: Any) -> wire.LeaveReply:
+        """A member goes."""
+        self._broker.groups.leave(request.group, request.member_id)
+        return wire.LeaveReply()
+
+    @unary
+    async def Commit(self, request: wire.CommitRequest, context: Any) -> wire.CommitReply:
+        """Commit offsets, unless a queue has gone to another member."""
+        broker = self._broker
+        check_group(request.group)
+        table: dict[str, dict[int, int]] = {}
+        if len(request.offsets) > QUEUES_MAX:
+            raise sdk.BadRequest(f"more than {QUEUES_MAX} offsets")
+        for offset in request.offsets:
+            topic = broker.readable_topic(offset.topic)
+            if not 0 <= offset.queue_id < topic.queues or offset.offset < 0:
+                raise sdk.BadRequest(
+                    f"{offset.topic}/{offset.queue_id} offset {offset.offset}: no such place"
+                )
+            table.setdefault(offset.topic, {})[offset.queue_id] = offset.offset
+        queues = {(topic, queue) for topic, row in table.items() for queue in row}
+        if request.member_id and not broker.groups.may_commit(
+            request.group, request.member_id, queues, now_ms()
+        ):
+            raise sdk.StaleMember("another member of the group reads one of these queues now")
+        if request.group not in broker.metadata.tables.groups:
+            await broker.metadata.put_group(new_group(request.group))
+        if table:
+            await broker.metadata.commit(request.group, table)
+        return wire.CommitReply()
+
+    @unary
+    async def Offsets(self, request: wire.OffsetsRequest, context: Any) -> wire.OffsetsReply:
+        """Committed offsets, -1 where there is none."""
+        tables = self._broker.metadata.tables
+        return wire.OffsetsReply(
+            offsets=[
+                wire.QueueOffset(
+                    topic=ref.topic,
+                    queue_id=ref.queue_id,
+                    offset=tables.committed(request.group, ref.topic, ref.queue_id),
+                )
+                for ref in request.queues[:QUEUES_MAX]
+            ]
+        )
+
+    @unary
+    async def OffsetAtTime(
+        self, request: wire.OffsetAtTimeRequest, context: Any
+    ) -> wire.OffsetAtTimeReply:
+        """First message stored at or after a time."""
+        topic = self._broker.readable_topic(request.topic)
+        if not 0 <= request.queue_id < topic.queues:
+            raise sdk.BadRequest(f"{request.topic} has queues 0..{topic.queues - 1}")
+        return wire.OffsetAtTimeReply(
+            queue_offset=offset_at(self._broker, request.topic, request.queue_id, request.time)
+        )
+
+
+def offset_at(broker: Broker, topic: str, queue_id: int, time: int) -> int:
+    """Queue offset at a time; -1 the earliest, -2 the latest."""
+    low, high = broker.store.queue_range(topic, queue_id)
+    if time == EARLIEST:
+        return low
+    if time == LATEST:
+        return high
+    if time < 0:
+        raise sdk.BadRequest(f"time {time} is negative")
+    return broker.store.offset_at_time(topic, queue_id, time)

@@ -1,0 +1,291 @@
+"""The Messages service: append stream, pull with long polling, subscriptions, lookups."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import structlog
+
+from duolog import _errors as sdk
+from duolog.wire import duolog_pb2 as wire
+from duolog.wire import duolog_pb2_grpc as stubs
+from node.broker import Broker
+from node.calls import reporting, unary
+from node.wirecodec import PUT_STATUS, batch_to_wire, peer_host, record_to_wire
+from store.errors import StoreError
+from store.kernels.jit import EMPTY_I64, I64
+from store.kernels.text import java_hash
+from store.reader import GetMessageStatus, GetResult
+from store.status import PutMessageStatus
+
+log = structlog.get_logger("duolog.node")
+
+TAGS_MAX = 100
+QUEUES_PER_SUBSCRIPTION_MAX = 4096
+CREDIT_MAX = 256 << 20
+_NOTHING_NEW = (
+    GetMessageStatus.NO_MATCHED_LOGIC_QUEUE,
+    GetMessageStatus.NO_MESSAGE_IN_QUEUE,
+    GetMessageStatus.OFFSET_OVERFLOW_ONE,
+)
+
+QueueKey = tuple[str, int]
+
+
+def tags_codes(tags: Sequence[str]) -> I64:
+    """Hashes of wanted tags, as queue entries carry them; empty for all messages."""
+    if len(tags) > TAGS_MAX:
+        raise sdk.BadRequest(f"{len(tags)} tags, the limit is {TAGS_MAX}")
+    if not tags or "*" in tags:
+        return EMPTY_I64
+    hashes = [java_hash(np.frombuffer(tag.encode(), np.uint8)) for tag in tags]
+    return np.array(hashes, np.int64)
+
+
+class MessagesService(stubs.MessagesServicer):
+    """Messages in and out."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._polls = 0
+
+    # -- append --------------------------------------------------------------------------------
+
+    async def Append(self, requests: Any, context: Any) -> None:
+        """Store batches as they come; replies in the order of the requests."""
+        host = peer_host(context.peer())
+        broker = self._broker
+        if not broker.store.options.sync_flush:
+            async for request in requests:
+                reply, _ = broker.append(request, host)
+                await context.write(reply)
+            return
+        unanswered: asyncio.Queue[
+            tuple[wire.AppendReply, asyncio.Future[PutMessageStatus] | None] | None
+        ] = asyncio.Queue(broker.limits.append_in_flight_max)
+        writer = asyncio.ensure_future(self._answer(unanswered, context))
+        try:
+            async for request in requests:
+                await unanswered.put(broker.append(request, host))
+            await unanswered.put(None)
+            await writer
+        finally:
+            writer.cancel()
+
+    @staticmethod
+    async def _answer(unanswered: Any, context: Any) -> None:
+        """Write replies once what they wait for is known."""
+        while (item := await unanswered.get()) is not None:
+            reply, durable = item
+            if durable is not None:
+                status = await durable
+                reply.status = PUT_STATUS[status]
+            await context.write(reply)
+
+    # -- pull ----------------------------------------------------------------------------------
+
+    @unary
+    async def Pull(self, request: wire.PullRequest, context: Any) -> wire.MessageBatch:
+        """One batch; waits for an arrival where there is nothing yet."""
+        broker = self._broker
+        topic = broker.readable_topic(request.topic)
+        self._check_queue(request.topic, request.queue_id, topic.queues, request.queue_offset)
+        codes = tags_codes(request.tags)
+        limits = broker.limits
+        count = min(request.max_messages or limits.pull_messages_max, limits.pull_messages_max)
+        size = min(request.max_bytes or limits.pull_bytes_max, limits.pull_bytes_max)
+        key = (request.topic, request.queue_id)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(request.wait_ms, limits.poll_ms_max) / 1000
+        offset = request.queue_offset
+        result = self._get(key, offset, count, size, codes)
+        if not self._is_worth_sending(result, offset) and request.wait_ms:
+            if self._polls >= limits.polls_max:
+                raise sdk.Busy(f"{limits.polls_max} calls wait for messages already")
+            arrived = asyncio.Event()
+            broker.board.watch(key, arrived)
+            self._polls += 1
+            try:
+                while not self._is_worth_sending(result, offset) and loop.time() < deadline:
+                    arrived.clear()
+                    offset = max(offset, result.next_offset) if result.max_offset else offset
+                    result = self._get(key, offset, count, size, codes)
+                    if self._is_worth_sending(result, offset):
+                        break
+                    if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
+                        offset = result.next_offset
+                        if offset < result.max_offset:
+                            await asyncio.sleep(0)
+                            continue
+                    try:
+                        async with asyncio.timeout_at(deadline):
+                            await arrived.wait()
+                    except TimeoutError:
+                        break
+            finally:
+                self._polls -= 1
+                broker.board.unwatch(key, arrived)
+        self._count_out(result)
+        return batch_to_wire(request.topic, request.queue_id, offset, result)
+
+    @staticmethod
+    def _check_queue(topic: str, queue_id: int, queues: int, offset: int) -> None:
+        if not 0 <= queue_id < queues:
+            raise sdk.BadRequest(f"queue {queue_id}: {topic} has queues 0..{queues - 1}")
+        if offset < 0:
+            raise sdk.BadRequest(f"offset {offset} is negative")
+
+    @staticmethod
+    def _is_worth_sending(result: GetResult, offset: int) -> bool:
+        if result.status in _NOTHING_NEW:
+            return offset > result.max_offset
+        return result.status is not GetMessageStatus.NO_MATCHED_MESSAGE or result.lost > 0
+
+    def _get(self, key: QueueKey, offset: int, count: int, size: int, codes: I64) -> GetResult:
+        return self._broker.store.get(*key, offset, count, size, codes)
+
+    def _count_out(self, result: GetResult) -> None:
+        self._broker.counters.messages_out += result.count
+        self._broker.counters.bytes_out += len(result.bodies)
+
+    # -- subscribe -----------------------------------------------------------------------------
+
+    async def Subscribe(self, requests: Any, context: Any) -> None:
+        """Send batches of the subscribed queues as long as there is credit."""
+        async with reporting(context):
+            subscription = _Subscription(self._broker, context)
+            reader = asyncio.ensure_future(subscription.take_requests(requests))
+            try:
+                await subscription.send_batches(reader)
+            finally:
+                reader.cancel()
+                await asyncio.gather(reader, return_exceptions=True)
+                subscription.close()
+
+    # -- lookups -------------------------------------------------------------------------------
+
+    @unary
+    async def Find(self, request: wire.FindRequest, context: Any) -> wire.FindReply:
+        """Messages by id, unique key, or key and time."""
+        store = self._broker.store
+        if request.message_id:
+            return wire.FindReply(messages=[record_to_wire(store.find_by_id(request.message_id))])
+        self._broker.readable_topic(request.topic)
+        if request.unique_key:
+            record = store.find_by_unique_key(request.topic, request.unique_key)
+            if record is None:
+                raise sdk.NoSuchMessage(f"no message has the unique key {request.unique_key!r}")
+            return wire.FindReply(messages=[record_to_wire(record)])
+        if not request.key:
+            raise sdk.BadRequest("give a key, a unique key or a message id")
+        records = store.find_by_key(
+            request.topic,
+            request.key,
+            request.max or 32,
+            max(0, request.begin_time),
+            request.end_time or 1 << 62,
+        )
+        return wire.FindReply(messages=[record_to_wire(record) for record in records])
+
+
+class _Cursor:
+    """Where a subscription reads in one queue."""
+
+    __slots__ = ("number", "offset")
+
+    def __init__(self, offset: int, number: int) -> None:
+        self.offset = offset
+        self.number = number
+
+
+class _Subscription:
+    """One Subscribe call: cursors, credit, and the event that there may be something to do."""
+
+    def __init__(self, broker: Broker, context: Any) -> None:
+        self._broker = broker
+        self._context = context
+        self._cursors: dict[QueueKey, _Cursor] = {}
+        self._credit = 0
+        self._codes = EMPTY_I64
+        self._batch_bytes = 512 << 10
+        self._wake = asyncio.Event()
+
+    async def take_requests(self, requests: Any) -> None:
+        """Follow the client's requests; ends with its half of the stream."""
+        first = True
+        async for request in requests:
+            if first:
+                self._codes = tags_codes(request.tags)
+                if request.batch_bytes:
+                    limit = self._broker.limits.pull_bytes_max
+                    self._batch_bytes = max(1, min(request.batch_bytes, limit))
+                first = False
+            self._credit = min(CREDIT_MAX, self._credit + request.credit_bytes)
+            for ref in request.remove:
+                self._remove((ref.topic, ref.queue_id))
+            for begin in request.add:
+                self._add(begin, request.subscription)
+            self._wake.set()
+
+    def _add(self, begin: wire.QueueOffset, number: int) -> None:
+        topic = self._broker.readable_topic(begin.topic)
+        MessagesService._check_queue(begin.topic, begin.queue_id, topic.queues, begin.offset)
+        key = (begin.topic, begin.queue_id)
+        if key not in self._cursors:
+            if len(self._cursors) >= QUEUES_PER_SUBSCRIPTION_MAX:
+                raise sdk.BadRequest(f"more than {QUEUES_PER_SUBSCRIPTION_MAX} queues")
+            if len(self._broker.board) >= self._broker.limits.polls_max:
+                raise sdk.Busy("too many calls wait for messages already")
+            self._broker.board.watch(key, self._wake)
+        self._cursors[key] = _Cursor(begin.offset, number)
+
+    def _remove(self, key: QueueKey) -> None:
+        if self._cursors.pop(key, None) is not None:
+            self._broker.board.unwatch(key, self._wake)
+
+    def close(self) -> None:
+        """Stop watching."""
+        for key in list(self._cursors):
+            self._remove(key)
+
+    async def send_batches(self, reader: "asyncio.Future[None]") -> None:
+        """Send as credit and messages allow; ends with the client's half of the stream."""
+        reader.add_done_callback(lambda _: self._wake.set())
+        while True:
+            self._wake.clear()
+            if reader.done():
+                reader.result()
+                return
+            sent = False
+            for key in list(self._cursors):
+                if self._credit <= 0:
+                    break
+                sent = await self._send_from(key) or sent
+            if not sent:
+                await self._wake.wait()
+
+    async def _send_from(self, key: QueueKey) -> bool:
+        """One batch of one queue; False where it has nothing to say."""
+        cursor = self._cursors.get(key)
+        if cursor is None:
+            return False
+        size = min(self._batch_bytes, max(1, self._credit))
+        try:
+            result = self._broker.store.get(
+                *key, cursor.offset, self._broker.limits.pull_messages_max, size, self._codes
+            )
+        except StoreError as error:
+            raise sdk.Unavailable(str(error)) from error
+        if result.status in _NOTHING_NEW and cursor.offset <= result.max_offset:
+            return False
+        batch = batch_to_wire(*key, cursor.offset, result, cursor.number)
+        cursor.offset = result.next_offset
+        self._credit -= len(result.bodies)
+        self._broker.counters.messages_out += result.count
+        self._broker.counters.bytes_out += len(result.bodies)
+        await self._context.write(batch)
+        return True
+
+
+__all__ = ["MessagesService", "tags_codes"]

@@ -1,0 +1,216 @@
+"""Metadata through the log: a change is a record first, and applied when the record is readable.
+
+So a change that was answered is as durable as a message, and a replica that has the log has it too.
+"""
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from duolog import _errors as sdk
+from store.columns import Columns
+from store.metadata import (
+    SYSTEM_TOPIC,
+    Json,
+    Metadata,
+    TopicConfig,
+    check_queues,
+)
+from store.messagestore import PutBatch
+from store.record import check_topic
+from store.status import PutMessageStatus
+
+if TYPE_CHECKING:
+    from node.broker import Broker
+
+log = structlog.get_logger("duolog.node")
+
+CHANGE_SECONDS = 10.0
+QUEUE = 0
+
+
+class MetadataLog:
+    """The tables, and the way changes take."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._tables = Metadata()
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+
+    @property
+    def topics(self) -> dict[str, TopicConfig]:
+        """All topics."""
+        return self._tables.topics
+
+    @property
+    def tables(self) -> Metadata:
+        """The tables, for reading."""
+        return self._tables
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read the snapshots, then every record after them. Raises BadStoreFile."""
+        store = self._broker.store
+        self._tables.load(store.disk)
+        self.catch_up()
+        if not self._tables.known:
+            self._adopt()
+        for topic, floors in self._tables.floors.items():
+            for queue_id, floor in floors.items():
+                self._apply_floor(topic, queue_id, floor)
+        for topic in {queue.topic for queue in store.queues} - set(self._tables.topics):
+            if topic in self._tables.floors:
+                store.queues.remove_topic(topic)
+
+    def _adopt(self) -> None:
+        """A directory another program wrote: its queues say which topics there are."""
+        for queue in self._broker.store.queues:
+            if queue.topic == SYSTEM_TOPIC or queue.topic in self._tables.floors:
+                continue
+            known = self._tables.topics.get(queue.topic)
+            queues = max(queue.queue_id + 1, known.queues if known else 1)
+            self._tables.topics[queue.topic] = TopicConfig(queue.topic, queues)
+            self._tables.changes += 1
+
+    def _apply_floor(self, topic: str, queue_id: int, floor: int) -> None:
+        """A deleted topic's old messages stay below its queues' minimum, its offsets unused."""
+        store = self._broker.store
+        queue = store.queues.get(topic, queue_id)
+        if queue is not None:
+            queue.min_logic_bytes = max(
+                queue.min_logic_bytes, min(floor * 20, queue.files.max_offset)
+            )
+        key = (topic, queue_id)
+        store.topic_queue_table[key] = max(store.topic_queue_table.get(key, 0), floor)
+
+    def catch_up(self) -> None:
+        """Apply every record that has become readable."""
+        store = self._broker.store
+        queue = store.queues.get(SYSTEM_TOPIC, QUEUE)
+        if queue is None:
+            return
+        tables = self._tables
+        tables.applied = max(tables.applied, queue.min_offset)
+        while tables.applied < queue.max_offset:
+            result = store.get(SYSTEM_TOPIC, QUEUE, tables.applied, 4096, 8 << 20)
+            ends = [0, *(int(end) for end in result.table[7])]
+            for low, high in zip(ends, ends[1:], strict=False):
+                if tables.apply(result.bodies[low:high]) is None:
+                    log.error("metadata record not understood", body=result.bodies[low:high][:200])
+            if result.next_offset <= tables.applied:
+                break
+            tables.applied = result.next_offset
+        for offset in [offset for offset in self._waiting if offset < tables.applied]:
+            waiting = self._waiting.pop(offset)
+            if not waiting.done():
+                waiting.set_result(None)
+
+    async def save(self) -> None:
+        """Write the snapshots, in a thread, if anything changed."""
+        tables = self._tables
+        if tables.changes == tables.saved_changes:
+            return
+        snapshot = tables.snapshot()
+        broker = self._broker
+        from node.broker import now_ms
+
+        try:
+            await asyncio.get_running_loop().run_in_executor(
+                broker.threads, snapshot.write, broker.store.disk, now_ms()
+            )
+        except OSError as error:  # the log has it all: try again later
+            log.warning("metadata snapshot failed", reason=error.strerror or str(error))
+            return
+        tables.saved_changes = snapshot.changes
+
+    def fail_all(self, error: Exception) -> None:
+        """The store is fenced: nobody's change will come through."""
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(sdk.ResultUnknown(str(error)))
+        self._waiting.clear()
+
+    # -- changes -------------------------------------------------------------------------------
+
+    def _put(self, change: Json) -> "tuple[int, asyncio.Future[PutMessageStatus] | None]":
+        from node.broker import now_ms
+
+        now = now_ms()
+        body = json.dumps(change, separators=(",", ":")).encode()
+        result = self._broker.store.put(
+            PutBatch(SYSTEM_TOPIC, QUEUE, Columns.of([body]), now), now
+        )
+        if result.status is not PutMessageStatus.PUT_OK:
+            raise sdk.NotMaster(f"the change was not stored: {result.reason}")
+        return result.queue_offset, self._broker.settle(result.end_offset)
+
+    async def change(self, change: Json) -> None:
+        """Store a change, wait until it is durable and applied.
+
+        Raises NotMaster where it was not stored, ResultUnknown where nobody knows in time.
+        """
+        offset, _ = self._put(change)
+        if offset < self._tables.applied:
+            return
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[offset] = waiting
+        try:
+            async with asyncio.timeout(CHANGE_SECONDS):
+                await waiting
+        except TimeoutError:
+            raise sdk.ResultUnknown("the change is stored, but not applied in time") from None
+        finally:
+            self._waiting.pop(offset, None)
+
+    def new_topic(self, name: str, queues: int, perm: int) -> TopicConfig:
+        """A topic that may be created. Raises BadMessage, Busy."""
+        check_topic(name)
+        limits = self._broker.limits
+        queues = queues or limits.default_topic_queues
+        check_queues(queues, perm or 6)
+        if len(self.topics) >= limits.topics_max:
+            raise sdk.Busy(f"this node has {limits.topics_max} topics, no more are allowed")
+        return TopicConfig(name, queues, perm or 6)
+
+    def auto_create(self, name: str) -> TopicConfig:
+        """Create a topic on first use: stored at once, usable at once."""
+        config = self.new_topic(name, 0, 0)
+        self._put({"op": "topic", "topic": config.to_json()})
+        self._tables.topics[name] = config
+        return config
+
+    async def put_topic(self, config: TopicConfig) -> None:
+        """Create or alter."""
+        await self.change({"op": "topic", "topic": config.to_json()})
+        for queue_id, floor in self._tables.floors.get(config.name, {}).items():
+            self._apply_floor(config.name, queue_id, floor)
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete; its queues' offsets are never used again."""
+        store = self._broker.store
+        floors = {
+            str(queue): offset
+            for (topic, queue), offset in store.topic_queue_table.items()
+            if topic == name
+        }
+        await self.change({"op": "delete_topic", "topic": name, "floors": floors})
+        await self._broker.remove_queues(name)
+
+    async def put_group(self, group: Json) -> None:
+        """Create a group."""
+        await self.change({"op": "group", "group": group})
+
+    async def delete_group(self, name: str) -> None:
+        """Forget a group and its offsets."""
+        await self.change({"op": "delete_group", "group": name})
+
+    async def commit(self, group: str, offsets: dict[str, dict[int, int]]) -> None:
+        """Commit offsets of a group."""
+        table: dict[str, Any] = {
+            topic: {str(queue): offset for queue, offset in row.items()}
+            for topic, row in offsets.items()
+        }
+        await self.change({"op": "offsets", "group": group, "offsets": table})

@@ -1,0 +1,160 @@
+"""A node's process: build the broker, serve, stop cleanly on a signal, fall on a failed disk."""
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import signal
+import socket
+import sys
+
+import grpc.aio
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from duolog.wire import duolog_pb2, duolog_pb2_grpc
+from node.admin_service import AdminService
+from node.broker import EXIT_FENCED, Broker
+from node.config import Config, NodeSection
+from node.groups_service import GroupsService
+from node.messages_service import MessagesService
+from store.errors import StoreError
+from store.osdisk import OsDisk
+from store.record import Host
+
+log = structlog.get_logger("duolog.node")
+
+GRACE_SECONDS = 2.0
+SERVICES = ("duolog.v1.Messages", "duolog.v1.Groups", "duolog.v1.Admin")
+
+
+class ListenError(Exception):
+    """The address cannot be listened on."""
+
+
+def configure_logging(section: NodeSection) -> None:
+    """Structured lines on stderr."""
+    level = getattr(logging, section.log_level.upper())
+    renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty()
+    )
+    if section.log_json:
+        renderer = structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def store_host_of(listen: str) -> Host:
+    """The address that message ids carry."""
+    host, _, port = listen.rpartition(":")
+    host = host.strip("[]")
+    try:
+        address = str(ipaddress.ip_address(host))
+    except ValueError:
+        try:
+            address = socket.gethostbyname(host)
+        except OSError:
+            address = "127.0.0.1"
+    return Host("127.0.0.1" if address == "0.0.0.0" else address, int(port))  # noqa: S104
+
+
+class Node:
+    """A node in this process: for the command line, and for tests that run one inside."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.broker: Broker | None = None
+        self._server: grpc.aio.Server | None = None
+        self._health = health.aio.HealthServicer()
+        self.port = 0
+
+    async def start(self) -> None:
+        """Listen, recover, serve. Raises StoreError, OSError or ListenError."""
+        limits = self.config.limits
+        server = grpc.aio.server(
+            options=(
+                ("grpc.max_receive_message_length", limits.request_bytes_max),
+                ("grpc.max_send_message_length", limits.request_bytes_max),
+                ("grpc.so_reuseport", 0),
+                ("grpc.http2.min_ping_interval_without_data_ms", 5000),
+                ("grpc.keepalive_permit_without_calls", 1),
+            )
+        )
+        listen = self.config.node.listen
+        try:
+            self.port = server.add_insecure_port(listen)
+        except RuntimeError:
+            self.port = 0
+        if self.port == 0:
+            raise ListenError(f"{listen} cannot be listened on: is it in use?")
+        disk = OsDisk(self.config.node.data)
+        host = listen.rpartition(":")[0]
+        broker = Broker(self.config, disk, store_host_of(f"{host}:{self.port}"))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        duolog_pb2_grpc.add_MessagesServicer_to_server(MessagesService(broker), server)
+        duolog_pb2_grpc.add_GroupsServicer_to_server(GroupsService(broker), server)
+        duolog_pb2_grpc.add_AdminServicer_to_server(AdminService(broker), server)
+        reflection.enable_server_reflection(
+            (
+                *(service.full_name for service in duolog_pb2.DESCRIPTOR.services_by_name.values()),
+                health.SERVICE_NAME,
+                reflection.SERVICE_NAME,
+            ),
+            server,
+        )
+        try:
+            await broker.start()
+        except BaseException:
+            broker.threads.shutdown(wait=False)
+            await server.stop(None)
+            raise
+        self.broker, self._server = broker, server
+        await server.start()
+        for name in ("", *SERVICES):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        log.info("ready", listen=f"{host}:{self.port}", data=str(self.config.node.data))
+
+    async def stop(self) -> None:
+        """Refuse new calls, finish those under way (bounded), close the store."""
+        if self._server is not None:
+            await self._health.enter_graceful_shutdown()
+            await self._server.stop(GRACE_SECONDS)
+        if self.broker is not None:
+            await self.broker.stop()
+        log.info("stopped")
+
+
+async def serve(config: Config) -> int:
+    """Run a node until a signal comes or its disk fails; the exit status."""
+    configure_logging(config.node)
+    node = Node(config)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        await node.start()
+    except (StoreError, OSError, ListenError) as error:
+        log.error("cannot start", reason=str(error))
+        return 1
+    assert node.broker is not None, "start made it"
+    waits = [
+        asyncio.ensure_future(stop.wait()),
+        asyncio.ensure_future(node.broker.failed.wait()),
+    ]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    failed = node.broker.failed.is_set()
+    with contextlib.suppress(StoreError):
+        await node.stop()
+    return EXIT_FENCED if failed else 0
