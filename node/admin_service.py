@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from duolog import _errors as sdk
 from duolog import __version__
+from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
+
 from node.broker import Broker, now_ms
 from node.calls import unary
 from node.groups_service import offset_at
@@ -114,9 +115,7 @@ class AdminService(stubs.AdminServicer):
         return self._group(request.group)
 
     @unary
-    async def ResetGroup(
-        self, request: wire.ResetGroupRequest, context: Any
-    ) -> wire.OffsetsReply:
+    async def ResetGroup(self, request: wire.ResetGroupRequest, context: Any) -> wire.OffsetsReply:
         """Set a group's offsets in all queues of a topic."""
         broker = self._broker
         check_group(request.group)

@@ -9,10 +9,10 @@ from datetime import datetime
 from typing import Any
 
 import structlog
-
 from duolog import _errors as sdk
 from duolog._columns import crc32
 from duolog.wire import duolog_pb2 as wire
+
 from node.arrivals import ArrivalBoard
 from node.config import Config
 from node.groupcommit import GroupCommitService
@@ -308,9 +308,10 @@ class Broker:
             if self.store.dispatcher.behind_bytes() > 0:
                 self._pump_soon()  # what a full disk stopped goes on by itself
             pages = self._schedule.commit_log.due(now)
-            if pages is not None and not self.store.options.sync_flush:
-                if not await self.group_commit.flush(pages):
-                    return
+            if pages is None or self.store.options.sync_flush:
+                pass
+            elif not await self.group_commit.flush(pages):
+                return
             wanted = self.store.log.allocation_wanted()
             if wanted is not None:
                 await self._allocate_ahead(loop, wanted)

@@ -4,11 +4,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-import grpc
-import grpc.aio
 import structlog
-
 from duolog._errors import ERROR_KEY, DuologError, status_of
+
 from node.wirecodec import error_to_sdk
 from store.errors import StoreError
 

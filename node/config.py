@@ -89,15 +89,17 @@ StoreSection = _store_section()
 class Config(_Section):
     """All of it."""
 
-    node: NodeSection = Field(default_factory=NodeSection)
-    limits: LimitsSection = Field(default_factory=LimitsSection)
-    store: StoreSection = Field(default_factory=StoreSection)  # type: ignore[valid-type]
+    node: NodeSection = NodeSection()
+    limits: LimitsSection = LimitsSection()
+    store: StoreSection = StoreSection()  # type: ignore[valid-type]
 
     def store_options(self) -> StoreOptions:
         """The engine's options."""
-        section: BaseModel = self.store  # type: ignore[assignment]
+        section: BaseModel = self.store
         try:
-            return StoreOptions(**{name: getattr(section, name) for name in type(section).model_fields})
+            return StoreOptions(
+                **{name: getattr(section, name) for name in type(section).model_fields}
+            )
         except ValueError as error:
             raise ConfigError(f"store: {error}") from None
 

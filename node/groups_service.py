@@ -5,6 +5,7 @@ from typing import Any
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
+
 from node.broker import Broker, now_ms
 from node.calls import unary
 from store.metadata import check_group, new_group

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import structlog
-
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
+
 from node.broker import Broker
 from node.calls import reporting, unary
 from node.wirecodec import PUT_STATUS, batch_to_wire, peer_host, record_to_wire

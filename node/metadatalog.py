@@ -4,13 +4,15 @@ So a change that was answered is as durable as a message, and a replica that has
 """
 
 import asyncio
+import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
 import structlog
-
 from duolog import _errors as sdk
+
 from store.columns import Columns
+from store.messagestore import PutBatch
 from store.metadata import (
     SYSTEM_TOPIC,
     Json,
@@ -18,7 +20,6 @@ from store.metadata import (
     TopicConfig,
     check_queues,
 )
-from store.messagestore import PutBatch
 from store.record import check_topic
 from store.status import PutMessageStatus
 
@@ -97,7 +98,7 @@ class MetadataLog:
         while tables.applied < queue.max_offset:
             result = store.get(SYSTEM_TOPIC, QUEUE, tables.applied, 4096, 8 << 20)
             ends = [0, *(int(end) for end in result.table[7])]
-            for low, high in zip(ends, ends[1:], strict=False):
+            for low, high in itertools.pairwise(ends):
                 if tables.apply(result.bodies[low:high]) is None:
                     log.error("metadata record not understood", body=result.bodies[low:high][:200])
             if result.next_offset <= tables.applied:
@@ -140,9 +141,7 @@ class MetadataLog:
 
         now = now_ms()
         body = json.dumps(change, separators=(",", ":")).encode()
-        result = self._broker.store.put(
-            PutBatch(SYSTEM_TOPIC, QUEUE, Columns.of([body]), now), now
-        )
+        result = self._broker.store.put(PutBatch(SYSTEM_TOPIC, QUEUE, Columns.of([body]), now), now)
         if result.status is not PutMessageStatus.PUT_OK:
             raise sdk.NotMaster(f"the change was not stored: {result.reason}")
         return result.queue_offset, self._broker.settle(result.end_offset)

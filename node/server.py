@@ -10,10 +10,10 @@ import sys
 
 import grpc.aio
 import structlog
+from duolog.wire import duolog_pb2, duolog_pb2_grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from duolog.wire import duolog_pb2, duolog_pb2_grpc
 from node.admin_service import AdminService
 from node.broker import EXIT_FENCED, Broker
 from node.config import Config, NodeSection
@@ -36,9 +36,7 @@ class ListenError(Exception):
 def configure_logging(section: NodeSection) -> None:
     """Structured lines on stderr."""
     level = getattr(logging, section.log_level.upper())
-    renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer(
-        colors=sys.stderr.isatty()
-    )
+    renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     if section.log_json:
         renderer = structlog.processors.JSONRenderer()
     structlog.configure(
@@ -64,7 +62,7 @@ def store_host_of(listen: str) -> Host:
             address = socket.gethostbyname(host)
         except OSError:
             address = "127.0.0.1"
-    return Host("127.0.0.1" if address == "0.0.0.0" else address, int(port))  # noqa: S104
+    return Host("127.0.0.1" if address == "0.0.0.0" else address, int(port))
 
 
 class Node:

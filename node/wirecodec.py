@@ -1,19 +1,20 @@
 """Between the engine's values and the wire's: batches, records, statuses, errors."""
 
 import urllib.parse
+from typing import Any
 
 import numpy as np
-
 from duolog import _errors as sdk
 from duolog._columns import crc32
 from duolog.wire import duolog_pb2 as wire
+
 from store import errors
 from store.kernels import decode
 from store.reader import GetMessageStatus, GetResult
 from store.record import LOCAL_HOST, Host, Record
 from store.status import PutMessageStatus
 
-PUT_STATUS: dict[PutMessageStatus, wire.PutStatus] = {
+PUT_STATUS: dict[PutMessageStatus, Any] = {
     status: wire.PutStatus.Value(status.value)
     for status in PutMessageStatus
     if status.value in wire.PutStatus.keys()  # noqa: SIM118 - an enum wrapper, not a dict

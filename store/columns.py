@@ -85,8 +85,10 @@ class Columns:
             f"{PROPERTIES_BYTES_MAX - PROPERTIES_RESERVE} bytes",
             encode.PROPERTIES_MALFORMED: "its properties are not pairs of printable texts",
         }
-        raise BadProperties(k, reasons[code]) if code == encode.PROPERTIES_TOO_LARGE else (
-            BadMessage(f"message {k} of the batch: {reasons[code]}")
+        raise (
+            BadProperties(k, reasons[code])
+            if code == encode.PROPERTIES_TOO_LARGE
+            else (BadMessage(f"message {k} of the batch: {reasons[code]}"))
         )
 
 

@@ -282,9 +282,7 @@ class CommitLog:
                 continue
             begin = max(0, offset - mapped.start)
             for low, high in mapped.file.data_ranges(begin):
-                position = scan.find_record(
-                    mapped.memory, max(low - 8, begin), high, mapped.start
-                )
+                position = scan.find_record(mapped.memory, max(low - 8, begin), high, mapped.start)
                 if position >= 0:
                     return mapped.start + int(position)
         return None

@@ -16,6 +16,7 @@ import numpy as np
 
 from store.disk import Disk
 from store.kernels import queue as kernel
+from store.kernels import scan
 from store.kernels.jit import I64, U8
 from store.mappedfile import MappedFile
 from store.mappedfilequeue import MappedFileQueue
@@ -66,7 +67,7 @@ class ConsumeQueue:
         outcome = PutOutcome()
         position = first
         while position < end:
-            mapped = self._file_for(int(rows[kernel.QUEUE_OFFSET, order[position]]))
+            mapped = self._file_for(int(rows[scan.QUEUE_OFFSET, order[position]]))
             state[0] = self.max_physical_offset
             code = kernel.put_entries(
                 mapped.memory,
@@ -84,7 +85,7 @@ class ConsumeQueue:
             if position >= end:
                 break
             row = int(order[position])
-            gap = int(rows[kernel.QUEUE_OFFSET, row]) - self.max_offset
+            gap = int(rows[scan.QUEUE_OFFSET, row]) - self.max_offset
             allowed = missing_max + len(outcome.refused) - outcome.blanks
             if code == kernel.QUEUE_GAP and gap <= allowed:
                 outcome.blanks += gap
@@ -149,9 +150,7 @@ class ConsumeQueue:
         self.max_physical_offset = -1
         while self.files.files:
             last = self.files.files[-1]
-            end = int(
-                kernel.first_entry_from(last.memory, 0, last.wrote, physical_offset)
-            )
+            end = int(kernel.first_entry_from(last.memory, 0, last.wrote, physical_offset))
             if end == 0 and last.wrote > 0:
                 start = last.start
                 self.files.remove(last)
@@ -194,9 +193,10 @@ class ConsumeQueue:
         removed = 0
         while len(self.files.files) > 1:
             first = self.files.files[0]
-            if kernel.first_entry_from(
-                first.memory, 0, first.wrote, min_physical_offset
-            ) < first.wrote:
+            if (
+                kernel.first_entry_from(first.memory, 0, first.wrote, min_physical_offset)
+                < first.wrote
+            ):
                 break
             self.files.remove(first)
             removed += 1

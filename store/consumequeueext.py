@@ -75,7 +75,9 @@ class ConsumeQueueExt:
         mapped = self.files.find(offset)
         if mapped is None:
             return None
-        return self._read(mapped.memory[offset - mapped.start : mapped.wrote].tobytes()[:UNIT_BYTES_MAX])
+        return self._read(
+            mapped.memory[offset - mapped.start : mapped.wrote].tobytes()[:UNIT_BYTES_MAX]
+        )
 
     @staticmethod
     def _read(data: bytes) -> CqExtUnit | None:

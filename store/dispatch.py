@@ -105,8 +105,8 @@ class Dispatcher:
             known = CorruptRange(self.reput_from, following)
             self.log.corrupt_ranges.append(known)
             self.on_problem(
-                f"commit log [{known.start}, {known.end}) holds no valid record (scan code {code}); "
-                "kept as it is, repair it from a replica"
+                f"commit log [{known.start}, {known.end}) holds no valid record (scan code "
+                f"{code}); kept as it is, repair it from a replica"
             )
         self._missing += known.records_max
         self.reput_from = known.end
@@ -157,14 +157,12 @@ class Dispatcher:
             self._missing += 1
             self._refuse(
                 row,
-                f"has queue offset {int(self._rows[scan.QUEUE_OFFSET, row])} in {topic}/{queue_id}, "
-                f"which stands at {queue.max_offset}",
+                f"has queue offset {int(self._rows[scan.QUEUE_OFFSET, row])} in "
+                f"{topic}/{queue_id}, which stands at {queue.max_offset}",
             )
         self.arrivals.append(Arrival(topic, queue_id, queue.max_offset))
 
-    def _put_ext(
-        self, ext: ConsumeQueueExt, order: I64, first: int, end: int, newest: int
-    ) -> None:
+    def _put_ext(self, ext: ConsumeQueueExt, order: I64, first: int, end: int, newest: int) -> None:
         for row in order[first:end]:
             if self._rows[scan.PHY, row] + self._rows[scan.SIZE, row] <= newest:
                 continue

@@ -1,9 +1,11 @@
 """Looking at a store directory without changing it: dump, check, stats.
 
-The view is the one recovery would arrive at: queues are derived from the commit log's valid records,
-so a crashed or damaged directory is shown as it would be opened. Nothing is locked or written.
+The view is the one recovery would arrive at: queues are derived from the commit log's valid
+records, so a crashed or damaged directory is shown as it would be opened. Nothing is locked or
+written.
 """
 
+import dataclasses
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,9 +62,7 @@ class StoreView:
 
 def segment_bytes(disk: Disk, options: StoreOptions) -> StoreOptions:
     """Options with the sizes that the directory's own files have."""
-    import dataclasses
-
-    changed: dict[str, int] = {}
+    changed: dict[str, Any] = {}
     log_sizes = Counter(
         disk.size(f"commitlog/{name}") for name in disk.list("commitlog") if name.isdecimal()
     )
@@ -244,9 +244,7 @@ def view_store(disk: Disk, options: StoreOptions) -> StoreView:
     return _Scan(disk, segment_bytes(disk, options)).run()
 
 
-def dump(
-    disk: Disk, options: StoreOptions, queries: list[tuple[str, str]]
-) -> dict[str, Any]:
+def dump(disk: Disk, options: StoreOptions, queries: list[tuple[str, str]]) -> dict[str, Any]:
     """Everything a store answers: ranges, queue entries, key queries (at most 32 offsets each)."""
     scanner = _Scan(disk, segment_bytes(disk, options))
     view = scanner.run()
@@ -277,7 +275,9 @@ def _query(
     index = IndexService(scanner.disk, options)
     try:
         index.load(None, writable=False)
-        newest = max((queue.entries[-1][0] for queue in view.queues.values() if queue.entries), default=0)
+        newest = max(
+            (queue.entries[-1][0] for queue in view.queues.values() if queue.entries), default=0
+        )
         if not view.problems and index.end_offset >= newest:
             found = index.find(topic, key, QUERY_MAX, 0, 1 << 62)
             return sorted(set(found))
@@ -300,8 +300,14 @@ def _query_log(scanner: _Scan, topic: str, key: str) -> list[int]:
         while position < mapped.size:
             result: I64 = np.zeros(2, np.int64)
             code = scan.scan(
-                mapped.memory, position, mapped.size, mapped.start, True, scanner.delays_ms,
-                scanner.rows, result,
+                mapped.memory,
+                position,
+                mapped.size,
+                mapped.start,
+                True,
+                scanner.delays_ms,
+                scanner.rows,
+                result,
             )
             n = int(result[0])
             memory: U8 = np.zeros(40 + slots * 4 + entries * 20, np.uint8)
@@ -325,7 +331,7 @@ def _query_log(scanner: _Scan, topic: str, key: str) -> list[int]:
 
 
 def check(disk: Disk, options: StoreOptions) -> dict[str, Any]:
-    """Compare what the directory's files say with its log; `problems` is empty where all is well."""
+    """Compare what the directory's files say with its log; no `problems` where all is well."""
     sized = segment_bytes(disk, options)
     view = _Scan(disk, sized).run()
     problems = list(view.problems)
@@ -377,9 +383,7 @@ def _check_queue(
         file.close()
         low, high = max(position, first), min(view.maximum, first + count)
         if low < high:
-            wanted = np.array(
-                view.entries[low - view.minimum : high - view.minimum], np.int64
-            ).T
+            wanted = np.array(view.entries[low - view.minimum : high - view.minimum], np.int64).T
             differing = np.flatnonzero((table[:, low - first : high - first] != wanted).any(axis=0))
             if len(differing):
                 problems.append(

@@ -95,9 +95,7 @@ class IdempotenceTable:
             if run is None:
                 break
             end = min(run.end, sequence + count)
-            found.append(
-                Run(at, end, run.topic, run.queue_id, run.queue_offset + at - run.first)
-            )
+            found.append(Run(at, end, run.topic, run.queue_id, run.queue_offset + at - run.first))
             at = end
         if not found and sequence < window.forgotten:
             raise SequenceTooOld(sequence, window.forgotten)

@@ -22,6 +22,7 @@ import numpy as np
 from store.disk import Disk, DiskFile
 from store.errors import BadStoreDirectory
 from store.kernels import index as kernel
+from store.kernels import scan
 from store.kernels.jit import I64, U8
 from store.mappedfile import FlushJob, MappedFile
 from store.options import StoreOptions
@@ -155,7 +156,7 @@ class IndexService:
         """Index the keys of rows [0, end). OSError on a full disk: the rows may be put again."""
         state: I64 = np.zeros(2, np.int64)
         while True:
-            file = self._writable(int(rows[kernel.STORE_TIME, int(state[0])]) if end else 0)
+            file = self._writable(int(rows[scan.STORE_TIME, int(state[0])]) if end else 0)
             code = kernel.put_keys(
                 file.file.memory, file.slots, file.entries, data, rows, end, state
             )
@@ -187,9 +188,7 @@ class IndexService:
                 return name
             now_ms += 1
 
-    def find(
-        self, topic: str, key: str, count: int, begin_ms: int, end_ms: int
-    ) -> list[int]:
+    def find(self, topic: str, key: str, count: int, begin_ms: int, end_ms: int) -> list[int]:
         """Offsets, newest first, of records that may carry a key; at most count.
 
         Hashes may clash: the caller compares the records' own topic and keys.

@@ -94,7 +94,7 @@ class MappedFileQueue:
         return MappedFile(self.disk.create(self.path_of(start), self.file_size), start)
 
     def roll(self, wanted: int = 0) -> MappedFile:
-        """Append the next segment: the one allocated ahead, or a new one. OSError on a full disk."""
+        """Append the next segment: allocated ahead, or new. OSError on a full disk."""
         start = self.next_start(wanted)
         if self.ahead is not None and self.ahead.start == start:
             mapped, self.ahead = self.ahead, None

@@ -117,9 +117,7 @@ class MessageStore:
             options.message_index_enable,
             on_problem=self.events.problem,
         )
-        self.retention = Retention(
-            options, disk, self.log, self.queues, self.index, self.flags
-        )
+        self.retention = Retention(options, disk, self.log, self.queues, self.index, self.flags)
         self.topic_queue_table: dict[tuple[str, int], int] = {}
         self.fence_reason = ""
         self._closed = True
@@ -164,7 +162,7 @@ class MessageStore:
         return report
 
     def recover_topic_queue_table(self) -> None:
-        """Next queue offset of every queue: the end of what is dispatched, which is all there is."""
+        """Next queue offset of every queue: the end of what is dispatched, which is all."""
         self.topic_queue_table = {
             (queue.topic, queue.queue_id): queue.max_offset for queue in self.queues
         }
@@ -290,13 +288,9 @@ class MessageStore:
         end = self.log.wrote_offset
         if newest is not None and newest.shape[1]:
             end = int(newest[0, 0] + newest[1, 0])
-        return PutResult(
-            PutMessageStatus.PUT_OK, end_offset=end, count=0, duplicates=tuple(known)
-        )
+        return PutResult(PutMessageStatus.PUT_OK, end_offset=end, count=0, duplicates=tuple(known))
 
-    def _append(
-        self, batch: PutBatch, first: int, known: list[Run], now_ms: int
-    ) -> PutResult:
+    def _append(self, batch: PutBatch, first: int, known: list[Run], now_ms: int) -> PutResult:
         store_time = max(now_ms, self.log.last_store_time)
         header = RecordHeader(
             batch.topic,
@@ -364,7 +358,7 @@ class MessageStore:
 
     @property
     def confirm_offset(self) -> int:
-        """Readers see nothing at or above: under SYNC_FLUSH what is not on disk yet is not there."""
+        """Readers see nothing from here on: under SYNC_FLUSH nothing that is not on disk."""
         return self.flushed_offset if self.options.sync_flush else self.log.max_offset
 
     def commit_log_flushed(self, job: FlushJob) -> None:

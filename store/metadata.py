@@ -1,4 +1,4 @@
-"""Topics, groups and consumer offsets: changed by records in the log, kept as RocketMQ's JSON files.
+"""Topics, groups and consumer offsets: changed by records in the log, kept as JSON files.
 
 Every change is a record on the system topic, so whoever has the log has the metadata. The files
 under config/ are snapshots; `duologMetadata.json` says up to which record they are good. Applying a
@@ -205,9 +205,7 @@ class Snapshot:
         """Replace the files, one by one, each atomically; the reach comes last."""
         version = {"counter": self.changes, "timestamp": now_ms}
         jsontext.save(disk, TOPICS, {"dataVersion": version, "topicConfigTable": self.topics})
-        jsontext.save(
-            disk, GROUPS, {"dataVersion": version, "subscriptionGroupTable": self.groups}
-        )
+        jsontext.save(disk, GROUPS, {"dataVersion": version, "subscriptionGroupTable": self.groups})
         jsontext.save(disk, OFFSETS, {"offsetTable": self.offsets})
         jsontext.save(disk, DELAYS, {"offsetTable": self.delays})
         jsontext.save(

@@ -1,6 +1,7 @@
 """Options of the engine, RocketMQ's names in snake_case, RocketMQ 4.9's defaults."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from store.status import BrokerRole, FlushDiskType
 
@@ -8,55 +9,81 @@ GIB = 1 << 30
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
+def option(default: Any, doc: str) -> Any:
+    """A field with its line of documentation."""
+    return field(default=default, metadata={"doc": doc})
+
+
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
     """Everything the engine can be told. Sizes are bytes, times ms unless the name says hours."""
 
-    broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
-    flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
-    mapped_file_size_commit_log: int = GIB
-    mapped_file_size_consume_queue: int = 6_000_000
-    enable_consume_queue_ext: bool = False
-    mapped_file_size_consume_queue_ext: int = 48 << 20
-    max_hash_slot_num: int = 5_000_000
-    max_index_num: int = 20_000_000
-    message_index_enable: bool = True
-    message_index_safe: bool = False
-    check_crc_on_recover: bool = True
-    check_crc_on_read: bool = True
-    enabled_append_prop_crc: bool = True
-    max_message_size: int = 4 << 20
-    flush_interval_commit_log: int = 500
-    flush_commit_log_least_pages: int = 4
-    flush_commit_log_thorough_interval: int = 10_000
-    commit_interval_commit_log: int = 200
-    commit_commit_log_least_pages: int = 4
-    flush_interval_consume_queue: int = 1000
-    flush_consume_queue_least_pages: int = 2
-    flush_consume_queue_thorough_interval: int = 60_000
-    sync_flush_timeout: int = 5000
-    transient_store_pool_enable: bool = False
-    transient_store_pool_size: int = 5
-    warm_maped_file_enable: bool = False
-    os_page_cache_busy_timeout: int = 1000
-    delete_when: str = "04"
-    file_reserved_time: int = 72
-    disk_max_used_space_ratio: int = 75
-    disk_space_warning_level_ratio: int = 90
-    disk_space_clean_forcibly_ratio: int = 85
-    clean_file_forcibly_enable: bool = True
-    clean_resource_interval: int = 10_000
-    delete_file_batch_max: int = 10
-    message_delay_level: str = DEFAULT_DELAY_LEVELS
-    max_msgs_num_batch: int = 64
-    producer_window: int = 1024
+    broker_role: BrokerRole = option(BrokerRole.ASYNC_MASTER, "ASYNC_MASTER, SYNC_MASTER or SLAVE")
+    flush_disk_type: FlushDiskType = option(
+        FlushDiskType.ASYNC_FLUSH,
+        "ASYNC_FLUSH answers before the disk has a message, SYNC_FLUSH after",
+    )
+    mapped_file_size_commit_log: int = option(GIB, "segment size of the commit log")
+    mapped_file_size_consume_queue: int = option(
+        6_000_000, "queue file size, rounded up to whole entries of 20 bytes"
+    )
+    enable_consume_queue_ext: bool = option(False, "keep ext units beside queue entries")
+    mapped_file_size_consume_queue_ext: int = option(48 << 20, "file size of ext units")
+    max_hash_slot_num: int = option(5_000_000, "slots of an index file")
+    max_index_num: int = option(20_000_000, "entries of an index file")
+    message_index_enable: bool = option(True, "index UNIQ_KEY and KEYS")
+    message_index_safe: bool = option(False, "recovery also waits for the index checkpoint")
+    check_crc_on_recover: bool = option(True, "verify every record that recovery reads")
+    check_crc_on_read: bool = option(True, "verify every record that a reader gets")
+    enabled_append_prop_crc: bool = option(
+        True,
+        "seal each record with a CRC over all of it (20 bytes; RocketMQ 5's __CRC32# property, "
+        "an ordinary property to older readers)",
+    )
+    max_message_size: int = option(4 << 20, "largest body")
+    flush_interval_commit_log: int = option(500, "asynchronous flush")
+    flush_commit_log_least_pages: int = option(4, "dirty pages worth a flush")
+    flush_commit_log_thorough_interval: int = option(10_000, "flush whatever is dirty")
+    commit_interval_commit_log: int = option(200, "pool buffers into the log")
+    commit_commit_log_least_pages: int = option(
+        4, "kept for compatibility of configs: a commit copies whatever there is"
+    )
+    flush_interval_consume_queue: int = option(1000, "flush of the queues")
+    flush_consume_queue_least_pages: int = option(2, "dirty pages worth a flush")
+    flush_consume_queue_thorough_interval: int = option(
+        60_000, "flush all queues, then the checkpoint"
+    )
+    sync_flush_timeout: int = option(5000, "longest wait for the disk, then FLUSH_DISK_TIMEOUT")
+    transient_store_pool_enable: bool = option(
+        False,
+        "assemble appends in memory first (asynchronous flush only; what is not committed is "
+        "lost with the process)",
+    )
+    transient_store_pool_size: int = option(5, "buffers of one segment each")
+    warm_maped_file_enable: bool = option(False, "fault in and lock a new segment's pages ahead")
+    os_page_cache_busy_timeout: int = option(
+        1000, "longest append before others are refused with OS_PAGECACHE_BUSY"
+    )
+    delete_when: str = option("04", "hours of day for deletion, `;` between them")
+    file_reserved_time: int = option(72, "hours a segment is kept unchanged")
+    disk_max_used_space_ratio: int = option(75, "over this, expired segments go at any hour")
+    disk_space_warning_level_ratio: int = option(90, "over this, puts are refused (DISK_FULL)")
+    disk_space_clean_forcibly_ratio: int = option(85, "over this, unexpired segments go too")
+    clean_file_forcibly_enable: bool = option(True, "allow that")
+    clean_resource_interval: int = option(10_000, "rounds of the cleaner")
+    delete_file_batch_max: int = option(10, "segments one round removes at most")
+    message_delay_level: str = option(DEFAULT_DELAY_LEVELS, "the delay levels, level 1 first")
+    max_msgs_num_batch: int = option(64, "most messages of one key query")
+    producer_window: int = option(
+        1024, "runs of sequences remembered per producer, for dropping repeats"
+    )
 
     def __post_init__(self) -> None:
         """Refuse sizes that no store can be built from."""
         if self.mapped_file_size_commit_log < 4096:
             raise ValueError("mapped_file_size_commit_log must be at least 4096 bytes")
-        if self.max_message_size + 128 * 1024 < 0 or self.max_message_size < 1:
-            raise ValueError("max_message_size must be positive")
+        if not 1 <= self.max_message_size <= 1 << 30:
+            raise ValueError("max_message_size must be from 1 byte to 1 GiB")
         if self.max_hash_slot_num < 1 or self.max_index_num < 2:
             raise ValueError("max_hash_slot_num must be >= 1 and max_index_num >= 2")
 

@@ -64,9 +64,7 @@ class OsFile:
         """Ask for the pages, and mlock them; a refused mlock (ulimit) is not an error."""
         self._map.madvise(mmap.MADV_WILLNEED)
         if lock:
-            _libc.mlock(
-                ctypes.c_void_p(self.memory.ctypes.data), ctypes.c_size_t(len(self.memory))
-            )
+            _libc.mlock(ctypes.c_void_p(self.memory.ctypes.data), ctypes.c_size_t(len(self.memory)))
 
     def advise_sequential(self) -> None:
         """Tell the kernel that a scan from front to end comes."""
@@ -116,9 +114,7 @@ class OsDisk:
             for left_over in staging.iterdir():
                 left_over.unlink()
         except OSError as error:
-            raise BadStoreDirectory(
-                str(self.root), f"not writable ({error.strerror})"
-            ) from error
+            raise BadStoreDirectory(str(self.root), f"not writable ({error.strerror})") from error
 
     def _path(self, path: str) -> Path:
         full = self.root / path
@@ -167,9 +163,7 @@ class OsDisk:
         """Write and fsync; loops over short writes."""
         full = self._path(path)
         full.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(
-            full, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600
-        )
+        descriptor = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         try:
             view = memoryview(data)
             while view:
@@ -224,9 +218,7 @@ class OsDisk:
 
     def lock(self, path: str) -> None:
         """Lock the first byte, as RocketMQ does, and write `lock` into the file."""
-        descriptor = os.open(
-            self._path(path), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600
-        )
+        descriptor = os.open(self._path(path), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError as error:

@@ -45,7 +45,7 @@ class GetResult:
     @property
     def count(self) -> int:
         """Messages read."""
-        return self.table.shape[1]
+        return int(self.table.shape[1])
 
 
 class ColumnReader:
@@ -95,10 +95,9 @@ class ColumnReader:
                 code = self._decode(found, offset, tags_codes, 1, state, self._bodies)
             offset += int(state[decode.STATE_ENTRY])
             full = code == decode.DECODE_FULL
-            if code in (decode.DECODE_CORRUPT, decode.DECODE_BLANK):
-                offset += 1
-                lost += 1
-            elif code == decode.DECODE_OTHER_SEGMENT and self._points_nowhere(queue, offset):
+            if code in (decode.DECODE_CORRUPT, decode.DECODE_BLANK) or (
+                code == decode.DECODE_OTHER_SEGMENT and self._points_nowhere(queue, offset)
+            ):
                 offset += 1
                 lost += 1
         return self._result(state, offset, low, queue.max_offset, lost)

@@ -73,7 +73,7 @@ class Recovery:
     progress: Callable[[int, int], None]
 
     def run(self, abnormal: bool, queues_sound: bool, index_sound: bool) -> RecoveryReport:
-        """Recover. abnormal: the abort file was there. The sound flags: those files could be read."""
+        """Recover. abnormal: there was an abort file. Sound: those files could be read."""
         files = self.log.queue.files
         if not files:
             self.log.queue.set_end(0)

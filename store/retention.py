@@ -1,9 +1,9 @@
 """Retention: which segments may go, and when the disk is too full to write.
 
-Rules of RocketMQ 4.9.8: segments unchanged for 72 h go at the hour `deleteWhen` (04), or at any hour
-once the disk is over 75 % full; over 85 % also unexpired ones go; over 90 % puts are refused until
-it falls again. Oldest first, at most 10 a round, never the last one, never one that queues, index or
-disk do not have in full.
+Rules of RocketMQ 4.9.8: segments unchanged for 72 h go at the hour `deleteWhen` (04), or at any
+hour once the disk is over 75 % full; over 85 % also unexpired ones go; over 90 % puts are refused
+until it falls again. Oldest first, at most 10 a round, never the last one, never one that queues,
+index or disk do not have in full.
 """
 
 from dataclasses import dataclass

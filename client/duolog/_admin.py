@@ -23,12 +23,16 @@ class Admin:
     async def create_topic(self, topic: str, queues: int = 4, perm: int = 6) -> wire.TopicReply:
         """Create a topic. Raises TopicExists, BadRequest."""
         request = wire.TopicRequest(topic=topic, queues=queues, perm=perm)
-        return await self._call(lambda left: self._connection.admin.CreateTopic(request, timeout=left))
+        return await self._call(
+            lambda left: self._connection.admin.CreateTopic(request, timeout=left)
+        )
 
     async def alter_topic(self, topic: str, queues: int = 0, perm: int = 0) -> wire.TopicReply:
         """Add queues or change permissions (READ 4, WRITE 2); 0 leaves as it is."""
         request = wire.TopicRequest(topic=topic, queues=queues, perm=perm)
-        return await self._call(lambda left: self._connection.admin.AlterTopic(request, timeout=left))
+        return await self._call(
+            lambda left: self._connection.admin.AlterTopic(request, timeout=left)
+        )
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic and its messages. Raises UnknownTopic."""
@@ -67,7 +71,9 @@ class Admin:
         request = wire.ResetGroupRequest(
             group=group, topic=topic, time=time, offset=offset or 0, use_offset=offset is not None
         )
-        return await self._call(lambda left: self._connection.admin.ResetGroup(request, timeout=left))
+        return await self._call(
+            lambda left: self._connection.admin.ResetGroup(request, timeout=left)
+        )
 
     async def delete_group(self, group: str) -> None:
         """Forget a group and its offsets. Raises UnknownGroup."""
@@ -104,12 +110,14 @@ class Admin:
         reply = await self._call(
             lambda left: self._connection.groups.OffsetAtTime(request, timeout=left)
         )
-        return reply.queue_offset
+        return int(reply.queue_offset)
 
     async def node_status(self) -> wire.NodeStatusReply:
         """What the node says of itself."""
         request = wire.NodeStatusRequest()
-        return await self._call(lambda left: self._connection.admin.NodeStatus(request, timeout=left))
+        return await self._call(
+            lambda left: self._connection.admin.NodeStatus(request, timeout=left)
+        )
 
     async def cluster_status(self) -> wire.ClusterStatusReply:
         """The nodes of the cluster."""

@@ -72,8 +72,10 @@ class AppendStream:
             if isinstance(failure, grpc.RpcError):
                 self.error = error_of(failure)
             else:
-                self.error = failure if isinstance(failure, DuologError) else (
-                    Unavailable("the append stream is closed")
+                self.error = (
+                    failure
+                    if isinstance(failure, DuologError)
+                    else (Unavailable("the append stream is closed"))
                 )
         for waiting in self._waiting.values():
             if not waiting.done():

@@ -145,7 +145,9 @@ class Consumer:
         failing_since: float | None = None
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(PENDING_SECONDS if pending else min(HEARTBEAT_SECONDS, self._session / 3))
+            await asyncio.sleep(
+                PENDING_SECONDS if pending else min(HEARTBEAT_SECONDS, self._session / 3)
+            )
             try:
                 pending = await self._heartbeat()
                 failing_since = None
@@ -191,9 +193,7 @@ class Consumer:
         if self._handed is not None and self._handed[0] in gone:
             self._handed = None
         await self._write(
-            wire.SubscribeRequest(
-                remove=[wire.QueueRef(topic=t, queue_id=q) for t, q in queues]
-            )
+            wire.SubscribeRequest(remove=[wire.QueueRef(topic=t, queue_id=q) for t, q in queues])
         )
 
     async def _take_on(self, queues: list[Queue]) -> None:
@@ -221,8 +221,7 @@ class Consumer:
         await self._write(
             wire.SubscribeRequest(
                 add=[
-                    wire.QueueOffset(topic=t, queue_id=q, offset=o)
-                    for (t, q), o in starts.items()
+                    wire.QueueOffset(topic=t, queue_id=q, offset=o) for (t, q), o in starts.items()
                 ],
                 subscription=self._subscriptions,
             )
@@ -293,7 +292,10 @@ class Consumer:
         if batch.lost:
             log.error(
                 "%s/%d: %d messages below offset %d are lost (corrupt or removed)",
-                batch.topic, batch.queue_id, batch.lost, batch.next_offset,
+                batch.topic,
+                batch.queue_id,
+                batch.lost,
+                batch.next_offset,
             )
         self._ready.append((reply.subscription, batch, 0))
         self._arrived.set()
@@ -346,7 +348,7 @@ class Consumer:
             await self._write(wire.SubscribeRequest(credit_bytes=granted))
 
     async def get_batch(self, timeout: float | None = None) -> Batch | None:
-        """The next batch as columns, or None after `timeout` seconds; earlier ones count consumed."""
+        """The next batch as columns, or None after `timeout` seconds; earlier ones are consumed."""
         self._consume_handed()
         await self._give_credit()
         item = await self._next_batch(timeout)
@@ -437,7 +439,7 @@ class Consumer:
         reply = await self._connection.call(
             lambda left: self._connection.groups.OffsetAtTime(request, timeout=left), self._timeout
         )
-        return reply.queue_offset
+        return int(reply.queue_offset)
 
     async def seek_to_time(self, time_ms: int) -> None:
         """Read on from the first message stored at or after a time, in every queue of ours."""

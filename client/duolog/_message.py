@@ -188,6 +188,4 @@ class Message:
 
     def __repr__(self) -> str:
         """Where it is, and how large."""
-        return (
-            f"Message({self.topic}/{self.queue_id}@{self.queue_offset}, {len(self.body)} bytes)"
-        )
+        return f"Message({self.topic}/{self.queue_id}@{self.queue_offset}, {len(self.body)} bytes)"

@@ -224,9 +224,7 @@ class Producer:
                 return count
         return min(len(bodies), BATCH_MESSAGES)
 
-    def _resolve(
-        self, parts: list[Part], futures: "list[asyncio.Future[Receipt]]"
-    ) -> None:
+    def _resolve(self, parts: list[Part], futures: "list[asyncio.Future[Receipt]]") -> None:
         for part in parts:
             for k in range(part.count):
                 future = futures[part.first + k]

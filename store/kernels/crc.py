@@ -59,9 +59,7 @@ def crc32_update(register: int, data: U8, start: int, end: int) -> int:
         )
         position += 16
     while position < end:
-        crc = TABLES[0, (crc ^ np.uint32(data[position])) & np.uint32(0xFF)] ^ (
-            crc >> np.uint32(8)
-        )
+        crc = TABLES[0, (crc ^ np.uint32(data[position])) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
         position += 1
     return np.int64(crc)
 

@@ -10,7 +10,19 @@ import numpy as np
 
 from store.kernels.bigendian import put16, put32, put64
 from store.kernels.crc import crc32_range, crc32_update
-from store.kernels.jit import I64, U8, U32, boolean, i64, i64s, inlined, kernel, ro_u8s, ro_u32s, u8s
+from store.kernels.jit import (
+    I64,
+    U8,
+    U32,
+    boolean,
+    i64,
+    i64s,
+    inlined,
+    kernel,
+    ro_u8s,
+    ro_u32s,
+    u8s,
+)
 from store.kernels.text import PROPERTY_SEPARATOR, properties_are_clean
 
 BLANK_MIN = 8
@@ -82,9 +94,8 @@ def _copy(target: U8, at: int, source: U8, start: int, end: int) -> int:
 @inlined
 def seal_record(target: U8, start: int, end: int) -> None:
     """Write the CRC property's digits, least significant first, over all bytes before it."""
-    crc = (
-        crc32_update(np.int64(0xFFFFFFFF), target, start, end - RECORD_CRC_BYTES)
-        ^ np.int64(0xFFFFFFFF)
+    crc = crc32_update(np.int64(0xFFFFFFFF), target, start, end - RECORD_CRC_BYTES) ^ np.int64(
+        0xFFFFFFFF
     )
     at = end - 11
     for k in range(10):
@@ -171,9 +182,7 @@ def encode(
         body_at = at
         at = _copy(target, at, bodies, body_low, body_high)
         if body_bytes > 0:
-            put32(
-                target, position + 8, crc32_range(target, body_at, at) & np.int64(0x7FFFFFFF)
-            )
+            put32(target, position + 8, crc32_range(target, body_at, at) & np.int64(0x7FFFFFFF))
         else:
             put32(target, position + 8, 0)
         if topic_length_bytes == 1:
@@ -186,10 +195,10 @@ def encode(
         low = np.int64(property_offsets[k])
         high = np.int64(property_offsets[k + 1])
         at = _copy(target, at, properties, low, high)
-        if high > low and properties[high - 1] != PROPERTY_SEPARATOR:
-            if uniq_key_bytes > 0 or record_crc:
-                target[at] = PROPERTY_SEPARATOR
-                at += 1
+        open_ended = high > low and properties[high - 1] != PROPERTY_SEPARATOR
+        if open_ended and (uniq_key_bytes > 0 or record_crc):
+            target[at] = PROPERTY_SEPARATOR
+            at += 1
         if uniq_key_bytes > 0:
             at = _copy(target, at, UNIQ_KEY_NAME, 0, len(UNIQ_KEY_NAME))
             at = _copy(target, at, producer, 0, 20)

@@ -51,7 +51,13 @@ def positive_hash(value: int) -> int:
 
 @inlined
 def _put_key(
-    file: U8, slots: int, index_count: int, key_hash: int, phy: int, store_time: int, begin_time: int
+    file: U8,
+    slots: int,
+    index_count: int,
+    key_hash: int,
+    phy: int,
+    store_time: int,
+    begin_time: int,
 ) -> bool:
     """Write one entry and link it in; True where its slot was empty before."""
     slot_at = HEADER_BYTES + (key_hash % slots) * SLOT_BYTES
@@ -72,9 +78,7 @@ def _put_key(
 
 
 @kernel(i64, u8s, i64, i64, ro_u8s, i64_table, i64, i64s)
-def put_keys(
-    file: U8, slots: int, entries: int, data: U8, rows: I64, end: int, state: I64
-) -> int:
+def put_keys(file: U8, slots: int, entries: int, data: U8, rows: I64, end: int, state: I64) -> int:
     """Index the keys of rows up to end: UNIQ_KEY first, then each token of KEYS.
 
     state in and out: (next row, keys of that row already done). Rows of rolled-back messages and

@@ -8,7 +8,18 @@ import numpy as np
 from store.kernels.bigendian import get16, get32, get32s, get64
 from store.kernels.crc import crc32_range
 from store.kernels.encode import RECORD_CRC_BYTES, RECORD_CRC_NAME
-from store.kernels.jit import I64, U8, boolean, i64, i64_table, i64s, inlined, kernel, ro_i64s, ro_u8s
+from store.kernels.jit import (
+    I64,
+    U8,
+    boolean,
+    i64,
+    i64_table,
+    i64s,
+    inlined,
+    kernel,
+    ro_i64s,
+    ro_u8s,
+)
 from store.kernels.text import find_well_known, java_hash_from, signed32
 
 MAGIC_V1 = 0xDAA320A7
@@ -160,9 +171,7 @@ def read_record(
     if body_at + body_bytes + topic_length_bytes + 2 > stop:
         return SCAN_BAD_SIZE
     topic_at = body_at + body_bytes
-    topic_bytes = (
-        np.int64(data[topic_at]) if topic_length_bytes == 1 else get16(data, topic_at)
-    )
+    topic_bytes = np.int64(data[topic_at]) if topic_length_bytes == 1 else get16(data, topic_at)
     topic_at += topic_length_bytes
     if topic_at + topic_bytes + 2 > stop:
         return SCAN_BAD_SIZE

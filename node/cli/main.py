@@ -1,0 +1,70 @@
+"""`duolog`: the tree of commands. Each noun is imported when it is used."""
+
+import importlib
+import sys
+from typing import Any
+
+import click
+import typer
+from typer.core import TyperGroup
+
+_NOUNS = {
+    "node": "Start a node, or check one.",
+    "topic": "List, create, alter, delete topics.",
+    "msg": "Send, get, find and tail messages.",
+    "group": "Consumer groups: list, show, reset.",
+    "cluster": "State of the cluster.",
+    "store": "Look into a store directory, offline.",
+    "bench": "Measure produce, consume and recovery.",
+    "config": "Show the configuration and where it comes from.",
+    "demo": "Store, crash and recover a real data set.",
+}
+
+
+class _Lazy(TyperGroup):
+    """Imports a noun's commands only when that noun is named: `--help` stays fast."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(_NOUNS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in _NOUNS:
+            return None
+        if len(sys.argv) < 2 or cmd_name not in sys.argv:
+            return click.Command(cmd_name, help=_NOUNS[cmd_name])
+        module = importlib.import_module(f"node.cli.{cmd_name}")
+        command = typer.main.get_command(module.app)
+        command.name = cmd_name
+        command.help = _NOUNS[cmd_name]
+        return command
+
+
+app = typer.Typer(
+    cls=_Lazy,
+    no_args_is_help=True,
+    add_completion=True,
+    help="duolog: a replicated message store.",
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: bool = typer.Option(False, "--version", help="Print the version.")) -> None:
+    if version:
+        from duolog import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Entry point."""
+    try:
+        app()
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,335 @@
+"""`duolog msg`: send, get, find, tail. One message a line, JSON lines with --json."""
+
+import base64
+import itertools
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from node.cli.output import (
+    DEFAULT_ENDPOINTS,
+    Endpoints,
+    Json,
+    Timeout,
+    fail,
+    iso,
+    print_json,
+    run,
+    say,
+    when,
+)
+
+app = typer.Typer(no_args_is_help=True)
+
+SEND_BATCH = 2000
+Format = typer.Option(
+    "--format", "-f", help=r"Template: {topic} {queue_id} {queue_offset} {tags} {keys} {body} ..."
+)
+
+
+def _client(endpoints: str, timeout: float) -> Any:
+    from duolog import Client
+
+    return Client(endpoints, timeout=timeout)
+
+
+def _body(body: bytes) -> dict[str, str]:
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}
+
+
+def _fields(message: Any) -> dict[str, Any]:
+    properties = dict(message.properties)
+    return {
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "physical_offset": message.physical_offset,
+        "store_time": message.store_time,
+        "born_time": message.born_time,
+        "unique_key": properties.pop("UNIQ_KEY", ""),
+        "tags": properties.pop("TAGS", ""),
+        "keys": properties.pop("KEYS", ""),
+        "properties": properties,
+        **({"message_id": message.message_id} if hasattr(message, "message_id") else {}),
+        **_body(message.body),
+    }
+
+
+def _printer(as_json: bool, template: str | None) -> Any:
+    def show(message: Any) -> None:
+        fields = _fields(message)
+        if as_json:
+            print_json(fields)
+            return
+        fields.setdefault("body", f"base64:{fields.get('body_base64')}")
+        if template is not None:
+            try:
+                print(template.format(**fields))
+            except (KeyError, IndexError, ValueError) as error:
+                fail(f"template {template!r}: {error} is no field", "fields: " + ", ".join(fields))
+            return
+        if sys.stdout.isatty():
+            tags = f" [{fields['tags']}]" if fields["tags"] else ""
+            place = f"{fields['topic']}/{fields['queue_id']}@{fields['queue_offset']}"
+            print(f"{iso(fields['store_time'])} {place}{tags} {fields['body']}")
+        else:
+            print(fields["body"])
+
+    return show
+
+
+def _lines(template: str | None, count: int | None) -> Iterator[str]:
+    """Lines of stdin, or what a template makes of them or of a counter."""
+    if count is not None:
+        for n in range(count):
+            yield (template or "{n}").format(n=n, time=int(time.time() * 1000), line="")
+        return
+    for n, line in enumerate(sys.stdin):
+        text = line.rstrip("\n")
+        if template is None:
+            yield text
+        else:
+            yield template.format(line=text, n=n, time=int(time.time() * 1000))
+
+
+@app.command()
+def send(
+    topic: str,
+    body: Annotated[str | None, typer.Argument(help="One message; without it, stdin.")] = None,
+    key: Annotated[str | None, typer.Option(help="Partition key, indexed as well.")] = None,
+    keys: Annotated[list[str] | None, typer.Option(help="Further keys (repeatable).")] = None,
+    tags: Annotated[str | None, typer.Option(help="Tag to filter by.")] = None,
+    property_: Annotated[
+        list[str] | None, typer.Option("--property", help="NAME=VALUE (repeatable).")
+    ] = None,
+    queue: Annotated[int | None, typer.Option(help="Queue to send to.")] = None,
+    template: Annotated[str | None, typer.Option(help="Body template: {line} {n} {time}.")] = None,
+    count: Annotated[int | None, typer.Option(help="Send the template this often.")] = None,
+    lines_json: Annotated[
+        bool, typer.Option("--lines-json", help='Lines are {"body", "key", "keys", "tags", ...}.')
+    ] = False,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Send messages: an argument, or every line of stdin."""
+    common: dict[str, Any] = {"key": key, "keys": keys or [], "tags": tags, "queue_id": queue}
+    common["properties"] = _properties(property_ or [])
+    if queue is not None and queue < 0:
+        fail(f"queue {queue} is negative", f"duolog topic stats {topic}")
+    source: Iterator[str] = iter([body]) if body is not None else _lines(template, count)
+
+    async def work() -> int:
+        import asyncio
+
+        sent = 0
+        async with _client(endpoints, timeout) as client, client.producer() as producer:
+            while True:
+                chunk = list(itertools.islice(source, SEND_BATCH))
+                if not chunk:
+                    return sent
+                sends = [
+                    producer.send(topic, data, **how)
+                    for data, how in (_message(text, common, lines_json) for text in chunk)
+                ]
+                receipts = await asyncio.gather(*sends)
+                sent += len(receipts)
+                for receipt in receipts:
+                    if as_json:
+                        print_json(
+                            {
+                                "topic": receipt.topic,
+                                "queue_id": receipt.queue_id,
+                                "queue_offset": receipt.queue_offset,
+                                "unique_key": receipt.unique_key,
+                                "store_time": receipt.store_time,
+                                "status": receipt.status,
+                            }
+                        )
+
+    try:
+        sent = run(work())
+    except (KeyError, IndexError) as error:
+        fail(f"template {template!r}: {error} is no field", "fields: line, n, time")
+    if not as_json:
+        say(f"sent {sent} messages to {topic}")
+
+
+def _properties(texts: list[str]) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator:
+            fail(f"--property {text!r} is not NAME=VALUE", "duolog msg send --help")
+        found[name] = value
+    return found
+
+
+def _message(text: str, common: dict[str, Any], lines_json: bool) -> tuple[bytes, dict[str, Any]]:
+    if not lines_json:
+        return text.encode(errors="surrogateescape"), common
+    try:
+        fields = json.loads(text)
+        how = {**common}
+        for name in ("key", "keys", "tags", "queue_id", "properties"):
+            if fields.get(name):
+                value = fields[name]
+                how[name] = value.split() if name == "keys" and isinstance(value, str) else value
+        if "body_base64" in fields:
+            return base64.b64decode(fields["body_base64"]), how
+        return str(fields["body"]).encode(), how
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        fail(f"line {text[:80]!r} is no message: {error}", 'a line such as {"body": "hello"}')
+
+
+@app.command()
+def get(
+    topic: str,
+    group: Annotated[str, typer.Option(help="Group to read with; its offsets are committed.")],
+    max_: Annotated[int, typer.Option("--max", help="Most messages.")] = 10,
+    tags: Annotated[list[str] | None, typer.Option(help="Only these tags (repeatable).")] = None,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for further messages.")] = 2.0,
+    template: Annotated[str | None, Format] = None,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Consume up to --max messages as a group, and commit them."""
+    if max_ < 1:
+        fail(f"--max {max_}: at least 1", "duolog msg get --help")
+    show = _printer(as_json, template)
+
+    async def work() -> int:
+        async with _client(endpoints, timeout) as client:
+            consumer = client.consumer(group, topic, tags=tags or [])
+            async with consumer:
+                shown = 0
+                while shown < max_ and (message := await consumer.get(wait)) is not None:
+                    show(message)
+                    shown += 1
+                return shown
+
+    shown = run(work())
+    if shown < max_ and not as_json:
+        say(f"{shown} messages, no more within {wait:g} s")
+
+
+@app.command()
+def find(
+    topic: Annotated[str, typer.Argument(help="Topic (not needed with --id).")] = "",
+    key: Annotated[str, typer.Option(help="A key of the message.")] = "",
+    unique_key: Annotated[str, typer.Option(help="The id its producer gave it.")] = "",
+    id_: Annotated[str, typer.Option("--id", help="The message id (32 or 56 hex digits).")] = "",
+    since: Annotated[str | None, typer.Option(help="From: 10m, 2h, ISO or ms.")] = None,
+    until: Annotated[str | None, typer.Option(help="To.")] = None,
+    max_: Annotated[int, typer.Option("--max", help="Most messages (64 by key).")] = 32,
+    template: Annotated[str | None, Format] = None,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Find messages by key, unique key, id, or time (--since alone)."""
+    if not (key or unique_key or id_ or since):
+        fail(
+            "what to find?",
+            "duolog msg find TOPIC --key KEY | --unique-key K | --id ID | --since 10m",
+        )
+    show = _printer(as_json, template)
+    begin = when(since) if since else 0
+    end = when(until) if until else 0
+
+    async def work() -> list[Any]:
+        async with _client(endpoints, timeout) as client:
+            if key or unique_key or id_:
+                return await client.admin.find(  # type: ignore[no-any-return]
+                    topic,
+                    key=key,
+                    unique_key=unique_key,
+                    message_id=id_,
+                    count=max_,
+                    begin_time=begin,
+                    end_time=end,
+                )
+            return await _by_time(client, topic, begin, end, max_)
+
+    found = run(work())
+    for message in found:
+        show(message)
+    if not found and not as_json:
+        say("nothing found")
+
+
+async def _by_time(client: Any, topic: str, begin: int, end: int, count: int) -> list[Any]:
+    from duolog import UnknownTopic
+
+    topics = await client.admin.topics([topic])
+    if not topics:
+        raise UnknownTopic(f"topic {topic!r} does not exist")
+    found: list[Any] = []
+    for queue_id in range(topics[0].queues):
+        offset = await client.admin.offset_at_time(topic, queue_id, begin)
+        batch = await client.pull(topic, queue_id, offset, max_messages=count)
+        found += [m for m in batch if not end or m.store_time <= end]
+    return sorted(found, key=lambda m: (m.store_time, m.physical_offset))[:count]
+
+
+@app.command()
+def tail(
+    topic: str,
+    tags: Annotated[list[str] | None, typer.Option(help="Only these tags (repeatable).")] = None,
+    since: Annotated[str | None, typer.Option(help="Begin at: 10m, 2h, ISO or ms.")] = None,
+    max_: Annotated[int | None, typer.Option("--max", help="Stop after so many.")] = None,
+    template: Annotated[str | None, Format] = None,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Show messages as they arrive, of all queues, without a group."""
+    show = _printer(as_json, template)
+    begin = when(since) if since else -2
+
+    async def follow(client: Any, queue_id: int, shown: list[int]) -> None:
+        offset = await client.admin.offset_at_time(topic, queue_id, begin)
+        while max_ is None or len(shown) < max_:
+            batch = await client.pull(topic, queue_id, offset, wait=20.0, tags=tags or [])
+            for message in batch:
+                if tags and message.tags not in tags:
+                    continue
+                if max_ is not None and len(shown) >= max_:
+                    return
+                shown.append(1)
+                show(message)
+                sys.stdout.flush()
+            offset = batch.next_offset
+
+    async def work() -> None:
+        import asyncio
+
+        from duolog import UnknownTopic
+
+        async with _client(endpoints, timeout) as client:
+            topics = await client.admin.topics([topic])
+            if not topics:
+                raise UnknownTopic(f"topic {topic!r} does not exist")
+            shown: list[int] = []
+            tasks = [
+                asyncio.ensure_future(follow(client, queue_id, shown))
+                for queue_id in range(topics[0].queues)
+            ]
+            done, pending = await asyncio.wait(
+                tasks, return_when=asyncio.FIRST_COMPLETED if max_ else asyncio.FIRST_EXCEPTION
+            )
+            for task in pending:
+                task.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)
+            for task in done:
+                task.result()
+
+    run(work())

@@ -1,0 +1,100 @@
+"""`duolog node`: start a node, check one."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from node.cli.output import (
+    DEFAULT_ENDPOINTS,
+    Endpoints,
+    Json,
+    Timeout,
+    fail,
+    iso,
+    print_facts,
+    run,
+)
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command()
+def start(
+    data: Annotated[Path | None, typer.Option(help="Store directory.")] = None,
+    listen: Annotated[str | None, typer.Option(help="HOST:PORT of the client API.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file (default ./duolog.toml).")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="SECTION.KEY=VALUE, any config key.")
+    ] = None,
+    json_logs: Annotated[bool, typer.Option("--json", help="Log as JSON lines.")] = False,
+) -> None:
+    """Run a node in the foreground until SIGTERM or SIGINT."""
+    from node.config import ConfigError, load
+
+    flags: dict[str, dict[str, Any]] = {}
+    for text in set_ or []:
+        where, separator, value = text.partition("=")
+        section, dot, key = where.partition(".")
+        if not separator or not dot:
+            fail(f"--set {text!r} is not SECTION.KEY=VALUE", "duolog config show")
+        flags.setdefault(section, {})[key] = value
+    if data is not None:
+        flags.setdefault("node", {})["data"] = data
+    if listen is not None:
+        flags.setdefault("node", {})["listen"] = listen
+    if json_logs:
+        flags.setdefault("node", {})["log_json"] = True
+    try:
+        loaded, _ = load(config, flags)
+    except ConfigError as error:
+        fail(str(error), "duolog config show --origin", 2)
+    from node.server import serve
+
+    sys.exit(asyncio.run(serve(loaded)))
+
+
+@app.command()
+def check(
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 5.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Ask a node how it is. Exit 0: serving; 1: not reachable; 2: serving, with a problem."""
+    from duolog import Client
+
+    async def ask() -> Any:
+        async with Client(endpoints, timeout=timeout) as client:
+            return await client.admin.node_status()
+
+    status = run(ask())
+    problems = [*status.flags]
+    if status.fence_reason:
+        problems.append(status.fence_reason)
+    if status.corrupt_ranges:
+        problems.append(f"{status.corrupt_ranges} corrupt ranges in the commit log")
+    print_facts(
+        {
+            "name": status.name,
+            "role": status.role,
+            "version": status.version,
+            "listen": status.listen,
+            "data": status.data,
+            "started": iso(status.start_time),
+            "min_offset": status.min_offset,
+            "max_offset": status.max_offset,
+            "flushed_offset": status.flushed_offset,
+            "confirm_offset": status.confirm_offset,
+            "dispatch_behind_bytes": status.dispatch_behind_bytes,
+            "disk_used_ratio": round(status.disk_used_ratio, 4),
+            "recovered_abnormally": status.recovered_abnormally,
+            "messages_in": status.messages_in,
+            "messages_out": status.messages_out,
+            "problems": problems,
+        },
+        as_json,
+    )
+    if problems:
+        raise typer.Exit(2)

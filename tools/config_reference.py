@@ -1,0 +1,55 @@
+"""Write docs/configuration.md from the typed config; with --check, compare."""
+
+import sys
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from node.config import Config
+
+TARGET = Path(__file__).parent.parent / "docs" / "configuration.md"
+HEAD = """# Configuration
+
+Generated from the typed config by `make docs`; do not edit.
+
+A value is taken from, the later ones winning: the default, `duolog.toml` (or `--config FILE`), the
+environment (`DUOLOG_<SECTION>__<KEY>`, as `DUOLOG_STORE__FLUSH_DISK_TYPE=SYNC_FLUSH`), flags
+(`--set SECTION.KEY=VALUE`). Keys that do not exist are errors. `duolog config show --origin` prints
+every value and where it comes from.
+"""
+ABOUT = {
+    "node": "Who the node is and where it listens.",
+    "limits": "What one client may ask for.",
+    "store": "The engine, under RocketMQ's names in snake_case. Sizes are bytes, times ms, "
+    "`file_reserved_time` hours, ratios percent.",
+}
+
+
+def render() -> str:
+    """The page."""
+    parts = [HEAD]
+    config = Config()
+    for section in ("node", "limits", "store"):
+        part: BaseModel = getattr(config, section)
+        parts.append(
+            f"\n## [{section}]\n\n{ABOUT[section]}\n\n| key | default | meaning |\n|---|---|---|\n"
+        )
+        for key, field in type(part).model_fields.items():
+            default = "host name" if (section, key) == ("node", "name") else getattr(part, key)
+            default = getattr(default, "value", default)
+            parts.append(f"| `{key}` | `{default}` | {field.description or ''} |\n")
+    return "".join(parts)
+
+
+def main() -> None:
+    """Write, or compare."""
+    text = render()
+    if "--check" not in sys.argv:
+        TARGET.write_text(text)
+    elif not TARGET.exists() or TARGET.read_text() != text:
+        print(f"{TARGET} is not what the config says: run make docs", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
