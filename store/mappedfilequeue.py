@@ -99,10 +99,17 @@ class MappedFileQueue:
         if self.ahead is not None and self.ahead.start == start:
             mapped, self.ahead = self.ahead, None
         else:
-            mapped = self.create(start)
+            mapped = self._create_or_take(start)
         self.files.append(mapped)
         self._unsynced_names = True
         return mapped
+
+    def _create_or_take(self, start: int) -> MappedFile:
+        try:
+            return self.create(start)
+        except FileExistsError:
+            # Whoever allocates ahead in a thread has just made it, and will let go of it.
+            return MappedFile(self.disk.open(self.path_of(start), True), start)
 
     def commit(self) -> None:
         """Copy all pool buffers into their files."""

@@ -1,6 +1,6 @@
 """The disk port on the operating system: preallocated files, mmap, fdatasync.
 
-Files are allocated under `allocating/` and renamed into place, so a crash never leaves one of a
+Files are allocated under `allocating/` and linked into place, so a crash never leaves one of a
 wrong size where RocketMQ or recovery would trip over it. `mmap.flush` holds the GIL for the whole
 write-back; `os.fdatasync` persists the same stores and does not, so it is used alone.
 """
@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import itertools
 import mmap
 import os
 import stat
@@ -88,6 +89,7 @@ class OsDisk:
         self.root = Path(root)
         self.read_only = read_only
         self._lock = -1
+        self._staged = itertools.count()
         if read_only:
             if not self.root.is_dir():
                 raise BadStoreDirectory(str(root), "no such directory")
@@ -124,22 +126,23 @@ class OsDisk:
         return full
 
     def create(self, path: str, size: int) -> OsFile:
-        """Allocate under `allocating/`, then rename into place; the caller syncs the directory."""
+        """Allocate under `allocating/`, then link into place; the caller syncs the directory.
+
+        Two threads may ask for one path: one gets it, the other FileExistsError.
+        """
         full = self._path(path)
-        if full.exists():
-            raise FileExistsError(errno.EEXIST, "file exists", path)
         full.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        staged = self.root / STAGING / path.replace("/", "#")[-200:]
-        descriptor = os.open(staged, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        staged = self.root / STAGING / str(next(self._staged))
+        descriptor = os.open(staged, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, size)
-            file = OsFile(path, descriptor, size, writable=True)
+            os.link(staged, full)
+            return OsFile(path, descriptor, size, writable=True)
         except OSError:
             os.close(descriptor)
-            staged.unlink(missing_ok=True)
             raise
-        staged.rename(full)
-        return file
+        finally:
+            staged.unlink(missing_ok=True)
 
     def open(self, path: str, writable: bool) -> OsFile:
         """Map a file that exists; a symbolic link is refused."""

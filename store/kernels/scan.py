@@ -92,10 +92,6 @@ def _sealed(data: U8, properties_at: int, properties_bytes: int) -> bool:
     for k in range(len(RECORD_CRC_NAME)):
         if data[start + k] != RECORD_CRC_NAME[k]:
             return False
-    for k in range(10):
-        digit = data[end - 11 + k]
-        if digit < 48 or digit > 57:
-            return False
     return True
 
 
@@ -103,7 +99,10 @@ def _sealed(data: U8, properties_at: int, properties_bytes: int) -> bool:
 def _seal_holds(data: U8, start: int, end: int) -> bool:
     written = np.int64(0)
     for k in range(10):
-        written = written * 10 + np.int64(data[end - 2 - k]) - 48
+        digit = np.int64(data[end - 2 - k]) - 48
+        if digit < 0 or digit > 9:
+            return False
+        written = written * 10 + digit
     return written == crc32_range(data, start, end - RECORD_CRC_BYTES)
 
 

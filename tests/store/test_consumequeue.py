@@ -1,0 +1,243 @@
+"""ConsumeQueue and ConsumeQueueExt."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store.consumequeue import ENTRY_BYTES, ConsumeQueue
+from store.consumequeueext import LONG_MIN, ConsumeQueueExt, CqExtUnit, is_ext_address
+from store.kernels import scan
+from store.kernels.jit import I64
+from store.osdisk import OsDisk
+from tests.support import (
+    NOW,
+    crash,
+    open_store,
+    options,
+    put_ok,
+    queue_entries,
+    read_all,
+)
+
+FILE = 50 * ENTRY_BYTES
+
+
+def new_queue(path: Path) -> ConsumeQueue:
+    return ConsumeQueue(OsDisk(path), "T", 0, FILE)
+
+
+def rows_of(entries: list[tuple[int, int, int, int]]) -> tuple[I64, I64]:
+    """Row table of (queue offset, physical offset, size, tags code)."""
+    rows = np.zeros((scan.COLUMNS, len(entries)), np.int64)
+    for k, (queue_offset, phy, size, tags) in enumerate(entries):
+        rows[scan.QUEUE_OFFSET, k] = queue_offset
+        rows[scan.PHY, k] = phy
+        rows[scan.SIZE, k] = size
+        rows[scan.TAGS_CODE, k] = tags
+    return rows, np.arange(len(entries), dtype=np.int64)
+
+
+def put(queue: ConsumeQueue, entries: list[tuple[int, int, int, int]], missing: int = 0) -> object:
+    rows, order = rows_of(entries)
+    return queue.put(rows, order, 0, len(entries), missing)
+
+
+def test_an_entry_is_offset_size_and_tags_code_in_20_bytes(tmp_path: Path) -> None:
+    queue = new_queue(tmp_path)
+    put(queue, [(0, 0, 0x9C, 2598919)])
+    data = (tmp_path / "consumequeue/T/0" / f"{0:020d}").read_bytes()[:20]
+    assert data.hex() == "00000000000000000000009c000000000027a807"
+
+
+def test_a_queue_that_starts_late_is_blank_before_its_first_entry(tmp_path: Path) -> None:
+    queue = new_queue(tmp_path)
+    put(queue, [(73, 1000, 100, 5)])
+    assert (queue.min_offset, queue.max_offset) == (73, 74)
+    file = tmp_path / "consumequeue/T/0" / f"{50 * 20:020d}"
+    blank = bytes(8) + b"\x7f\xff\xff\xff" + bytes(8)
+    assert file.read_bytes()[: 23 * 20] == blank * 23
+    assert queue.entries(73, 5).T.tolist() == [[1000, 100, 5]]
+
+
+def test_entries_put_again_change_nothing(tmp_path: Path) -> None:
+    queue = new_queue(tmp_path)
+    entries = [(n, n * 100, 100, n) for n in range(120)]
+    put(queue, entries)
+    before = [mapped.memory.tobytes() for mapped in queue.files.files]
+    put(queue, entries[30:])
+    assert [mapped.memory.tobytes() for mapped in queue.files.files] == before
+    assert queue.max_offset == 120
+
+
+def test_an_entry_past_the_end_is_refused_and_the_next_right_one_taken(tmp_path: Path) -> None:
+    queue = new_queue(tmp_path)
+    outcome = put(queue, [(0, 0, 100, 0), (64, 100, 100, 0), (2, 200, 100, 0), (3, 300, 100, 0)])
+    assert outcome.refused == [1]  # type: ignore[attr-defined]
+    assert queue.entries(0, 9).T.tolist() == [
+        [0, 100, 0],
+        [0, 0x7FFFFFFF, 0],
+        [200, 100, 0],
+        [300, 100, 0],
+    ]
+
+
+def test_a_gap_of_lost_records_is_filled_with_blanks(tmp_path: Path) -> None:
+    queue = new_queue(tmp_path)
+    put(queue, [(0, 0, 100, 0)])
+    put(queue, [(60, 9000, 100, 0)], missing=70)
+    assert queue.max_offset == 61
+    assert queue.entries(59, 2).T.tolist() == [[0, 0x7FFFFFFF, 0], [9000, 100, 0]]
+
+
+def test_min_offset_follows_what_the_log_still_holds(tmp_path: Path) -> None:
+    queue = new_queue(tmp_path)
+    put(queue, [(n, n * 100, 100, 0) for n in range(120)])
+    queue.correct_min_offset(2550)
+    assert queue.min_offset == 26
+    queue.correct_min_offset(9900)
+    assert queue.min_offset == 99
+    queue.correct_min_offset(1 << 40)  # everything is gone: not a stale minimum
+    assert queue.min_offset == queue.max_offset == 120
+
+
+def test_files_below_the_logs_minimum_are_removed_but_never_the_last(tmp_path: Path) -> None:
+    queue = new_queue(tmp_path)
+    put(queue, [(n, n * 100, 100, 0) for n in range(120)])
+    assert queue.delete_before(5000) == 1
+    assert queue.min_offset == 50
+    assert queue.delete_before(1 << 40) == 1
+    assert queue.max_offset == 120
+    assert len(queue.files.files) == 1
+
+
+@given(entries=st.integers(0, 130), at=st.integers(0, 14_000))
+def test_truncate_keeps_exactly_the_entries_below(
+    tmp_path_factory: pytest.TempPathFactory, entries: int, at: int
+) -> None:
+    queue = new_queue(tmp_path_factory.mktemp("queue"))
+    put(queue, [(n, n * 100, 100, n) for n in range(entries)])
+    queue.truncate(at)
+    kept = min(entries, -(-at // 100))
+    assert queue.max_offset == kept
+    assert queue.entries(0, 1000).T.tolist() == [[n * 100, 100, n] for n in range(kept)]
+    assert queue.max_physical_offset == (kept * 100 if kept else -1)
+    put(queue, [(n, n * 100, 100, n) for n in range(kept, entries)])
+    assert queue.max_offset == entries
+
+
+@pytest.mark.parametrize("written", [0, 1, 49, 50, 51, 100, 101, 230])
+def test_recover_finds_how_far_the_files_are_written(tmp_path: Path, written: int) -> None:
+    queue = new_queue(tmp_path)
+    put(queue, [(n, n * 100, 100, n) for n in range(written)])
+    queue.files.close()
+    again = new_queue(tmp_path)
+    again.files.load()
+    again.recover()
+    assert again.max_offset == written
+    assert again.max_physical_offset == (written * 100 if written else -1)
+
+
+def test_an_all_zero_file_holds_no_entry(tmp_path: Path) -> None:
+    queue = new_queue(tmp_path)
+    queue.files.roll()
+    queue.files.close()
+    again = new_queue(tmp_path)
+    again.files.load()
+    again.recover()
+    assert (again.min_offset, again.max_offset) == (0, 0)
+
+
+def test_a_queue_of_blanks_only_survives_recovery(tmp_path: Path) -> None:
+    queue = new_queue(tmp_path)
+    put(queue, [(30, 100, 100, 0)])
+    queue.truncate(0)
+    queue.files.close()
+    again = new_queue(tmp_path)
+    again.files.load()
+    again.recover()
+    again.correct_min_offset(0)
+    assert again.max_physical_offset == -1
+    assert again.min_offset == again.max_offset
+
+
+def test_offsets_by_time(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    for n in range(120):
+        put_ok(store, [b"%d" % n], now=NOW + 10 * n)
+    assert store.offset_at_time("T", 0, 0) == 0
+    assert store.offset_at_time("T", 0, NOW + 500) == 50
+    assert store.offset_at_time("T", 0, NOW + 501) == 51
+    assert store.offset_at_time("T", 0, NOW + 10**6) == 120
+    assert store.offset_at_time("T", 9, NOW) == 0
+    crash(store)
+
+
+def test_tags_code_is_the_hash_of_tags_and_delivery_time_in_the_delay_topic(
+    tmp_path: Path,
+) -> None:
+    store = open_store(tmp_path)
+    put_ok(store, [b"x"], properties=[b"TAGS\x01TagA"])
+    put_ok(store, [b"x"], properties=[b"KEYS\x01k"])
+    put_ok(
+        store, [b"x"], "SCHEDULE_TOPIC_XXXX", 2,
+        properties=[b"REAL_TOPIC\x01T\x02DELAY\x013\x02TAGS\x01TagA"],
+    )  # fmt: skip
+    put_ok(store, [b"x"], "SCHEDULE_TOPIC_XXXX", 17, properties=[b"DELAY\x0199"])
+    assert [entry[2] for entry in queue_entries(store)] == [2598919, 0]
+    assert queue_entries(store, "SCHEDULE_TOPIC_XXXX", 2)[0][2] == NOW + 10_000
+    assert queue_entries(store, "SCHEDULE_TOPIC_XXXX", 17)[0][2] == NOW + 7_200_000
+    crash(store)
+
+
+# -- ext ---------------------------------------------------------------------------------------
+
+
+def test_ext_units_are_found_by_address_across_files(tmp_path: Path) -> None:
+    ext = ConsumeQueueExt(OsDisk(tmp_path), "T", 0, 256)
+    units = [CqExtUnit(n, NOW + n, b"\xff" * (n % 5)) for n in range(100)]
+    addresses = [ext.put(unit) for unit in units]
+    assert all(is_ext_address(address) for address in addresses)
+    assert addresses[0] == LONG_MIN
+    assert [ext.get(address) for address in addresses] == units
+    assert ext.get(5) is None
+    assert ext.get(LONG_MIN + 10**9) is None
+    assert not is_ext_address(-(1 << 31))
+    ext.files.close()
+    again = ConsumeQueueExt(OsDisk(tmp_path), "T", 0, 256)
+    again.files.load()
+    again.recover()
+    assert [again.get(address) for address in addresses] == units
+    again.truncate_after(addresses[40])
+    assert again.get(addresses[40]) == units[40]
+    assert again.get(addresses[41]) is None
+    again.delete_before(addresses[20])
+    assert again.get(addresses[0]) is None
+    assert again.get(addresses[30]) == units[30]
+
+
+def test_a_unit_too_large_has_no_address(tmp_path: Path) -> None:
+    ext = ConsumeQueueExt(OsDisk(tmp_path), "T", 0, 48 << 20)
+    assert ext.put(CqExtUnit(1, 2, bytes(40_000))) == 0
+
+
+def test_a_store_with_ext_units_filters_by_tag_and_survives_a_crash(tmp_path: Path) -> None:
+    chosen = options(enable_consume_queue_ext=True, mapped_file_size_consume_queue_ext=512)
+    store = open_store(tmp_path, chosen)
+    for n in range(60):
+        tag = b"TAGS\x01" + (b"TagA" if n % 3 else b"TagB")
+        put_ok(store, [b"%d" % n], properties=[tag])
+    assert all(is_ext_address(entry[2]) for entry in queue_entries(store))
+    crash(store)
+    store = open_store(tmp_path, chosen)
+    assert len(read_all(store)) == 60
+    wanted = np.array([2598920], np.int64)
+    found, offset = [], 0
+    while offset < 60:
+        result = store.get("T", 0, offset, tags_codes=wanted)
+        found += result.table[0].tolist()
+        offset = result.next_offset
+    assert found == list(range(0, 60, 3))
+    crash(store)

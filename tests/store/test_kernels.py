@@ -1,0 +1,168 @@
+"""Kernels against plain-Python twins."""
+
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store.columns import Columns
+from store.errors import BadMessage
+from store.kernels import crc, index, scan, text
+from store.kernels.jit import EMPTY_I64, U8
+from tests import oracle
+
+
+def u8(data: bytes) -> U8:
+    """Bytes as a kernel takes them."""
+    return np.frombuffer(data, np.uint8)
+
+
+@given(st.binary(max_size=200), st.integers(0, 40), st.integers(0, 40))
+def test_crc32_agrees_with_crcmod_and_zlib(data: bytes, skip: int, drop: int) -> None:
+    start = min(skip, len(data))
+    end = max(start, len(data) - drop)
+    found = crc.crc32(u8(data), start, end)
+    assert found == oracle.crc32(data[start:end]) == zlib.crc32(data[start:end])
+
+
+@given(st.text())
+def test_java_hash_counts_utf16_units(value: str) -> None:
+    value = value.encode("utf-8", "ignore").decode()
+    assert text.java_hash(u8(value.encode())) == oracle.java_hash(value)
+
+
+def test_java_hash_of_known_texts() -> None:
+    known = {"TagA": 2598919, "TagB": 2598920, "T0": 2652, "": 0, "😀": 1772899}
+    for value, expected in known.items():
+        assert text.java_hash(u8(value.encode())) == expected
+
+
+def test_index_hash_of_known_texts() -> None:
+    assert index.key_hash(u8(b"TopicA#k1")) == 0x717125C9
+    # Integer.MIN_VALUE has no absolute value in Java: such a key goes under 0.
+    assert oracle.java_hash("polygenelubricants") == -(1 << 31)
+    assert index.key_hash(u8(b"polygenelubricants")) == 0
+
+
+@given(st.binary(max_size=40))
+def test_property_blocks_are_clean_exactly_when_python_says_so(data: bytes) -> None:
+    def clean() -> bool:
+        try:
+            value = data.decode()
+        except UnicodeDecodeError:
+            return False
+        if not value:
+            return True
+        pairs = value.removesuffix("\x02").split("\x02")
+        for pair in pairs:
+            parts = pair.split("\x01")
+            if len(parts) != 2 or not parts[0] or not parts[1]:
+                return False
+            if any(ord(c) < 32 or ord(c) == 127 for part in parts for c in part):
+                return False
+        return True
+
+    assert bool(text.properties_clean(u8(data))) == clean()
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "DELAY", "A", "TAG", "KEYSX"]),
+            st.text("abc \x01", max_size=4),
+        ),
+        max_size=6,
+    )
+)
+def test_well_known_properties_are_found_as_python_finds_them(
+    pairs: list[tuple[str, str]],
+) -> None:
+    block = "\x02".join(f"{name}\x01{value}" for name, value in pairs).encode()
+    found = np.zeros(8, np.int64)
+    text.find_well_known(u8(block), 0, len(block), found)
+    expected = oracle.properties_of(block)
+    for slot, name in enumerate((b"TAGS", b"KEYS", b"UNIQ_KEY", b"DELAY")):
+        at, size = found[2 * slot], found[2 * slot + 1]
+        assert block[at : at + size] == expected.get(name, b"")
+
+
+def test_rows_are_grouped_by_topic_and_queue_in_their_order() -> None:
+    log, position = b"", 0
+    expected: dict[tuple[bytes, int], list[int]] = {}
+    for number in range(200):
+        topic, queue = [b"A", b"AB", b"B"][number * 7 % 3], number * 5 % 4
+        record = oracle.encode_record(
+            topic=topic,
+            queue_id=queue,
+            queue_offset=number,
+            physical_offset=position,
+            body=b"",
+            properties=b"",
+            born_time=0,
+            store_time=1,
+        )
+        expected.setdefault((topic, queue), []).append(number)
+        log += record
+        position += len(record)
+    rows = np.empty((scan.COLUMNS, 256), np.int64)
+    result = np.zeros(2, np.int64)
+    assert scan.scan(u8(log), 0, len(log), 0, True, EMPTY_I64, rows, result) == scan.SCAN_END
+    order, starts = np.empty(256, np.int64), np.empty(257, np.int64)
+    groups = scan.group_rows(u8(log), rows, 200, order, starts)
+    found = [order[starts[g] : starts[g + 1]].tolist() for g in range(groups)]
+    assert found == list(expected.values())
+
+
+def test_find_record_is_not_fooled_by_bytes_that_look_like_a_record() -> None:
+    inner = oracle.encode_record(
+        topic=b"T", queue_id=0, queue_offset=0, physical_offset=0, body=b"x", properties=b"",
+        born_time=0, store_time=1,
+    )  # fmt: skip
+    genuine_at = 13 + len(inner)
+    genuine = oracle.encode_record(
+        topic=b"T", queue_id=0, queue_offset=1, physical_offset=genuine_at, body=b"y",
+        properties=b"", born_time=0, store_time=1,
+    )  # fmt: skip
+    data = bytes(13) + inner + genuine
+    assert scan.find_record(u8(data), 0, len(data), 0) == genuine_at
+
+
+@pytest.mark.parametrize(
+    ("body_offsets", "property_offsets", "why"),
+    [
+        ([0, 5, 3], [0, 0, 0], "offsets"),
+        ([1, 2, 3], [0, 0, 0], "offsets"),
+        ([0, 2, 9], [0, 0, 0], "offsets"),
+        ([0, 2, (1 << 32) - 1], [0, 0, 0], "offsets"),
+        ([0, 2, 4], [0, 0, 0], "offsets"),
+        ([0, 2, 5], [0, 4, 0], "offsets"),
+        ([0, 2, 5], [0, 0, 1], "offsets"),
+    ],
+)
+def test_offsets_that_lie_are_refused(
+    body_offsets: list[int], property_offsets: list[int], why: str
+) -> None:
+    columns = Columns.from_wire(
+        b"hello",
+        np.array(body_offsets, "<u4").tobytes(),
+        b"",
+        np.array(property_offsets, "<u4").tobytes(),
+    )
+    with pytest.raises(BadMessage, match=why):
+        columns.check(1000)
+
+
+@given(st.binary(max_size=64), st.binary(max_size=24), st.binary(max_size=24), st.binary())
+def test_columns_from_anywhere_are_checked_or_refused(
+    bodies: bytes, body_offsets: bytes, property_offsets: bytes, properties: bytes
+) -> None:
+    try:
+        columns = Columns.from_wire(bodies, body_offsets, properties, property_offsets)
+        columns.check(1000)
+    except BadMessage:
+        return
+    ends = columns.body_offsets.tolist()
+    assert ends == sorted(ends)
+    assert ends[-1] == len(bodies)

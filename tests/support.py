@@ -1,0 +1,184 @@
+"""What many tests need: small stores, and a disk that fails when it is told to."""
+
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from store.columns import Columns
+from store.messagestore import MessageStore, PutBatch, PutResult, StoreEvents
+from store.options import StoreOptions
+from store.osdisk import OsDisk, OsFile
+from store.status import PutMessageStatus
+
+SMALL = StoreOptions(
+    mapped_file_size_commit_log=16 << 10,
+    mapped_file_size_consume_queue=20 * 50,
+    max_hash_slot_num=50,
+    max_index_num=200,
+    max_message_size=4 << 10,
+)
+NOW = 1_700_000_000_000
+
+
+def options(**changes: Any) -> StoreOptions:
+    """Small options, with changes."""
+    return replace(SMALL, **changes)
+
+
+@dataclass
+class Opened:
+    """A store and what it complained of."""
+
+    store: MessageStore
+    problems: list[str]
+
+
+def open_store(
+    path: Path, chosen: StoreOptions = SMALL, disk: OsDisk | None = None
+) -> MessageStore:
+    """Open (and recover) a store."""
+    store = MessageStore(disk or OsDisk(path), chosen)
+    store.start()
+    return store
+
+
+def open_noisily(path: Path, chosen: StoreOptions = SMALL) -> Opened:
+    """Open a store and keep its complaints."""
+    problems: list[str] = []
+    store = MessageStore(OsDisk(path), chosen, StoreEvents(problem=problems.append))
+    store.start()
+    return Opened(store, problems)
+
+
+def put(
+    store: MessageStore,
+    bodies: list[bytes],
+    topic: str = "T",
+    queue_id: int = 0,
+    *,
+    properties: list[bytes] | None = None,
+    now: int = NOW,
+    **how: Any,
+) -> PutResult:
+    """Put a batch and dispatch it."""
+    result = store.put(
+        PutBatch(topic, queue_id, Columns.of(bodies, properties), now, **how), now
+    )
+    drain(store)
+    return result
+
+
+def put_ok(store: MessageStore, bodies: list[bytes], *args: Any, **how: Any) -> PutResult:
+    """Put a batch that must be stored."""
+    result = put(store, bodies, *args, **how)
+    assert result.status is PutMessageStatus.PUT_OK, result
+    return result
+
+
+def drain(store: MessageStore) -> None:
+    """Dispatch everything."""
+    while store.dispatch():
+        pass
+
+
+def crash(store: MessageStore) -> None:
+    """Let go of a store as SIGKILL does: what is in the page cache stays, nothing is flushed."""
+    store._closed = True
+    store._release()
+
+
+def read_all(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[bytes]:
+    """Bodies of a queue from its minimum on."""
+    bodies: list[bytes] = []
+    offset, high = store.queue_range(topic, queue_id)
+    while offset < high:
+        result = store.get(topic, queue_id, offset)
+        ends = [0, *result.table[7].tolist()]
+        bodies += [result.bodies[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+        assert result.next_offset > offset
+        offset = result.next_offset
+    return bodies
+
+
+def queue_entries(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[list[int]]:
+    """Entries of a queue as [offset, size, tags code]."""
+    queue = store.queues.get(topic, queue_id)
+    if queue is None:
+        return []
+    return queue.entries(queue.min_offset, 1 << 30).T.tolist()  # type: ignore[no-any-return]
+
+
+class Fault(OSError):
+    """The error a FaultDisk raises, to tell it from a real one."""
+
+
+class _FaultFile(OsFile):
+    """A file whose sync may fail."""
+
+    strike: Callable[[str], None]
+
+    def sync(self) -> None:
+        self.strike("sync")
+        super().sync()
+
+
+class FaultDisk(OsDisk):
+    """The operating system's disk, whose n-th call fails (and, if asked, every one after it)."""
+
+    def __init__(
+        self, root: Path, fail_at: int = 0, number: int = errno.EIO, stay_broken: bool = False
+    ) -> None:
+        self.calls = 0
+        self.fail_at = fail_at
+        self.number = number
+        self.stay_broken = stay_broken
+        self.failed: list[str] = []
+        super().__init__(root)
+
+    def strike(self, what: str) -> None:
+        """Count a call; fail it where it is the one."""
+        self.calls += 1
+        due = self.calls == self.fail_at or (self.stay_broken and 0 < self.fail_at < self.calls)
+        if due:
+            self.failed.append(what)
+            raise Fault(self.number, f"injected at call {self.calls}", what)
+
+    def _wrap(self, file: OsFile) -> OsFile:
+        file.__class__ = _FaultFile
+        assert isinstance(file, _FaultFile)
+        file.strike = self.strike
+        return file
+
+    def create(self, path: str, size: int) -> OsFile:
+        self.strike(f"create {path}")
+        return self._wrap(super().create(path, size))
+
+    def open(self, path: str, writable: bool) -> OsFile:
+        self.strike(f"open {path}")
+        return self._wrap(super().open(path, writable))
+
+    def read(self, path: str) -> bytes:
+        self.strike(f"read {path}")
+        return super().read(path)
+
+    def write(self, path: str, data: bytes) -> None:
+        self.strike(f"write {path}")
+        if self.fail_at and self.number == errno.ENOSPC and self.calls + 1 == self.fail_at:
+            # A short write: part of the bytes arrive, then the disk is full.
+            super().write(path, data[: len(data) // 2])
+            self.strike(f"short write {path}")
+        super().write(path, data)
+
+    def rename(self, source: str, target: str) -> None:
+        self.strike(f"rename {source}")
+        super().rename(source, target)
+
+    def remove(self, path: str) -> None:
+        self.strike(f"remove {path}")
+        super().remove(path)
+
+    def sync_dir(self, path: str) -> None:
+        self.strike(f"sync_dir {path}")
+        super().sync_dir(path)
