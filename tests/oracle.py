@@ -135,8 +135,12 @@ def parse_record(data: bytes, position: int, physical_offset: int) -> Parsed | N
         return None
     if phy != physical_offset:
         return None
+    if topic.endswith(b"\0") or properties.endswith(b"\0"):
+        return None
     tail = properties[-20:]
-    if tail.startswith(b"__CRC32#\x01") and tail.endswith(b"\x02"):
+    if len(tail) == 20 and tail.startswith(b"__CRC32#\x01"):
+        if not tail.endswith(b"\x02"):
+            return None
         digits = tail[9:19][::-1].decode("latin-1")
         if not (digits.isascii() and digits.isdecimal()):
             return None

@@ -101,12 +101,13 @@ def walk_entries(file: U8, end: int, state: I64) -> int:
 def first_entry_from(file: U8, start: int, end: int, phy: int) -> int:
     """Position of the first entry in file[start:end] at or past a commit-log offset, or end.
 
-    Entries' offsets rise, but for blank ones, which are passed over.
+    Entries' offsets rise, but for blank ones, which are passed over. An entry that is none (size
+    zero: its page never reached the disk) ends the search as well.
     """
     position = start
     while position + ENTRY_BYTES <= end:
         size = get32s(file, position + 8)
-        if size > 0 and size != 0x7FFFFFFF and get64(file, position) >= phy:
+        if size <= 0 or (size != 0x7FFFFFFF and get64(file, position) >= phy):
             return position
         position += ENTRY_BYTES
     return end

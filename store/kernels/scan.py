@@ -85,10 +85,7 @@ def _sealed(data: U8, properties_at: int, properties_bytes: int) -> bool:
     """Tell whether a property block ends in the whole-record CRC."""
     if properties_bytes < RECORD_CRC_BYTES:
         return False
-    end = properties_at + properties_bytes
-    if data[end - 1] != 2:
-        return False
-    start = end - RECORD_CRC_BYTES
+    start = properties_at + properties_bytes - RECORD_CRC_BYTES
     for k in range(len(RECORD_CRC_NAME)):
         if data[start + k] != RECORD_CRC_NAME[k]:
             return False
@@ -98,6 +95,8 @@ def _sealed(data: U8, properties_at: int, properties_bytes: int) -> bool:
 @inlined
 def _seal_holds(data: U8, start: int, end: int) -> bool:
     written = np.int64(0)
+    if data[end - 1] != 2:
+        return False
     for k in range(10):
         digit = np.int64(data[end - 2 - k]) - 48
         if digit < 0 or digit > 9:
@@ -179,6 +178,11 @@ def read_record(
     if properties_at + properties_bytes != stop or properties_bytes > 32767:
         return SCAN_BAD_SIZE
     if check_crc:
+        # Texts never end in NUL: where one does, its last page did not reach the disk.
+        if topic_bytes > 0 and data[topic_at + topic_bytes - 1] == 0:
+            return SCAN_BAD_CRC
+        if properties_bytes > 0 and data[stop - 1] == 0:
+            return SCAN_BAD_CRC
         if _sealed(data, properties_at, properties_bytes):
             if not _seal_holds(data, position, stop):
                 return SCAN_BAD_CRC

@@ -204,7 +204,7 @@ def test_a_sealed_record_shows_a_flip_of_any_byte() -> None:
     for at in range(len(record)):
         damaged = bytearray(record)
         damaged[at] ^= 0x10
-        if seal <= at < seal + 9 or at == len(record) - 1:
+        if seal <= at < seal + 9:
             continue  # the seal's own name: without it the record is an unsealed one
         with pytest.raises(CorruptRecord):
             read_record(np.frombuffer(bytes(damaged), np.uint8), 0, len(record), 0)

@@ -1,0 +1,383 @@
+"""Put: order of checks, statuses, idempotence, what readers get."""
+
+import errno
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store.columns import Columns
+from store.errors import BadMessage, CorruptRecord, OffsetOutOfRange, SequenceTooOld
+from store.idempotence import IdempotenceTable, Run
+from store.messagestore import MessageStore, PutBatch
+from store.reader import GetMessageStatus
+from store.record import TRANSACTION_COMMIT, TRANSACTION_PREPARED
+from store.status import BrokerRole, FlushDiskType, PutMessageStatus, RunningFlags
+from tests.support import (
+    NOW,
+    FaultDisk,
+    crash,
+    drain,
+    open_store,
+    options,
+    put,
+    put_ok,
+    queue_entries,
+    read_all,
+)
+
+PRODUCER = b"0123456789"
+
+
+# -- statuses ----------------------------------------------------------------------------------
+
+
+def test_a_put_says_where_the_batch_is(store: MessageStore) -> None:
+    first = put_ok(store, [b"a", b"b"])
+    second = put_ok(store, [b"c"])
+    assert (first.queue_offset, first.physical_offset, first.count) == (0, 0, 2)
+    assert (second.queue_offset, second.physical_offset) == (2, first.end_offset)
+    assert second.store_time == NOW
+    assert read_all(store) == [b"a", b"b", b"c"]
+
+
+def test_a_store_that_is_shut_down_is_not_available(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.shutdown()
+    assert put(store, [b"x"]).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+
+
+def test_a_slave_takes_no_puts(tmp_path: Path) -> None:
+    store = open_store(tmp_path, options(broker_role=BrokerRole.SLAVE))
+    result = put(store, [b"x"])
+    assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    assert "slave" in result.reason
+    crash(store)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        RunningFlags.NOT_WRITEABLE,
+        RunningFlags.WRITE_LOGICS_QUEUE_ERROR,
+        RunningFlags.WRITE_INDEX_FILE_ERROR,
+        RunningFlags.DISK_FULL,
+    ],
+)
+def test_every_writeable_flag_refuses_puts_until_it_is_cleared(
+    store: MessageStore, flag: int
+) -> None:
+    store.flags.set(flag)
+    assert put(store, [b"x"]).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    store.flags.clear(flag)
+    put_ok(store, [b"x"])
+
+
+def test_a_full_disk_stops_puts_but_not_dispatch() -> None:
+    flags = RunningFlags()
+    flags.set(RunningFlags.DISK_FULL)
+    assert not flags.writeable
+    assert flags.queue_writeable
+    assert flags.names() == ["DISK_FULL"]
+
+
+def test_a_writer_held_up_is_os_pagecache_busy(store: MessageStore) -> None:
+    store.log.begin_time_in_lock = NOW - 1001
+    assert put(store, [b"x"]).status is PutMessageStatus.OS_PAGECACHE_BUSY
+    store.log.begin_time_in_lock = 0
+    put_ok(store, [b"x"])
+
+
+@pytest.mark.parametrize("topic", ["", "x" * 128, "../x", "a/b", "a\0", "ü"])
+def test_topics_that_are_illegal(store: MessageStore, topic: str) -> None:
+    assert put(store, [b"x"], topic).status is PutMessageStatus.MESSAGE_ILLEGAL
+    assert store.log.max_offset == 0
+
+
+def test_the_body_limit_is_exact(store: MessageStore) -> None:
+    limit = store.options.max_message_size
+    put_ok(store, [b"x" * limit])
+    end = store.log.max_offset
+    result = put(store, [b"ok", b"x" * (limit + 1)])
+    assert result.status is PutMessageStatus.MESSAGE_ILLEGAL
+    assert "over the limit" in result.reason
+    assert put(store, [b"x" * 10 * limit]).status is PutMessageStatus.MESSAGE_ILLEGAL
+    assert store.log.max_offset == end
+
+
+def test_properties_over_the_limit_are_a_status_of_their_own(tmp_path: Path) -> None:
+    store = open_store(tmp_path, options(mapped_file_size_commit_log=1 << 17))
+    room = 32767 - 64
+    put_ok(store, [b"x"], properties=[b"A\x01" + b"v" * (room - 2)], producer=PRODUCER)
+    result = put(store, [b"x"], properties=[b"A\x01" + b"v" * (room - 1)])
+    assert result.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
+    record = store.get_message(0)
+    assert len(record.properties["A"]) == room - 2
+    assert record.properties["UNIQ_KEY"]
+    crash(store)
+
+
+@pytest.mark.parametrize(
+    "text", [b"A", b"A\x01", b"\x01v", b"A\x01b\nc", b"A\x01b\x01c", b"A\x01\xff", b"A\0\x01b"]
+)
+def test_malformed_properties_are_illegal(store: MessageStore, text: bytes) -> None:
+    assert put(store, [b"x"], properties=[text]).status is PutMessageStatus.MESSAGE_ILLEGAL
+
+
+@pytest.mark.parametrize("queue_id", [-1, 65536, 1 << 40])
+def test_queue_ids_that_are_illegal(store: MessageStore, queue_id: int) -> None:
+    assert put(store, [b"x"], "T", queue_id).status is PutMessageStatus.MESSAGE_ILLEGAL
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"producer": b"short"},
+        {"producer": PRODUCER, "sequence": -1},
+        {"producer": PRODUCER, "sequence": 1 << 48},
+        {"flag": 1 << 31},
+    ],
+)
+def test_fields_that_do_not_fit_are_illegal(store: MessageStore, how: dict[str, object]) -> None:
+    assert put(store, [b"x"], **how).status is PutMessageStatus.MESSAGE_ILLEGAL  # type: ignore[arg-type]
+
+
+def test_a_batch_carries_no_transaction_messages(store: MessageStore) -> None:
+    result = put(store, [b"a", b"b"], sysflag=TRANSACTION_PREPARED)
+    assert result.status is PutMessageStatus.MESSAGE_ILLEGAL
+
+
+def test_prepared_messages_have_queue_offset_zero_and_no_entry(store: MessageStore) -> None:
+    put_ok(store, [b"a"])
+    prepared = put_ok(store, [b"half"], sysflag=TRANSACTION_PREPARED)
+    committed = put_ok(store, [b"b"], sysflag=TRANSACTION_COMMIT)
+    assert store.get_message(prepared.physical_offset).queue_offset == 0
+    assert committed.queue_offset == 1
+    assert read_all(store) == [b"a", b"b"]
+
+
+def test_no_room_for_the_next_segment_is_create_mapedfile_failed(tmp_path: Path) -> None:
+    disk = FaultDisk(tmp_path, number=errno.ENOSPC)
+    store = open_store(tmp_path, disk=disk)
+    put_ok(store, [b"x" * 4000] * 3)
+    disk.fail_at = disk.calls + 1
+    result = put(store, [b"x" * 4000])
+    assert result.status is PutMessageStatus.CREATE_MAPEDFILE_FAILED
+    assert put_ok(store, [b"again"]).queue_offset == 3
+    crash(store)
+
+
+def test_store_times_never_step_back(store: MessageStore) -> None:
+    put_ok(store, [b"a"], now=NOW + 5000)
+    assert put_ok(store, [b"b"], now=NOW).store_time == NOW + 5000
+
+
+def test_an_exception_inside_an_append_leaves_the_next_put_possible(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_ok(store, [b"a"])
+    monkeypatch.setattr(store.log, "_append", lambda *a: (_ for _ in ()).throw(ValueError("bug")))
+    with pytest.raises(ValueError, match="bug"):
+        put(store, [b"b"])
+    monkeypatch.undo()
+    assert put_ok(store, [b"c"]).queue_offset == 1
+    assert read_all(store) == [b"a", b"c"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5000), st.integers(1, 4))))
+def test_queue_offsets_are_dense_whatever_fails_between(
+    tmp_path_factory: pytest.TempPathFactory, puts: list[tuple[int, int, int]]
+) -> None:
+    store = open_store(tmp_path_factory.mktemp("dense"))
+    expected: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
+    for number, (queue, size, count) in enumerate(puts):
+        body = b"%d:" % number + b"x" * size
+        result = put(store, [body] * count, "T", queue)
+        if result.status is PutMessageStatus.PUT_OK:
+            assert result.queue_offset == len(expected[queue])
+            expected[queue] += [body] * count
+        else:
+            assert len(body) > store.options.max_message_size
+    for queue, bodies in expected.items():
+        assert read_all(store, "T", queue) == bodies
+    crash(store)
+
+
+# -- confirm -----------------------------------------------------------------------------------
+
+
+def test_under_sync_flush_nothing_is_read_before_it_is_on_disk(tmp_path: Path) -> None:
+    store = open_store(tmp_path, options(flush_disk_type=FlushDiskType.SYNC_FLUSH))
+    result = put_ok(store, [b"x"])
+    assert read_all(store) == []
+    with pytest.raises(OffsetOutOfRange):
+        store.get_message(result.physical_offset)
+    job = store.log.queue.flush_job(0)
+    assert job is not None
+    job.run()
+    store.commit_log_flushed(job)
+    drain(store)
+    assert read_all(store) == [b"x"]
+    assert store.checkpoint.physic_msg_timestamp == NOW
+    crash(store)
+
+
+# -- idempotence -------------------------------------------------------------------------------
+
+
+def test_a_repeated_batch_is_answered_with_its_first_result(store: MessageStore) -> None:
+    first = put_ok(store, [b"a", b"b"], producer=PRODUCER, sequence=5)
+    end = store.log.max_offset
+    again = put_ok(store, [b"a", b"b"], producer=PRODUCER, sequence=5)
+    assert again.count == 0
+    assert again.duplicates == (Run(5, 7, "T", 0, first.queue_offset),)
+    assert again.end_offset == end
+    assert store.log.max_offset == end
+    other = put_ok(store, [b"a", b"b"], producer=b"other12345", sequence=5)
+    assert other.count == 2
+
+
+def test_a_batch_whose_start_is_stored_is_stored_from_there_on(store: MessageStore) -> None:
+    put_ok(store, [b"a", b"b"], producer=PRODUCER, sequence=0)
+    rest = put_ok(store, [b"a", b"b", b"c"], producer=PRODUCER, sequence=0)
+    assert (rest.count, rest.queue_offset) == (1, 2)
+    assert rest.duplicates == (Run(0, 2, "T", 0, 0),)
+    assert read_all(store) == [b"a", b"b", b"c"]
+    assert store.get_message(rest.physical_offset).properties["UNIQ_KEY"].endswith("02")
+
+
+def test_a_batch_whose_end_alone_is_stored_is_refused(store: MessageStore) -> None:
+    put_ok(store, [b"c"], producer=PRODUCER, sequence=2)
+    result = put(store, [b"a", b"b", b"c"], producer=PRODUCER, sequence=0)
+    assert result.status is PutMessageStatus.MESSAGE_ILLEGAL
+    assert read_all(store) == [b"c"]
+
+
+def test_a_sequence_older_than_the_window_is_not_guessed(tmp_path: Path) -> None:
+    store = open_store(tmp_path, options(producer_window=4))
+    for n in range(10):  # alternating queues: every put is a run of its own
+        put_ok(store, [b"x"], "T", n % 2, producer=PRODUCER, sequence=n)
+    with pytest.raises(SequenceTooOld):
+        put(store, [b"x"], producer=PRODUCER, sequence=1)
+    assert put_ok(store, [b"x"], "T", 1, producer=PRODUCER, sequence=9).count == 0
+    crash(store)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_table_is_rebuilt_from_the_log(tmp_path: Path, clean: bool) -> None:
+    store = open_store(tmp_path)
+    for n in range(20):
+        put_ok(store, [b"%d" % n] * 3, "T", n % 3, producer=PRODUCER, sequence=3 * n)
+    store.shutdown() if clean else crash(store)
+    store = open_store(tmp_path)
+    for n in range(20):
+        again = put_ok(store, [b"%d" % n] * 3, "T", n % 3, producer=PRODUCER, sequence=3 * n)
+        assert again.count == 0
+        assert again.duplicates[0].queue_offset == 3 * (n // 3)
+    assert put_ok(store, [b"new"], producer=PRODUCER, sequence=60).count == 1
+    crash(store)
+
+
+def test_runs_that_continue_each_other_are_one(tmp_path: Path) -> None:
+    table = IdempotenceTable(2)
+    for n in range(1000):
+        table.add(PRODUCER, Run(n, n + 1, "T", 0, 100 + n))
+    assert table.stored_prefix(PRODUCER, 3, 5) == [Run(3, 8, "T", 0, 103)]
+    assert table.stored_prefix(PRODUCER, 998, 5) == [Run(998, 1000, "T", 0, 1098)]
+
+
+# -- reading -----------------------------------------------------------------------------------
+
+
+def test_read_statuses(store: MessageStore) -> None:
+    assert store.get("no", 0, 0).status is GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
+    put_ok(store, [b"a", b"b"])
+    assert store.get("T", 0, 0).status is GetMessageStatus.FOUND
+    assert store.get("T", 0, 2).status is GetMessageStatus.OFFSET_OVERFLOW_ONE
+    badly = store.get("T", 0, 3)
+    assert (badly.status, badly.next_offset) == (GetMessageStatus.OFFSET_OVERFLOW_BADLY, 2)
+    assert store.get("T", 0, -1).status is GetMessageStatus.OFFSET_TOO_SMALL
+    missing = store.get("T", 0, 0, tags_codes=np.array([99], np.int64))
+    assert (missing.status, missing.next_offset) == (GetMessageStatus.NO_MATCHED_MESSAGE, 2)
+
+
+def test_a_read_keeps_to_its_limits_but_gives_at_least_one(store: MessageStore) -> None:
+    put_ok(store, [b"x" * 100] * 20)
+    assert store.get("T", 0, 0, messages_max=3).count == 3
+    assert store.get("T", 0, 0, bytes_max=350).count == 3
+    assert store.get("T", 0, 0, bytes_max=1).count == 1
+    assert store.get("T", 0, 19, 10**9, 10**9).count == 1
+
+
+def test_reads_cross_segments_and_queue_files(store: MessageStore) -> None:
+    bodies = [b"%d" % n * 100 for n in range(400)]
+    for body in bodies:
+        put_ok(store, [body])
+    assert len(store.log.queue.files) > 3
+    assert len(store.queues.table["T", 0].files.files) > 3
+    assert store.get("T", 0, 0, 1000, 1 << 20).count == 400
+    assert read_all(store) == bodies
+
+
+def test_reading_by_tag_gives_exactly_the_matching_ones(store: MessageStore) -> None:
+    for n in range(100):
+        put_ok(store, [b"%d" % n], properties=[b"TAGS\x01T%d" % (n % 7)])
+    wanted = np.array([2652, 2652 + 3], np.int64)  # T0 and T3
+    found, offset = [], 0
+    while offset < 100:
+        result = store.get("T", 0, offset, 5, 1 << 20, wanted)
+        found += result.table[0].tolist()
+        offset = result.next_offset
+    assert found == [n for n in range(100) if n % 7 in (0, 3)]
+
+
+def test_a_record_damaged_at_rest_is_reported_and_passed_over(store: MessageStore) -> None:
+    results = [put_ok(store, [b"%d" % n * 50]) for n in range(5)]
+    store.log.queue.files[0].memory[results[2].physical_offset + 95] ^= 1
+    first = store.get("T", 0, 0)
+    assert first.table[0].tolist() == [0, 1, 3, 4]
+    assert (first.lost, first.next_offset) == (1, 5)
+    with pytest.raises(CorruptRecord):
+        store.get_message(results[2].physical_offset)
+    only = store.get("T", 0, 2, messages_max=1)
+    assert only.table[0].tolist() == [3]
+
+
+def test_an_id_is_checked_and_its_offset_never_trusted(store: MessageStore) -> None:
+    put_ok(store, [b"a" * 50])
+    second = put_ok(store, [b"b"])
+    record = store.get_message(second.physical_offset)
+    assert store.find_by_id(record.message_id).body == b"b"
+    inside = record.message_id[:-16] + f"{second.physical_offset - 9:016X}"
+    with pytest.raises(CorruptRecord):
+        store.find_by_id(inside)
+    with pytest.raises(OffsetOutOfRange):
+        store.find_by_id(record.message_id[:-16] + f"{1 << 62:016X}")
+    with pytest.raises(OffsetOutOfRange):
+        store.find_by_id(record.message_id[:-16] + "F" * 16)
+    with pytest.raises(BadMessage):
+        store.find_by_id("nonsense")
+
+
+def test_columns_need_offsets_of_whole_numbers(store: MessageStore) -> None:
+    for offsets in (b"", b"\0" * 4, b"\0" * 7):
+        with pytest.raises(BadMessage):
+            Columns.from_wire(b"", offsets, b"", b"")
+    with pytest.raises(BadMessage):
+        Columns.from_wire(b"", bytes(8), b"", bytes(12))
+
+
+def test_dispatch_stops_at_a_full_disk_and_goes_on_later(tmp_path: Path) -> None:
+    disk = FaultDisk(tmp_path, number=errno.ENOSPC)
+    store = open_store(tmp_path, disk=disk)
+    batch = PutBatch("T", 0, Columns.of([b"x"]), NOW)
+    assert store.put(batch, NOW).status is PutMessageStatus.PUT_OK
+    disk.fail_at = disk.calls + 1
+    assert store.dispatch() is False
+    assert store.flags.has(RunningFlags.DISK_FULL)
+    assert queue_entries(store) == []
+    drain(store)
+    assert len(queue_entries(store)) == 1
+    crash(store)
