@@ -1,0 +1,81 @@
+"""The flush schedule, and what a flush makes durable."""
+
+from pathlib import Path
+
+import pytest
+
+from store.delay import parse_delay_levels
+from store.flush import FlushSchedule, Interval
+from store.options import StoreOptions
+from tests.support import NOW, crash, drain, open_store, put_ok
+
+
+def test_work_is_due_every_interval_and_thorough_once_in_a_while() -> None:
+    interval = Interval(500, 10_000, 4)
+    due = {time: interval.due(time) for time in range(1000, 22_000, 100)}
+    times = [time for time, pages in due.items() if pages is not None]
+    assert times == list(range(1000, 22_000, 500))
+    assert [time for time in times if due[time] == 0] == [1000, 11_000, 21_000]
+    assert due[1500] == 4
+
+
+def test_the_schedule_has_rocketmqs_numbers() -> None:
+    schedule = FlushSchedule.of(StoreOptions())
+    assert (schedule.commit_log.interval_ms, schedule.commit_log.thorough_ms) == (500, 10_000)
+    assert (schedule.queues.interval_ms, schedule.queues.thorough_ms) == (1000, 60_000)
+    assert (schedule.commit_log.least_pages, schedule.queues.least_pages) == (4, 2)
+    assert schedule.pool.interval_ms == 200
+
+
+def test_a_job_covers_what_was_appended_before_it_and_nothing_after(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    first = put_ok(store, [b"a"])
+    job = store.log.queue.flush_job(0)
+    put_ok(store, [b"b"])
+    assert job is not None
+    job.run()
+    store.commit_log_flushed(job)
+    assert store.flushed_offset == first.end_offset < store.log.max_offset
+    crash(store)
+
+
+def test_a_flush_spans_segments(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    for _ in range(20):
+        put_ok(store, [b"x" * 3000])
+    job = store.log.queue.flush_job(0)
+    assert job is not None
+    assert len(job.files) == len(store.log.queue.files)
+    assert job.directories == ["commitlog"]
+    job.run()
+    store.commit_log_flushed(job)
+    assert store.flushed_offset == store.log.max_offset
+    assert store.log.queue.flush_job(0) is None
+    crash(store)
+
+
+def test_the_checkpoint_never_runs_ahead_of_what_was_synced(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put_ok(store, [b"a"], now=NOW)
+    log_job, queue_job = store.log.queue.flush_job(0), store.queues_flush_job(0)
+    put_ok(store, [b"b"], now=NOW + 50_000)
+    drain(store)
+    assert log_job is not None
+    assert queue_job is not None
+    log_job.run()
+    queue_job.run()
+    store.commit_log_flushed(log_job)
+    store.queues_flushed(queue_job, thorough=True)
+    assert store.checkpoint.physic_msg_timestamp == NOW
+    assert store.checkpoint.logics_msg_timestamp == NOW
+    crash(store)
+
+
+def test_delay_levels_are_parsed_and_wrong_ones_named() -> None:
+    levels = parse_delay_levels(StoreOptions().message_delay_level)
+    assert len(levels) == 18
+    assert (levels[0], levels[4], levels[17]) == (1000, 60_000, 7_200_000)
+    assert parse_delay_levels("2d")[0] == 172_800_000
+    for text in ("1x", "s", "1.5s", "-1s"):
+        with pytest.raises(ValueError, match="delay level"):
+            parse_delay_levels(text)

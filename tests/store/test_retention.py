@@ -1,0 +1,176 @@
+"""Retention: hours, ratios, batches, what must never be removed."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from store.messagestore import MessageStore
+from store.osdisk import OsDisk
+from store.status import PutMessageStatus, RunningFlags
+from tests.support import NOW, SMALL, crash, open_store, options, put, put_ok, read_all
+
+HOUR = 3_600_000
+
+
+class FullDisk(OsDisk):
+    """A disk that says how full it is."""
+
+    ratio = 0.1
+
+    def used_ratio(self) -> float:
+        return self.ratio
+
+
+def filled(path: Path, ratio: float = 0.1, messages: int = 300, **how: object) -> MessageStore:
+    """A store of many segments, all written at NOW, all flushed."""
+    disk = FullDisk(path)
+    disk.ratio = ratio
+    store = open_store(path, options(**how), disk)
+    for n in range(messages):
+        put_ok(store, [b"%d" % n * 100], properties=[b"KEYS\x01k%d" % n])
+    job = store.log.queue.flush_job(0)
+    assert job is not None
+    job.run()
+    store.commit_log_flushed(job)
+    for mapped in store.log.queue.files:
+        os.utime(path / mapped.file.path, (NOW / 1000, NOW / 1000))
+    return store
+
+
+def clean(store: MessageStore, hours_later: float, hour: int = 12) -> int:
+    """One round so many hours after NOW."""
+    found = store.retention.round(
+        NOW + int(hours_later * HOUR), hour, store.dispatcher.reput_from
+    )
+    return found.segments
+
+
+def test_expired_segments_go_at_the_hour_and_only_then(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    segments = len(store.log.queue.files)
+    assert segments > 4
+    assert clean(store, 100, hour=5) == 0
+    assert clean(store, 71.9, hour=4) == 0
+    assert clean(store, 72, hour=4) == segments - 1
+    assert len(store.log.queue.files) == 1
+    assert clean(store, 1000, hour=4) == 0  # never the last one
+    crash(store)
+
+
+def test_several_hours_may_be_named(tmp_path: Path) -> None:
+    store = filled(tmp_path, delete_when="02;04; 13")
+    assert clean(store, 73, hour=3) == 0
+    assert clean(store, 73, hour=13) > 0
+    crash(store)
+
+
+def test_over_75_percent_expired_segments_go_at_any_hour(tmp_path: Path) -> None:
+    store = filled(tmp_path, ratio=0.76)
+    assert clean(store, 10) == 0
+    assert clean(store, 73) > 0
+    assert not store.flags.has(RunningFlags.DISK_FULL)
+    crash(store)
+
+
+def test_over_85_percent_unexpired_segments_go_too_where_allowed(tmp_path: Path) -> None:
+    store = filled(tmp_path / "a", ratio=0.86)
+    assert clean(store, 1) > 0
+    crash(store)
+    store = filled(tmp_path / "b", ratio=0.86, clean_file_forcibly_enable=False)
+    assert clean(store, 1) == 0
+    crash(store)
+
+
+def test_over_90_percent_puts_are_refused_until_it_falls(tmp_path: Path) -> None:
+    store = filled(tmp_path, ratio=0.91, clean_file_forcibly_enable=False)
+    clean(store, 1)
+    assert store.flags.names() == ["DISK_FULL"]
+    assert put(store, [b"x"]).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    assert read_all(store)
+    assert isinstance(store.disk, FullDisk)
+    store.disk.ratio = 0.89
+    clean(store, 1)
+    put_ok(store, [b"x"])
+    crash(store)
+
+
+def test_at_most_ten_segments_go_in_a_round_oldest_first(tmp_path: Path) -> None:
+    store = filled(tmp_path, messages=1000)
+    before = [mapped.start for mapped in store.log.queue.files]
+    assert len(before) > 15
+    assert clean(store, 73, hour=4) == 10
+    assert [mapped.start for mapped in store.log.queue.files] == before[10:]
+    crash(store)
+
+
+def test_the_first_unexpired_segment_ends_the_round(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    third = store.log.queue.files[2]
+    later = NOW / 1000 + 3600
+    os.utime(tmp_path / third.file.path, (later, later))
+    assert clean(store, 72, hour=4) == 2
+    crash(store)
+
+
+def test_by_hand_it_happens_at_any_hour_for_twenty_rounds(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    store.retention.trigger()
+    assert store.retention.manual_rounds == 20
+    assert clean(store, 73) > 0
+    crash(store)
+
+
+@pytest.mark.parametrize("behind", ["dispatch", "flush"])
+def test_what_queues_or_disk_do_not_have_yet_stays(tmp_path: Path, behind: str) -> None:
+    store = filled(tmp_path)
+    dispatched = store.dispatcher.reput_from
+    if behind == "flush":
+        store.log.queue.flushed_where = 100
+    else:
+        dispatched = 100
+    found = store.retention.round(NOW + 100 * HOUR, 4, dispatched)
+    assert found.segments == 0
+    crash(store)
+
+
+def test_queues_and_index_follow_and_their_minimum_moves(tmp_path: Path) -> None:
+    store = filled(tmp_path, max_index_num=50)
+    index_files = len(store.index.files)
+    clean(store, 73, hour=4)
+    low, high = store.queue_range("T", 0)
+    assert 0 < low < high == 300
+    assert len(read_all(store)) == high - low
+    assert store.get("T", 0, low).table[1].tolist()[0] >= store.log.min_offset
+    assert len(store.index.files) < index_files
+    assert store.find_by_key("T", "k0") == []
+    assert len(store.find_by_key("T", "k299")) == 1
+    store.shutdown()
+    again = open_store(tmp_path, options(max_index_num=50))
+    assert again.queue_range("T", 0) == (low, high)
+    assert put_ok(again, [b"next"]).queue_offset == high
+    crash(again)
+
+
+def test_a_queue_all_of_whose_messages_are_gone_keeps_its_offsets(tmp_path: Path) -> None:
+    store = filled(tmp_path, messages=20)
+    for _ in range(300):
+        put_ok(store, [b"x" * 300], "U")
+    job = store.log.queue.flush_job(0)
+    assert job is not None
+    job.run()
+    store.commit_log_flushed(job)
+    for mapped in store.log.queue.files:
+        os.utime(tmp_path / mapped.file.path, (NOW / 1000, NOW / 1000))
+    clean(store, 73, hour=4)
+    assert store.queue_range("T", 0) == (20, 20)
+    store.shutdown()
+    again = open_store(tmp_path, SMALL)
+    assert again.queue_range("T", 0) == (20, 20)
+    assert put_ok(again, [b"x"]).queue_offset == 20
+    assert read_all(again) == [b"x"]
+    crash(again)
+    again = open_store(tmp_path, SMALL)
+    assert read_all(again) == [b"x"]
+    assert again.queue_range("T", 0) == (20, 21)
+    crash(again)
