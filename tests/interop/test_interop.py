@@ -1,0 +1,129 @@
+"""The real RocketMQ 4.9.8 store opens directories that duolog wrote, and sees the same."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store import dump
+from store.osdisk import OsDisk
+from tests.interop.writer import OPTIONS
+from tests.support import crash, open_noisily, put_ok, read_all
+
+pytestmark = pytest.mark.interop
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+KEYS = ["k0", "k77", "k1500", "p3", "p49", "nothing"]
+
+
+@pytest.fixture(scope="session")
+def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with RocketMQ's jars and the compiled driver."""
+    missing = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
+    if missing:
+        reason = f"needs {', '.join(missing)}: apt-get install openjdk-17-jdk-headless maven"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    path = tmp_path_factory.mktemp("rocketmq")
+    fetch = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={path}"]
+    done = subprocess.run(fetch, cwd=HERE, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = f"Maven could not fetch RocketMQ: {done.stdout[-300:]}"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    compile_driver = ["javac", "-cp", f"{path}/*", "-d", str(path), str(HERE / "StoreDriver.java")]
+    subprocess.run(compile_driver, check=True, capture_output=True)
+    return path
+
+
+def ask(rocketmq: Path, directory: Path) -> dict[str, Any]:
+    """What the real store says of (a copy of) a directory."""
+    command = [
+        "java",
+        "--add-opens=java.base/java.nio=ALL-UNNAMED",
+        "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+        "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+        f"-Duser.home={directory.parent}",
+        "-cp",
+        f"{rocketmq}:{rocketmq}/*",
+        "StoreDriver",
+        str(directory),
+        str(OPTIONS.mapped_file_size_commit_log),
+        str(OPTIONS.mapped_file_size_consume_queue),
+        str(OPTIONS.max_hash_slot_num),
+        str(OPTIONS.max_index_num),
+        *(f"flights#{key}" for key in KEYS),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    answer = next(line for line in done.stdout.splitlines() if line.startswith("{"))
+    return json.loads(answer)  # type: ignore[no-any-return]
+
+
+def ours(directory: Path) -> dict[str, Any]:
+    """What duolog says of it."""
+    queries = [("flights", key) for key in KEYS]
+    return dump.dump(OsDisk(directory, read_only=True), OPTIONS, queries)
+
+
+def writer(path: Path, messages: int) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "tests.interop.writer", str(path), str(messages)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def same(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    assert theirs["min_phy"] == ours["min_phy"]
+    assert theirs["max_phy"] == ours["max_phy"]
+    filled = {name: queue for name, queue in theirs["queues"].items() if queue["max"]}
+    assert filled == {name: queue for name, queue in ours["queues"].items() if queue["max"]}
+    assert theirs["queries"] == ours["queries"]
+    assert [len(query["phy"]) for query in ours["queries"]][-1] == 0
+    assert all(query["phy"] for query in ours["queries"][:2])
+
+
+def test_rocketmq_sees_the_same_after_a_clean_stop(rocketmq: Path, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    process = writer(path, 6000)
+    process.communicate(timeout=120)
+    assert process.returncode == 0
+    expected = ours(path)
+    assert len(expected["queues"]["flights/0"]["entries"]) > 1000
+    same(expected, ask(rocketmq, path))
+
+
+def test_rocketmq_sees_the_same_after_sigkill(rocketmq: Path, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    process = writer(path, 0)
+    assert process.stdout is not None
+    written = 0
+    while written < 5000:
+        written = int(process.stdout.readline())
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert (path / "abort").exists()
+    expected = ours(path)
+    same(expected, ask(rocketmq, path))
+
+
+def test_duolog_goes_on_where_rocketmq_has_been(rocketmq: Path, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    writer(path, 3000).communicate(timeout=120)
+    theirs = ask(rocketmq, path)
+    opened = open_noisily(path, OPTIONS)
+    assert opened.problems == []
+    assert opened.store.log.max_offset == theirs["max_phy"]
+    before = len(read_all(opened.store, "flights", 0))
+    put_ok(opened.store, [b"after rocketmq"], "flights", 0)
+    assert len(read_all(opened.store, "flights", 0)) == before + 1
+    opened.store.shutdown()
+    same(ours(path), ask(rocketmq, path))
+    crash(open_noisily(path, OPTIONS).store)
