@@ -16,6 +16,7 @@ from node.wirecodec import PUT_STATUS, batch_to_wire, peer_host, record_to_wire
 from store.errors import StoreError
 from store.kernels.jit import EMPTY_I64, I64
 from store.kernels.text import java_hash
+from store.metadata import SYSTEM_TOPIC
 from store.reader import GetMessageStatus, GetResult
 from store.status import PutMessageStatus
 
@@ -170,13 +171,16 @@ class MessagesService(stubs.MessagesServicer):
         """Messages by id, unique key, or key and time."""
         store = self._broker.store
         if request.message_id:
-            return wire.FindReply(messages=[record_to_wire(store.find_by_id(request.message_id))])
+            record = store.find_by_id(request.message_id)
+            if record.topic == SYSTEM_TOPIC:
+                raise sdk.NoSuchMessage(f"{request.message_id} is no message of a user")
+            return wire.FindReply(messages=[record_to_wire(record)])
         self._broker.readable_topic(request.topic)
         if request.unique_key:
-            record = store.find_by_unique_key(request.topic, request.unique_key)
-            if record is None:
+            found = store.find_by_unique_key(request.topic, request.unique_key)
+            if found is None:
                 raise sdk.NoSuchMessage(f"no message has the unique key {request.unique_key!r}")
-            return wire.FindReply(messages=[record_to_wire(record)])
+            return wire.FindReply(messages=[record_to_wire(found)])
         if not request.key:
             raise sdk.BadRequest("give a key, a unique key or a message id")
         records = store.find_by_key(

@@ -266,17 +266,29 @@ class Consumer:
         await self._reopen()
 
     async def _reopen(self) -> None:
-        """After a broken stream: subscribe again where reading stood."""
+        """After a broken stream: subscribe again where reading stood, until it works or time is up.
+
+        Raises what the last try raised.
+        """
         self._ready.clear()
-        self._call = None
         self._returned = 0
-        owned = dict(self._owned)
-        self._owned.clear()
-        await self._connection.rotate()
-        await asyncio.sleep(0.1)
-        starts = {queue: self._reading_from(queue) for queue in owned}
-        if starts:
-            await self._subscribe(starts)
+        starts = {queue: self._reading_from(queue) for queue in self._owned}
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + max(self._timeout, self._session)
+        pause = 0.1
+        while True:
+            self._call = None
+            await self._connection.rotate()
+            await asyncio.sleep(pause)
+            try:
+                await self._open()
+                if starts:
+                    await self._subscribe(starts)
+                return
+            except Retryable:
+                if loop.time() + pause >= deadline:
+                    raise
+            pause = min(pause * 2, 1.0)
 
     def _reading_from(self, queue: Queue) -> int:
         if self._handed is not None and self._handed[0] == queue:

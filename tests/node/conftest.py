@@ -1,0 +1,61 @@
+"""A node inside the test's process, and a client for it."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import duolog
+from node.config import Config
+from node.server import Node
+
+SMALL_STORE = {
+    "mapped_file_size_commit_log": 1 << 20,
+    "mapped_file_size_consume_queue": 20 * 1000,
+    "max_hash_slot_num": 1000,
+    "max_index_num": 20_000,
+    "max_message_size": 64 << 10,
+}
+
+StartNode = Callable[..., Awaitable[Node]]
+
+
+@pytest.fixture
+async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
+    """Start nodes; those still running are stopped at the end."""
+    running: list[Node] = []
+
+    async def start(
+        data: Path | None = None, listen: str = "127.0.0.1:0", limits: Any = None, **store: Any
+    ) -> Node:
+        config = Config.model_validate(
+            {
+                "node": {"data": data or tmp_path / "data", "listen": listen, "name": "test"},
+                "limits": limits or {},
+                "store": {**SMALL_STORE, **store},
+            }
+        )
+        node = Node(config)
+        await node.start()
+        running.append(node)
+        return node
+
+    yield start
+    for node in running:
+        if node.broker is not None and not node.broker.store._closed:
+            await node.stop()
+
+
+@pytest.fixture
+async def node(start_node: StartNode) -> Node:
+    """A node with small files."""
+    return await start_node()
+
+
+@pytest.fixture
+async def client(node: Node) -> AsyncIterator[duolog.Client]:
+    """A client of it, and a topic `T` with 4 queues."""
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as made:
+        await made.admin.create_topic("T", 4)
+        yield made

@@ -1,0 +1,217 @@
+"""Administration, metadata through the log, health and reflection, the synchronous face."""
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+import duolog
+import duolog.sync
+from node.server import ListenError, Node
+from tests.node.conftest import StartNode
+
+
+async def test_topics_are_created_listed_altered_and_deleted(client: duolog.Client) -> None:
+    admin = client.admin
+    created = await admin.create_topic("new", 3)
+    assert (created.queues, created.perm) == (3, 6)
+    assert [topic.topic for topic in await admin.topics()] == ["T", "new"]
+    assert (await admin.alter_topic("new", queues=5)).queues == 5
+    with pytest.raises(duolog.BadRequest):
+        await admin.alter_topic("new", queues=2)
+    with pytest.raises(duolog.TopicExists):
+        await admin.create_topic("new")
+    await admin.delete_topic("new")
+    with pytest.raises(duolog.UnknownTopic):
+        await admin.delete_topic("new")
+    assert [topic.topic for topic in await admin.topics(system=True)][-1].startswith("DUOLOG_SYS")
+
+
+@pytest.mark.parametrize("name", ["", "x" * 128, "a/b", "../x", "a\0", "DUOLOG_SYS_METADATA"])
+async def test_names_that_are_no_topics(client: duolog.Client, name: str) -> None:
+    with pytest.raises(duolog.BadRequest):
+        await client.admin.create_topic(name)
+
+
+async def test_permissions_are_kept(client: duolog.Client) -> None:
+    await client.admin.create_topic("readonly", 1, perm=4)
+    await client.admin.create_topic("writeonly", 1, perm=2)
+    async with client.producer(timeout=3) as producer:
+        with pytest.raises(duolog.NoPermission):
+            await producer.send("readonly", b"x")
+        await producer.send("writeonly", b"x")
+    with pytest.raises(duolog.NoPermission):
+        await client.pull("writeonly", 0, 0)
+
+
+async def test_a_deleted_topics_messages_never_come_back(start_node: StartNode) -> None:
+    node = await start_node()
+    listen, data = f"127.0.0.1:{node.port}", node.config.node.data
+    async with duolog.Client(listen, timeout=10) as client:
+        await client.admin.create_topic("T", 1)
+        async with client.producer() as producer:
+            await producer.send_batch("T", [b"old"] * 10)
+            async with client.consumer("G", "T") as consumer:
+                await consumer.get(5)
+            await client.admin.delete_topic("T")
+            await client.admin.create_topic("T", 1)
+            receipt = await producer.send("T", b"new")
+        assert receipt.queue_offset == 10
+        assert (await client.pull("T", 0, 10)).body_list() == [b"new"]
+        (topic,) = await client.admin.topics(["T"])
+        assert topic.stats[0].min_offset == 10
+    await node.stop()
+    (Path(data) / "abort").write_bytes(b"")  # an abnormal recovery rebuilds the queues
+    await start_node(data=data, listen=listen)
+    async with duolog.Client(listen, timeout=10) as client:
+        (topic,) = await client.admin.topics(["T"])
+        assert (topic.stats[0].min_offset, topic.stats[0].max_offset) == (10, 11)
+        assert (await client.pull("T", 0, 10)).body_list() == [b"new"]
+
+
+@pytest.mark.parametrize("lose_snapshots", [False, True])
+async def test_metadata_survives_a_restart_with_and_without_its_snapshots(
+    start_node: StartNode, lose_snapshots: bool
+) -> None:
+    node = await start_node()
+    listen, data = f"127.0.0.1:{node.port}", node.config.node.data
+    async with duolog.Client(listen, timeout=10) as client:
+        await client.admin.create_topic("T", 7)
+        async with client.producer() as producer:
+            await producer.send_batch("T", [b"x"] * 50, queue_id=3)
+        async with client.consumer("G", "T") as consumer:
+            for _ in range(20):
+                await consumer.get(5)
+    await node.stop()
+    if lose_snapshots:
+        for path in (Path(data) / "config").iterdir():
+            path.unlink()
+    await start_node(data=data, listen=listen)
+    async with duolog.Client(listen, timeout=10) as client:
+        (topic,) = await client.admin.topics(["T"])
+        assert topic.queues == 7
+        group = await client.admin.group("G")
+        assert {queue.queue_id: queue.committed for queue in group.queues}[3] == 20
+
+
+async def test_auto_create_makes_a_topic_on_first_use(start_node: StartNode) -> None:
+    node = await start_node(limits={"auto_create_topic": True, "default_topic_queues": 2})
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=5) as client:
+        async with client.producer() as producer:
+            receipt = await producer.send("fresh", b"x", queue_id=1)
+        assert receipt.queue_offset == 0
+        (topic,) = await client.admin.topics(["fresh"])
+        assert topic.queues == 2
+
+
+async def test_topics_are_bounded(start_node: StartNode) -> None:
+    node = await start_node(limits={"topics_max": 2})
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=5) as client:
+        await client.admin.create_topic("a")
+        await client.admin.create_topic("b")
+        with pytest.raises(duolog.Busy):
+            await client.admin.create_topic("c")
+
+
+async def test_deleting_and_sending_at_the_same_time_keeps_the_node_well(
+    client: duolog.Client,
+) -> None:
+    async def churn() -> None:
+        for _ in range(15):
+            await client.admin.create_topic("churn", 2)
+            await asyncio.sleep(0.01)
+            await client.admin.delete_topic("churn")
+
+    async def send(producer: duolog.Producer, stop: asyncio.Event) -> int:
+        sent = 0
+        while not stop.is_set():
+            try:
+                await producer.send("churn", b"x", queue_id=0, timeout=1)
+                sent += 1
+            except duolog.DuologError:
+                await asyncio.sleep(0.001)
+        return sent
+
+    stop = asyncio.Event()
+    async with client.producer() as producer:
+        sending = [asyncio.ensure_future(send(producer, stop)) for _ in range(4)]
+        await churn()
+        stop.set()
+        assert sum(await asyncio.gather(*sending)) > 0
+        assert (await producer.send("T", b"x")).status == "PUT_OK"
+
+
+# -- status, health, reflection ----------------------------------------------------------------
+
+
+async def test_status_says_what_the_node_is(client: duolog.Client, node: Node) -> None:
+    status = await client.admin.node_status()
+    assert (status.name, status.role) == ("test", "ASYNC_MASTER")
+    assert status.max_offset == status.confirm_offset > 0
+    cluster = await client.admin.cluster_status()
+    assert [found.name for found in cluster.nodes] == ["test"]
+
+
+async def test_health_and_reflection_answer(node: Node) -> None:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        for service in ("", "duolog.v1.Messages"):
+            reply = await stub.Check(health_pb2.HealthCheckRequest(service=service))
+            assert reply.status == health_pb2.HealthCheckResponse.SERVING
+        reflected = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(
+            iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+        )
+        answer = await reflected.read()
+        names = {service.name for service in answer.list_services_response.service}
+        assert {"duolog.v1.Messages", "duolog.v1.Groups", "duolog.v1.Admin"} <= names
+
+
+async def test_a_port_in_use_is_an_error(node: Node, start_node: StartNode, tmp_path: Path) -> None:
+    with pytest.raises(ListenError):
+        await start_node(data=tmp_path / "other", listen=f"127.0.0.1:{node.port}")
+
+
+async def test_no_answer_is_a_typed_error_within_the_deadline() -> None:
+    async with duolog.Client("127.0.0.1:1", timeout=0.5) as client:
+        with pytest.raises(duolog.Retryable):
+            await client.admin.topics()
+        async with client.producer() as producer:
+            with pytest.raises((duolog.Retryable, duolog.ResultUnknown)):
+                await producer.send("T", b"x", queue_id=0)
+
+
+@pytest.mark.parametrize("endpoints", ["", "localhost", "a:b", "a:0", "a:70000", [], ":1"])
+def test_endpoints_that_are_none(endpoints: str) -> None:
+    with pytest.raises(duolog.BadRequest):
+        duolog.Client(endpoints)
+
+
+async def test_a_dead_endpoint_in_the_list_is_passed_over(node: Node) -> None:
+    async with duolog.Client(f"127.0.0.1:1,127.0.0.1:{node.port}", timeout=10) as client:
+        await client.admin.create_topic("T", 1)
+        async with client.producer() as producer:
+            assert (await producer.send("T", b"x")).status == "PUT_OK"
+
+
+# -- the synchronous face ----------------------------------------------------------------------
+
+
+async def test_the_synchronous_face_does_the_same(node: Node) -> None:
+    def work() -> list[bytes]:
+        with duolog.sync.Client(f"127.0.0.1:{node.port}") as client:
+            client.admin.create_topic("S", 1)
+            with client.producer() as producer:
+                producer.send("S", b"one", tags="t")
+                producer.send_batch("S", [b"two", b"three"])
+            with client.consumer("G", "S") as consumer:
+                found = [message.body for _, message in zip(range(3), consumer, strict=False)]
+                assert consumer.assignment == [("S", 0)]
+            assert client.pull("S", 0, 1).body_list() == [b"two", b"three"]
+            with pytest.raises(duolog.UnknownTopic):
+                client.pull("nope", 0, 0)
+            return found
+
+    assert await asyncio.to_thread(work) == [b"one", b"two", b"three"]

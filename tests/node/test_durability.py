@@ -1,0 +1,249 @@
+"""Group commit, fencing, deadlines: what an acknowledgement means."""
+
+import asyncio
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import duolog
+from duolog.wire import duolog_pb2 as wire
+from node.groupcommit import GroupCommitService
+from node.server import Node
+from store.mappedfile import FlushJob
+from store.osdisk import OsFile
+from store.status import PutMessageStatus
+from tests.node.conftest import StartNode
+from tests.node.test_messages import append, append_request
+
+
+async def topic(node: Node, name: str = "T") -> duolog.Client:
+    client = duolog.Client(f"127.0.0.1:{node.port}", timeout=5)
+    await client.admin.create_topic(name, 1)
+    return client
+
+
+async def test_nothing_is_acknowledged_before_it_is_on_disk(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node(flush_disk_type="SYNC_FLUSH")
+    client = await topic(node)
+    assert node.broker is not None
+    store = node.broker.store
+    gate = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    run = FlushJob.run
+
+    def slow(self: FlushJob) -> None:
+        asyncio.run_coroutine_threadsafe(gate.wait(), loop).result()
+        run(self)
+
+    monkeypatch.setattr(FlushJob, "run", slow)
+    sending = asyncio.ensure_future(append(client, append_request([b"x"])))
+    await asyncio.sleep(0.2)
+    assert not sending.done()
+    assert (await client.pull("T", 0, 0)).count == 0  # nor is it read
+    gate.set()
+    assert (await sending).status == wire.PUT_OK
+    assert store.flushed_offset >= store.log.max_offset
+    assert (await client.pull("T", 0, 0, wait=5)).count == 1
+    await client.close()
+
+
+async def test_many_senders_share_one_sync(start_node: StartNode) -> None:
+    node = await start_node(flush_disk_type="SYNC_FLUSH")
+    client = await topic(node)
+    assert node.broker is not None
+    before = node.broker.group_commit.flushes
+    replies = await asyncio.gather(
+        *(append(client, append_request([b"x"], id=n)) for n in range(1, 301))
+    )
+    assert {reply.status for reply in replies} == {wire.PUT_OK}
+    assert node.broker.group_commit.flushes - before < 150
+    await client.close()
+
+
+async def test_wait_false_is_answered_at_once(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node(flush_disk_type="SYNC_FLUSH")
+    client = await topic(node)
+    gate = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def stuck(self: FlushJob) -> None:
+        asyncio.run_coroutine_threadsafe(gate.wait(), loop).result()
+
+    monkeypatch.setattr(FlushJob, "run", stuck)
+    reply = await append(client, append_request([b"x"], no_wait=True))
+    assert reply.status == wire.PUT_OK
+    gate.set()
+    monkeypatch.undo()
+    await client.close()
+
+
+async def test_a_disk_too_slow_is_flush_disk_timeout_and_the_message_is_stored(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node(flush_disk_type="SYNC_FLUSH", sync_flush_timeout=300)
+    client = await topic(node)
+    gate = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    run = FlushJob.run
+
+    def slow(self: FlushJob) -> None:
+        asyncio.run_coroutine_threadsafe(gate.wait(), loop).result()
+        run(self)
+
+    monkeypatch.setattr(FlushJob, "run", slow)
+    async with client.producer() as producer:
+        receipt = await producer.send("T", b"late")
+    assert receipt.status == "FLUSH_DISK_TIMEOUT"
+    gate.set()
+    batch = await client.pull("T", 0, 0, wait=5)
+    assert batch.body_list() == [b"late"]
+    await client.close()
+
+
+async def test_a_failed_sync_fences_the_node_and_nobody_is_told_ok(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node(flush_disk_type="SYNC_FLUSH")
+    client = await topic(node)
+    assert node.broker is not None
+
+    def fail(self: OsFile) -> None:
+        raise OSError(errno.EIO, "injected")
+
+    monkeypatch.setattr(OsFile, "sync", fail)
+    replies = await asyncio.gather(
+        *(append(client, append_request([b"x"], id=n)) for n in range(1, 20))
+    )
+    assert wire.PUT_OK not in {reply.status for reply in replies}
+    assert wire.UNKNOWN_ERROR in {reply.status for reply in replies}
+    await asyncio.wait_for(node.broker.failed.wait(), 5)
+    monkeypatch.undo()
+    # A sync that works again revives nothing: the lost pages look clean to the kernel.
+    reply = await append(client, append_request([b"later"], id=99))
+    assert reply.status == wire.SERVICE_NOT_AVAILABLE
+    status = await client.admin.node_status()
+    assert "sync failed" in status.fence_reason
+    with pytest.raises(duolog.NotMaster):
+        await client.admin.create_topic("after")
+    await client.close()
+    await node.stop()
+    assert (Path(node.config.node.data) / "abort").exists()
+
+
+async def test_a_failed_sync_of_queues_fences_too(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node(flush_interval_consume_queue=50)
+    client = await topic(node)
+
+    def fail(self: OsFile) -> None:
+        raise OSError(errno.EIO, "injected")
+
+    monkeypatch.setattr(OsFile, "sync", fail)
+    await append(client, append_request([b"x"]))
+    assert node.broker is not None
+    await asyncio.wait_for(node.broker.failed.wait(), 15)
+    monkeypatch.undo()
+    await client.close()
+
+
+async def test_a_background_task_that_dies_fences_the_node(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node()
+    assert node.broker is not None
+
+    def explode(*_: Any) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(node.broker.store, "queues_flush_job", explode)
+    await asyncio.wait_for(node.broker.failed.wait(), 10)
+    assert "a bug" in node.broker.store.fence_reason
+
+
+async def test_waiters_are_released_in_offset_order_and_failed_at_the_end(
+    node: Node,
+) -> None:
+    assert node.broker is not None
+    service = GroupCommitService(
+        node.broker.store, node.broker.threads, lambda: None, lambda error: None
+    )
+    low = service.wait(node.broker.store.flushed_offset)
+    assert low.result() is PutMessageStatus.PUT_OK
+    waiting = [service.wait(1 << 40), service.wait(1 << 41)]
+    service.fail_all()
+    assert [future.result() for future in waiting] == [PutMessageStatus.UNKNOWN_ERROR] * 2
+
+
+async def test_disk_full_refuses_writes_serves_reads_and_ends(
+    node: Node, client: duolog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert node.broker is not None
+    async with client.producer(timeout=0.5) as producer:
+        await producer.send("T", b"before", queue_id=0)
+        monkeypatch.setattr(node.broker.store.disk, "used_ratio", lambda: 0.95)
+        node.broker.store.retention.check_space()
+        with pytest.raises(duolog.Retryable, match="DISK_FULL"):
+            await producer.send("T", b"during", queue_id=0)
+        assert (await client.pull("T", 0, 0)).body_list() == [b"before"]
+        monkeypatch.undo()
+        node.broker.store.retention.check_space()
+        await producer.send("T", b"after", queue_id=0)
+
+
+async def test_retention_runs_while_producers_and_readers_work(start_node: StartNode) -> None:
+    node = await start_node(
+        clean_resource_interval=50, delete_when=";".join(map(str, range(24))), file_reserved_time=0
+    )
+    client = await topic(node)
+    async with client.producer() as producer:
+        for _ in range(40):
+            await producer.send_batch("T", [b"x" * 1000] * 200)
+            await asyncio.sleep(0.02)
+    assert node.broker is not None
+    async with asyncio.timeout(20):
+        while node.broker.store.log.min_offset == 0:
+            await asyncio.sleep(0.05)
+    (stats,) = await client.admin.topics(["T"])
+    low = stats.stats[0].min_offset
+    assert low > 0
+    batch = await client.pull("T", 0, low)
+    assert batch.count > 0
+    too_small = await client.pull("T", 0, 0)
+    assert (too_small.count, too_small.next_offset) == (0, low)
+    await client.close()
+
+
+async def test_the_producer_follows_a_node_through_its_restart(start_node: StartNode) -> None:
+    node = await start_node()
+    listen, data = f"127.0.0.1:{node.port}", node.config.node.data
+    client = await topic(node)
+
+    async def restart() -> None:
+        await asyncio.sleep(0.3)
+        await node.stop()
+        await asyncio.sleep(0.3)
+        await start_node(data=data, listen=listen)
+
+    sent: list[bytes] = []
+    async with client.producer(timeout=30) as producer:
+        task = asyncio.ensure_future(restart())
+        while not task.done() or len(sent) < 300:
+            body = b"%d" % len(sent)
+            await producer.send("T", body)
+            sent.append(body)
+        await task
+    found, offset = [], 0
+    while len(found) < len(sent):
+        batch = await client.pull("T", 0, offset, wait=2)
+        assert batch.count
+        found += batch.body_list()
+        offset = batch.next_offset
+    assert found == sent
+    await client.close()

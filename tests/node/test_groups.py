@@ -1,0 +1,269 @@
+"""Consumer groups: the coordinator by itself, and consumers sharing queues."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import duolog
+from node.groups import GroupCoordinator, allocate_average
+from node.server import Node
+from tests.node.conftest import StartNode
+
+COUNTS = {"T": 8}
+
+
+def beat(
+    groups: GroupCoordinator, member: str, owned: set[tuple[str, int]], now: int = 0
+) -> set[tuple[str, int]]:
+    """A heartbeat; the queues it answers."""
+    assignment = groups.heartbeat("G", member, ("T",), COUNTS, owned, 10_000, now)
+    assert assignment is not None
+    return set(assignment.queues)
+
+
+@given(st.integers(0, 20), st.integers(1, 9))
+def test_shares_are_even_complete_and_disjoint(queues: int, members: int) -> None:
+    names = [f"m{n}" for n in range(members)]
+    all_queues = [("T", n) for n in range(queues)]
+    shares = [allocate_average(all_queues, names, name) for name in names]
+    assert [queue for share in shares for queue in share] == all_queues
+    sizes = [len(share) for share in shares]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_queue_changes_hands_only_after_its_reader_let_go() -> None:
+    groups = GroupCoordinator()
+    first = beat(groups, "a", set())
+    assert len(first) == 8
+    assert beat(groups, "b", set()) == set()  # everything is still held by a
+    kept = beat(groups, "a", first)
+    assert len(kept) == 4
+    assert beat(groups, "b", set()) == set()  # a was told, but reads all eight yet
+    assert beat(groups, "a", kept) == kept
+    assert beat(groups, "b", set()) == first - kept
+
+
+def test_a_dead_members_queues_go_to_the_others() -> None:
+    groups = GroupCoordinator()
+    everything = beat(groups, "a", set(), now=0)
+    beat(groups, "b", set(), now=5000)
+    assert beat(groups, "b", set(), now=10_001) == everything
+    assert groups.members("G", 10_001) == 1
+
+
+def test_leaving_frees_queues_at_once() -> None:
+    groups = GroupCoordinator()
+    everything = beat(groups, "a", set())
+    beat(groups, "b", set())
+    groups.leave("G", "a")
+    assert beat(groups, "b", set()) == everything
+    groups.leave("G", "b")
+    assert groups.names() == set()
+
+
+def test_a_member_may_not_commit_for_a_queue_given_to_another() -> None:
+    groups = GroupCoordinator()
+    everything = beat(groups, "a", set(), now=0)
+    assert groups.may_commit("G", "a", everything, 0)
+    beat(groups, "b", set(), now=10_001)  # a is dead by now
+    assert not groups.may_commit("G", "a", {("T", 0)}, 10_001)
+    assert groups.may_commit("G", "b", {("T", 0)}, 10_001)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["beat", "leave", "die"]))))
+def test_no_queue_is_ever_granted_to_two(steps: list[tuple[str, str]]) -> None:
+    groups = GroupCoordinator()
+    reading: dict[str, set[tuple[str, int]]] = {}
+    now = 0
+    for member, what in steps:
+        now += 1
+        if what == "beat":
+            reading[member] = beat(groups, member, reading.get(member, set()), now)
+        elif what == "leave":
+            groups.leave("G", member)
+            reading.pop(member, None)
+        else:
+            reading.pop(member, None)
+            groups.leave("G", member)
+        seen = Counter(queue for queues in reading.values() for queue in queues)
+        assert all(times == 1 for times in seen.values())
+
+
+# -- with real consumers -----------------------------------------------------------------------
+
+
+async def consume(consumer: duolog.Consumer, count: int, timeout: float = 5.0) -> list[bytes]:
+    bodies = []
+    while len(bodies) < count:
+        message = await consumer.get(timeout)
+        if message is None:
+            break
+        bodies.append(message.body)
+    return bodies
+
+
+async def fill(client: duolog.Client, count: int, **how: str) -> list[bytes]:
+    bodies = [b"%d" % n for n in range(count)]
+    async with client.producer() as producer:
+        for first in range(0, count, 50):
+            await producer.send_batch("T", bodies[first : first + 50], **how)  # type: ignore[arg-type]
+    return bodies
+
+
+async def test_a_group_reads_everything_once_and_goes_on_where_it_stopped(
+    client: duolog.Client,
+) -> None:
+    bodies = await fill(client, 1000)
+    async with client.consumer("G", "T") as consumer:
+        first = await consume(consumer, 400)
+    async with client.consumer("G", "T") as consumer:
+        rest = await consume(consumer, 600)
+        assert await consumer.get(0.1) is None
+    assert sorted(first + rest) == sorted(bodies)
+    group = await client.admin.group("G")
+    assert sum(queue.lag_messages for queue in group.queues) == 0
+
+
+async def test_lag_is_shown_in_messages_and_time(client: duolog.Client) -> None:
+    await fill(client, 200)
+    async with client.consumer("G", "T") as consumer:
+        await consume(consumer, 50)
+    group = await client.admin.group("G")
+    assert sum(queue.lag_messages for queue in group.queues) == 150
+    assert max(queue.lag_ms for queue in group.queues) > 0
+
+
+async def test_an_error_in_the_block_leaves_the_message_in_hand_unconsumed(
+    client: duolog.Client,
+) -> None:
+    await client.admin.create_topic("one", 1)
+    async with client.producer() as producer:
+        for n in range(3):
+            await producer.send("one", b"%d" % n)
+    with pytest.raises(RuntimeError):
+        async with client.consumer("G", "one") as consumer:
+            async for message in consumer:
+                if message.body == b"1":
+                    raise RuntimeError("cannot handle this one")
+    async with client.consumer("G", "one") as consumer:
+        assert await consume(consumer, 2) == [b"1", b"2"]
+
+
+async def test_two_members_share_the_queues_and_lose_nothing(client: duolog.Client) -> None:
+    bodies = await fill(client, 2000)
+    seen: Counter[bytes] = Counter()
+    async with client.consumer("G", "T", session=3) as first:
+        for body in await consume(first, 200):
+            seen[body] += 1
+        second = client.consumer("G", "T", session=3)
+
+        async def read(consumer: duolog.Consumer) -> None:
+            while len(seen) < len(bodies):
+                message = await consumer.get(0.2)
+                if message is not None:
+                    seen[message.body] += 1
+
+        async def join_and_read() -> None:
+            async with second:
+                while not second.assignment and len(seen) < len(bodies):
+                    await asyncio.sleep(0.05)
+                await read(second)
+
+        async with asyncio.timeout(30):
+            await asyncio.gather(read(first), join_and_read())
+    assert set(seen) == set(bodies)
+
+
+async def test_a_consumer_reads_by_tag(client: duolog.Client) -> None:
+    async with client.producer() as producer:
+        for n in range(100):
+            await producer.send("T", b"%d" % n, tags="even" if n % 2 == 0 else "odd")
+    async with client.consumer("G", "T", tags=["even"]) as consumer:
+        found = await consume(consumer, 100, 0.5)
+    assert sorted(map(int, found)) == list(range(0, 100, 2))
+    group = await client.admin.group("G")
+    assert sum(queue.lag_messages for queue in group.queues) == 0
+
+
+async def test_seeking_by_offset_and_by_time(client: duolog.Client) -> None:
+    await client.admin.create_topic("one", 1)
+    async with client.producer() as producer:
+        receipts = []
+        for n in range(20):
+            receipts.append(await producer.send("one", b"%d" % n))
+            await asyncio.sleep(0.002)
+    async with client.consumer("G", "one") as consumer:
+        assert await consume(consumer, 3) == [b"0", b"1", b"2"]
+        await consumer.seek("one", 0, 17)
+        assert await consume(consumer, 3) == [b"17", b"18", b"19"]
+        await consumer.seek_to_time(receipts[5].store_time)
+        assert await consume(consumer, 1) == [b"5"]
+        with pytest.raises(duolog.UnknownTopic):
+            await consumer.seek("one", 7, 0)
+        with pytest.raises(duolog.BadRequest):
+            await consumer.seek("one", 0, -1)
+    async with client.consumer("G", "one") as consumer:
+        assert await consume(consumer, 1) == [b"6"]
+
+
+async def test_a_new_group_may_start_with_the_latest(client: duolog.Client) -> None:
+    await fill(client, 10)
+    async with client.consumer("late", "T", start="latest") as consumer:
+        assert await consumer.get(0.2) is None
+        async with client.producer() as producer:
+            await producer.send("T", b"new")
+        message = await consumer.get(5)
+        assert message is not None
+        assert message.body == b"new"
+
+
+async def test_resetting_a_group(client: duolog.Client) -> None:
+    await fill(client, 100)
+    async with client.consumer("G", "T") as consumer:
+        await consume(consumer, 100)
+        with pytest.raises(duolog.Busy):
+            await client.admin.reset_group("G", "T")
+    await client.admin.reset_group("G", "T", time=-1)
+    async with client.consumer("G", "T") as consumer:
+        assert len(await consume(consumer, 100)) == 100
+    await client.admin.reset_group("G", "T", offset=10**9)
+    group = await client.admin.group("G")
+    assert sum(queue.lag_messages for queue in group.queues) == 0
+    with pytest.raises(duolog.BadRequest):
+        await client.admin.reset_group("G", "T", offset=-5)
+    await client.admin.delete_group("G")
+    with pytest.raises(duolog.UnknownGroup):
+        await client.admin.group("G")
+
+
+async def test_a_consumer_of_nothing_is_refused(client: duolog.Client) -> None:
+    with pytest.raises(duolog.UnknownTopic):
+        await client.consumer("G", "nope").start()
+    with pytest.raises(duolog.BadRequest):
+        await client.consumer("bad/group", "T").start()
+    for how in ({"start": "middle"}, {"topics": []}):
+        with pytest.raises(duolog.BadRequest):
+            client.consumer("G", **{"topics": "T", **how})  # type: ignore[arg-type]
+
+
+async def test_consumption_goes_on_through_a_restart_of_the_node(start_node: StartNode) -> None:
+    node = await start_node()
+    listen = f"127.0.0.1:{node.port}"
+    async with duolog.Client(listen, timeout=20) as client:
+        await client.admin.create_topic("T", 2)
+        first = await fill(client, 100)
+        async with client.consumer("G", "T", session=3) as consumer:
+            seen = await consume(consumer, 100)
+            await consumer.commit()
+            data = node.config.node.data
+            await node.stop()
+            again: Node = await start_node(data=data, listen=listen)
+            async with client.producer() as producer:
+                for n in range(20):
+                    await producer.send("T", b"after %d" % n)
+            seen += await consume(consumer, 20, 10)
+            assert again.port == node.port
+    assert sorted(set(seen)) == sorted([*first, *(b"after %d" % n for n in range(20))])

@@ -1,0 +1,355 @@
+"""The Messages service through the SDK: append, pull, subscribe, find."""
+
+import asyncio
+import time
+
+import pytest
+
+import duolog
+from duolog._columns import crc32, pack
+from duolog.wire import duolog_pb2 as wire
+from node.server import Node
+from tests.node.conftest import StartNode
+
+
+def append_request(bodies: list[bytes], **changes: object) -> wire.AppendRequest:
+    """A request as the SDK makes it, with changes."""
+    blob, offsets = pack(bodies)
+    fields: dict[str, object] = {
+        "id": 1,
+        "topic": "T",
+        "queue_id": 0,
+        "bodies": blob,
+        "body_offsets": offsets,
+        **changes,
+    }
+    made = wire.AppendRequest(**fields)  # type: ignore[arg-type]
+    if "crc32" not in changes:
+        made.crc32 = crc32(made.bodies, made.body_offsets, made.properties, made.property_offsets)
+    return made
+
+
+async def append(client: duolog.Client, request: wire.AppendRequest) -> wire.AppendReply:
+    return await client._connection.stream().append(request)
+
+
+async def test_a_sent_message_comes_back_whole(client: duolog.Client) -> None:
+    async with client.producer() as producer:
+        receipt = await producer.send(
+            "T", b"hello", key="order 1".replace(" ", "-"), tags="en", properties={"ü": "€"}
+        )
+    batch = await client.pull("T", receipt.queue_id, receipt.queue_offset)
+    (message,) = list(batch)
+    assert message.body == b"hello"
+    assert message.tags == "en"
+    assert message.keys == ["order-1"]
+    assert message.properties["ü"] == "€"
+    assert message.unique_key == receipt.unique_key
+    assert message.store_time == receipt.store_time
+    assert abs(message.born_time - time.time() * 1000) < 60_000
+
+
+async def test_messages_of_one_key_go_to_one_queue_in_order(client: duolog.Client) -> None:
+    async with client.producer() as producer:
+        receipts = await asyncio.gather(
+            *(producer.send("T", b"%d" % n, key="k") for n in range(200))
+        )
+    assert len({receipt.queue_id for receipt in receipts}) == 1
+    assert [receipt.queue_offset for receipt in receipts] == list(range(200))
+
+
+async def test_a_batch_goes_to_the_queues_in_turn_and_none_is_lost(client: duolog.Client) -> None:
+    bodies = [b"%d" % n * 30 for n in range(30_000)]
+    async with client.producer() as producer:
+        receipt = await producer.send_batch("T", bodies, tags="x")
+    assert receipt.count == sum(part.count for part in receipt.parts) == 30_000
+    assert receipt.status == "PUT_OK"
+    found = {}
+    for part in receipt.parts:
+        offset = part.queue_offset
+        while offset < part.queue_offset + part.count:
+            batch = await client.pull("T", part.queue_id, offset)
+            for message in batch:
+                found[part.queue_id, message.queue_offset] = message.body
+            offset = batch.next_offset
+    for part in receipt.parts:
+        for k in range(part.count):
+            assert found[part.queue_id, part.queue_offset + k] == bodies[part.first + k]
+
+
+async def test_a_repeated_request_is_answered_with_the_first_result(
+    client: duolog.Client,
+) -> None:
+    request = append_request([b"a", b"b"], producer_id=b"p" * 10, sequence=7)
+    first = await append(client, request)
+    request.id = 2
+    again = await append(client, request)
+    assert (first.count, again.count) == (2, 0)
+    assert again.status == wire.PUT_OK
+    assert [(run.count, run.queue_offset) for run in again.duplicates] == [(2, 0)]
+    assert (await client.pull("T", 0, 0)).count == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({"crc32": 5}, wire.CORRUPT_BATCH),
+        ({"topic": "nope"}, wire.TOPIC_NOT_EXIST),
+        ({"topic": "x" * 128}, wire.MESSAGE_ILLEGAL),
+        ({"topic": "../x"}, wire.MESSAGE_ILLEGAL),
+        ({"topic": "a/b"}, wire.MESSAGE_ILLEGAL),
+        ({"topic": "a\0b"}, wire.MESSAGE_ILLEGAL),
+        ({"topic": ""}, wire.MESSAGE_ILLEGAL),
+        ({"topic": "DUOLOG_SYS_METADATA"}, wire.TOPIC_NOT_EXIST),
+        ({"queue_id": 4}, wire.MESSAGE_ILLEGAL),
+        ({"queue_id": -1}, wire.MESSAGE_ILLEGAL),
+        ({"body_offsets": b""}, wire.MESSAGE_ILLEGAL),
+        ({"body_offsets": b"\0\0\0\0"}, wire.MESSAGE_ILLEGAL),
+        ({"body_offsets": pack([b"x" * 9])[1]}, wire.MESSAGE_ILLEGAL),
+        ({"body_offsets": b"\0\0\0\0\xff\xff\xff\xff"}, wire.MESSAGE_ILLEGAL),
+        ({"body_offsets": b"\0\0\0\0\4\0\0\0\1\0\0\0"}, wire.MESSAGE_ILLEGAL),
+        ({"properties": b"A\x01b"}, wire.MESSAGE_ILLEGAL),
+        (
+            {"properties": b"A\x01b\n", "property_offsets": b"\0\0\0\0\4\0\0\0"},
+            wire.MESSAGE_ILLEGAL,
+        ),
+        (
+            {
+                "properties": b"A\x01" + b"x" * 40_000,
+                "property_offsets": b"\0\0\0\0" + (40_002).to_bytes(4, "little"),
+            },
+            wire.PROPERTIES_SIZE_EXCEEDED,
+        ),
+        ({"bodies": b"x" * (64 << 10) + b"x"}, wire.MESSAGE_ILLEGAL),
+        ({"producer_id": b"short"}, wire.MESSAGE_ILLEGAL),
+        ({"sequence": 1 << 48, "producer_id": b"p" * 10}, wire.MESSAGE_ILLEGAL),
+        ({"born_time": -(1 << 63)}, wire.PUT_OK),
+    ],
+)
+async def test_bad_input_gets_a_status_stores_nothing_and_hurts_nobody(
+    client: duolog.Client, node: Node, changes: dict[str, object], status: int
+) -> None:
+    assert node.broker is not None
+    before = node.broker.store.log.max_offset
+    bodies = [b"x" * len(changes["bodies"])] if "bodies" in changes else [b"four"]  # type: ignore[arg-type]
+    changes = {name: value for name, value in changes.items() if name != "bodies"}
+    reply = await append(client, append_request(bodies, **changes))
+    assert reply.status == status, reply.reason
+    if status != wire.PUT_OK:
+        assert reply.reason
+        assert node.broker.store.log.max_offset == before
+    assert (await append(client, append_request([b"fine"]))).status == wire.PUT_OK
+
+
+async def test_the_sdk_turns_statuses_into_typed_errors(client: duolog.Client) -> None:
+    async with client.producer(timeout=5) as producer:
+        with pytest.raises(duolog.UnknownTopic):
+            await producer.send("nope", b"x")
+        with pytest.raises(duolog.MessageTooLarge):
+            await producer.send("T", b"x" * 70_000)
+        with pytest.raises(duolog.BadRequest):
+            await producer.send("T", b"x", properties={"KEYS": "reserved"})
+        with pytest.raises(duolog.BadRequest):
+            await producer.send("T", b"x", properties={"a": "line\nbreak"})
+        with pytest.raises(duolog.BadRequest):
+            await producer.send("T", b"x", queue_id=99)
+        assert (await producer.send("T", b"fine")).status == "PUT_OK"
+
+
+async def test_a_request_over_the_grpc_limit_is_refused(start_node: StartNode) -> None:
+    node = await start_node(limits={"request_bytes_max": 1 << 20})
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=5) as client:
+        await client.admin.create_topic("T")
+        with pytest.raises(duolog.DuologError):
+            await append(client, append_request([b"x" * 30_000] * 100))
+        reply = await append(client, append_request([b"fine"]))
+        assert reply.status == wire.PUT_OK
+
+
+async def test_half_a_stream_and_a_reset_leave_the_node_well(
+    client: duolog.Client, node: Node
+) -> None:
+    await append(client, append_request([b"there"]))
+    for _ in range(20):
+        call = client._connection.messages.Append()
+        await call.write(append_request([b"x"] * 100))
+        call.cancel()
+    subscription = client._connection.messages.Subscribe()
+    await subscription.write(
+        wire.SubscribeRequest(
+            add=[wire.QueueOffset(topic="T", queue_id=0, offset=0)], credit_bytes=1 << 20
+        )
+    )
+    await subscription.read()
+    subscription.cancel()
+    async with client.producer() as producer:
+        assert (await producer.send("T", b"x")).status == "PUT_OK"
+    assert node.broker is not None
+    for _ in range(100):
+        if len(node.broker.board) == 0:
+            break
+        await asyncio.sleep(0.02)
+    assert len(node.broker.board) == 0
+
+
+# -- pull --------------------------------------------------------------------------------------
+
+
+async def test_a_pull_waits_for_a_message_and_is_woken_by_it(client: duolog.Client) -> None:
+    waiting = asyncio.ensure_future(client.pull("T", 2, 0, wait=20.0))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    began = time.monotonic()
+    async with client.producer() as producer:
+        await producer.send("T", b"wake", queue_id=2)
+    assert (await waiting).body_list() == [b"wake"]
+    assert time.monotonic() - began < 5
+
+
+async def test_a_pull_that_waits_in_vain_says_so(client: duolog.Client) -> None:
+    batch = await client.pull("T", 0, 0, wait=0.05)
+    assert (batch.count, batch.next_offset) == (0, 0)
+
+
+async def test_a_pull_by_tag_waits_for_a_matching_message(client: duolog.Client) -> None:
+    waiting = asyncio.ensure_future(client.pull("T", 0, 0, wait=20.0, tags=["yes"]))
+    async with client.producer() as producer:
+        for _ in range(5):
+            await producer.send("T", b"no", tags="no", queue_id=0)
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        await producer.send("T", b"yes", tags="yes", queue_id=0)
+    batch = await waiting
+    assert batch.body_list() == [b"yes"]
+    assert batch.next_offset == 6
+
+
+async def test_offsets_outside_the_queue_say_where_to_go_on(client: duolog.Client) -> None:
+    async with client.producer() as producer:
+        await producer.send("T", b"x", queue_id=0)
+    batch = await client.pull("T", 0, 5)
+    assert (batch._wire.status, batch.next_offset) == (wire.OFFSET_TOO_LARGE, 1)
+    with pytest.raises(duolog.BadRequest):
+        await client.pull("T", 0, -1)
+    with pytest.raises(duolog.BadRequest):
+        await client.pull("T", 4, 0)
+    with pytest.raises(duolog.UnknownTopic):
+        await client.pull("nope", 0, 0)
+
+
+async def test_a_request_for_a_billion_messages_gets_what_one_reply_holds(
+    start_node: StartNode,
+) -> None:
+    node = await start_node(limits={"pull_messages_max": 1000})
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=5) as client:
+        await client.admin.create_topic("T", 1)
+        async with client.producer() as producer:
+            await producer.send_batch("T", [b"x"] * 3000)
+        batch = await client.pull("T", 0, 0, max_messages=10**9, max_bytes=4_000_000_000)
+        assert batch.count == 1000
+
+
+async def test_waiting_calls_are_bounded(start_node: StartNode) -> None:
+    node = await start_node(limits={"polls_max": 3})
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=5) as client:
+        await client.admin.create_topic("T", 1)
+        waits = [asyncio.ensure_future(client.pull("T", 0, 0, wait=10)) for _ in range(3)]
+        await asyncio.sleep(0.2)
+        with pytest.raises(duolog.Busy):
+            await client.pull("T", 0, 0, wait=10)
+        async with client.producer() as producer:
+            await producer.send("T", b"x")
+        assert [batch.count for batch in await asyncio.gather(*waits)] == [1, 1, 1]
+
+
+async def test_a_batch_damaged_on_its_way_is_noticed(client: duolog.Client) -> None:
+    async with client.producer() as producer:
+        await producer.send("T", b"x", queue_id=0)
+    batch = await client.pull("T", 0, 0)
+    damaged = wire.MessageBatch()
+    damaged.CopyFrom(batch._wire)
+    damaged.bodies = b"y"
+    with pytest.raises(duolog.CorruptBatch):
+        duolog.Batch(damaged)
+
+
+# -- subscribe ---------------------------------------------------------------------------------
+
+
+async def test_a_subscription_sends_no_more_than_was_granted(client: duolog.Client) -> None:
+    async with client.producer() as producer:
+        await producer.send_batch("T", [b"x" * 1000] * 100, queue_id=0)
+    call = client._connection.messages.Subscribe()
+    await call.write(
+        wire.SubscribeRequest(
+            credit_bytes=10_000,
+            batch_bytes=5000,
+            add=[wire.QueueOffset(topic="T", queue_id=0, offset=0)],
+            subscription=9,
+        )
+    )
+    first, second = await call.read(), await call.read()
+    assert (first.count, second.count) == (5, 5)
+    assert first.subscription == 9
+    third = asyncio.ensure_future(call.read())
+    await asyncio.sleep(0.1)
+    assert not third.done()
+    await call.write(wire.SubscribeRequest(credit_bytes=3000))
+    assert (await third).count == 3
+    call.cancel()
+
+
+@pytest.mark.parametrize(
+    ("topic", "queue_id", "offset"), [("nope", 0, 0), ("T", 9, 0), ("T", 0, -1)]
+)
+async def test_a_subscription_to_what_is_not_there_is_refused(
+    client: duolog.Client, topic: str, queue_id: int, offset: int
+) -> None:
+    import grpc
+
+    call = client._connection.messages.Subscribe()
+    await call.write(
+        wire.SubscribeRequest(
+            add=[wire.QueueOffset(topic=topic, queue_id=queue_id, offset=offset)]
+        )
+    )
+    with pytest.raises(grpc.RpcError) as caught:
+        await call.read()
+    assert caught.value.code() in (
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.INVALID_ARGUMENT,
+    )
+
+
+# -- find --------------------------------------------------------------------------------------
+
+
+async def test_messages_are_found_by_key_unique_key_id_and_time(client: duolog.Client) -> None:
+    async with client.producer() as producer:
+        receipts = [
+            await producer.send("T", b"%d" % n, key=f"k{n % 3}", queue_id=1) for n in range(9)
+        ]
+    found = await client.admin.find("T", key="k1")
+    assert [message.body for message in found] == [b"1", b"4", b"7"]
+    (by_unique_key,) = await client.admin.find("T", unique_key=receipts[4].unique_key)
+    assert by_unique_key.body == b"4"
+    (by_id,) = await client.admin.find(message_id=by_unique_key.message_id)
+    assert by_id.body == b"4"
+    offset = await client.admin.offset_at_time("T", 1, receipts[5].store_time)
+    assert offset <= 5
+    assert await client.admin.offset_at_time("T", 1, -1) == 0
+    assert await client.admin.offset_at_time("T", 1, -2) == 9
+    nothing = await client.admin.find("T", key="k1", end_time=1)
+    assert nothing == []
+
+
+async def test_ids_that_name_no_message_are_refused(client: duolog.Client) -> None:
+    for message_id in ("F" * 32, "0" * 32, "7F0000010000270F0000000000000003"):
+        with pytest.raises(duolog.NoSuchMessage):
+            await client.admin.find(message_id=message_id)
+    with pytest.raises(duolog.BadRequest):
+        await client.admin.find(message_id="nonsense")
+    with pytest.raises(duolog.BadRequest):
+        await client.admin.find("T")
+    with pytest.raises(duolog.NoSuchMessage):
+        await client.admin.find("T", unique_key="0" * 32)
