@@ -159,8 +159,10 @@ def _environment() -> list[tuple[str, str, str, str]]:
 
 def _merge(tree: Tree, origins: Origins, more: Tree, origin: str) -> None:
     for section, keys in more.items():
+        tree.setdefault(section, {})
+        origins[section, ""] = origin
         for key, value in keys.items():
-            tree.setdefault(section, {})[key] = value
+            tree[section][key] = value
             origins[section, key] = origin
 
 
@@ -169,7 +171,7 @@ def _explain(error: ValidationError, origins: Origins) -> str:
     for problem in error.errors():
         where = ".".join(str(part) for part in problem["loc"])
         parts = [str(part) for part in problem["loc"]]
-        origin = origins.get((parts[0], parts[1])) if len(parts) > 1 else None
+        origin = origins.get((parts[0], parts[1] if len(parts) > 1 else ""))
         if origin is None and parts:
             origin = next((o for (section, _), o in origins.items() if section == parts[0]), None)
         text = problem["msg"].removeprefix("Value error, ")

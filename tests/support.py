@@ -63,9 +63,7 @@ def put(
     **how: Any,
 ) -> PutResult:
     """Put a batch and dispatch it."""
-    result = store.put(
-        PutBatch(topic, queue_id, Columns.of(bodies, properties), now, **how), now
-    )
+    result = store.put(PutBatch(topic, queue_id, Columns.of(bodies, properties), now, **how), now)
     drain(store)
     return result
 

@@ -43,9 +43,7 @@ def main() -> None:
         )
         if number % 50 == 0:
             late = b"REAL_TOPIC\x01flights\x02REAL_QID\x010\x02DELAY\x0118\x02TAGS\x01JFK"
-            store.put(
-                PutBatch("SCHEDULE_TOPIC_XXXX", 17, Columns.of([b"late"], [late]), now), now
-            )
+            store.put(PutBatch("SCHEDULE_TOPIC_XXXX", 17, Columns.of([b"late"], [late]), now), now)
         number += count
         while store.dispatch():
             pass

@@ -309,9 +309,7 @@ async def test_a_subscription_to_what_is_not_there_is_refused(
 
     call = client._connection.messages.Subscribe()
     await call.write(
-        wire.SubscribeRequest(
-            add=[wire.QueueOffset(topic=topic, queue_id=queue_id, offset=offset)]
-        )
+        wire.SubscribeRequest(add=[wire.QueueOffset(topic=topic, queue_id=queue_id, offset=offset)])
     )
     with pytest.raises(grpc.RpcError) as caught:
         await call.read()

@@ -227,9 +227,7 @@ def test_a_segment_missing_in_the_middle_does_not_hide_the_others(tmp_path: Path
     ("name", "size"),
     [("00000000000000000000", 100), ("notanumber", 4096), ("1", 4096), (f"{77:020d}", 4096)],
 )
-def test_files_of_wrong_names_and_sizes_stop_the_load(
-    tmp_path: Path, name: str, size: int
-) -> None:
+def test_files_of_wrong_names_and_sizes_stop_the_load(tmp_path: Path, name: str, size: int) -> None:
     directory = tmp_path / "commitlog"
     directory.mkdir()
     (directory / name).write_bytes(bytes(size))

@@ -38,9 +38,7 @@ class Session:
         for number in range(messages):
             body = b"%d" % len(self.sent) * 120
             self.sent.append(body)
-            result = put(
-                self.store, [body], properties=[b"KEYS\x01k%d" % number], now=NOW + number
-            )
+            result = put(self.store, [body], properties=[b"KEYS\x01k%d" % number], now=NOW + number)
             if result.status is not PutMessageStatus.PUT_OK:
                 self.refused.append(body)
                 continue

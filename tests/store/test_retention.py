@@ -40,9 +40,7 @@ def filled(path: Path, ratio: float = 0.1, messages: int = 300, **how: object) -
 
 def clean(store: MessageStore, hours_later: float, hour: int = 12) -> int:
     """One round so many hours after NOW."""
-    found = store.retention.round(
-        NOW + int(hours_later * HOUR), hour, store.dispatcher.reput_from
-    )
+    found = store.retention.round(NOW + int(hours_later * HOUR), hour, store.dispatcher.reput_from)
     return found.segments
 
 

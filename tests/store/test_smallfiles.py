@@ -199,7 +199,9 @@ def test_tables_survive_saving_and_loading(tmp_path: Path) -> None:
 def test_rocketmqs_own_files_are_read(tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.mkdir()
-    (config / "consumerOffset.json").write_text('{\n\t"offsetTable":{\n\t\t"T@G":{0:250,1:250}\n\t}\n}')
+    (config / "consumerOffset.json").write_text(
+        '{\n\t"offsetTable":{\n\t\t"T@G":{0:250,1:250}\n\t}\n}'
+    )
     (config / "delayOffset.json").write_text('{\n\t"offsetTable":{1:0,3:22}\n}')
     (config / "topics.json").write_text(
         '{"dataVersion":{"counter":2,"timestamp":1},"topicConfigTable":{"T":{"order":false,"perm":6,'

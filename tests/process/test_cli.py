@@ -1,0 +1,285 @@
+"""The command line against a real node, with right and wrong input."""
+
+import json
+import os
+import pwd
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.process.support import ROOT, NodeProcess, environment, free_port, run_cli
+
+pytestmark = pytest.mark.process
+
+SMALL = (
+    "--set", "store.mapped_file_size_commit_log=1048576",
+    "--set", "store.max_hash_slot_num=1000",
+    "--set", "store.max_index_num=20000",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    made = NodeProcess(tmp_path_factory.mktemp("cli") / "data", *SMALL)
+    made.start()
+    run_cli("topic", "create", "base", "--endpoints", made.endpoint)
+    yield made
+    assert made.stop() == 0
+
+
+def cli(node: NodeProcess, *arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
+    return run_cli(*arguments, "--endpoints", node.endpoint, stdin=stdin)
+
+
+def ok(node: NodeProcess, *arguments: str, stdin: str = "") -> str:
+    done = cli(node, *arguments, stdin=stdin)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_lines_of_stdin_are_sent_and_read_back_once_per_group(node: NodeProcess) -> None:
+    ok(node, "topic", "create", "lines", "--queues", "2")
+    lines = [f"line {n} ü" for n in range(30)]
+    ok(node, "msg", "send", "lines", "--tags", "t", stdin="\n".join(lines) + "\n")
+    out = ok(node, "msg", "get", "lines", "--group", "g", "--max", "10", "--json")
+    first = [json.loads(line) for line in out.splitlines()]
+    assert len(first) == 10
+    assert {"topic", "queue_id", "queue_offset", "body", "tags", "keys"} <= set(first[0])
+    rest = ok(node, "msg", "get", "lines", "--group", "g", "--max", "100").splitlines()
+    assert sorted([*(message["body"] for message in first), *rest]) == sorted(lines)
+    (group,) = json.loads(ok(node, "group", "list", "--json"))
+    assert (group["group"], group["lag_messages"]) == ("g", 0)
+
+
+def test_every_noun_answers_in_json(node: NodeProcess) -> None:
+    ok(node, "topic", "create", "j", "--queues", "1")
+    sent = ok(node, "msg", "send", "j", "hello", "--key", "k1", "--json")
+    unique_key = json.loads(sent)["unique_key"]
+    assert json.loads(ok(node, "topic", "list", "--json"))
+    assert json.loads(ok(node, "topic", "stats", "j", "--json"))[0]["max_offset"] == 1
+    assert json.loads(ok(node, "topic", "alter", "j", "--queues", "2", "--json"))["queues"] == 2
+    found = json.loads(ok(node, "msg", "find", "j", "--key", "k1", "--json"))
+    assert (found["body"], found["unique_key"]) == ("hello", unique_key)
+    assert ok(node, "msg", "find", "j", "--unique-key", unique_key) == "hello\n"
+    assert ok(node, "msg", "find", "--id", found["message_id"]) == "hello\n"
+    assert ok(node, "msg", "find", "j", "--since", "1h") == "hello\n"
+    out = ok(node, "msg", "tail", "j", "--since", "1h", "--max", "1", "-f", "{keys}:{body}")
+    assert out == "k1:hello\n"
+    ok(node, "msg", "get", "j", "--group", "jg", "--max", "1")
+    assert json.loads(ok(node, "group", "show", "jg", "--json"))[0]["committed"] == 1
+    reset = ok(node, "group", "reset", "jg", "j", "--to", "earliest", "--yes", "--json")
+    assert json.loads(reset)[0]["offset"] == 0
+    assert json.loads(ok(node, "node", "check", "--json"))["problems"] == []
+    assert json.loads(ok(node, "cluster", "status", "--json"))[0]["role"] == "ASYNC_MASTER"
+    assert json.loads(ok(node, "topic", "delete", "j", "--yes", "--json")) == {"deleted": "j"}
+
+
+def test_templates_and_json_lines_make_messages(node: NodeProcess) -> None:
+    ok(node, "topic", "create", "made", "--queues", "1")
+    ok(node, "msg", "send", "made", "--count", "3", "--template", "number {n}")
+    ok(
+        node, "msg", "send", "made", "--lines-json",
+        stdin='{"body": "x", "tags": "a", "keys": "k l"}\n{"body_base64": "/w=="}\n',
+    )  # fmt: skip
+    out = ok(node, "msg", "get", "made", "--group", "g", "--max", "5", "--json")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [message.get("body") for message in found[:4]] == [
+        "number 0",
+        "number 1",
+        "number 2",
+        "x",
+    ]
+    assert found[3]["keys"] == "k l"
+    assert found[4]["body_base64"] == "/w=="
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "hint"),
+    [
+        (["msg", "send", "nope", "x"], "UnknownTopic", "topic create"),
+        (["msg", "get", "nope", "--group", "g"], "UnknownTopic", "topic"),
+        (["msg", "get", "base", "--group", "bad/group"], "BadRequest", "--help"),
+        (["msg", "get", "base", "--group", "g", "--max", "0"], "at least 1", "--help"),
+        (["topic", "create", "../x"], "BadRequest", ""),
+        (["topic", "create", "x" * 128], "BadRequest", ""),
+        (["topic", "create", "t", "--queues", "0"], "at least 1", "topic create"),
+        (["topic", "stats", "nope"], "does not exist", "topic list"),
+        (["topic", "delete", "nope", "--yes"], "UnknownTopic", "topic list"),
+        (["group", "show", "nope"], "UnknownGroup", "group list"),
+        (["group", "reset", "g", "base", "--to", "yesterday", "-y"], "no time", "2026"),
+        (["group", "reset", "g", "base", "--to", "offset:x", "-y"], "offset:N", "--help"),
+        (["msg", "find", "base"], "what to find", "--key"),
+        (["msg", "find", "--id", "zz"], "BadRequest", ""),
+        (["msg", "send", "base", "x", "--property", "novalue"], "NAME=VALUE", "--help"),
+        (["msg", "send", "base", "x", "--queue", "99"], "BadRequest", ""),
+    ],
+)
+def test_errors_name_what_is_wrong_and_what_to_try(
+    node: NodeProcess, arguments: list[str], error: str, hint: str
+) -> None:
+    done = cli(node, *arguments)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert error in done.stderr
+    assert hint in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_node_is_said_in_one_line() -> None:
+    done = run_cli("topic", "list", "--endpoints", f"127.0.0.1:{free_port()}", "--timeout", "1")
+    assert done.returncode == 1
+    assert "Unavailable" in done.stderr
+    assert "node start" in done.stderr
+    done = run_cli("topic", "list", "--endpoints", "nonsense")
+    assert "not HOST:PORT" in done.stderr
+
+
+def test_help_starts_fast_and_knows_every_noun() -> None:
+    done = run_cli("--help")
+    for noun in ("node", "topic", "msg", "group", "store", "bench", "config", "cluster", "demo"):
+        assert noun in done.stdout
+    assert run_cli("--version").stdout.strip() == "0.1.0"
+    assert run_cli("nonsense").returncode == 2
+
+
+# -- config ------------------------------------------------------------------------------------
+
+
+def test_the_config_comes_from_file_environment_and_flags(tmp_path: Path) -> None:
+    (tmp_path / "duolog.toml").write_text('[node]\nname = "n1"\n[store]\nfile_reserved_time = 48\n')
+    command = [sys.executable, "-m", "node.cli.main", "config", "show", "--origin", "--json"]
+    extra = {"DUOLOG_STORE__FLUSH_DISK_TYPE": "SYNC_FLUSH", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env=environment() | extra, check=True
+    )
+    rows = {row["key"]: row for row in json.loads(done.stdout)}
+    assert rows["node.name"] == {"key": "node.name", "value": "n1", "origin": "duolog.toml"}
+    assert rows["store.flush_disk_type"]["value"] == "SYNC_FLUSH"
+    assert "DUOLOG_STORE__FLUSH_DISK_TYPE" in rows["store.flush_disk_type"]["origin"]
+    assert rows["store.file_reserved_time"]["value"] == 48
+    assert rows["limits.polls_max"]["origin"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("[node]\nnane = 'x'\n", "node.nane: there is no such key"),
+        ("[nodes]\n", "nodes: there is no such key"),
+        ("[store]\nflush_disk_type = 'SOMETIMES'\n", "store.flush_disk_type"),
+        ("[node]\nlisten = 'nowhere'\n", "HOST:PORT"),
+        ("[store]\nmapped_file_size_commit_log = 10\n", "at least 4096"),
+        ("name = 'x'\n", "outside a section"),
+        ("not toml", "is not TOML"),
+    ],
+)
+def test_a_wrong_config_file_stops_the_node_and_says_where(
+    tmp_path: Path, text: str, error: str
+) -> None:
+    (tmp_path / "c.toml").write_text(text)
+    done = run_cli(
+        "node", "start", "--data", str(tmp_path / "d"), "--config", str(tmp_path / "c.toml")
+    )
+    assert done.returncode == 2
+    assert error in done.stderr
+    assert "c.toml" in done.stderr or "4096" in error
+    assert not (tmp_path / "d").exists()
+
+
+def test_unknown_flags_and_variables_are_errors(tmp_path: Path) -> None:
+    data = ("--data", str(tmp_path / "d"))
+    assert "no such key" in run_cli("node", "start", *data, "--set", "store.nope=1").stderr
+    assert "SECTION.KEY" in run_cli("node", "start", *data, "--set", "nope").stderr
+    done = subprocess.run(
+        [sys.executable, "-m", "node.cli.main", "config", "show"],
+        capture_output=True, text=True, cwd=ROOT,
+        env=environment() | {"DUOLOG_NODE__NOPE": "1"}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "DUOLOG_NODE__NOPE" in done.stderr
+
+
+# -- starting where one cannot -----------------------------------------------------------------
+
+
+def test_a_directory_held_by_another_node_is_refused_and_the_holder_lives(
+    node: NodeProcess,
+) -> None:
+    done = run_cli(
+        "node", "start", "--data", str(node.data), "--listen", f"127.0.0.1:{free_port()}"
+    )
+    assert done.returncode == 1
+    assert "held by another process" in done.stderr
+    assert json.loads(ok(node, "node", "check", "--json"))["problems"] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a foreign directory")
+def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "foreign"
+    data.mkdir()
+    os.chown(data, pwd.getpwnam("nobody").pw_uid, -1)
+    done = run_cli("node", "start", "--data", str(data), "--listen", f"127.0.0.1:{free_port()}")
+    assert done.returncode == 1
+    assert "belongs to uid" in done.stderr
+    assert list(data.iterdir()) == []
+
+
+def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("mine")
+    done = run_cli("node", "start", "--data", str(path), "--listen", f"127.0.0.1:{free_port()}")
+    assert done.returncode == 1
+    assert "not a directory" in done.stderr
+    assert path.read_text() == "mine"
+
+
+def test_segments_of_wrong_size_are_refused_and_kept(tmp_path: Path) -> None:
+    log = tmp_path / "d" / "commitlog"
+    log.mkdir(parents=True)
+    (log / f"{0:020d}").write_bytes(b"x" * 100)
+    done = run_cli(
+        "node", "start", "--data", str(tmp_path / "d"), "--listen", f"127.0.0.1:{free_port()}"
+    )
+    assert done.returncode == 1
+    assert "has 100 bytes" in done.stderr
+    assert (log / f"{0:020d}").read_bytes() == b"x" * 100
+
+
+def test_a_port_in_use_is_refused(node: NodeProcess, tmp_path: Path) -> None:
+    done = run_cli("node", "start", "--data", str(tmp_path / "d"), "--listen", node.endpoint)
+    assert done.returncode == 1
+    assert "cannot be listened on" in done.stderr
+
+
+# -- offline -----------------------------------------------------------------------------------
+
+
+def test_store_commands_look_into_a_directory_offline(tmp_path: Path) -> None:
+    node = NodeProcess(tmp_path / "data", *SMALL)
+    node.start()
+    ok(node, "topic", "create", "t", "--queues", "1")
+    ok(node, "msg", "send", "t", stdin="a\nb\nc\n")
+    sizes = ("--index-slots", "1000", "--index-entries", "20000")
+    running = json.loads(run_cli("store", "dump", str(node.data), "--json", *sizes).stdout)
+    assert len(running["queues"]["t/0"]["entries"]) == 3
+    node.kill()
+    checked = json.loads(run_cli("store", "check", str(node.data), "--json", *sizes).stdout)
+    assert (checked["clean_stop"], checked["problems"]) == (False, [])
+    recovered = run_cli("store", "recover", str(node.data), "--json", *sizes)
+    assert json.loads(recovered.stdout)["abnormal"] is True
+    checked = json.loads(run_cli("store", "check", str(node.data), "--json", *sizes).stdout)
+    assert checked["clean_stop"] is True
+    stats = json.loads(run_cli("store", "stats", str(node.data), "--json").stdout)
+    assert stats["topics"]["t"]["messages"] == 3
+    for arguments in (
+        ["store", "dump", str(tmp_path / "nothing")],
+        ["store", "check", str(tmp_path)],
+        ["store", "dump", str(node.data), "--query", "nokey"],
+        ["store", "dump", str(node.data), "--index-slots", "0"],
+    ):
+        done = run_cli(*arguments)
+        assert done.returncode == 1, arguments
+        assert "error:" in done.stderr
+        assert "Traceback" not in done.stderr

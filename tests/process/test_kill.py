@@ -1,0 +1,105 @@
+"""200 SIGKILLs under load: nothing acknowledged is lost, nothing doubled, queue offsets dense."""
+
+import asyncio
+import os
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import duolog
+from store import dump
+from store.options import StoreOptions
+from store.osdisk import OsDisk
+from tests.process.support import NodeProcess
+
+pytestmark = pytest.mark.process
+
+KILLS = int(os.environ.get("DUOLOG_TEST_KILLS", "200"))
+SHARES = 4
+FLAGS = (
+    "--set", "store.flush_disk_type=SYNC_FLUSH",
+    "--set", "store.mapped_file_size_commit_log=1048576",
+    "--set", "store.mapped_file_size_consume_queue=20000",
+    "--set", "store.max_hash_slot_num=1000",
+    "--set", "store.max_index_num=20000",
+    "--set", "node.log_level=error",
+)  # fmt: skip
+
+
+class Load:
+    """Senders that never stop; what they were told."""
+
+    def __init__(self, client: duolog.Client) -> None:
+        self.client = client
+        self.acknowledged: dict[bytes, tuple[int, int]] = {}
+        self.unknown: set[bytes] = set()
+        self.sent = 0
+        self.stopping = False
+
+    async def send(self, producer: duolog.Producer, sender: int) -> None:
+        """One message after the other, each with its own body."""
+        while not self.stopping:
+            self.sent += 1
+            body = b"%d-%d" % (sender, self.sent) + b"." * (self.sent % 700)
+            try:
+                receipt = await producer.send("T", body, timeout=20)
+            except duolog.ResultUnknown:
+                self.unknown.add(body)
+                continue
+            self.acknowledged[body] = (receipt.queue_id, receipt.queue_offset)
+
+    async def run(self, node: NodeProcess, kills: int, chance: random.Random) -> None:
+        """Send while the node is killed again and again."""
+        async with self.client.producer(timeout=20) as producer:
+            senders = [asyncio.ensure_future(self.send(producer, k)) for k in range(8)]
+            for _ in range(kills):
+                before = len(self.acknowledged)
+                while len(self.acknowledged) < before + 20:
+                    await asyncio.sleep(0.005)
+                await asyncio.sleep(chance.random() * 0.05)
+                node.kill()
+                await asyncio.to_thread(node.start)
+            self.stopping = True
+            await asyncio.gather(*senders)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("share", range(SHARES))
+async def test_random_sigkills_lose_nothing_acknowledged_and_double_nothing(
+    tmp_path: Path, share: int
+) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    node = NodeProcess(tmp_path / "data", *FLAGS)
+    await asyncio.to_thread(node.start)
+    try:
+        async with duolog.Client(node.endpoint, timeout=30) as client:
+            await client.admin.create_topic("T", 3)
+            load = Load(client)
+            await load.run(node, -(-KILLS // SHARES), random.Random(seed))
+            found: Counter[bytes] = Counter()
+            places: dict[bytes, tuple[int, int]] = {}
+            (topic,) = await client.admin.topics(["T"])
+            for queue in topic.stats:
+                offset = queue.min_offset
+                while offset < queue.max_offset:
+                    batch = await client.pull("T", queue.queue_id, offset)
+                    assert batch.lost == 0
+                    expected = range(offset, batch.next_offset)
+                    assert list(batch.queue_offsets) == list(expected)
+                    for message in batch:
+                        found[message.body] += 1
+                        places[message.body] = (queue.queue_id, message.queue_offset)
+                    offset = batch.next_offset
+    finally:
+        node.stop()
+    assert len(load.acknowledged) > 20 * KILLS // SHARES
+    lost = [body for body in load.acknowledged if body not in found]
+    doubled = [body for body, times in found.items() if times > 1]
+    moved = [body for body, place in load.acknowledged.items() if places.get(body) != place]
+    assert (lost, doubled, moved) == ([], [], [])
+    assert set(found) <= set(load.acknowledged) | load.unknown
+    options = StoreOptions(max_hash_slot_num=1000, max_index_num=20_000)
+    assert dump.check(OsDisk(tmp_path / "data", read_only=True), options)["problems"] == []
