@@ -1,6 +1,7 @@
 """What many tests need: small stores, and a disk that fails when it is told to."""
 
 import errno
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -94,7 +95,7 @@ def read_all(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[b
     while offset < high:
         result = store.get(topic, queue_id, offset)
         ends = [0, *result.table[7].tolist()]
-        bodies += [result.bodies[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+        bodies += [result.bodies[a:b] for a, b in itertools.pairwise(ends)]
         assert result.next_offset > offset
         offset = result.next_offset
     return bodies

@@ -26,6 +26,21 @@ _CHANNEL_OPTIONS = (
 )
 
 
+async def uncancelled(work: Awaitable[T]) -> T:
+    """Await a gRPC operation; a call that was cancelled under it is Unavailable.
+
+    grpc.aio raises CancelledError in whoever waits for a call that ends by cancellation (a broken
+    connection may do that). Only a cancellation of our own task may pass as one.
+    """
+    try:
+        return await work
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise Unavailable("the call was cancelled") from None
+
+
 class AppendStream:
     """The append stream: requests go out as they come, replies are matched by id."""
 
@@ -44,9 +59,14 @@ class AppendStream:
         self._waiting[request.id] = future
         try:
             async with self._writing:
-                await self._call.write(request)
-        except (grpc.RpcError, asyncio.InvalidStateError) as failure:
+                await uncancelled(self._call.write(request))
+        except (grpc.RpcError, asyncio.InvalidStateError, Unavailable) as failure:
             self._fail(failure)
+        except asyncio.CancelledError:
+            # grpc.aio has cancelled the whole call with this write: nobody will be answered.
+            self._waiting.pop(request.id, None)
+            self._fail(Unavailable("the append stream was given up in the middle of a write"))
+            raise
         try:
             return await future
         finally:
@@ -55,16 +75,17 @@ class AppendStream:
     async def _read(self) -> None:
         try:
             while True:
-                reply = await self._call.read()
+                reply = await uncancelled(self._call.read())
                 if reply is grpc.aio.EOF:
                     break
                 waiting = self._waiting.get(reply.id)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(reply)
             # The node ended the stream: its status says why.
-            code, details = await self._call.code(), await self._call.details()
+            code = await uncancelled(self._call.code())
+            details = await uncancelled(self._call.details())
             self._fail(Unavailable(f"the append stream ended: {code.name} {details}"))
-        except (grpc.RpcError, asyncio.InvalidStateError) as failure:
+        except (grpc.RpcError, asyncio.InvalidStateError, Unavailable) as failure:
             self._fail(failure)
 
     def _fail(self, failure: Exception) -> None:

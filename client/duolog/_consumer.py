@@ -16,13 +16,14 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from duolog._connection import Connection
+from duolog._connection import Connection, uncancelled
 from duolog._errors import (
     BadRequest,
     DuologError,
     Retryable,
     StaleMember,
     Timeout,
+    Unavailable,
     UnknownTopic,
     error_of,
 )
@@ -102,6 +103,10 @@ class Consumer:
             await loop()
         except DuologError as error:
             self._error = error
+            self._arrived.set()
+        except Exception as error:
+            log.exception("a background task of the consumer failed")
+            self._error = DuologError(f"{type(error).__name__}: {error}")
             self._arrived.set()
 
     async def close(self, commit: bool = True) -> None:
@@ -232,8 +237,8 @@ class Consumer:
         if self._call is None:
             await self._open()
         try:
-            await self._call.write(request)
-        except (grpc.RpcError, asyncio.InvalidStateError):
+            await uncancelled(self._call.write(request))
+        except (grpc.RpcError, asyncio.InvalidStateError, Retryable):
             # The reader notices the broken stream as well, and subscribes everything anew.
             log.debug("the subscription broke while writing")
 
@@ -243,10 +248,13 @@ class Consumer:
             credit_bytes=CREDIT_BYTES, tags=self._tags, batch_bytes=BATCH_BYTES
         )
         try:
-            await self._call.write(first)
+            await uncancelled(self._call.write(first))
         except grpc.RpcError as failure:
             self._call = None
             raise error_of(failure) from None
+        except asyncio.InvalidStateError:
+            self._call = None
+            raise Unavailable("the subscription ended at once") from None
         self._tasks.append(asyncio.ensure_future(self._keep(self._read)))
 
     async def _read(self) -> None:
@@ -254,12 +262,12 @@ class Consumer:
         call = self._call
         try:
             while True:
-                reply = await call.read()
+                reply = await uncancelled(call.read())
                 if reply is grpc.aio.EOF:
                     break
                 self._take(reply)
-        except grpc.RpcError as failure:
-            error = error_of(failure)
+        except (grpc.RpcError, Retryable) as failure:
+            error = failure if isinstance(failure, Retryable) else error_of(failure)
             if not isinstance(error, Retryable):
                 raise error from None
             log.warning("subscription of group %s broke: %s", self.group, error)

@@ -186,7 +186,24 @@ class Producer:
             task = loop.create_task(self._drain(topic, queue, filling))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        return await future
+        try:
+            async with asyncio.timeout(seconds):
+                return await future
+        except TimeoutError:
+            raise self._give_up(topic, filling, future, seconds) from None
+
+    @staticmethod
+    def _give_up(
+        topic: str, filling: _Filling, future: "asyncio.Future[Receipt]", seconds: float
+    ) -> DuologError:
+        """The error of a send whose time is over; a message not yet on its way is taken back."""
+        if future in filling.futures:
+            at = filling.futures.index(future)
+            del filling.futures[at], filling.bodies[at], filling.texts[at]
+            return Timeout(f"{topic}: not sent within {seconds:g} s")
+        return ResultUnknown(
+            f"{topic}: no answer within {seconds:g} s; the message may or may not be stored"
+        )
 
     async def _drain(self, topic: str, queue: int, filling: _Filling) -> None:
         """Send what has filled up, batch after batch, until nothing is left."""
@@ -204,16 +221,21 @@ class Producer:
                         topic, queue, pack(bodies), pack(texts), take, 0, left
                     )
                 except Exception as error:
-                    for future in futures:
-                        if not future.done():
-                            future.set_exception(error)
+                    self._reject(futures, error)
                     continue
+                except BaseException:  # cancelled in mid-way: nobody is left waiting
+                    self._reject(futures, ResultUnknown("the producer was closed"))
+                    raise
                 self._resolve(parts, futures)
         finally:
             filling.running = False
-            for future in filling.futures:  # cancelled in mid-way: nobody is left waiting
-                if not future.done():
-                    future.set_exception(ResultUnknown("the producer was closed"))
+            self._reject(filling.futures, Timeout("the producer was closed"))
+
+    @staticmethod
+    def _reject(futures: "list[asyncio.Future[Receipt]]", error: Exception) -> None:
+        for future in futures:
+            if not future.done():
+                future.set_exception(error)
 
     @staticmethod
     def _fit(bodies: list[bytes]) -> int:

@@ -62,7 +62,7 @@ def _put_key(
     """Write one entry and link it in; True where its slot was empty before."""
     slot_at = HEADER_BYTES + (key_hash % slots) * SLOT_BYTES
     previous = get32s(file, slot_at)
-    if previous <= 0 or previous > index_count:
+    if previous <= 0 or previous >= index_count:
         previous = np.int64(0)
     seconds = np.int64(0)
     if begin_time > 0:
@@ -174,7 +174,7 @@ def find_key(
     at = get32s(file, HEADER_BYTES + (key_hash % slots) * SLOT_BYTES)
     found = 0
     earliest = begin_ms - 1000
-    while 0 < at <= index_count and found < len(out):
+    while 0 < at < index_count and found < len(out):
         entry = HEADER_BYTES + slots * SLOT_BYTES + at * ENTRY_BYTES
         seconds = get32s(file, entry + 12)
         if seconds < 0:

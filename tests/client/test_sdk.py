@@ -1,16 +1,20 @@
 """The SDK's public face, and its pure parts."""
 
+import asyncio
+import itertools
 import subprocess
 import sys
 from pathlib import Path
 
+import duolog
 import pytest
+from duolog import _columns
+from duolog._connection import AppendStream, Connection
+from duolog._errors import DuologError, status_of
+from duolog._producer import Part, Producer
+from duolog.wire import duolog_pb2 as wire
 from hypothesis import given
 from hypothesis import strategies as st
-
-import duolog
-from duolog import _columns
-from duolog._errors import DuologError, status_of
 
 CLIENT = Path(__file__).parent.parent.parent / "client"
 
@@ -35,7 +39,7 @@ def test_every_error_has_a_status_and_a_name_of_its_own() -> None:
 def test_the_sdk_imports_nothing_but_grpc_and_protobuf() -> None:
     code = (
         "import sys, duolog, duolog.sync; "
-        "bad = {'numpy', 'numba', 'store', 'node', 'pydantic', 'typer', 'rich'} & set(sys.modules); "
+        "bad = {'numpy', 'numba', 'store', 'node', 'pydantic', 'rich'} & set(sys.modules); "
         "sys.exit(str(bad) if bad else 0)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=CLIENT, check=True)
@@ -45,7 +49,7 @@ def test_the_sdk_imports_nothing_but_grpc_and_protobuf() -> None:
 def test_packed_values_come_apart_again(values: list[bytes]) -> None:
     blob, offsets = _columns.pack(values)
     numbers = _columns.unpack_numbers(offsets, "I")
-    assert [blob[a:b] for a, b in zip(numbers, numbers[1:], strict=False)] == values
+    assert [blob[a:b] for a, b in itertools.pairwise(numbers)] == values
 
 
 @given(st.binary(max_size=9), st.integers(1, 20))
@@ -70,3 +74,65 @@ def test_property_texts_come_apart_again(properties: dict[str, str]) -> None:
 def test_keys_with_spaces_are_refused(keys: list[str]) -> None:
     with pytest.raises(duolog.BadRequest):
         _columns.property_text(None, keys, None)
+
+
+class _CancelledCall:
+    """A gRPC call that ends by cancellation, as a broken connection may make it."""
+
+    def __init__(self) -> None:
+        self.cancelled = asyncio.Event()
+
+    async def write(self, request: object) -> None:
+        if self.cancelled.is_set():
+            raise asyncio.CancelledError
+
+    async def read(self) -> object:
+        await self.cancelled.wait()
+        raise asyncio.CancelledError
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+
+async def test_a_call_cancelled_under_a_send_fails_it_and_hangs_nobody() -> None:
+    call = _CancelledCall()
+    stream = AppendStream(call)
+    waiting = asyncio.ensure_future(stream.append(wire.AppendRequest(id=1)))
+    await asyncio.sleep(0)
+    call.cancelled.set()
+    with pytest.raises(duolog.Unavailable):
+        await asyncio.wait_for(waiting, 5)
+    with pytest.raises(duolog.Unavailable):
+        await asyncio.wait_for(stream.append(wire.AppendRequest(id=2)), 5)
+    assert stream.error is not None
+
+
+async def test_a_write_given_up_in_the_middle_fails_the_stream_for_the_others() -> None:
+    class Stuck(_CancelledCall):
+        async def write(self, request: object) -> None:
+            await asyncio.sleep(60)
+
+    stream = AppendStream(Stuck())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await stream.append(wire.AppendRequest(id=1))
+    assert isinstance(stream.error, duolog.Unavailable)
+    await stream.close()
+
+
+async def test_a_send_whose_time_is_over_is_told_so_even_while_others_wait() -> None:
+    class Silent(Producer):
+        async def _send_part(self, *_: object) -> list[Part]:
+            await asyncio.sleep(60)
+            raise AssertionError
+
+    producer = Silent(Connection(("127.0.0.1:1",)), None, 60.0)  # type: ignore[arg-type]
+    first = asyncio.ensure_future(producer.send("T", b"1", queue_id=0, timeout=0.05))
+    await asyncio.sleep(0.01)
+    with pytest.raises(duolog.Timeout):  # still waiting to go out: certainly not stored
+        await producer.send("T", b"2", queue_id=0, timeout=0.01)
+    with pytest.raises(duolog.ResultUnknown):
+        await first
+    for task in producer._tasks:
+        task.cancel()
+    await asyncio.gather(*producer._tasks, return_exceptions=True)

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import duolog
 import pytest
 
-import duolog
 from node.config import Config
 from node.server import Node
 

@@ -3,13 +3,13 @@
 import asyncio
 from pathlib import Path
 
+import duolog
+import duolog.sync
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-import duolog
-import duolog.sync
 from node.server import ListenError, Node
 from tests.node.conftest import StartNode
 

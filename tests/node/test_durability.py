@@ -5,10 +5,10 @@ import errno
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import duolog
+import pytest
 from duolog.wire import duolog_pb2 as wire
+
 from node.groupcommit import GroupCommitService
 from node.server import Node
 from store.mappedfile import FlushJob
@@ -239,7 +239,8 @@ async def test_the_producer_follows_a_node_through_its_restart(start_node: Start
             await producer.send("T", body)
             sent.append(body)
         await task
-    found, offset = [], 0
+    found: list[bytes] = []
+    offset = 0
     while len(found) < len(sent):
         batch = await client.pull("T", 0, offset, wait=2)
         assert batch.count

@@ -3,11 +3,11 @@
 import asyncio
 from collections import Counter
 
+import duolog
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import duolog
 from node.groups import GroupCoordinator, allocate_average
 from node.server import Node
 from tests.node.conftest import StartNode
@@ -77,9 +77,7 @@ def test_a_member_may_not_commit_for_a_queue_given_to_another() -> None:
 def test_no_queue_is_ever_granted_to_two(steps: list[tuple[str, str]]) -> None:
     groups = GroupCoordinator()
     reading: dict[str, set[tuple[str, int]]] = {}
-    now = 0
-    for member, what in steps:
-        now += 1
+    for now, (member, what) in enumerate(steps, 1):
         if what == "beat":
             reading[member] = beat(groups, member, reading.get(member, set()), now)
         elif what == "leave":
@@ -96,7 +94,7 @@ def test_no_queue_is_ever_granted_to_two(steps: list[tuple[str, str]]) -> None:
 
 
 async def consume(consumer: duolog.Consumer, count: int, timeout: float = 5.0) -> list[bytes]:
-    bodies = []
+    bodies: list[bytes] = []
     while len(bodies) < count:
         message = await consumer.get(timeout)
         if message is None:
@@ -244,7 +242,8 @@ async def test_a_consumer_of_nothing_is_refused(client: duolog.Client) -> None:
         await client.consumer("G", "nope").start()
     with pytest.raises(duolog.BadRequest):
         await client.consumer("bad/group", "T").start()
-    for how in ({"start": "middle"}, {"topics": []}):
+    hows: list[dict[str, object]] = [{"start": "middle"}, {"topics": []}]
+    for how in hows:
         with pytest.raises(duolog.BadRequest):
             client.consumer("G", **{"topics": "T", **how})  # type: ignore[arg-type]
 

@@ -3,11 +3,11 @@
 import asyncio
 import time
 
-import pytest
-
 import duolog
+import pytest
 from duolog._columns import crc32, pack
 from duolog.wire import duolog_pb2 as wire
+
 from node.server import Node
 from tests.node.conftest import StartNode
 

@@ -6,9 +6,9 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import duolog
 import pytest
 
-import duolog
 from tests.process.support import NodeProcess
 
 pytestmark = [pytest.mark.process, pytest.mark.privileged]

@@ -6,9 +6,9 @@ import random
 from collections import Counter
 from pathlib import Path
 
+import duolog
 import pytest
 
-import duolog
 from store import dump
 from store.options import StoreOptions
 from store.osdisk import OsDisk
@@ -56,8 +56,9 @@ class Load:
             senders = [asyncio.ensure_future(self.send(producer, k)) for k in range(8)]
             for _ in range(kills):
                 before = len(self.acknowledged)
-                while len(self.acknowledged) < before + 20:
-                    await asyncio.sleep(0.005)
+                async with asyncio.timeout(60):  # sends go on after every restart
+                    while len(self.acknowledged) < before + 20:
+                        await asyncio.sleep(0.005)
                 await asyncio.sleep(chance.random() * 0.05)
                 node.kill()
                 await asyncio.to_thread(node.start)

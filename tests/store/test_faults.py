@@ -1,4 +1,4 @@
-"""Every file operation failing at its n-th call: no wrong acknowledgement, nothing lost, no hang."""
+"""Every file operation failing at its n-th call: no wrong acknowledgement, no loss, no hang."""
 
 import errno
 from pathlib import Path

@@ -2,7 +2,6 @@
 
 import json
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +34,12 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=["clean", "crash"])
 def directory(
     golden: Path, request: pytest.FixtureRequest, tmp_path: Path
-) -> Iterator[tuple[Path, dict[str, Any]]]:
+) -> tuple[Path, dict[str, Any]]:
     import shutil
 
     copy = tmp_path / request.param
     shutil.copytree(golden / request.param, copy)
-    yield copy, json.loads((golden / f"{request.param}.json").read_text())
+    return copy, json.loads((golden / f"{request.param}.json").read_text())
 
 
 def queries_of(said: dict[str, Any]) -> list[tuple[str, str]]:

@@ -1,0 +1,328 @@
+"""All figures, each with the ratio to its limit of the same run; JSON into bench/results.
+
+python -m bench.run [--only NAME ...] [--compare bench/results/OLDER.json]
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duolog
+
+from bench import limits
+from node import benchmarks
+from node.demo import ChildNode
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass
+class Figure:
+    """One line of the table."""
+
+    name: str
+    asked: str
+    measured: str
+    limit: str
+    reached: bool
+    numbers: dict[str, float]
+
+
+class Node(ChildNode):
+    """A node process with flags."""
+
+    def __init__(self, data: Path, *flags: str) -> None:
+        super().__init__(data)
+        self.flags = flags
+
+    def start(self) -> None:
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "node.cli.main", "node", "start"),
+                    *("--data", str(self.data), "--listen", self.endpoint),
+                    *self.flags,
+                ],
+                stdout=output,
+                stderr=output,
+            )
+
+    def rss_mib(self) -> float:
+        """Resident memory without mapped files, MiB."""
+        assert self._process is not None
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        anonymous = next(line for line in status.splitlines() if line.startswith("RssAnon"))
+        return int(anonymous.split()[1]) / 1024
+
+    def rss_all_mib(self) -> float:
+        """Resident memory without the store's own segments, MiB."""
+        assert self._process is not None
+        total = 0
+        mine = False
+        for line in Path(f"/proc/{self._process.pid}/smaps").read_text().splitlines():
+            if not line[0].isupper() or "-" in line.split(" ", 1)[0]:
+                mine = str(self.data) in line
+            elif line.startswith("Rss:") and not mine:
+                total += int(line.split()[1])
+        return total / 1024
+
+
+@asynccontextmanager
+async def running(*flags: str) -> AsyncIterator[tuple[Node, duolog.Client]]:
+    """A node on a fresh directory, and a client."""
+    root = Path(tempfile.mkdtemp(prefix="duolog-bench-"))
+    node = Node(root / "data", *flags)
+    node.start()
+    try:
+        async with duolog.Client(node.endpoint, timeout=60) as client:
+            await node.wait_ready(client)
+            await client.admin.create_topic("bench", 4)
+            yield node, client
+    finally:
+        node.stop()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+async def produce_small() -> list[Figure]:
+    async with limits.bare_channel() as channel:
+        unary = await limits.unary_rate(channel)
+    async with running() as (_, client):
+        await benchmarks.produce_batches(client, "bench", 200_000, 100, 50_000)
+        found = await benchmarks.produce_batches(client, "bench", 4_000_000, 100, 50_000)
+        behind = (await client.admin.node_status()).dispatch_behind_ms_max
+    rate = found.messages / found.seconds
+    return [
+        Figure(
+            "produce 100 B, async flush",
+            ">= 700,000 msg/s and >= 150 x unary",
+            f"{rate:,.0f} msg/s, {rate / unary:.0f} x",
+            f"unary {unary:,.0f}/s",
+            rate >= 700_000 and rate >= 150 * unary,
+            {"msg_per_s": rate, "unary_per_s": unary, "ratio": rate / unary},
+        ),
+        Figure(
+            "dispatch behind at full rate",
+            "<= 100 ms",
+            f"{behind} ms (longest)",
+            "",
+            behind <= 100,
+            {"ms_max": behind},
+        ),
+    ]
+
+
+async def produce_large() -> list[Figure]:
+    async with limits.bare_channel() as channel:
+        stream = await limits.stream_rate(channel)
+    async with running() as (_, client):
+        await benchmarks.produce_batches(client, "bench", 20_000, 1024, 10_000)
+        found = await benchmarks.produce_batches(client, "bench", 600_000, 1024, 10_000)
+    rate = found.bytes / found.seconds
+    return [
+        Figure(
+            "produce 1 KiB",
+            ">= 0.3 of a bare 1 MiB stream",
+            f"{rate / 1e6:,.0f} MB/s, {rate / stream:.2f}",
+            f"stream {stream / 1e6:,.0f} MB/s",
+            rate >= 0.3 * stream,
+            {"bytes_per_s": rate, "stream_bytes_per_s": stream, "ratio": rate / stream},
+        )
+    ]
+
+
+async def consume() -> list[Figure]:
+    async with running() as (_, client):
+        await benchmarks.produce_batches(client, "bench", 3_000_000, 100, 50_000)
+        columns = await benchmarks.consume(client, "bench", "columns", 3_000_000, False)
+        objects = await benchmarks.consume(client, "bench", "objects", 2_000_000, True)
+    fast, slow = columns.messages / columns.seconds, objects.messages / objects.seconds
+    return [
+        Figure(
+            "consume 100 B as columns", ">= 1,000,000 msg/s", f"{fast:,.0f} msg/s", "",
+            fast >= 1_000_000, {"msg_per_s": fast},
+        ),
+        Figure(
+            "consume 100 B as objects", ">= 400,000 msg/s", f"{slow:,.0f} msg/s", "",
+            slow >= 400_000, {"msg_per_s": slow},
+        ),
+    ]  # fmt: skip
+
+
+async def one_at_a_time() -> list[Figure]:
+    async with limits.bare_channel() as channel, running() as (_, client):
+        unary, ours = [], []
+        for _ in range(5):  # in turns: the machine is shared
+            unary.append(await limits.unary_p50(channel, 1000))
+            found = await benchmarks.produce_singly(client, "bench", 1000, 100)
+            ours.append(benchmarks.percentile(found.latencies, 0.5))
+    limit, p50 = sorted(unary)[2], sorted(ours)[2]
+    return [
+        Figure(
+            "one send at a time, p50",
+            "<= 0.8 x a bare unary call",
+            f"{p50 * 1e6:.0f} us, {p50 / limit:.2f} x",
+            f"unary {limit * 1e6:.0f} us",
+            p50 <= 0.8 * limit,
+            {"p50_s": p50, "unary_p50_s": limit, "ratio": p50 / limit},
+        )
+    ]
+
+
+async def group_commit() -> list[Figure]:
+    async with running("--set", "store.flush_disk_type=SYNC_FLUSH") as (_, client):
+        before = await client.admin.node_status()
+        found = await benchmarks.produce_singly(client, "bench", 20_000, 100, 64)
+        after = await client.admin.node_status()
+    flushes = after.flushes - before.flushes
+    each = found.messages / flushes
+    return [
+        Figure(
+            "sync flush, 64 senders",
+            ">= 15 messages per fdatasync",
+            f"{each:.1f} ({found.messages / found.seconds:,.0f} msg/s)",
+            "",
+            each >= 15,
+            {"messages_per_sync": each, "msg_per_s": found.messages / found.seconds},
+        )
+    ]
+
+
+async def recovery() -> list[Figure]:
+    import numpy as np
+
+    from store.kernels import scan
+    from store.kernels.jit import EMPTY_I64
+    from store.osdisk import OsDisk
+
+    directory = Path(tempfile.mkdtemp(prefix="duolog-bench-"))
+    try:
+        benchmarks.fill_store(directory, 1 << 30, 1024)
+        file = OsDisk(directory, read_only=True).open("commitlog/" + "0" * 20, False)
+        rows = np.empty((scan.COLUMNS, 16384), np.int64)
+        result = np.zeros(2, np.int64)
+        int(file.memory[::4096].sum())  # in the page cache and mapped
+        began, position, code = time.perf_counter(), 0, scan.SCAN_FULL
+        while code == scan.SCAN_FULL:
+            code = scan.scan(file.memory, position, file.size, 0, True, EMPTY_I64, rows, result)
+            position = int(result[1])
+        rate = position / (time.perf_counter() - began)
+        file.close()
+        found = benchmarks.recover(directory)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return [
+        Figure(
+            "recovery scan with CRC, 1 KiB", ">= 1 GB/s", f"{rate / 1e9:.2f} GB/s", "",
+            rate >= 1e9, {"bytes_per_s": rate},
+        ),
+        Figure(
+            "abnormal recovery of 1 GiB", "<= 5 s", f"{found['seconds']:.2f} s", "",
+            found["seconds"] <= 5, {"seconds": found["seconds"]},
+        ),
+    ]  # fmt: skip
+
+
+async def idle() -> list[Figure]:
+    readies, root = [], Path(tempfile.mkdtemp(prefix="duolog-bench-"))
+    try:
+        for _ in range(3):
+            node = Node(root / "data")
+            began = time.perf_counter()
+            node.start()
+            async with duolog.Client(node.endpoint, timeout=60) as client:
+                await node.wait_ready(client)
+                readies.append(time.perf_counter() - began)
+                if len(readies) == 1:
+                    await client.admin.create_topic("bench")
+                async with client.producer() as producer:
+                    await producer.send("bench", b"x")
+                await asyncio.sleep(1)
+            memory = node.rss_all_mib()
+            node.stop()
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    ready = sorted(readies)[1]
+    return [
+        Figure(
+            "node idle, memory", "<= 200 MiB RSS (segments not counted)", f"{memory:.0f} MiB", "",
+            memory <= 200, {"mib": memory},
+        ),
+        Figure(
+            "node ready, warm", "<= 1.5 s", f"{ready:.2f} s", "", ready <= 1.5, {"seconds": ready}
+        ),
+    ]  # fmt: skip
+
+
+FIGURES: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
+    "produce_small": produce_small,
+    "produce_large": produce_large,
+    "consume": consume,
+    "one_at_a_time": one_at_a_time,
+    "group_commit": group_commit,
+    "recovery": recovery,
+    "idle": idle,
+}
+
+
+def machine() -> dict[str, Any]:
+    """What ran it."""
+    model = ""
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.partition(": ")[2] for line in lines if "model name" in line), "")
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "commit": commit,
+        "time": int(time.time()),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="*", choices=list(FIGURES))
+    parser.add_argument("--compare", type=Path)
+    arguments = parser.parse_args()
+    figures: list[Figure] = []
+    for name in arguments.only or FIGURES:
+        print(f"measuring {name}", file=sys.stderr)
+        figures += asyncio.run(FIGURES[name]())  # type: ignore[arg-type]
+    older = {}
+    if arguments.compare:
+        for row in json.loads(arguments.compare.read_text())["figures"]:
+            older[row["name"]] = row["measured"]
+    print(
+        "| work | asked | measured | limit of the same run | reached |"
+        + (" before |" if older else "")
+    )
+    print("|---|---|---|---|---|" + ("---|" if older else ""))
+    for figure in figures:
+        line = f"| {figure.name} | {figure.asked} | {figure.measured} | {figure.limit} | "
+        line += "yes |" if figure.reached else "**no** |"
+        print(line + (f" {older.get(figure.name, '')} |" if older else ""))
+    RESULTS.mkdir(exist_ok=True)
+    target = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
+    rows = [vars(figure) for figure in figures]
+    target.write_text(json.dumps({"machine": machine(), "figures": rows}, indent=1))
+    print(f"written to {target}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""Measurements that `duolog bench` and bench/ share: plain functions that return plain numbers."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duolog
+
+Progress = Callable[[int], None]
+
+
+def percentile(values: list[float], share: float) -> float:
+    """Value below which a share of the values lies."""
+    if not values:
+        return 0.0
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+@dataclass(slots=True)
+class Measured:
+    """Messages and bytes moved, and how long each request took (seconds)."""
+
+    messages: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    latencies: list[float] = field(default_factory=list)
+
+    def row(self) -> dict[str, Any]:
+        """As one row of a table."""
+        seconds = self.seconds or 1e-9
+        return {
+            "messages": self.messages,
+            "bytes": self.bytes,
+            "seconds": round(self.seconds, 4),
+            "messages_per_second": round(self.messages / seconds),
+            "megabytes_per_second": round(self.bytes / seconds / 1e6, 2),
+            "p50_ms": round(1000 * percentile(self.latencies, 0.5), 3),
+            "p99_ms": round(1000 * percentile(self.latencies, 0.99), 3),
+            "p999_ms": round(1000 * percentile(self.latencies, 0.999), 3),
+            "max_ms": round(1000 * max(self.latencies, default=0.0), 3),
+        }
+
+
+async def produce_batches(
+    client: duolog.Client,
+    topic: str,
+    messages: int,
+    size: int,
+    batch: int,
+    progress: Progress = lambda done: None,
+) -> Measured:
+    """Send in batches, two calls in flight."""
+    found = Measured()
+    bodies = [b"x" * size] * batch
+    async with client.producer(timeout=120) as producer:
+        await producer.send_batch(topic, bodies[:1])
+
+        async def send(count: int) -> None:
+            began = time.perf_counter()
+            await producer.send_batch(topic, bodies[:count])
+            found.latencies.append(time.perf_counter() - began)
+            found.messages += count
+            progress(found.messages)
+
+        began = time.perf_counter()
+        pending: set[asyncio.Task[None]] = set()
+        left = messages
+        while left:
+            count = min(batch, left)
+            left -= count
+            pending.add(asyncio.create_task(send(count)))
+            if len(pending) >= 2:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+        await asyncio.gather(*pending)
+        found.seconds = time.perf_counter() - began
+    found.bytes = messages * size
+    return found
+
+
+async def produce_singly(
+    client: duolog.Client,
+    topic: str,
+    messages: int,
+    size: int,
+    senders: int = 1,
+    progress: Progress = lambda done: None,
+) -> Measured:
+    """Send one message after the other, in so many tasks."""
+    found = Measured(bytes=messages * size)
+    body = b"x" * size
+    async with client.producer(timeout=120) as producer:
+        await producer.send(topic, body)
+
+        async def run(count: int) -> None:
+            for _ in range(count):
+                began = time.perf_counter()
+                await producer.send(topic, body)
+                found.latencies.append(time.perf_counter() - began)
+                found.messages += 1
+                if found.messages % 100 == 0:
+                    progress(found.messages)
+
+        began = time.perf_counter()
+        share, rest = divmod(messages, senders)
+        await asyncio.gather(*(run(share + (k < rest)) for k in range(senders)))
+        found.seconds = time.perf_counter() - began
+    return found
+
+
+async def consume(
+    client: duolog.Client,
+    topic: str,
+    group: str,
+    messages: int,
+    as_messages: bool,
+    wait: float = 5.0,
+    progress: Progress = lambda done: None,
+) -> Measured:
+    """Read as a group, as columns or as message objects whose bodies are looked at."""
+    found = Measured()
+    async with client.consumer(group, topic) as consumer:
+        began = time.perf_counter()
+        last = began
+        while found.messages < messages:
+            if as_messages:
+                message = await consumer.get(wait)
+                if message is None:
+                    break
+                found.bytes += len(message.body)
+                found.messages += 1
+                if found.messages % 10_000 == 0:
+                    progress(found.messages)
+            else:
+                batch = await consumer.get_batch(wait)
+                if batch is None:
+                    break
+                found.messages += batch.count
+                found.bytes += len(batch.bodies)
+                progress(found.messages)
+                now = time.perf_counter()
+                found.latencies.append(now - last)
+                last = now
+        found.seconds = time.perf_counter() - began
+    return found
+
+
+def fill_store(
+    directory: Path, total_bytes: int, size: int, progress: Progress = lambda done: None
+) -> int:
+    """Write a store of bodies of a size, in process, then stop it as a kill would; messages."""
+    from store.columns import Columns
+    from store.messagestore import MessageStore, PutBatch
+    from store.options import StoreOptions
+    from store.osdisk import OsDisk
+
+    store = MessageStore(OsDisk(directory), StoreOptions())
+    store.start()
+    columns = Columns.of([b"x" * size] * 1000)
+    number = 0
+    while store.log.max_offset < total_bytes:
+        now = time.time_ns() // 1_000_000
+        store.put(
+            PutBatch("bench", number % 4, columns, now, producer=b"bench-----", sequence=number),
+            now,
+        )
+        number += 1000
+        while store.dispatch():
+            pass
+        progress(store.log.max_offset)
+    store._closed = True
+    store._release()
+    return number
+
+
+def recover(directory: Path) -> dict[str, Any]:
+    """Recover a crashed store from its log alone: queues and index are removed first."""
+    import shutil
+
+    from store.messagestore import MessageStore
+    from store.options import StoreOptions
+    from store.osdisk import OsDisk
+
+    for name in ("consumequeue", "index"):
+        shutil.rmtree(directory / name, ignore_errors=True)
+    (directory / "checkpoint").unlink(missing_ok=True)
+    (directory / "abort").write_bytes(b"")
+    store = MessageStore(OsDisk(directory), StoreOptions())
+    began = time.perf_counter()
+    report = store.start()
+    seconds = time.perf_counter() - began
+    entries = sum(queue.max_offset - queue.min_offset for queue in store.queues)
+    store._closed = True
+    store._release()
+    return {
+        "seconds": round(seconds, 3),
+        "bytes": report.end - report.scanned_from,
+        "gigabytes_per_second": round((report.end - report.scanned_from) / seconds / 1e9, 3),
+        "messages": entries,
+    }

@@ -1,0 +1,139 @@
+"""`duolog bench`: produce and consume against a node, recover offline."""
+
+import csv
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from node.cli.output import DEFAULT_ENDPOINTS, Endpoints, Json, Timeout, fail, print_facts, run
+
+app = typer.Typer(no_args_is_help=True)
+
+Csv = typer.Option("--csv", help="Append the result to this CSV file.")
+Topic = typer.Option(help="Topic; made where it does not exist.")
+
+
+@contextmanager
+def _bar(what: str, total: int) -> Iterator[Any]:
+    """A progress bar on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        bar = bars.add_task(what, total=total)
+        yield lambda done: bars.update(bar, completed=done)
+
+
+def _report(row: dict[str, Any], as_json: bool, target: Path | None) -> None:
+    if target is not None:
+        row = {"time": int(time.time()), **row}
+        new = not target.exists()
+        with target.open("a", newline="") as file:
+            writer = csv.DictWriter(file, list(row))
+            if new:
+                writer.writeheader()
+            writer.writerow(row)
+    print_facts(row, as_json)
+
+
+def _positive(**numbers: int) -> None:
+    for name, value in numbers.items():
+        if value < 1:
+            fail(f"--{name} {value}: at least 1", "duolog bench --help")
+
+
+@app.command()
+def produce(
+    topic: Annotated[str, Topic] = "bench",
+    messages: Annotated[int, typer.Option(help="Messages to send.")] = 1_000_000,
+    size: Annotated[int, typer.Option(help="Bytes of a body.")] = 100,
+    batch: Annotated[
+        int, typer.Option(help="Messages of a batch; 1: one send at a time.")
+    ] = 50_000,
+    senders: Annotated[int, typer.Option(help="Tasks that send (with --batch 1).")] = 1,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 60.0,
+    target: Annotated[Path | None, Csv] = None,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Send messages as fast as the node takes them."""
+    _positive(messages=messages, size=size, batch=batch, senders=senders)
+
+    async def work(progress: Any) -> Any:
+        from duolog import Client, TopicExists
+
+        from node.benchmarks import produce_batches, produce_singly
+
+        async with Client(endpoints, timeout=timeout) as client:
+            try:
+                await client.admin.create_topic(topic)
+            except TopicExists:
+                pass
+            if batch == 1:
+                return await produce_singly(client, topic, messages, size, senders, progress)
+            return await produce_batches(client, topic, messages, size, batch, progress)
+
+    with _bar("produce", messages) as progress:
+        found = run(work(progress))
+    _report({"bench": "produce", "size": size, "batch": batch, **found.row()}, as_json, target)
+
+
+@app.command()
+def consume(
+    topic: Annotated[str, Topic] = "bench",
+    messages: Annotated[int, typer.Option(help="Messages to read.")] = 1_000_000,
+    group: Annotated[str, typer.Option(help="Group; a new one each time by default.")] = "",
+    columns: Annotated[bool, typer.Option(help="As columns, not as message objects.")] = True,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 60.0,
+    target: Annotated[Path | None, Csv] = None,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Read messages as fast as the node gives them."""
+    _positive(messages=messages)
+
+    async def work(progress: Any) -> Any:
+        from duolog import Client
+
+        from node.benchmarks import consume as measure
+
+        name = group or f"bench-{time.time_ns()}"
+        async with Client(endpoints, timeout=timeout) as client:
+            return await measure(client, topic, name, messages, not columns, 3.0, progress)
+
+    with _bar("consume", messages) as progress:
+        found = run(work(progress))
+    _report({"bench": "consume", "columns": columns, **found.row()}, as_json, target)
+
+
+@app.command()
+def recover(
+    megabytes: Annotated[int, typer.Option(help="Size of the log.")] = 1024,
+    size: Annotated[int, typer.Option(help="Bytes of a body.")] = 1024,
+    target: Annotated[Path | None, Csv] = None,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Write a log in a temporary directory, then recover it with empty queues and index."""
+    _positive(megabytes=megabytes, size=size)
+    import shutil
+    import tempfile
+
+    from node.benchmarks import fill_store
+    from node.benchmarks import recover as measure
+
+    directory = Path(tempfile.mkdtemp(prefix="duolog-bench-"))
+    try:
+        with _bar("fill", megabytes << 20) as progress:
+            fill_store(directory, megabytes << 20, size, progress)
+        found = measure(directory)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    _report({"bench": "recover", "size": size, **found}, as_json, target)

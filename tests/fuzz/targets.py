@@ -1,0 +1,179 @@
+"""What is fuzzed: every decoder of bytes that come from a disk or a wire.
+
+Each target takes bytes and must end: with a value or one of the errors it documents. Anything else
+is a bug.
+"""
+
+import itertools
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from duolog import CorruptBatch
+from duolog._columns import crc32, parse_properties
+from duolog._message import Batch
+from duolog.wire import duolog_pb2 as wire
+
+from store import jsontext
+from store.checkpoint import StoreCheckpoint
+from store.columns import Columns
+from store.commitlog import read_record
+from store.consumequeue import ConsumeQueue
+from store.consumequeueext import ConsumeQueueExt
+from store.errors import BadMessage, CorruptRecord
+from store.kernels import decode, index, queue, scan, text
+from store.kernels.jit import EMPTY_I64
+from store.metadata import Metadata
+from store.osdisk import OsDisk
+from store.record import parse_message_id
+
+
+def record(data: bytes) -> None:
+    """Scan, single read, search and decode of commit-log bytes."""
+    memory = np.frombuffer(data, np.uint8)
+    rows = np.empty((scan.COLUMNS, 64), np.int64)
+    result = np.zeros(2, np.int64)
+    for check in (True, False):
+        scan.scan(memory, 0, len(memory), 0, check, EMPTY_I64, rows, result)
+        assert 0 <= result[1] <= len(memory)
+        n = int(result[0])
+        order, starts = np.empty(64, np.int64), np.empty(65, np.int64)
+        if n:
+            groups = scan.group_rows(memory, rows, n, order, starts)
+            assert starts[groups] == n
+            runs = np.empty((3, n), np.int64)
+            assert scan.sequence_runs(memory, rows, n, runs) <= n
+            file = np.zeros(40 + 16 * 4 + 64 * 20, np.uint8)
+            index.put_keys(file, 16, 64, memory, rows, n, np.zeros(2, np.int64))
+    scan.find_record(memory, 0, len(memory), 0)
+    try:
+        read_record(memory, 0, len(memory), 0)
+    except CorruptRecord:
+        pass
+
+
+def entries(data: bytes) -> None:
+    """Queue entries, and the records they pretend to point to."""
+    whole = len(data) // 20 * 20
+    memory = np.frombuffer(data[:whole], np.uint8).copy()
+    state = np.zeros(1, np.int64)
+    end = queue.walk_entries(memory, whole, state)
+    assert 0 <= end <= whole
+    queue.first_entry_from(memory, 0, whole, 1000)
+    log = np.frombuffer(data, np.uint8)
+    decode.decode(
+        memory, 0, whole // 20, 0, log, 0, len(log), EMPTY_I64, 50, True,
+        np.empty(4096, np.uint8), np.empty(4096, np.uint8),
+        np.empty((decode.OUT_COLUMNS, 50), np.int64), np.zeros(decode.STATE_SIZE, np.int64),
+    )  # fmt: skip
+
+
+def queue_file(data: bytes) -> None:
+    """A queue directory with one file of any bytes: load, recover, truncate, read."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "consumequeue" / "T" / "0"
+        path.mkdir(parents=True)
+        (path / f"{0:020d}").write_bytes((data + bytes(400))[:400])
+        found = ConsumeQueue(OsDisk(directory), "T", 0, 400)
+        found.files.load()
+        found.recover()
+        assert 0 <= found.min_offset <= found.max_offset <= 20
+        found.truncate(500)
+        found.correct_min_offset(100)
+        found.entries(0, 100)
+        ext = ConsumeQueueExt(OsDisk(directory), "E", 0, 400)
+        ext.files.roll().memory[:] = np.frombuffer((data + bytes(400))[:400], np.uint8)
+        ext.recover()
+        found.files.close()
+        ext.files.close()
+
+
+def index_file(data: bytes) -> None:
+    """Queries of an index file of any bytes."""
+    size = 40 + 16 * 4 + 64 * 20
+    memory = np.frombuffer((data + bytes(size))[:size], np.uint8)
+    out = np.empty(64, np.int64)
+    for hashed in (0, 1, 77, 0x7FFFFFFF):
+        assert index.find_key(memory, 16, 64, hashed, 0, 1 << 62, out) <= 64
+
+
+def columns(data: bytes) -> None:
+    """Columns off the wire."""
+    cut = [len(data) * k // 4 for k in range(5)]
+    parts = [data[a:b] for a, b in itertools.pairwise(cut)]
+    try:
+        Columns.from_wire(parts[0], parts[1], parts[2], parts[3]).check(64)
+    except BadMessage:
+        pass
+
+
+def wire_batch(data: bytes) -> None:
+    """A batch as a client reads it."""
+    message = wire.MessageBatch()
+    try:
+        message.ParseFromString(data)
+    except Exception as error:
+        if type(error).__name__ != "DecodeError":
+            raise
+        return
+    try:
+        Batch(message)
+    except CorruptBatch:
+        pass
+    message.crc32 = crc32(
+        message.bodies, message.body_offsets, message.properties, message.property_offsets
+    )
+    try:
+        batch = Batch(message)
+        for number in range(min(batch.count, 10)):
+            batch[number].body  # noqa: B018
+    except (CorruptBatch, ValueError, IndexError):
+        pass
+
+
+def texts(data: bytes) -> None:
+    """Properties, hashes, message ids."""
+    memory = np.frombuffer(data, np.uint8)
+    clean = bool(text.properties_clean(memory))
+    text.java_hash(memory)
+    text.find_well_known(memory, 0, len(data), np.zeros(8, np.int64))
+    parse_properties(data)
+    if clean:
+        data.decode()
+    try:
+        parse_message_id(data.decode("latin-1"))
+    except BadMessage:
+        pass
+
+
+def json_table(data: bytes) -> None:
+    """Config files and metadata records."""
+    try:
+        jsontext.loads(data.decode(errors="replace"))
+    except ValueError:
+        pass
+    Metadata().apply(data)
+
+
+def checkpoint(data: bytes) -> None:
+    """A checkpoint file."""
+    with tempfile.TemporaryDirectory() as directory:
+        (Path(directory) / "checkpoint").write_bytes((data + bytes(4096))[:4096])
+        found = StoreCheckpoint(OsDisk(directory))
+        found.load()
+        assert found.min_timestamp >= 0
+        found.close()
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "record": record,
+    "entries": entries,
+    "queue_file": queue_file,
+    "index_file": index_file,
+    "columns": columns,
+    "wire_batch": wire_batch,
+    "texts": texts,
+    "json_table": json_table,
+    "checkpoint": checkpoint,
+}
