@@ -114,6 +114,8 @@ _BY_CODE: dict[grpc.StatusCode, type[DuologError]] = {
     grpc.StatusCode.OUT_OF_RANGE: BadRequest,
     grpc.StatusCode.RESOURCE_EXHAUSTED: Busy,
     grpc.StatusCode.CANCELLED: Unavailable,
+    # what gRPC's core says of a connection that breaks in the middle of a write
+    grpc.StatusCode.INTERNAL: Unavailable,
     grpc.StatusCode.UNIMPLEMENTED: BadRequest,
     **{code: kind for kind, code in _CODES.items() if kind in (Unavailable, Timeout)},
 }

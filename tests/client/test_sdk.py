@@ -10,7 +10,7 @@ import duolog
 import pytest
 from duolog import _columns
 from duolog._connection import AppendStream, Connection
-from duolog._errors import DuologError, status_of
+from duolog._errors import DuologError, error_of, status_of
 from duolog._producer import Part, Producer
 from duolog.wire import duolog_pb2 as wire
 from hypothesis import given
@@ -136,3 +136,11 @@ async def test_a_send_whose_time_is_over_is_told_so_even_while_others_wait() -> 
     for task in producer._tasks:
         task.cancel()
     await asyncio.gather(*producer._tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED])
+def test_a_connection_broken_in_the_middle_of_a_write_is_retried(code: grpc.StatusCode) -> None:
+    failure = grpc.aio.AioRpcError(
+        code, grpc.aio.Metadata(), grpc.aio.Metadata(), "Internal error from Core"
+    )
+    assert isinstance(error_of(failure), duolog.Unavailable)

@@ -59,6 +59,9 @@ class Load:
                 async with asyncio.timeout(60):  # sends go on after every restart
                     while len(self.acknowledged) < before + 20:
                         await asyncio.sleep(0.005)
+                        for sender in senders:
+                            if sender.done():
+                                sender.result()
                 await asyncio.sleep(chance.random() * 0.05)
                 node.kill()
                 await asyncio.to_thread(node.start)
