@@ -23,6 +23,7 @@ from store.columns import Columns
 from store.disk import Disk
 from store.errors import BadMessage, SequenceTooOld, StoreFenced
 from store.flush import FlushSchedule
+from store.mappedfile import MappedFile
 from store.messagestore import MessageStore, PutBatch, PutResult, StoreEvents
 from store.metadata import PERM_READ, PERM_WRITE, SYSTEM_TOPIC, TopicConfig
 from store.record import Host, check_topic
@@ -64,6 +65,8 @@ class Broker:
         self.store = MessageStore(disk, options, events, store_host)
         self.store.events.progress = self._show_progress
         self.threads = ThreadPoolExecutor(4, thread_name_prefix="duolog-disk")
+        self._populate_thread = ThreadPoolExecutor(1, thread_name_prefix="duolog-populate")
+        self._populating = False
         self.board = ArrivalBoard()
         self.groups = GroupCoordinator()
         self.counters = Counters()
@@ -71,7 +74,7 @@ class Broker:
         self.recovered: RecoveryReport | None = None
         self.failed = asyncio.Event()
         self.group_commit = GroupCommitService(
-            self.store, self.threads, self._pump_soon, self._disk_failed
+            self.store, self.threads, self.pump_soon, self._disk_failed
         )
         self.metadata = MetadataLog(self)
         self._schedule = FlushSchedule.of(options)
@@ -99,7 +102,7 @@ class Broker:
             self._snapshot_loop,
         ]
         self._tasks = [loop.create_task(self._guard(task)) for task in work]
-        self._pump_soon()
+        self.pump_soon()
         report = self.recovered
         log.info(
             "recovered",
@@ -133,6 +136,7 @@ class Broker:
                 await self.metadata.save()
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self.threads, self.store.shutdown)
+        self._populate_thread.shutdown(wait=True)
         self.threads.shutdown(wait=True)
 
     def _show_progress(self, done: int, total: int) -> None:
@@ -193,16 +197,37 @@ class Broker:
     def settle(
         self, end_offset: int, no_wait: bool = False
     ) -> "asyncio.Future[PutMessageStatus] | None":
-        """What has to happen after an append: a future to wait for, or None."""
+        """What has to happen after an append: a future to wait for, or None.
+
+        Without one the caller answers first and calls `pump_soon` then.
+        """
         if self._sample is None:
             self._sample = (end_offset, time.monotonic())
+        if not self._populating:
+            self._populate()
         if not self.store.options.sync_flush:
-            self._pump_soon()
             return None
         if no_wait:
             self.group_commit.nudge()
             return None
         return self.group_commit.wait(end_offset)
+
+    def _populate(self) -> None:
+        """Have pages faulted in ahead of the writer, in a thread of its own."""
+        wanted = self.store.log.populate_wanted()
+        if wanted is None:
+            return
+        mapped, start, end = wanted
+        self._populating = True
+        work = asyncio.get_running_loop().run_in_executor(
+            self._populate_thread, mapped.file.populate, start, end - start
+        )
+        work.add_done_callback(self._populated)
+
+    def _populated(self, work: "asyncio.Future[None]") -> None:
+        self._populating = False
+        if not work.cancelled() and work.exception() is None:
+            self._populate()
 
     def _refusal(self, request: wire.AppendRequest) -> tuple[wire.PutStatus, str] | None:
         found = crc32(
@@ -267,7 +292,8 @@ class Broker:
 
     # -- dispatch ------------------------------------------------------------------------------
 
-    def _pump_soon(self) -> None:
+    def pump_soon(self) -> None:
+        """Dispatch what is readable, when the loop comes round."""
         if not self._pumping:
             self._pumping = True
             asyncio.get_running_loop().call_soon(self._pump)
@@ -292,7 +318,8 @@ class Broker:
                 )
             self._sample = None
         if more:
-            self._pump_soon()
+            self._pumping = True
+            asyncio.get_running_loop().call_soon(self._pump)
 
     # -- background ----------------------------------------------------------------------------
 
@@ -304,9 +331,9 @@ class Broker:
             now = now_ms()
             if self._schedule.pool.due(now) is not None:
                 self.store.log.commit()
-                self._pump_soon()
+                self.pump_soon()
             if self.store.dispatcher.behind_bytes() > 0:
-                self._pump_soon()  # what a full disk stopped goes on by itself
+                self.pump_soon()  # what a full disk stopped goes on by itself
             pages = self._schedule.commit_log.due(now)
             if pages is None or self.store.options.sync_flush:
                 pass
@@ -330,8 +357,16 @@ class Broker:
             return
         if queue.next_start() == start and queue.ahead is None:
             queue.ahead = made
+            if self.store.options.warm_maped_file_enable:
+                await loop.run_in_executor(self.threads, self._warm, made)
         else:  # the writer was faster
             made.file.close()
+
+    @staticmethod
+    def _warm(mapped: MappedFile) -> None:
+        """Warm-up: fault in and lock a whole segment before it is needed."""
+        mapped.file.populate(0, mapped.size)
+        mapped.file.lock()
 
     async def _flush_queues(self, loop: asyncio.AbstractEventLoop, pages: int) -> None:
         store = self.store

@@ -127,10 +127,14 @@ class ChildNode:
             if self._process.poll() is not None:
                 raise DemoError(f"the node ended at start, see its log:\n{self.log.read_text()}")
             try:
+                # A plain connect first: gRPC would back off while nobody listens yet.
+                host, _, port = self.endpoint.rpartition(":")
+                _, writer = await asyncio.open_connection(host, int(port))
+                writer.close()
                 await client.admin.node_status()
                 return time.monotonic() - began
-            except duolog.DuologError:
-                await asyncio.sleep(0.02)
+            except (OSError, duolog.DuologError):
+                await asyncio.sleep(0.01)
         raise DemoError(f"the node was not ready within {READY_SECONDS:g} s, see {self.log}")
 
 

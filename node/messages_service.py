@@ -61,6 +61,7 @@ class MessagesService(stubs.MessagesServicer):
             async for request in requests:
                 reply, _ = broker.append(request, host)
                 await context.write(reply)
+                broker.pump_soon()  # the answer goes out first
             return
         unanswered: asyncio.Queue[
             tuple[wire.AppendReply, asyncio.Future[PutMessageStatus] | None] | None

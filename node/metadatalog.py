@@ -144,7 +144,9 @@ class MetadataLog:
         result = self._broker.store.put(PutBatch(SYSTEM_TOPIC, QUEUE, Columns.of([body]), now), now)
         if result.status is not PutMessageStatus.PUT_OK:
             raise sdk.NotMaster(f"the change was not stored: {result.reason}")
-        return result.queue_offset, self._broker.settle(result.end_offset)
+        durable = self._broker.settle(result.end_offset)
+        self._broker.pump_soon()
+        return result.queue_offset, durable
 
     async def change(self, change: Json) -> None:
         """Store a change, wait until it is durable and applied.

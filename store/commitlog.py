@@ -22,6 +22,7 @@ from store.transientpool import TransientStorePool
 
 BLANK_BYTES = 8
 AHEAD_FROM = 0.5  # share of a segment after which the next one is allocated
+POPULATE_BYTES = 16 << 20  # pages are faulted in so far ahead of the writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,18 @@ class CommitLog:
         if last is None or self.queue.ahead is not None:
             return None
         return last.end if last.wrote >= AHEAD_FROM * last.size else None
+
+    def populate_wanted(self) -> tuple[MappedFile, int, int] | None:
+        """Segment and bytes [start, end) that should be faulted in ahead of the writer now."""
+        last = self.queue.last
+        if last is None or last.buffer is not None:
+            return None
+        if last.populated - last.wrote >= POPULATE_BYTES // 2 or last.populated >= last.size:
+            return None
+        start = max(last.populated, last.wrote)
+        end = min(last.wrote + POPULATE_BYTES, last.size)
+        last.populated = end
+        return last, start, end
 
     def is_busy(self, now_ms: int) -> bool:
         """OS_PAGECACHE_BUSY: the writer has been inside one append for too long."""

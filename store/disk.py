@@ -22,8 +22,11 @@ class DiskFile(Protocol):
     def data_ranges(self, start: int) -> list[tuple[int, int]]:
         """Stretches [from, to) at or after start that may hold anything but zeros."""
 
-    def warm(self, lock: bool) -> None:
-        """Fault the pages in ahead of need and, if asked, lock them in memory."""
+    def populate(self, start: int, size: int) -> None:
+        """Fault pages in for writing, ahead of need; may run in any thread, may do nothing."""
+
+    def lock(self) -> None:
+        """Lock all pages in memory, if the system allows it."""
 
     def close(self) -> None:
         """Unmap as soon as no reader holds the memory any more."""

@@ -21,6 +21,7 @@ class MappedFile:
     committed: int = 0
     flushed: int = 0
     store_time: int = 0
+    populated: int = 0
     buffer: U8 | None = field(default=None, repr=False)
 
     @property

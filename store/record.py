@@ -20,6 +20,7 @@ import ipaddress
 import re
 import struct
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from store.errors import BadMessage
 from store.kernels import scan
@@ -54,6 +55,11 @@ def check_topic(name: str) -> None:
         raise BadMessage(f"topic {name!r} has characters other than letters, digits and %|_-")
 
 
+@lru_cache(1024)
+def _address_bytes(address: str) -> bytes:
+    return ipaddress.ip_address(address).packed
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """An address and port as records carry them."""
@@ -68,7 +74,7 @@ class Host:
 
     def packed(self) -> bytes:
         """4 or 16 address bytes and 4 port bytes."""
-        return ipaddress.ip_address(self.address).packed + struct.pack(">i", self.port)
+        return _address_bytes(self.address) + struct.pack(">i", self.port)
 
     @staticmethod
     def unpacked(data: bytes) -> "Host":

@@ -9,7 +9,7 @@ a record that a killed process left half written never looks whole.
 import numpy as np
 
 from store.kernels.bigendian import put16, put32, put64
-from store.kernels.crc import crc32_range, crc32_update
+from store.kernels.crc import crc32_range
 from store.kernels.jit import (
     I64,
     U8,
@@ -94,9 +94,7 @@ def _copy(target: U8, at: int, source: U8, start: int, end: int) -> int:
 @inlined
 def seal_record(target: U8, start: int, end: int) -> None:
     """Write the CRC property's digits, least significant first, over all bytes before it."""
-    crc = crc32_update(np.int64(0xFFFFFFFF), target, start, end - RECORD_CRC_BYTES) ^ np.int64(
-        0xFFFFFFFF
-    )
+    crc = crc32_range(target, start, end - RECORD_CRC_BYTES)
     at = end - 11
     for k in range(10):
         target[at + k] = 48 + crc % 10

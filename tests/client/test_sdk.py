@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import duolog
+import grpc
+import grpc.aio
 import pytest
 from duolog import _columns
 from duolog._connection import AppendStream, Connection

@@ -27,6 +27,17 @@ def test_crc32_agrees_with_crcmod_and_zlib(data: bytes, skip: int, drop: int) ->
     assert found == oracle.crc32(data[start:end]) == zlib.crc32(data[start:end])
 
 
+def test_the_portable_crc_agrees_where_there_is_no_libz() -> None:
+    import ctypes
+
+    signature = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint32)
+    portable = signature(crc.portable_address())
+    for size in (0, 1, 15, 16, 17, 31, 32, 100, 1000):
+        data = bytes(n * 7 % 251 for n in range(size))
+        assert portable(0, data, size) == zlib.crc32(data)
+        assert portable(zlib.crc32(b"before"), data, size) == zlib.crc32(b"before" + data)
+
+
 @given(st.text())
 def test_java_hash_counts_utf16_units(value: str) -> None:
     value = value.encode("utf-8", "ignore").decode()
