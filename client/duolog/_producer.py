@@ -26,9 +26,9 @@ from duolog._errors import (
 from duolog._topics import TopicCache
 from duolog.wire import duolog_pb2 as wire
 
-BATCH_BYTES = 512 << 10
-BATCH_MESSAGES = 8192
-IN_FLIGHT_MAX = 16
+BATCH_BYTES = 1 << 20
+BATCH_MESSAGES = 16_384
+IN_FLIGHT_MAX = 8
 _STORED_LESS_SAFELY = {
     wire.FLUSH_DISK_TIMEOUT,
     wire.FLUSH_SLAVE_TIMEOUT,
