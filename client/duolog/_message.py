@@ -44,6 +44,7 @@ class Batch:
             batch.bodies, batch.body_offsets, batch.properties, batch.property_offsets
         ):
             raise CorruptBatch(f"a batch of {batch.topic}/{batch.queue_id} was damaged on its way")
+        _check_shapes(batch)
         self._wire = batch
         self.topic = batch.topic
         self.queue_id = batch.queue_id
@@ -103,6 +104,30 @@ class Batch:
     def __iter__(self) -> "Iterator[Message]":
         """All messages, as views."""
         return (Message(self, index) for index in range(self.count))
+
+
+def _check_shapes(batch: wire.MessageBatch) -> None:
+    """Raise CorruptBatch unless every column has the size that the count asks for."""
+    count = batch.count
+    offsets = 4 * (count + 1) if count else 0
+    whole = (
+        len(batch.body_offsets) == offsets
+        and len(batch.property_offsets) == offsets
+        and len(batch.queue_offset_deltas) in (0, 4 * count)
+        and all(
+            len(column) == 8 * count
+            for column in (batch.physical_offsets, batch.store_times, batch.born_times)
+        )
+        and all(
+            len(column) == 4 * count
+            for column in (batch.flags, batch.sysflags, batch.reconsume_times)
+        )
+    )
+    if not whole:
+        raise CorruptBatch(
+            f"a batch of {batch.topic}/{batch.queue_id} has columns of other sizes than {count} "
+            "messages need"
+        )
 
 
 class Message:

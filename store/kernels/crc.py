@@ -8,6 +8,7 @@ by k zero bytes). A record stores the CRC `& 0x7FFFFFFF`.
 
 import ctypes
 import ctypes.util
+import zlib
 
 import crcmod.predefined
 import llvmlite.binding
@@ -86,12 +87,19 @@ llvmlite.binding.add_symbol(SYMBOL, zlib_address() or portable_address())
 _crc32 = types.ExternalFunction(SYMBOL, types.uint64(types.uint64, types.uintp, types.uint32))
 
 
-@inlined
-def crc32_range(data: U8, start: int, end: int) -> int:
-    """CRC-32 of data[start:end], all 32 bits."""
-    return np.int64(
-        _crc32(np.uint64(0), data.ctypes.data + np.uintp(start), np.uint32(end - start))
-    )
+if numba.config.DISABLE_JIT:  # kernels as plain Python, as the fuzzers run them
+
+    def crc32_range(data: U8, start: int, end: int) -> int:
+        """CRC-32 of data[start:end], all 32 bits."""
+        return zlib.crc32(data[start:end].tobytes())
+
+else:
+
+    @inlined
+    def crc32_range(data: U8, start: int, end: int) -> int:
+        """CRC-32 of data[start:end], all 32 bits."""
+        address = data.ctypes.data + np.uintp(start)
+        return np.int64(_crc32(np.uint64(0), address, np.uint32(end - start)))
 
 
 @kernel(i64, ro_u8s, i64, i64)

@@ -32,8 +32,13 @@ def seeds() -> list[bytes]:
         records += one
         position += len(one)
     bodies, offsets = pack([b"a", b"bc", b"def"])
-    batch = wire.MessageBatch(topic="T", count=3, bodies=bodies, body_offsets=offsets)
-    batch.crc32 = crc32(bodies, offsets, b"", b"")
+    nothing = bytes(len(offsets))
+    batch = wire.MessageBatch(
+        topic="T", count=3, bodies=bodies, body_offsets=offsets, property_offsets=nothing,
+        physical_offsets=bytes(24), store_times=bytes(24), born_times=bytes(24),
+        flags=bytes(12), sysflags=bytes(12), reconsume_times=bytes(12),
+    )  # fmt: skip
+    batch.crc32 = crc32(bodies, offsets, b"", nothing)
     entries = b"".join(
         n.to_bytes(8, "big") + (99).to_bytes(4, "big") + bytes(8) for n in range(0, 900, 99)
     )
