@@ -101,7 +101,6 @@ class _Filling:
     bodies: list[bytes] = field(default_factory=list)
     texts: list[bytes] = field(default_factory=list)
     futures: list["asyncio.Future[Receipt]"] = field(default_factory=list)
-    size: int = 0
     deadline: float = 0.0
     running: bool = False
 
@@ -130,6 +129,8 @@ class Producer:
         self._round = 0
         self._filling: dict[tuple[str, int], _Filling] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._alone = 0  # sends that go out without a task of their own
+        self._quiet = asyncio.Event()
         self._window = asyncio.Semaphore(IN_FLIGHT_MAX)
         self._closed = False
 
@@ -174,23 +175,44 @@ class Producer:
         filling = self._filling.get((topic, queue))
         if filling is None:
             filling = self._filling[topic, queue] = _Filling()
+        if not filling.running and self._linger <= 0:
+            return await self._send_alone(topic, queue, filling, body, text, seconds)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Receipt] = loop.create_future()
         filling.bodies.append(body)
         filling.texts.append(text)
         filling.futures.append(future)
-        filling.size += len(body)
         filling.deadline = max(filling.deadline, loop.time() + seconds)
         if not filling.running:
             filling.running = True
-            task = loop.create_task(self._drain(topic, queue, filling))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start_draining(topic, queue, filling)
         try:
             async with asyncio.timeout(seconds):
                 return await future
         except TimeoutError:
             raise self._give_up(topic, filling, future, seconds) from None
+
+    async def _send_alone(
+        self, topic: str, queue: int, filling: _Filling, body: bytes, text: bytes, seconds: float
+    ) -> Receipt:
+        """Send a message while nothing else is on its way: no task, no future in between."""
+        filling.running = True
+        self._alone += 1
+        try:
+            (part,) = await self._send_part(topic, queue, pack([body]), pack([text]), 1, 0, seconds)
+        finally:
+            self._alone -= 1
+            self._quiet.set()
+            if filling.bodies:  # what came meanwhile goes out together
+                self._start_draining(topic, queue, filling)
+            else:
+                filling.running = False
+        return self._receipt(part, 0)
+
+    def _start_draining(self, topic: str, queue: int, filling: _Filling) -> None:
+        task = asyncio.get_running_loop().create_task(self._drain(topic, queue, filling))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     @staticmethod
     def _give_up(
@@ -251,17 +273,18 @@ class Producer:
             for k in range(part.count):
                 future = futures[part.first + k]
                 if not future.done():
-                    future.set_result(
-                        Receipt(
-                            part.topic,
-                            part.queue_id,
-                            part.queue_offset + k,
-                            self.unique_key(part.sequence + k),
-                            part.store_time,
-                            part.status,
-                            part.duplicate,
-                        )
-                    )
+                    future.set_result(self._receipt(part, k))
+
+    def _receipt(self, part: Part, k: int) -> Receipt:
+        return Receipt(
+            part.topic,
+            part.queue_id,
+            part.queue_offset + k,
+            self.unique_key(part.sequence + k),
+            part.store_time,
+            part.status,
+            part.duplicate,
+        )
 
     def unique_key(self, sequence: int) -> str:
         """UNIQ_KEY that the node gives the message of a sequence."""
@@ -470,8 +493,12 @@ class Producer:
 
     async def flush(self) -> None:
         """Wait until every send that was started has its answer."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        while self._tasks or self._alone:
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+            else:
+                self._quiet.clear()
+                await self._quiet.wait()
 
     async def close(self) -> None:
         """Wait (bounded) for sends under way, then refuse new ones. May be called again."""

@@ -4,6 +4,7 @@ import numpy as np
 
 from store.kernels.bigendian import get32s, get64
 from store.kernels.jit import I64, U8, boolean, i64, i64_table, i64s, kernel, ro_i64s, ro_u8s, u8s
+from store.kernels.memory import copy_bytes
 from store.kernels.queue import ENTRY_BYTES
 from store.kernels.scan import (
     BODY_AT,
@@ -127,11 +128,9 @@ def decode(
             code = DECODE_FULL
             break
         source = rows[BODY_AT, 0]
-        for k in range(body_bytes):
-            bodies[body_end + k] = log[source + k]
+        copy_bytes(bodies, body_end, log, source, source + body_bytes)
         source = rows[PROPERTIES_AT, 0]
-        for k in range(properties_bytes):
-            properties[properties_end + k] = log[source + k]
+        copy_bytes(properties, properties_end, log, source, source + properties_bytes)
         body_end += body_bytes
         properties_end += properties_bytes
         table[OUT_QUEUE_OFFSET, n] = queue_offset + entry

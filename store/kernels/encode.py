@@ -23,6 +23,7 @@ from store.kernels.jit import (
     ro_u32s,
     u8s,
 )
+from store.kernels.memory import copy_bytes
 from store.kernels.text import PROPERTY_SEPARATOR, properties_are_clean
 
 BLANK_MIN = 8
@@ -85,20 +86,14 @@ def check_columns(
 
 
 @inlined
-def _copy(target: U8, at: int, source: U8, start: int, end: int) -> int:
-    for k in range(end - start):
-        target[at + k] = source[start + k]
-    return at + end - start
-
-
-@inlined
 def seal_record(target: U8, start: int, end: int) -> None:
     """Write the CRC property's digits, least significant first, over all bytes before it."""
-    crc = crc32_range(target, start, end - RECORD_CRC_BYTES)
+    # Unsigned: a signed division would round the Python way, which takes far longer.
+    crc = np.uint32(crc32_range(target, start, end - RECORD_CRC_BYTES))
     at = end - 11
     for k in range(10):
-        target[at + k] = 48 + crc % 10
-        crc //= 10
+        target[at + k] = np.uint32(48) + crc % np.uint32(10)
+        crc //= np.uint32(10)
 
 
 @inlined
@@ -173,12 +168,12 @@ def encode(
         # The header, its magic left zero until the record is whole.
         put32(target, position, size)
         put32(target, position + 4, 0)
-        at = _copy(target, position + 8, header, 8, header_bytes)
+        at = copy_bytes(target, position + 8, header, 8, header_bytes)
         put64(target, position + 20, queue_offset + done)
         put64(target, position + 28, base + position)
         put32(target, at - 4, body_bytes)
         body_at = at
-        at = _copy(target, at, bodies, body_low, body_high)
+        at = copy_bytes(target, at, bodies, body_low, body_high)
         if body_bytes > 0:
             put32(target, position + 8, crc32_range(target, body_at, at) & np.int64(0x7FFFFFFF))
         else:
@@ -187,19 +182,19 @@ def encode(
             target[at] = len(topic)
         else:
             put16(target, at, len(topic))
-        at = _copy(target, at + topic_length_bytes, topic, 0, len(topic))
+        at = copy_bytes(target, at + topic_length_bytes, topic, 0, len(topic))
         put16(target, at, properties_bytes)
         at += 2
         low = np.int64(property_offsets[k])
         high = np.int64(property_offsets[k + 1])
-        at = _copy(target, at, properties, low, high)
+        at = copy_bytes(target, at, properties, low, high)
         open_ended = high > low and properties[high - 1] != PROPERTY_SEPARATOR
         if open_ended and (uniq_key_bytes > 0 or record_crc):
             target[at] = PROPERTY_SEPARATOR
             at += 1
         if uniq_key_bytes > 0:
-            at = _copy(target, at, UNIQ_KEY_NAME, 0, len(UNIQ_KEY_NAME))
-            at = _copy(target, at, producer, 0, 20)
+            at = copy_bytes(target, at, UNIQ_KEY_NAME, 0, len(UNIQ_KEY_NAME))
+            at = copy_bytes(target, at, producer, 0, 20)
             number = sequence + done
             for digit in range(12):
                 target[at + digit] = HEX_DIGITS[(number >> (44 - 4 * digit)) & 0xF]
@@ -210,7 +205,7 @@ def encode(
         # Whoever reads the magic finds a whole record: the two stores below come last.
         magic_at = position + 4
         if record_crc:
-            at = _copy(target, at, RECORD_CRC_NAME, 0, len(RECORD_CRC_NAME))
+            at = copy_bytes(target, at, RECORD_CRC_NAME, 0, len(RECORD_CRC_NAME))
             target[at + 10] = PROPERTY_SEPARATOR
             at += 11
             magic = np.int64(0)

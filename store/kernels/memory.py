@@ -1,0 +1,39 @@
+"""Copying byte ranges inside kernels, with the C library's memcpy.
+
+A loop over bytes is not vectorised, because the arrays may overlap for all the compiler knows; it
+takes ten times as long.
+"""
+
+import ctypes
+
+import llvmlite.binding
+import numba
+import numpy as np
+from numba import types
+
+from store.kernels.jit import U8, inlined
+
+SYMBOL = "duolog_memcpy"
+
+llvmlite.binding.add_symbol(
+    SYMBOL, ctypes.cast(ctypes.CDLL(None).memcpy, ctypes.c_void_p).value or 0
+)
+_memcpy = types.ExternalFunction(SYMBOL, types.uintp(types.uintp, types.uintp, types.uintp))
+
+if numba.config.DISABLE_JIT:  # kernels as plain Python, as the fuzzers run them
+
+    def copy_bytes(target: U8, at: int, source: U8, start: int, end: int) -> int:
+        """Copy source[start:end] to target[at:]; the position after it."""
+        target[at : at + end - start] = source[start:end]
+        return at + end - start
+
+else:
+
+    @inlined
+    def copy_bytes(target: U8, at: int, source: U8, start: int, end: int) -> int:
+        """Copy source[start:end] to target[at:]; the position after it. The ranges are apart."""
+        size = end - start
+        _memcpy(
+            target.ctypes.data + np.uintp(at), source.ctypes.data + np.uintp(start), np.uintp(size)
+        )
+        return at + size
