@@ -11,7 +11,7 @@ import numpy as np
 
 from store.errors import BadMessage
 from store.kernels import encode
-from store.kernels.jit import EMPTY_I64, I64, U8, U32
+from store.kernels.jit import I64, U8, U32
 from store.record import PROPERTIES_BYTES_MAX, PROPERTIES_RESERVE
 
 
@@ -101,6 +101,3 @@ class BadProperties(BadMessage):
 
 def _offsets(blobs: list[bytes]) -> U32:
     return np.fromiter(accumulate(map(len, blobs), initial=0), np.uint32, len(blobs) + 1)
-
-
-NO_TAGS = EMPTY_I64

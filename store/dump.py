@@ -20,9 +20,11 @@ from store.disk import Disk
 from store.errors import BadStoreDirectory
 from store.indexservice import DIRECTORY as INDEX_DIRECTORY
 from store.indexservice import IndexService, key_hash
+from store.kernels import index as index_kernel
 from store.kernels import queue as queue_kernel
 from store.kernels import scan
 from store.kernels.jit import I64, U8
+from store.mappedfile import MappedFile
 from store.options import StoreOptions
 from store.queues import ROOT as QUEUE_ROOT
 
@@ -81,8 +83,6 @@ def segment_bytes(disk: Disk, options: StoreOptions) -> StoreOptions:
 
 def _load_log(disk: Disk, options: StoreOptions, problems: list[str]) -> CommitLog:
     """Open the segments that can be opened; the rest are problems, not errors."""
-    from store.mappedfile import MappedFile
-
     log = CommitLog(disk, options)
     for name in disk.list("commitlog"):
         path = f"commitlog/{name}"
@@ -290,11 +290,11 @@ def _query(
 
 def _query_log(scanner: _Scan, topic: str, key: str) -> list[int]:
     """The same from the log itself: what the index says once it is rebuilt."""
-    from store.kernels.index import put_keys
-
     found: list[int] = []
     wanted = key_hash(topic, key)
+    # An index of one row table at a time: enough entries for every key a record can have.
     slots, entries = 1 << 16, 1 << 20
+    memory: U8 = np.zeros(40 + slots * 4 + entries * 20, np.uint8)
     for mapped in scanner.log.queue.files:
         position = 0
         while position < mapped.size:
@@ -310,13 +310,11 @@ def _query_log(scanner: _Scan, topic: str, key: str) -> list[int]:
                 result,
             )
             n = int(result[0])
-            memory: U8 = np.zeros(40 + slots * 4 + entries * 20, np.uint8)
+            memory[: index_kernel.HEADER_BYTES + slots * 4] = 0
             state: I64 = np.zeros(2, np.int64)
-            put_keys(memory, slots, entries, mapped.memory, scanner.rows, n, state)
+            index_kernel.put_keys(memory, slots, entries, mapped.memory, scanner.rows, n, state)
             out: I64 = np.empty(QUERY_MAX, np.int64)
-            from store.kernels.index import find_key
-
-            count = int(find_key(memory, slots, entries, wanted, 0, 1 << 62, out))
+            count = int(index_kernel.find_key(memory, slots, entries, wanted, 0, 1 << 62, out))
             found += sorted({int(offset) for offset in out[:count]})
             position = int(result[1])
             if code == scan.SCAN_FULL:

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from store.disk import Disk, DiskFile
 from store.kernels.jit import U8
 
@@ -112,8 +110,3 @@ class FlushJob:
         """Note the success in the files; called where the store is owned."""
         for mapped, position in self.files:
             mapped.flushed = max(mapped.flushed, position)
-
-
-def is_zero(memory: U8, start: int, end: int) -> bool:
-    """Tell whether a stretch holds zeros only."""
-    return not bool(np.any(memory[start:end]))
