@@ -292,7 +292,7 @@ def _query_log(scanner: _Scan, topic: str, key: str) -> list[int]:
     """The same from the log itself: what the index says once it is rebuilt."""
     found: list[int] = []
     wanted = key_hash(topic, key)
-    # An index of one row table at a time: enough entries for every key a record can have.
+    # A small index of one row table at a time, filled anew where it does not hold all keys.
     slots, entries = 1 << 16, 1 << 20
     memory: U8 = np.zeros(40 + slots * 4 + entries * 20, np.uint8)
     for mapped in scanner.log.queue.files:
@@ -310,12 +310,19 @@ def _query_log(scanner: _Scan, topic: str, key: str) -> list[int]:
                 result,
             )
             n = int(result[0])
-            memory[: index_kernel.HEADER_BYTES + slots * 4] = 0
             state: I64 = np.zeros(2, np.int64)
-            index_kernel.put_keys(memory, slots, entries, mapped.memory, scanner.rows, n, state)
-            out: I64 = np.empty(QUERY_MAX, np.int64)
-            count = int(index_kernel.find_key(memory, slots, entries, wanted, 0, 1 << 62, out))
-            found += sorted({int(offset) for offset in out[:count]})
+            full = True
+            while full:
+                memory[: index_kernel.HEADER_BYTES + slots * 4] = 0
+                full = (
+                    index_kernel.put_keys(
+                        memory, slots, entries, mapped.memory, scanner.rows, n, state
+                    )
+                    == index_kernel.INDEX_FILE_FULL
+                )
+                out: I64 = np.empty(QUERY_MAX, np.int64)
+                count = index_kernel.find_key(memory, slots, entries, wanted, 0, 1 << 62, out)
+                found += sorted({int(offset) for offset in out[: int(count)]})
             position = int(result[1])
             if code == scan.SCAN_FULL:
                 continue
@@ -325,7 +332,7 @@ def _query_log(scanner: _Scan, topic: str, key: str) -> list[int]:
             if following is None or following >= mapped.end:
                 break
             position = following - mapped.start
-    return sorted(found)[-QUERY_MAX:]
+    return sorted(set(found))[-QUERY_MAX:]
 
 
 def check(disk: Disk, options: StoreOptions) -> dict[str, Any]:
