@@ -31,6 +31,7 @@ from duolog._message import Batch, Message
 from duolog.wire import duolog_pb2 as wire
 
 log = logging.getLogger("duolog")
+log.addHandler(logging.NullHandler())  # silent unless the program asks
 
 CREDIT_BYTES = 8 << 20
 BATCH_BYTES = 512 << 10
@@ -84,16 +85,18 @@ class Consumer:
         self._returned = 0  # credit not yet given back
         self._handed: tuple[Queue, int] | None = None
         self._left = False
+        self._started = False
         self._gap_seen: set[tuple[Queue, int]] = set()
 
     # -- life ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Join the group and begin to read. Raises UnknownTopic, Unavailable, Timeout."""
-        if self._tasks:
+        if self._started:
             return
+        self._started = True
         await self._heartbeat()
-        self._tasks = [
+        self._tasks += [
             asyncio.ensure_future(self._keep(self._heartbeats)),
             asyncio.ensure_future(self._keep(self._commits)),
         ]

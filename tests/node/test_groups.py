@@ -266,3 +266,19 @@ async def test_consumption_goes_on_through_a_restart_of_the_node(start_node: Sta
             seen += await consume(consumer, 20, 10)
             assert again.port == node.port
     assert sorted(set(seen)) == sorted([*first, *(b"after %d" % n for n in range(20))])
+
+
+def _consumer_tasks() -> "list[asyncio.Task[object]]":
+    return [task for task in asyncio.all_tasks() if "Consumer" in repr(task.get_coro())]
+
+
+async def test_closing_a_consumer_ends_its_tasks_and_says_nothing(
+    client: duolog.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fill(client, 10)
+    consumer = client.consumer("G", "T")
+    async with consumer:
+        await consume(consumer, 10)
+        assert _consumer_tasks()
+    assert _consumer_tasks() == []
+    assert not [record for record in caplog.records if record.name == "duolog"]
