@@ -60,13 +60,6 @@ class Node(ChildNode):
             )
 
     def rss_mib(self) -> float:
-        """Resident memory without mapped files, MiB."""
-        assert self._process is not None
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
-        anonymous = next(line for line in status.splitlines() if line.startswith("RssAnon"))
-        return int(anonymous.split()[1]) / 1024
-
-    def rss_all_mib(self) -> float:
         """Resident memory without the store's own segments, MiB."""
         assert self._process is not None
         total = 0
@@ -271,7 +264,7 @@ async def idle() -> list[Figure]:
                 async with client.producer() as producer:
                     await producer.send("bench", b"x")
                 await asyncio.sleep(1)
-            memory = node.rss_all_mib()
+            memory = node.rss_mib()
             node.stop()
     finally:
         shutil.rmtree(root, ignore_errors=True)

@@ -64,12 +64,6 @@ class StoreCheckpoint:
         """Write the fields and sync them: one sector, so old or new, never between."""
         if self._file is None:
             return
-        self.store()
-        self._file.sync()
-
-    def store(self) -> None:
-        """Write the fields into the page; `sync` of the file makes them durable."""
-        assert self._file is not None, "load comes first"
         data = _FIELDS.pack(
             self.physic_msg_timestamp,
             self.logics_msg_timestamp,
@@ -78,12 +72,7 @@ class StoreCheckpoint:
             self.confirm_phy_offset,
         )
         self._file.memory[: _FIELDS.size] = np.frombuffer(data, np.uint8)
-
-    @property
-    def file(self) -> DiskFile:
-        """The open file."""
-        assert self._file is not None, "load comes first"
-        return self._file
+        self._file.sync()
 
     @property
     def min_timestamp(self) -> int:

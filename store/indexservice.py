@@ -217,7 +217,7 @@ class IndexService:
     def _job(self, files: list[IndexFile]) -> FlushJob:
         mapped = [(MappedFile(file.file, 0), 0) for file in files]
         header = files[-1].header
-        return FlushJob(self.disk, mapped, [DIRECTORY], header.end_phy, header.end_time)
+        return FlushJob(self.disk, mapped, ["", DIRECTORY], header.end_phy, header.end_time)
 
     def flushed_full(self) -> None:
         """Note that the job of `flush_full_job` succeeded."""

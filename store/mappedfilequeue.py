@@ -132,9 +132,13 @@ class MappedFileQueue:
         ]
         if not any(mapped.needs_flush(least_pages) for mapped, _ in files):
             return None
-        directories = [self.directory] if self._unsynced_names else []
+        directories = self._directories() if self._unsynced_names else []
         self._unsynced_names = False
         return FlushJob(self.disk, files, directories, self.max_offset, self._newest_time(files))
+
+    def _directories(self) -> list[str]:
+        """Where a new segment's name stands, and where that directory's own name does."""
+        return [self.directory.rpartition("/")[0], self.directory]
 
     @staticmethod
     def _newest_time(files: list[tuple[MappedFile, int]]) -> int:
@@ -169,7 +173,8 @@ class MappedFileQueue:
     def disk_sync_names(self) -> None:
         """Make the directory's names durable."""
         if self.disk.size(self.directory) >= 0:
-            self.disk.sync_dir(self.directory)
+            for directory in self._directories():
+                self.disk.sync_dir(directory)
         self._unsynced_names = False
 
     def remove(self, mapped: MappedFile) -> None:

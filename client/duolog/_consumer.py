@@ -86,7 +86,6 @@ class Consumer:
         self._handed: tuple[Queue, int] | None = None
         self._left = False
         self._started = False
-        self._gap_seen: set[tuple[Queue, int]] = set()
 
     # -- life ----------------------------------------------------------------------------------
 

@@ -424,6 +424,7 @@ class Producer:
                 error = self._refusal(topic, reply)
                 if error is None:
                     return self._parts(request, reply, count, first)
+                self._topics.forget(topic)  # it may not be what it was
                 if not isinstance(error, Busy | NotMaster) or loop.time() + pause >= deadline:
                     raise error
                 maybe_sent = False  # the node said that it did not store it

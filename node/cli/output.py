@@ -20,7 +20,6 @@ Yes = typer.Option("--yes", "-y", help="Do not ask.")
 DEFAULT_ENDPOINTS = "127.0.0.1:8081"
 
 EXIT_ERROR = 1
-EXIT_USAGE = 2
 
 
 def say(text: str) -> None:

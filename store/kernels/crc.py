@@ -82,7 +82,6 @@ def zlib_address() -> int:
 
 
 _kept: list[object] = []  # what the symbol points into
-USES_ZLIB = bool(zlib_address())
 llvmlite.binding.add_symbol(SYMBOL, zlib_address() or portable_address())
 _crc32 = types.ExternalFunction(SYMBOL, types.uint64(types.uint64, types.uintp, types.uint32))
 

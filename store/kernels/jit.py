@@ -16,7 +16,6 @@ I64 = npt.NDArray[np.int64]
 
 # Numba types. The `ro_` ones also take read-only arrays (bytes, read-only mappings).
 i64 = types.int64
-u32 = types.uint32
 boolean = types.boolean
 u8s = types.Array(types.uint8, 1, "C")
 i64s = types.Array(types.int64, 1, "C")
@@ -24,7 +23,6 @@ i64_table = types.Array(types.int64, 2, "C")
 ro_u8s = types.Array(types.uint8, 1, "C", readonly=True)
 ro_u32s = types.Array(types.uint32, 1, "C", readonly=True)
 ro_i64s = types.Array(types.int64, 1, "C", readonly=True)
-ro_u32_table = types.Array(types.uint32, 2, "C", readonly=True)
 
 
 def kernel(result: Any, *arguments: Any) -> Callable[[F], F]:

@@ -215,3 +215,18 @@ async def test_the_synchronous_face_does_the_same(node: Node) -> None:
             return found
 
     assert await asyncio.to_thread(work) == [b"one", b"two", b"three"]
+
+
+async def test_a_producer_notices_that_a_topic_was_made_anew_with_fewer_queues(
+    client: duolog.Client,
+) -> None:
+    await client.admin.create_topic("shrunk", 8)
+    async with client.producer(timeout=5) as producer:
+        for _ in range(8):
+            await producer.send("shrunk", b"x")
+        await client.admin.delete_topic("shrunk")
+        with pytest.raises(duolog.UnknownTopic):
+            await producer.send("shrunk", b"x")
+        await client.admin.create_topic("shrunk", 1)
+        for _ in range(4):
+            assert (await producer.send("shrunk", b"x")).queue_id == 0

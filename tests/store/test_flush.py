@@ -7,6 +7,7 @@ import pytest
 from store.delay import parse_delay_levels
 from store.flush import FlushSchedule, Interval
 from store.options import StoreOptions
+from store.osdisk import OsDisk
 from tests.support import NOW, crash, drain, open_store, put_ok
 
 
@@ -46,7 +47,7 @@ def test_a_flush_spans_segments(tmp_path: Path) -> None:
     job = store.log.queue.flush_job(0)
     assert job is not None
     assert len(job.files) == len(store.log.queue.files)
-    assert job.directories == ["commitlog"]
+    assert job.directories == ["", "commitlog"]
     job.run()
     store.commit_log_flushed(job)
     assert store.flushed_offset == store.log.max_offset
@@ -79,3 +80,25 @@ def test_delay_levels_are_parsed_and_wrong_ones_named() -> None:
     for text in ("1x", "s", "1.5s", "-1s"):
         with pytest.raises(ValueError, match="delay level"):
             parse_delay_levels(text)
+
+
+def test_a_flush_makes_every_name_on_the_way_to_a_new_segment_durable(tmp_path: Path) -> None:
+    """A power cut takes names that no fsync of their directory covered, and all below them."""
+    synced: list[str] = []
+
+    class Watched(OsDisk):
+        def sync_dir(self, path: str) -> None:
+            super().sync_dir(path)
+            synced.append(path)
+
+    store = open_store(tmp_path, disk=Watched(tmp_path))
+    put_ok(store, [b"x"])
+    synced.clear()
+    log_job, queue_job = store.log.queue.flush_job(0), store.queues_flush_job(0)
+    assert log_job is not None
+    log_job.run()
+    assert set(synced) >= {"", "commitlog"}  # the log alone decides what is acknowledged
+    assert queue_job is not None
+    queue_job.run()
+    assert set(synced) >= {"", "consumequeue", "consumequeue/T", "consumequeue/T/0"}
+    crash(store)
