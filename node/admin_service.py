@@ -7,10 +7,20 @@ from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
+from ha.epochs import EPOCH_TOPIC
 from node.broker import Broker, now_ms
 from node.calls import unary
 from node.groups_service import offset_at
-from store.metadata import SYSTEM_TOPIC, TopicConfig, altered, check_group, check_queues, new_group
+from node.replication_status import node_of, replication_status
+from store.metadata import (
+    SYSTEM_TOPIC,
+    TopicConfig,
+    altered,
+    check_group,
+    check_queues,
+    is_system_topic,
+    new_group,
+)
 
 
 class AdminService(stubs.AdminServicer):
@@ -26,8 +36,8 @@ class AdminService(stubs.AdminServicer):
         """Create; the same again is no error, other settings are."""
         metadata = self._broker.metadata
         config = metadata.new_topic(request.topic, request.queues, request.perm)
-        if request.topic == SYSTEM_TOPIC:
-            raise sdk.BadRequest(f"{SYSTEM_TOPIC} belongs to the node")
+        if is_system_topic(request.topic):
+            raise sdk.BadRequest(f"{request.topic} belongs to the node")
         known = metadata.topics.get(request.topic)
         if known is not None:
             raise sdk.TopicExists(
@@ -66,7 +76,8 @@ class AdminService(stubs.AdminServicer):
             found = [topics[name] for name in sorted(topics)]
         reply = wire.ListTopicsReply(topics=[self._topic(config) for config in found])
         if request.system and not request.topics:
-            reply.topics.append(self._topic(TopicConfig(SYSTEM_TOPIC, 1, 4)))
+            for name in (EPOCH_TOPIC, SYSTEM_TOPIC):
+                reply.topics.append(self._topic(TopicConfig(name, 1, 4)))
         return reply
 
     def _known(self, name: str) -> TopicConfig:
@@ -198,8 +209,20 @@ class AdminService(stubs.AdminServicer):
         self, request: wire.ClusterStatusRequest, context: Any
     ) -> wire.ClusterStatusReply:
         """The cluster as this node knows it."""
+        mine = self._status()
+        others = [node_of(row, mine) for row in mine.replication.slaves]
+        slave = self._broker.replication.slave
+        if slave is not None and slave.master_node:
+            others.append(
+                wire.NodeStatusReply(
+                    name=slave.master_node,
+                    role="MASTER",
+                    listen=slave.master_endpoint,
+                    max_offset=slave.master_end,
+                )
+            )
         return wire.ClusterStatusReply(
-            cluster=self._broker.config.node.cluster, nodes=[self._status()]
+            cluster=self._broker.config.node.cluster, nodes=[mine, *others]
         )
 
     def _status(self) -> wire.NodeStatusReply:
@@ -209,7 +232,7 @@ class AdminService(stubs.AdminServicer):
             name=broker.config.node.name,
             role=store.role.value,
             version=__version__,
-            listen=broker.config.node.listen,
+            listen=broker.advertised,
             data=str(broker.config.node.data),
             start_time=broker.started_ms,
             min_offset=store.log.min_offset,
@@ -232,4 +255,5 @@ class AdminService(stubs.AdminServicer):
             corrupt_ranges=len(store.log.corrupt_ranges),
             refused_records=store.dispatcher.refused,
             dispatch_behind_ms_max=int(counters.dispatch_behind_ms_max),
+            replication=replication_status(broker),
         )

@@ -1,8 +1,10 @@
 """The broker: one store and everything that keeps it going, owned by the event loop."""
 
 import asyncio
+import contextlib
+import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +20,8 @@ from node.config import Config
 from node.groupcommit import GroupCommitService
 from node.groups import GroupCoordinator
 from node.metadatalog import MetadataLog
+from node.replication import Replication
+from node.replication_client import ReplicationClient
 from node.wirecodec import PUT_STATUS
 from store.columns import Columns
 from store.disk import Disk
@@ -25,7 +29,7 @@ from store.errors import BadMessage, SequenceTooOld, StoreFenced
 from store.flush import FlushSchedule
 from store.mappedfile import MappedFile
 from store.messagestore import MessageStore, PutBatch, PutResult, StoreEvents
-from store.metadata import PERM_READ, PERM_WRITE, SYSTEM_TOPIC, TopicConfig
+from store.metadata import PERM_READ, PERM_WRITE, TopicConfig, is_system_topic
 from store.record import Host, check_topic
 from store.recovery import RecoveryReport
 from store.status import PutMessageStatus
@@ -54,11 +58,34 @@ class Counters:
     dispatch_behind_ms_max: float = 0.0
 
 
+def physical_memory() -> int:
+    """Bytes of memory this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def both(
+    durable: "asyncio.Future[PutMessageStatus]", replicated: "asyncio.Future[PutMessageStatus]"
+) -> "asyncio.Future[PutMessageStatus]":
+    """What becomes of a put that waits for disk and slaves: the disk's word first."""
+    outcome: asyncio.Future[PutMessageStatus] = asyncio.get_running_loop().create_future()
+
+    def done(_: object) -> None:
+        if outcome.done() or not (durable.done() and replicated.done()):
+            return
+        ok = durable.result() is PutMessageStatus.PUT_OK
+        outcome.set_result(replicated.result() if ok else durable.result())
+
+    durable.add_done_callback(done)
+    replicated.add_done_callback(done)
+    return outcome
+
+
 class Broker:
     """Puts, reads, flushes, dispatches and cleans; the services call it."""
 
     def __init__(self, config: Config, disk: Disk, store_host: Host) -> None:
         self.config = config
+        self.advertised = config.node.advertise or f"{store_host.address}:{store_host.port}"
         self.limits = config.limits
         options = config.store_options()
         events = StoreEvents(problem=lambda text: log.error("store", problem=text))
@@ -74,10 +101,16 @@ class Broker:
         self.recovered: RecoveryReport | None = None
         self.failed = asyncio.Event()
         self.group_commit = GroupCommitService(
-            self.store, self.threads, self.pump_soon, self._disk_failed
+            self.store, self.threads, self._flushed, self._disk_failed
         )
         self.metadata = MetadataLog(self)
+        self.replication = Replication(self)
+        self._follower: ReplicationClient | None = None
+        self._ack_task: asyncio.Task[None] | None = None
         self._schedule = FlushSchedule.of(options)
+        self._in_memory_bytes = (
+            physical_memory() * self.replication.options.access_message_in_memory_max_ratio // 100
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self._pumping = False
         self._sample: tuple[int, float] | None = None
@@ -91,6 +124,9 @@ class Broker:
         loop = asyncio.get_running_loop()
         self.recovered = await loop.run_in_executor(self.threads, self.store.start)
         try:
+            await loop.run_in_executor(
+                self.threads, self.replication.open, self.recovered, now_ms()
+            )
             self.metadata.load()
         except BaseException:
             self.store.shutdown()
@@ -101,6 +137,10 @@ class Broker:
             self._clean_loop,
             self._snapshot_loop,
         ]
+        if self.replication.slave is not None:
+            address = self.config.ha.master  # type: ignore[attr-defined]
+            self._follower = ReplicationClient(self, self.replication.slave, address)
+            work.append(self._follower.run)
         self._tasks = [loop.create_task(self._guard(task)) for task in work]
         self.pump_soon()
         report = self.recovered
@@ -152,6 +192,7 @@ class Broker:
         """After a failed sync or a bug: promise nothing more, and let the process end."""
         self.store.fence(reason)
         self.group_commit.fail_all()
+        self.replication.fail_all()
         self.metadata.fail_all(StoreFenced(reason))
         self.failed.set()
 
@@ -187,7 +228,7 @@ class Broker:
         except SequenceTooOld as error:
             return self._reject(reply, request, wire.SEQUENCE_TOO_OLD, str(error)), None
         if result.status is not PutMessageStatus.PUT_OK:
-            status = PUT_STATUS[result.status]
+            status: wire.PutStatus = PUT_STATUS[result.status]
             return self._reject(reply, request, status, result.reason), None
         self.counters.messages_in += result.count
         self.counters.bytes_in += len(request.bodies) if result.count else 0
@@ -205,12 +246,42 @@ class Broker:
             self._sample = (end_offset, time.monotonic())
         if not self._populating:
             self._populate()
-        if not self.store.options.sync_flush:
+        self.replication.appended()
+        sync_flush = self.store.options.sync_flush
+        if no_wait or not self.waits:
+            if sync_flush:
+                self.group_commit.nudge()
             return None
-        if no_wait:
-            self.group_commit.nudge()
-            return None
-        return self.group_commit.wait(end_offset)
+        if not self.replication.waits:
+            return self.group_commit.wait(end_offset)
+        replicated = self.replication.await_slaves(end_offset)
+        if not sync_flush:
+            return replicated
+        return both(self.group_commit.wait(end_offset), replicated)
+
+    @property
+    def waits(self) -> bool:
+        """Puts are answered later: when the disk, or enough slaves, have them."""
+        return self.store.options.sync_flush or self.replication.waits
+
+    def applied(self) -> None:
+        """A slave's log or confirm offset moved."""
+        if not self._populating:
+            self._populate()
+        self.pump_soon()
+
+    def _flushed(self) -> None:
+        """The commit log was synced."""
+        self.replication.flushed()
+        if self._follower is not None and (self._ack_task is None or self._ack_task.done()):
+            self._ack_task = asyncio.get_running_loop().create_task(self._follower.flushed())
+        self.pump_soon()
+
+    @contextlib.asynccontextmanager
+    async def no_flush(self) -> AsyncIterator[None]:
+        """While the log may be cut: no sync and no other work on its files is under way."""
+        async with self._file_changes, self.group_commit.lock:
+            yield
 
     def _populate(self) -> None:
         """Have pages faulted in ahead of the writer, in a thread of its own."""
@@ -230,11 +301,19 @@ class Broker:
             self._populate()
 
     def _refusal(self, request: wire.AppendRequest) -> tuple[wire.PutStatus, str] | None:
+        if self.replication.slave is not None:
+            master = self.replication.master_endpoint
+            return wire.NOT_MASTER, f"this node is a slave, its master is {master or 'not known'}"
+        too_few = self.replication.refusal()
+        if too_few:
+            return wire.IN_SYNC_REPLICAS_NOT_ENOUGH, too_few
         found = crc32(
             request.bodies, request.body_offsets, request.properties, request.property_offsets
         )
         if found != request.crc32:
             return wire.CORRUPT_BATCH, "the batch's CRC does not match its bytes"
+        if is_system_topic(request.topic):
+            return wire.NO_PERMISSION, f"topic {request.topic!r} belongs to the node"
         topic = self.metadata.topics.get(request.topic)
         if topic is None:
             try:
@@ -247,7 +326,7 @@ class Broker:
                 topic = self.metadata.auto_create(request.topic)
             except (sdk.DuologError, BadMessage) as error:
                 return wire.SERVICE_NOT_AVAILABLE, str(error)
-        if request.topic == SYSTEM_TOPIC or not topic.perm & PERM_WRITE:
+        if not topic.perm & PERM_WRITE:
             return wire.NO_PERMISSION, f"topic {request.topic!r} may not be written"
         if not 0 <= request.queue_id < topic.queues:
             return (
@@ -273,6 +352,8 @@ class Broker:
         )
         reply.status = status
         reply.reason = reason
+        if status == wire.NOT_MASTER:
+            reply.master = self.replication.master_endpoint
         return reply
 
     def _fill(self, reply: wire.AppendReply, result: PutResult) -> None:
@@ -312,7 +393,7 @@ class Broker:
             self.board.arrived(keys)
         if self._sample is not None and self.store.dispatcher.reput_from >= self._sample[0]:
             behind = (time.monotonic() - self._sample[1]) * 1000
-            if not self.store.options.sync_flush:
+            if not self.waits:
                 self.counters.dispatch_behind_ms_max = max(
                     self.counters.dispatch_behind_ms_max, behind
                 )
@@ -329,6 +410,7 @@ class Broker:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = now_ms()
+            self.replication.tick()
             if self._schedule.pool.due(now) is not None:
                 self.store.log.commit()
                 self.pump_soon()
@@ -355,12 +437,8 @@ class Broker:
         except OSError as error:
             log.warning("no segment could be allocated ahead", reason=error.strerror)
             return
-        if queue.next_start() == start and queue.ahead is None:
-            queue.ahead = made
-            if self.store.options.warm_maped_file_enable:
-                await loop.run_in_executor(self.threads, self._warm, made)
-        else:  # the writer was faster
-            made.file.close()
+        if queue.take_ahead(made) and self.store.options.warm_maped_file_enable:
+            await loop.run_in_executor(self.threads, self._warm, made)
 
     @staticmethod
     def _warm(mapped: MappedFile) -> None:
@@ -421,8 +499,48 @@ class Broker:
 
     # -- topics --------------------------------------------------------------------------------
 
+    def refuses_changes(self) -> sdk.DuologError | None:
+        """Why metadata may not be changed here and now: a change waits for the slaves, too."""
+        replication = self.replication
+        if replication.slave is not None:
+            master = replication.master_endpoint
+            return sdk.NotMaster(f"this node is a slave, its master is {master or 'not known'}")
+        if replication.waits and replication.master is not None:
+            needed, found = replication.options.in_sync_replicas, replication.master.in_sync()
+            if found < needed:
+                return sdk.Busy(f"SLAVE_NOT_AVAILABLE: {found} of {needed} replicas are in sync")
+        return None
+
+    def check_master(self) -> None:
+        """Raise NotMaster on a slave."""
+        if self.replication.slave is not None:
+            master = self.replication.master_endpoint
+            raise sdk.NotMaster(f"this node is a slave, its master is {master or 'not known'}")
+
+    def check_readable(self) -> None:
+        """Raise NotMaster on a slave that does not serve readers (slave_read_enable)."""
+        replication = self.replication
+        if replication.slave is not None and not replication.options.slave_read_enable:
+            raise sdk.NotMaster(
+                f"this slave serves no readers, its master is {replication.master_endpoint}"
+            )
+
+    def suggested_endpoint(self, physical_offset: int) -> str:
+        """suggestPullingFromSlave: where a reader at a log offset had better read, or empty.
+
+        Who is further back than access_message_in_memory_max_ratio percent of the memory reads
+        from the disk, which a slave can do without slowing the master's writers down.
+        """
+        master = self.replication.master
+        if master is None or not self.replication.options.slave_read_enable:
+            return ""
+        if self.store.log.max_offset - physical_offset <= self._in_memory_bytes:
+            return ""
+        return master.read_endpoint()
+
     def readable_topic(self, name: str) -> TopicConfig:
         """A topic that may be read. Raises UnknownTopic, NoPermission."""
+        self.check_readable()
         topic = self.metadata.topics.get(name)
         if topic is None:
             raise sdk.UnknownTopic(f"topic {name!r} does not exist")

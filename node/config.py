@@ -13,7 +13,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator
 
+from ha.options import HaOptions
 from store.options import StoreOptions
+from store.status import BrokerRole
 
 ENV_PREFIX = "DUOLOG_"
 DEFAULT_FILE = "duolog.toml"
@@ -30,12 +32,25 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _endpoint(value: str) -> str:
+    host, separator, port = value.rpartition(":")
+    if not separator or not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError("is not HOST:PORT")
+    return value
+
+
 class NodeSection(_Section):
     """Who the node is and where it listens."""
 
     name: str = Field(default_factory=socket.gethostname, description="name of this node")
     cluster: str = Field("DefaultCluster", description="name of the cluster")
+    group: str = Field(
+        "broker-a", description="replica group (brokerName): the nodes that hold one log"
+    )
     listen: str = Field(DEFAULT_LISTEN, description="HOST:PORT of the client API")
+    advertise: str = Field(
+        "", description="HOST:PORT under which others reach the client API; empty: as `listen`"
+    )
     data: Path = Field(Path("duolog-data"), description="store directory")
     log_level: str = Field("info", description="debug, info, warning or error")
     log_json: bool = Field(False, description="log as JSON lines")
@@ -43,9 +58,18 @@ class NodeSection(_Section):
     @field_validator("listen")
     @classmethod
     def _is_endpoint(cls, value: str) -> str:
-        host, separator, port = value.rpartition(":")
-        if not separator or not host or not port.isdecimal() or int(port) > 65535:
-            raise ValueError("is not HOST:PORT")
+        return _endpoint(value)
+
+    @field_validator("advertise")
+    @classmethod
+    def _is_endpoint_or_empty(cls, value: str) -> str:
+        return _endpoint(value) if value else value
+
+    @field_validator("name", "group", "cluster")
+    @classmethod
+    def _is_name(cls, value: str) -> str:
+        if not value or len(value) > 255 or not value.isprintable():
+            raise ValueError("has no 1 to 255 printable characters")
         return value
 
     @field_validator("log_level")
@@ -71,19 +95,36 @@ class LimitsSection(_Section):
     snapshot_interval_ms: int = Field(5000, ge=100, description="metadata snapshots")
 
 
-def _store_section() -> type[BaseModel]:
-    """The engine's options as a section: one definition, in store.options."""
+class HaAddresses(_Section):
+    """Where replication listens and connects; the rest of the section is ha.options."""
+
+    listen: str = Field(
+        "", description="HOST:PORT of the replication port (haListenPort); empty: no slaves"
+    )
+    master: str = Field(
+        "", description="slave: HOST:PORT of the master's replication port (haMasterAddress)"
+    )
+
+    @field_validator("listen", "master")
+    @classmethod
+    def _is_endpoint_or_empty(cls, value: str) -> str:
+        return _endpoint(value) if value else value
+
+
+def _section_of(name: str, options: type, base: type[BaseModel]) -> type[BaseModel]:
+    """A section made of an options class: the one definition of its keys."""
     fields: dict[str, Any] = {
         field.name: (
             field.type,
             Field(field.default, description=field.metadata.get("doc", "")),
         )
-        for field in dataclasses.fields(StoreOptions)
+        for field in dataclasses.fields(options)
     }
-    return create_model("StoreSection", __base__=_Section, **fields)
+    return create_model(name, __base__=base, **fields)
 
 
-StoreSection = _store_section()
+StoreSection = _section_of("StoreSection", StoreOptions, _Section)
+HaSection = _section_of("HaSection", HaOptions, HaAddresses)
 
 
 class Config(_Section):
@@ -91,17 +132,36 @@ class Config(_Section):
 
     node: NodeSection = NodeSection()
     limits: LimitsSection = LimitsSection()
+    ha: HaSection = HaSection()  # type: ignore[valid-type]
     store: StoreSection = StoreSection()  # type: ignore[valid-type]
 
     def store_options(self) -> StoreOptions:
         """The engine's options."""
-        section: BaseModel = self.store
-        try:
-            return StoreOptions(
-                **{name: getattr(section, name) for name in type(section).model_fields}
-            )
-        except ValueError as error:
-            raise ConfigError(f"store: {error}") from None
+        made: StoreOptions = _options("store", self.store, StoreOptions)
+        return made
+
+    def ha_options(self) -> HaOptions:
+        """Replication's options."""
+        made: HaOptions = _options("ha", self.ha, HaOptions)
+        return made
+
+    def check(self) -> None:
+        """Raise ConfigError where keys contradict each other."""
+        self.ha_options()
+        role = self.store_options().broker_role
+        if role is BrokerRole.SLAVE and not self.ha.master:  # type: ignore[attr-defined]
+            raise ConfigError("ha.master: a SLAVE needs the HOST:PORT of its master")
+        if role is BrokerRole.SYNC_MASTER and not self.ha.listen:  # type: ignore[attr-defined]
+            raise ConfigError("ha.listen: a SYNC_MASTER needs a port for its slaves")
+
+
+def _options(name: str, section: BaseModel, options: Any) -> Any:
+    """An options value from its section. Raises ConfigError."""
+    fields = dataclasses.fields(options)
+    try:
+        return options(**{field.name: getattr(section, field.name) for field in fields})
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from None
 
 
 Origins = dict[tuple[str, str], str]
@@ -126,7 +186,7 @@ def load(file: Path | None = None, flags: Tree | None = None) -> tuple[Config, O
         config = Config.model_validate(tree)
     except ValidationError as error:
         raise ConfigError(_explain(error, origins)) from None
-    config.store_options()
+    config.check()
     return config, origins
 
 
@@ -140,7 +200,7 @@ def _read_file(path: Path) -> Tree:
     for section, keys in tree.items():
         if not isinstance(keys, dict):
             raise ConfigError(
-                f"{path}: {section!r} stands outside a section ([node], [limits] or [store])"
+                f"{path}: {section!r} stands outside a section ([node], [limits], [ha] or [store])"
             )
     return tree
 
@@ -184,7 +244,7 @@ def _explain(error: ValidationError, origins: Origins) -> str:
 def rows(config: Config, origins: Origins) -> list[tuple[str, str, Any, str]]:
     """Every key as (section, key, value, origin)."""
     found = []
-    for section in ("node", "limits", "store"):
+    for section in ("node", "limits", "ha", "store"):
         part: BaseModel = getattr(config, section)
         for key in type(part).model_fields:
             value = getattr(part, key)

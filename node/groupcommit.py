@@ -6,10 +6,10 @@ stored, and may yet reach the disk.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 
+from ha.waiters import OffsetWaiters
 from store.mappedfile import FlushJob
 from store.messagestore import MessageStore
 from store.status import PutMessageStatus
@@ -29,10 +29,10 @@ class GroupCommitService:
         self._threads = threads
         self._on_flushed = on_flushed
         self._on_failure = on_failure
-        self._waiters: deque[tuple[int, float, asyncio.Future[PutMessageStatus]]] = deque()
+        self._waiters: OffsetWaiters[asyncio.Future[PutMessageStatus]] = OffsetWaiters()
         self._wake = asyncio.Event()
         self._timeout = store.options.sync_flush_timeout / 1000
-        self._lock = asyncio.Lock()
+        self.lock = asyncio.Lock()  # held while a sync runs
         self.flushes = 0
         self.released = 0
 
@@ -43,7 +43,7 @@ class GroupCommitService:
         if end_offset <= self._store.flushed_offset:
             future.set_result(PutMessageStatus.PUT_OK)
             return future
-        self._waiters.append((end_offset, loop.time() + self._timeout, future))
+        self._waiters.add(end_offset, loop.time() + self._timeout, future)
         self._wake.set()
         return future
 
@@ -68,7 +68,7 @@ class GroupCommitService:
 
     async def flush(self, least_pages: int) -> bool:
         """Sync once, if there is enough to sync; False where the disk failed."""
-        async with self._lock:
+        async with self.lock:
             self._store.log.commit()
             job = self._store.log.queue.flush_job(least_pages)
             if job is not None and not await self._run_job(job):
@@ -89,27 +89,22 @@ class GroupCommitService:
         return True
 
     def _release(self) -> None:
-        flushed = self._store.flushed_offset
-        while self._waiters and self._waiters[0][0] <= flushed:
-            _, _, future = self._waiters.popleft()
+        for future in self._waiters.release(self._store.flushed_offset):
             self.released += 1
             if not future.done():
                 future.set_result(PutMessageStatus.PUT_OK)
 
     def fail_all(self) -> None:
         """Tell everyone who waits that nobody knows."""
-        while self._waiters:
-            _, _, future = self._waiters.popleft()
+        for future in self._waiters.drain():
             if not future.done():
                 future.set_result(PutMessageStatus.UNKNOWN_ERROR)
 
     async def _watch_deadlines(self) -> None:
-        """FlushDiskWatcher: time out those who waited too long; all wait equally long."""
+        """FlushDiskWatcher: time out those who waited too long."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(min(0.25, self._timeout / 4))
-            for end, deadline, future in self._waiters:
-                if deadline > loop.time():
-                    break
-                if not future.done() and end > self._store.flushed_offset:
+            for future in self._waiters.expire(loop.time()):
+                if not future.done():
                     future.set_result(PutMessageStatus.FLUSH_DISK_TIMEOUT)

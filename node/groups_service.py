@@ -25,6 +25,7 @@ class GroupsService(stubs.GroupsServicer):
     async def Heartbeat(self, request: wire.HeartbeatRequest, context: Any) -> wire.HeartbeatReply:
         """A member lives; answers with its queues."""
         broker = self._broker
+        broker.check_master()
         check_group(request.group)
         if not request.member_id or len(request.member_id) > 255 or not request.topics:
             raise sdk.BadRequest("a member has an id of 1 to 255 characters and topics to read")

@@ -14,9 +14,10 @@ from node.broker import Broker
 from node.calls import reporting, unary
 from node.wirecodec import PUT_STATUS, batch_to_wire, peer_host, record_to_wire
 from store.errors import StoreError
+from store.kernels import decode
 from store.kernels.jit import EMPTY_I64, I64
 from store.kernels.text import java_hash
-from store.metadata import SYSTEM_TOPIC
+from store.metadata import is_system_topic
 from store.reader import GetMessageStatus, GetResult
 from store.status import PutMessageStatus
 
@@ -57,7 +58,7 @@ class MessagesService(stubs.MessagesServicer):
         """Store batches as they come; replies in the order of the requests."""
         host = peer_host(context.peer())
         broker = self._broker
-        if not broker.store.options.sync_flush:
+        if not broker.waits:
             async for request in requests:
                 reply, _ = broker.append(request, host)
                 await context.write(reply)
@@ -129,7 +130,11 @@ class MessagesService(stubs.MessagesServicer):
                 self._polls -= 1
                 broker.board.unwatch(key, arrived)
         self._count_out(result)
-        return batch_to_wire(request.topic, request.queue_id, offset, result)
+        reply = batch_to_wire(request.topic, request.queue_id, offset, result)
+        if result.count:
+            newest = int(result.table[decode.OUT_PHY, -1])
+            reply.suggest_endpoint = broker.suggested_endpoint(newest)
+        return reply
 
     @staticmethod
     def _check_queue(topic: str, queue_id: int, queues: int, offset: int) -> None:
@@ -173,7 +178,7 @@ class MessagesService(stubs.MessagesServicer):
         store = self._broker.store
         if request.message_id:
             record = store.find_by_id(request.message_id)
-            if record.topic == SYSTEM_TOPIC:
+            if is_system_topic(record.topic):
                 raise sdk.NoSuchMessage(f"{request.message_id} is no message of a user")
             return wire.FindReply(messages=[record_to_wire(record)])
         self._broker.readable_topic(request.topic)
@@ -285,6 +290,9 @@ class _Subscription:
         if result.status in _NOTHING_NEW and cursor.offset <= result.max_offset:
             return False
         batch = batch_to_wire(*key, cursor.offset, result, cursor.number)
+        if result.count:
+            newest = int(result.table[decode.OUT_PHY, -1])
+            batch.suggest_endpoint = self._broker.suggested_endpoint(newest)
         cursor.offset = result.next_offset
         self._credit -= len(result.bodies)
         self._broker.counters.messages_out += result.count

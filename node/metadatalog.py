@@ -12,6 +12,7 @@ import structlog
 from duolog import _errors as sdk
 
 from store.columns import Columns
+from store.errors import BadMessage
 from store.messagestore import PutBatch
 from store.metadata import (
     SYSTEM_TOPIC,
@@ -19,9 +20,10 @@ from store.metadata import (
     Metadata,
     TopicConfig,
     check_queues,
+    is_system_topic,
 )
 from store.record import check_topic
-from store.status import PutMessageStatus
+from store.status import BrokerRole, PutMessageStatus
 
 if TYPE_CHECKING:
     from node.broker import Broker
@@ -56,12 +58,14 @@ class MetadataLog:
         """Read the snapshots, then every record after them. Raises BadStoreFile."""
         store = self._broker.store
         self._tables.load(store.disk)
+        if store.role is not BrokerRole.SLAVE:
+            # A copy's tables may be newer than its log; a master's never are.
+            stored = store.topic_queue_table.get((SYSTEM_TOPIC, QUEUE), 0)
+            self._tables.applied = min(self._tables.applied, stored)
         self.catch_up()
         if not self._tables.known:
             self._adopt()
-        for topic, floors in self._tables.floors.items():
-            for queue_id, floor in floors.items():
-                self._apply_floor(topic, queue_id, floor)
+        self._apply_floors()
         for topic in {queue.topic for queue in store.queues} - set(self._tables.topics):
             if topic in self._tables.floors:
                 store.queues.remove_topic(topic)
@@ -69,7 +73,7 @@ class MetadataLog:
     def _adopt(self) -> None:
         """A directory another program wrote: its queues say which topics there are."""
         for queue in self._broker.store.queues:
-            if queue.topic == SYSTEM_TOPIC or queue.topic in self._tables.floors:
+            if is_system_topic(queue.topic) or queue.topic in self._tables.floors:
                 continue
             known = self._tables.topics.get(queue.topic)
             queues = max(queue.queue_id + 1, known.queues if known else 1)
@@ -99,8 +103,11 @@ class MetadataLog:
             result = store.get(SYSTEM_TOPIC, QUEUE, tables.applied, 4096, 8 << 20)
             ends = [0, *(int(end) for end in result.table[7])]
             for low, high in itertools.pairwise(ends):
-                if tables.apply(result.bodies[low:high]) is None:
+                change = tables.apply(result.bodies[low:high])
+                if change is None:
                     log.error("metadata record not understood", body=result.bodies[low:high][:200])
+                elif change["op"] == "delete_topic" and store.role is BrokerRole.SLAVE:
+                    self._apply_floors()
             if result.next_offset <= tables.applied:
                 break
             tables.applied = result.next_offset
@@ -108,6 +115,26 @@ class MetadataLog:
             waiting = self._waiting.pop(offset)
             if not waiting.done():
                 waiting.set_result(None)
+
+    def _apply_floors(self) -> None:
+        """What a deleted topic held is out of reach; on a slave its files go at a restart."""
+        for topic, floors in self._tables.floors.items():
+            for queue_id, floor in floors.items():
+                self._apply_floor(topic, queue_id, floor)
+
+    def snapshot_bytes(self) -> bytes:
+        """The tables as of now, for a slave."""
+        return self._tables.snapshot().to_bytes()
+
+    def adopt_snapshot(self, data: bytes) -> None:
+        """On a slave: the master's tables as of the handshake; the log tells what came after."""
+        try:
+            self._tables.adopt(data)
+        except BadMessage as error:
+            log.error("the master's metadata cannot be read", reason=error.reason)
+            return
+        self._apply_floors()
+        self.catch_up()
 
     async def save(self) -> None:
         """Write the snapshots, in a thread, if anything changed."""
@@ -139,6 +166,9 @@ class MetadataLog:
     def _put(self, change: Json) -> "tuple[int, asyncio.Future[PutMessageStatus] | None]":
         from node.broker import now_ms
 
+        refused = self._broker.refuses_changes()
+        if refused is not None:
+            raise refused
         now = now_ms()
         body = json.dumps(change, separators=(",", ":")).encode()
         result = self._broker.store.put(PutBatch(SYSTEM_TOPIC, QUEUE, Columns.of([body]), now), now)

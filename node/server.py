@@ -17,9 +17,10 @@ from grpc_reflection.v1alpha import reflection
 
 from node.admin_service import AdminService
 from node.broker import EXIT_FENCED, Broker
-from node.config import Config, NodeSection
+from node.config import Config, ConfigError, NodeSection
 from node.groups_service import GroupsService
 from node.messages_service import MessagesService
+from node.replication_service import ReplicationService
 from store.errors import StoreError
 from store.osdisk import OsDisk
 from store.record import Host
@@ -77,6 +78,8 @@ class Node:
         self._server: grpc.aio.Server | None = None
         self._health = health.aio.HealthServicer()
         self.port = 0
+        self.ha_port = 0
+        self._replication: ReplicationService | None = None
 
     async def start(self) -> None:
         """Listen, recover, serve. Raises StoreError, OSError or ListenError."""
@@ -97,6 +100,7 @@ class Node:
             self.port = 0
         if self.port == 0:
             raise ListenError(f"{listen} cannot be listened on: is it in use?")
+        self.config.check()
         disk = OsDisk(self.config.node.data)
         host = listen.rpartition(":")[0]
         broker = Broker(self.config, disk, store_host_of(f"{host}:{self.port}"))
@@ -119,13 +123,33 @@ class Node:
             await server.stop(None)
             raise
         self.broker, self._server = broker, server
+        try:
+            await self._serve_slaves(broker)
+        except BaseException:
+            await self.stop()
+            raise
         await server.start()
         for name in ("", *SERVICES):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         log.info("ready", listen=f"{host}:{self.port}", data=str(self.config.node.data))
 
+    async def _serve_slaves(self, broker: Broker) -> None:
+        """A master's replication port. Raises ListenError."""
+        listen: str = self.config.ha.listen  # type: ignore[attr-defined]
+        if broker.replication.master is None or not listen:
+            return
+        service = ReplicationService(broker, broker.replication.master)
+        self.ha_port = service.listen(listen)
+        if self.ha_port == 0:
+            raise ListenError(f"{listen} cannot be listened on: is it in use?")
+        await service.start()
+        self._replication = service
+        log.info("serving slaves", listen=f"{listen.rpartition(':')[0]}:{self.ha_port}")
+
     async def stop(self) -> None:
         """Refuse new calls, finish those under way (bounded), close the store."""
+        if self._replication is not None:
+            await self._replication.stop()
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
             await self._server.stop(GRACE_SECONDS)
@@ -157,7 +181,7 @@ async def serve(config: Config) -> int:
         loop.add_signal_handler(number, stop.set)
     try:
         await node.start()
-    except (StoreError, OSError, ListenError) as error:
+    except (StoreError, OSError, ListenError, ConfigError) as error:
         log.error("cannot start", reason=str(error))
         return 1
     assert node.broker is not None, "start made it"

@@ -21,6 +21,7 @@ from store.record import Host, Record, RecordHeader, decode_properties
 from store.transientpool import TransientStorePool
 
 BLANK_BYTES = 8
+_BLANK = struct.Struct(">II")
 AHEAD_FROM = 0.5  # share of a segment after which the next one is allocated
 POPULATE_BYTES = 16 << 20  # pages are faulted in so far ahead of the writer
 
@@ -210,7 +211,7 @@ class CommitLog:
         """Write the blank record: 8 bytes, the rest of the file stays as it is."""
         left = mapped.size - mapped.wrote
         assert left >= BLANK_BYTES, "every record leaves room for the blank one"
-        blank = struct.pack(">II", left, scan.MAGIC_BLANK)
+        blank = _BLANK.pack(left, scan.MAGIC_BLANK)
         memory = mapped.write_memory
         memory[mapped.wrote : mapped.wrote + BLANK_BYTES] = np.frombuffer(blank, np.uint8)
         mapped.wrote = mapped.size
@@ -241,11 +242,14 @@ class CommitLog:
         if self.queue.files and offset != end:
             raise OffsetOutOfRange(offset, end, end + 1)
         last = self.queue.last
+        if offset % self.queue.file_size + len(data) > self.queue.file_size:
+            raise BadMessage(f"{len(data)} bytes at {offset} cross a segment's end")
         if last is None or last.is_full:
+            first = last is None
             last = self.queue.roll(offset)
             last.set_positions(offset - last.start)
-        if last.wrote + len(data) > last.size:
-            raise BadMessage(f"{len(data)} bytes at {offset} cross a segment's end")
+            if first:
+                self.queue.flushed_where = self.queue.committed_where = offset
         last.memory[last.wrote : last.wrote + len(data)] = data
         last.wrote += len(data)
 
@@ -276,6 +280,20 @@ class CommitLog:
         if mapped is None or offset < 0 or offset >= self.max_offset:
             raise OffsetOutOfRange(offset, self.min_offset, self.max_offset)
         return read_record(mapped.memory, offset - mapped.start, mapped.readable, mapped.start)
+
+    def is_boundary(self, offset: int) -> bool:
+        """Tell whether a record, or a blank one, starts at an offset, or the log ends there."""
+        if offset == self.max_offset or offset % self.queue.file_size == 0:
+            return True
+        mapped = self.queue.find(offset)
+        if mapped is None or offset >= self.max_offset:
+            return False
+        at = offset - mapped.start
+        if at + BLANK_BYTES <= mapped.readable:
+            left, magic = _BLANK.unpack(mapped.memory[at : at + BLANK_BYTES].tobytes())
+            if magic == scan.MAGIC_BLANK and left == mapped.size - at:
+                return True
+        return self.store_time_at(offset) >= 0
 
     def store_time_at(self, offset: int) -> int:
         """Store time of the record at an offset, or -1 where none starts there."""

@@ -25,6 +25,9 @@ class DiskFile(Protocol):
     def populate(self, start: int, size: int) -> None:
         """Fault pages in for writing, ahead of need; may run in any thread, may do nothing."""
 
+    def load(self, start: int, size: int) -> None:
+        """Read pages in for reading, ahead of need; may run in any thread, may do nothing."""
+
     def lock(self) -> None:
         """Lock all pages in memory, if the system allows it."""
 

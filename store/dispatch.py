@@ -95,6 +95,16 @@ class Dispatcher:
             return self._pass_over(code)
         return True
 
+    def index_again(self, end: int) -> None:
+        """Index what lies between the newest index entry and an offset, once more."""
+        position, corrupt = self.reput_from, list(self.log.corrupt_ranges)
+        arrivals = list(self.arrivals)
+        self.reput_from = max(self.index.end_offset, self.log.min_offset)
+        while self.step(end, False, DispatchTargets(None, self.index)):
+            pass
+        self.reput_from, self.arrivals = position, arrivals
+        self.log.corrupt_ranges = sorted({*corrupt, *self.log.corrupt_ranges})
+
     def _pass_over(self, code: int) -> bool:
         """Get past bytes that hold no valid record; False at a record that is still incoming."""
         known = self.log.corrupt_range_at(self.reput_from)

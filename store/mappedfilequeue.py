@@ -111,6 +111,16 @@ class MappedFileQueue:
             # Whoever allocates ahead in a thread has just made it, and will let go of it.
             return MappedFile(self.disk.open(self.path_of(start), True), start)
 
+    def take_ahead(self, made: MappedFile) -> bool:
+        """Take a segment that was allocated ahead; False where nobody needs it any more."""
+        if self.next_start() == made.start and self.files and self.ahead is None:
+            self.ahead = made
+            return True
+        if not any(mapped.start == made.start for mapped in self.files):
+            self.disk.remove(made.file.path)  # the log was cut meanwhile
+        made.file.close()  # or the writer was faster, and has opened it
+        return False
+
     def commit(self) -> None:
         """Copy all pool buffers into their files."""
         for mapped in self._from(self.committed_where):
@@ -161,6 +171,7 @@ class MappedFileQueue:
         Later files go first, then the tail of the file that holds the offset is zeroed and synced:
         recovery never finds valid bytes past the end that it cut.
         """
+        self.drop_ahead()
         while self.files and self.files[-1].start > offset:
             self.remove(self.files[-1])
         self.disk_sync_names()

@@ -5,7 +5,7 @@ must wait (for a flush, for an arrival) is told by offsets that the owner watche
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from store import recovery
 from store.checkpoint import StoreCheckpoint
@@ -17,7 +17,7 @@ from store.dispatch import Arrival, Dispatcher
 from store.errors import BadMessage, CorruptRecord, OffsetOutOfRange, StoreClosed, StoreError
 from store.idempotence import IdempotenceTable, Run
 from store.indexservice import IndexService
-from store.kernels.jit import EMPTY_I64, I64
+from store.kernels.jit import EMPTY_I64, I64, U8
 from store.mappedfile import FlushJob
 from store.options import StoreOptions
 from store.queues import ConsumeQueues
@@ -38,6 +38,11 @@ from store.retention import Retention
 from store.status import BrokerRole, PutMessageStatus, RunningFlags
 
 ABORT = "abort"
+_PAST_THE_END = (
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY,
+    GetMessageStatus.NO_MATCHED_LOGIC_QUEUE,
+    GetMessageStatus.NO_MESSAGE_IN_QUEUE,
+)
 LOCK = "lock"
 QUEUE_ID_MAX = 65535
 MESSAGES_PER_BATCH_MAX = 1 << 20
@@ -120,6 +125,7 @@ class MessageStore:
         self.retention = Retention(options, disk, self.log, self.queues, self.index, self.flags)
         self.topic_queue_table: dict[tuple[str, int], int] = {}
         self.fence_reason = ""
+        self.replicated_offset: int | None = None  # confirmed by replicas; None: not asked for
         self._closed = True
         self._reader = ColumnReader(
             self.log, max(8 << 20, options.max_message_size), options.check_crc_on_read
@@ -349,6 +355,60 @@ class MessageStore:
             tuple(known),
         )
 
+    # -- replication ---------------------------------------------------------------------------
+
+    def append_replica(self, offset: int, data: U8, store_time: int) -> None:
+        """Append whole, verified records of a master's log at this log's end, inside one segment.
+
+        Raises OSError where the disk has no room for a segment; the log is then as before.
+        """
+        self.log.append_data(offset, data)
+        self.log.last_store_time = max(self.log.last_store_time, store_time)
+
+    def hide_from(self, offset: int) -> None:
+        """Show readers nothing from an offset on until `replicated_offset` passes it.
+
+        Recovery finds records that were stored and never confirmed. Their queue offsets stay
+        taken, their entries are built again as they are confirmed.
+        """
+        offset = max(self.log.min_offset, min(offset, self.log.max_offset))
+        if not self.log.is_boundary(offset):
+            offset = self.log.min_offset
+        self.replicated_offset = offset
+        if offset < self.dispatcher.reput_from:
+            # The index may stay ahead: what it names is looked at only below the confirm offset.
+            self.queues.truncate(offset)
+            self.dispatcher.reput_from = offset
+
+    def truncate(self, offset: int) -> None:
+        """Cut the log at a record's start, durably, and all that was derived from the rest."""
+        assert offset <= self.log.max_offset, "nothing to cut"
+        self.queues.truncate(offset)
+        if self.index.end_offset >= offset:
+            self.index.truncate(offset)
+            self.dispatcher.index_again(offset)
+        self.dispatcher.reput_from = min(self.dispatcher.reput_from, offset)
+        self.log.queue.truncate(offset)
+        if self.replicated_offset is not None:
+            self.replicated_offset = min(self.replicated_offset, offset)
+        checkpoint = self.checkpoint
+        checkpoint.confirm_phy_offset = min(checkpoint.confirm_phy_offset, offset)
+        self.log.corrupt_ranges = [r for r in self.log.corrupt_ranges if r.end <= offset]
+        self.recover_topic_queue_table()
+
+    def reset(self) -> None:
+        """Forget everything: the log will start anew at another offset."""
+        self.queues.destroy_logics()
+        self.index.drop_from(0)
+        self.log.queue.destroy()
+        self.log.queue.disk_sync_names()
+        self.log.corrupt_ranges.clear()
+        self.dispatcher.reput_from = 0
+        self.checkpoint.confirm_phy_offset = 0
+        if self.replicated_offset is not None:
+            self.replicated_offset = 0
+        self.topic_queue_table.clear()
+
     # -- flush, dispatch -----------------------------------------------------------------------
 
     @property
@@ -357,9 +417,16 @@ class MessageStore:
         return self.log.queue.flushed_where
 
     @property
-    def confirm_offset(self) -> int:
-        """Readers see nothing from here on: under SYNC_FLUSH nothing that is not on disk."""
+    def local_offset(self) -> int:
+        """Everything below is as safe on this node as was asked for: on disk under SYNC_FLUSH."""
         return self.flushed_offset if self.options.sync_flush else self.log.max_offset
+
+    @property
+    def confirm_offset(self) -> int:
+        """Readers see nothing from here on: what is not safe here, or not on enough replicas."""
+        if self.replicated_offset is None:
+            return self.local_offset
+        return min(self.local_offset, self.replicated_offset)
 
     def commit_log_flushed(self, job: FlushJob) -> None:
         """Take a successful commit-log job's word."""
@@ -426,7 +493,7 @@ class MessageStore:
         if not self.flags.readable or self._closed:
             raise StoreClosed()
         key = (topic, queue_id)
-        return self._reader.read(
+        result = self._reader.read(
             self.queues.get(*key),
             queue_offset,
             messages_max,
@@ -434,6 +501,21 @@ class MessageStore:
             tags_codes,
             self.queues.ext.get(key),
         )
+        if result.status in _PAST_THE_END and self._may_come(key, queue_offset):
+            status = GetMessageStatus.OFFSET_OVERFLOW_ONE
+            return replace(result, status=status, next_offset=queue_offset)
+        return result
+
+    def _may_come(self, key: tuple[str, int], queue_offset: int) -> bool:
+        """Tell whether an offset past a queue's end is one that readers will see later.
+
+        Stored and not confirmed yet; or confirmed, and on its way to this slave.
+        """
+        if self.replicated_offset is None and self.role is not BrokerRole.SLAVE:
+            return False
+        if self.role is BrokerRole.SLAVE:
+            return queue_offset > 0
+        return 0 < queue_offset <= self.topic_queue_table.get(key, 0)
 
     def get_message(self, physical_offset: int) -> Record:
         """The record at a commit-log offset below the confirm offset, verified."""

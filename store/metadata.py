@@ -13,7 +13,8 @@ from store import jsontext
 from store.disk import Disk
 from store.errors import BadMessage, BadStoreFile
 
-SYSTEM_TOPIC = "DUOLOG_SYS_METADATA"
+SYSTEM_PREFIX = "DUOLOG_SYS_"
+SYSTEM_TOPIC = SYSTEM_PREFIX + "METADATA"
 TOPICS = "config/topics.json"
 GROUPS = "config/subscriptionGroup.json"
 OFFSETS = "config/consumerOffset.json"
@@ -173,6 +174,30 @@ class Metadata:
         self.snapshot().write(disk, now_ms)
         self.saved_changes = self.changes
 
+    def adopt(self, data: bytes) -> None:
+        """Take another node's tables for one's own. Raises BadMessage where they are none."""
+        made = Metadata()
+        try:
+            value = json.loads(data)
+            for row in value["topics"].values():
+                config = TopicConfig.from_json(row)
+                made.topics[config.name] = config
+            made.groups = {str(name): dict(row) for name, row in value["groups"].items()}
+            for key, row in value["offsets"].items():
+                topic, _, group = str(key).partition("@")
+                made.offsets[topic, group] = {int(q): int(o) for q, o in row.items()}
+            made.delay_offsets = {int(k): int(o) for k, o in value["delays"].items()}
+            for name, row in value["floors"].items():
+                made.floors[str(name)] = {int(q): int(o) for q, o in row.items()}
+            made.applied = int(value["applied"])
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise BadMessage(f"no snapshot of metadata: {error}") from None
+        self.topics, self.groups, self.offsets = made.topics, made.groups, made.offsets
+        self.delay_offsets, self.floors = made.delay_offsets, made.floors
+        self.applied = made.applied
+        self.known = True
+        self.changes += 1
+
     def snapshot(self) -> "Snapshot":
         """A copy that may be written while the tables change."""
         return Snapshot(
@@ -201,6 +226,18 @@ class Snapshot:
     applied: int
     changes: int
 
+    def to_bytes(self) -> bytes:
+        """As one JSON text, for a slave: `Metadata.adopt` reads it."""
+        value = {
+            "topics": self.topics,
+            "groups": self.groups,
+            "offsets": self.offsets,
+            "delays": self.delays,
+            "floors": self.floors,
+            "applied": self.applied,
+        }
+        return json.dumps(value, separators=(",", ":")).encode()
+
     def write(self, disk: Disk, now_ms: int) -> None:
         """Replace the files, one by one, each atomically; the reach comes last."""
         version = {"counter": self.changes, "timestamp": now_ms}
@@ -213,6 +250,11 @@ class Snapshot:
             APPLIED,
             {"appliedQueueOffset": self.applied, "queueFloors": self.floors},
         )
+
+
+def is_system_topic(name: str) -> bool:
+    """Tell whether a topic belongs to the node and not to its users."""
+    return name.startswith(SYSTEM_PREFIX)
 
 
 def check_group(name: str) -> None:

@@ -22,6 +22,7 @@ from store.kernels.jit import EMPTY_U8, U8
 
 STAGING = "allocating"
 PAGE = 4096
+POPULATE_READ = 22
 POPULATE_WRITE = 23
 POPULATE_STEP = 256 << 10
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -77,6 +78,15 @@ class OsFile:
             address = ctypes.c_void_p(memory.ctypes.data + at)
             if _libc.madvise(address, ctypes.c_size_t(step), POPULATE_WRITE):
                 return
+
+    def load(self, start: int, size: int) -> None:
+        """MADV_POPULATE_READ: pages come from the disk here, not in whoever reads them next."""
+        memory = self.memory
+        begin = start - start % PAGE
+        address = ctypes.c_void_p(memory.ctypes.data + begin)
+        length = ctypes.c_size_t(min(start + size, len(memory)) - begin)
+        if length.value and _libc.madvise(address, length, POPULATE_READ):
+            _libc.madvise(address, length, mmap.MADV_WILLNEED)
 
     def lock(self) -> None:
         """Mlock; a refusal (ulimit) is not an error."""

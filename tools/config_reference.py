@@ -20,6 +20,7 @@ every value and where it comes from.
 ABOUT = {
     "node": "Who the node is and where it listens.",
     "limits": "What one client may ask for.",
+    "ha": "Replication. Sizes are bytes, times ms; a node's role is `store.broker_role`.",
     "store": "The engine, under RocketMQ's names in snake_case. Sizes are bytes, times ms, "
     "`file_reserved_time` hours, ratios percent.",
 }
@@ -29,7 +30,7 @@ def render() -> str:
     """The page."""
     parts = [HEAD]
     config = Config()
-    for section in ("node", "limits", "store"):
+    for section in ("node", "limits", "ha", "store"):
         part: BaseModel = getattr(config, section)
         parts.append(
             f"\n## [{section}]\n\n{ABOUT[section]}\n\n| key | default | meaning |\n|---|---|---|\n"

@@ -45,6 +45,8 @@ _REFUSED: dict[int, type[DuologError]] = {
     wire.CORRUPT_BATCH: CorruptBatch,
     wire.UNKNOWN_ERROR: ResultUnknown,
     wire.SEQUENCE_TOO_OLD: ResultUnknown,
+    wire.IN_SYNC_REPLICAS_NOT_ENOUGH: Busy,
+    wire.NOT_MASTER: NotMaster,
 }
 
 

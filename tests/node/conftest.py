@@ -27,12 +27,18 @@ async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
     running: list[Node] = []
 
     async def start(
-        data: Path | None = None, listen: str = "127.0.0.1:0", limits: Any = None, **store: Any
+        data: Path | None = None,
+        listen: str = "127.0.0.1:0",
+        limits: Any = None,
+        ha: Any = None,
+        name: str = "test",
+        **store: Any,
     ) -> Node:
         config = Config.model_validate(
             {
-                "node": {"data": data or tmp_path / "data", "listen": listen, "name": "test"},
+                "node": {"data": data or tmp_path / "data", "listen": listen, "name": name},
                 "limits": limits or {},
+                "ha": ha or {},
                 "store": {**SMALL_STORE, **store},
             }
         )

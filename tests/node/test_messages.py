@@ -100,7 +100,7 @@ async def test_a_repeated_request_is_answered_with_the_first_result(
         ({"topic": "a/b"}, wire.MESSAGE_ILLEGAL),
         ({"topic": "a\0b"}, wire.MESSAGE_ILLEGAL),
         ({"topic": ""}, wire.MESSAGE_ILLEGAL),
-        ({"topic": "DUOLOG_SYS_METADATA"}, wire.TOPIC_NOT_EXIST),
+        ({"topic": "DUOLOG_SYS_METADATA"}, wire.NO_PERMISSION),
         ({"queue_id": 4}, wire.MESSAGE_ILLEGAL),
         ({"queue_id": -1}, wire.MESSAGE_ILLEGAL),
         ({"body_offsets": b""}, wire.MESSAGE_ILLEGAL),

@@ -24,6 +24,8 @@ class PutStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NO_PERMISSION: _ClassVar[PutStatus]
     CORRUPT_BATCH: _ClassVar[PutStatus]
     SEQUENCE_TOO_OLD: _ClassVar[PutStatus]
+    IN_SYNC_REPLICAS_NOT_ENOUGH: _ClassVar[PutStatus]
+    NOT_MASTER: _ClassVar[PutStatus]
 
 class ReadStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -49,6 +51,8 @@ TOPIC_NOT_EXIST: PutStatus
 NO_PERMISSION: PutStatus
 CORRUPT_BATCH: PutStatus
 SEQUENCE_TOO_OLD: PutStatus
+IN_SYNC_REPLICAS_NOT_ENOUGH: PutStatus
+NOT_MASTER: PutStatus
 READ_STATUS_UNSPECIFIED: ReadStatus
 FOUND: ReadStatus
 NO_NEW_MESSAGE: ReadStatus
@@ -88,7 +92,7 @@ class AppendRequest(_message.Message):
     def __init__(self, id: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., bodies: _Optional[bytes] = ..., body_offsets: _Optional[bytes] = ..., properties: _Optional[bytes] = ..., property_offsets: _Optional[bytes] = ..., crc32: _Optional[int] = ..., born_time: _Optional[int] = ..., flag: _Optional[int] = ..., producer_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., no_wait: _Optional[bool] = ...) -> None: ...
 
 class AppendReply(_message.Message):
-    __slots__ = ("id", "status", "reason", "count", "queue_offset", "physical_offset", "store_time", "duplicates", "store_host")
+    __slots__ = ("id", "status", "reason", "count", "queue_offset", "physical_offset", "store_time", "duplicates", "store_host", "master")
     ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -98,6 +102,7 @@ class AppendReply(_message.Message):
     STORE_TIME_FIELD_NUMBER: _ClassVar[int]
     DUPLICATES_FIELD_NUMBER: _ClassVar[int]
     STORE_HOST_FIELD_NUMBER: _ClassVar[int]
+    MASTER_FIELD_NUMBER: _ClassVar[int]
     id: int
     status: PutStatus
     reason: str
@@ -107,7 +112,8 @@ class AppendReply(_message.Message):
     store_time: int
     duplicates: _containers.RepeatedCompositeFieldContainer[StoredRun]
     store_host: str
-    def __init__(self, id: _Optional[int] = ..., status: _Optional[_Union[PutStatus, str]] = ..., reason: _Optional[str] = ..., count: _Optional[int] = ..., queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., store_time: _Optional[int] = ..., duplicates: _Optional[_Iterable[_Union[StoredRun, _Mapping]]] = ..., store_host: _Optional[str] = ...) -> None: ...
+    master: str
+    def __init__(self, id: _Optional[int] = ..., status: _Optional[_Union[PutStatus, str]] = ..., reason: _Optional[str] = ..., count: _Optional[int] = ..., queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., store_time: _Optional[int] = ..., duplicates: _Optional[_Iterable[_Union[StoredRun, _Mapping]]] = ..., store_host: _Optional[str] = ..., master: _Optional[str] = ...) -> None: ...
 
 class StoredRun(_message.Message):
     __slots__ = ("count", "topic", "queue_id", "queue_offset")
@@ -140,7 +146,7 @@ class PullRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class MessageBatch(_message.Message):
-    __slots__ = ("topic", "queue_id", "status", "next_offset", "min_offset", "max_offset", "count", "bodies", "body_offsets", "properties", "property_offsets", "crc32", "queue_offset_base", "queue_offset_deltas", "physical_offsets", "store_times", "born_times", "flags", "sysflags", "reconsume_times", "lost", "subscription")
+    __slots__ = ("topic", "queue_id", "status", "next_offset", "min_offset", "max_offset", "count", "bodies", "body_offsets", "properties", "property_offsets", "crc32", "queue_offset_base", "queue_offset_deltas", "physical_offsets", "store_times", "born_times", "flags", "sysflags", "reconsume_times", "lost", "subscription", "suggest_endpoint")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -163,6 +169,7 @@ class MessageBatch(_message.Message):
     RECONSUME_TIMES_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    SUGGEST_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     status: ReadStatus
@@ -185,7 +192,8 @@ class MessageBatch(_message.Message):
     reconsume_times: bytes
     lost: int
     subscription: int
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., status: _Optional[_Union[ReadStatus, str]] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., count: _Optional[int] = ..., bodies: _Optional[bytes] = ..., body_offsets: _Optional[bytes] = ..., properties: _Optional[bytes] = ..., property_offsets: _Optional[bytes] = ..., crc32: _Optional[int] = ..., queue_offset_base: _Optional[int] = ..., queue_offset_deltas: _Optional[bytes] = ..., physical_offsets: _Optional[bytes] = ..., store_times: _Optional[bytes] = ..., born_times: _Optional[bytes] = ..., flags: _Optional[bytes] = ..., sysflags: _Optional[bytes] = ..., reconsume_times: _Optional[bytes] = ..., lost: _Optional[int] = ..., subscription: _Optional[int] = ...) -> None: ...
+    suggest_endpoint: str
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., status: _Optional[_Union[ReadStatus, str]] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., count: _Optional[int] = ..., bodies: _Optional[bytes] = ..., body_offsets: _Optional[bytes] = ..., properties: _Optional[bytes] = ..., property_offsets: _Optional[bytes] = ..., crc32: _Optional[int] = ..., queue_offset_base: _Optional[int] = ..., queue_offset_deltas: _Optional[bytes] = ..., physical_offsets: _Optional[bytes] = ..., store_times: _Optional[bytes] = ..., born_times: _Optional[bytes] = ..., flags: _Optional[bytes] = ..., sysflags: _Optional[bytes] = ..., reconsume_times: _Optional[bytes] = ..., lost: _Optional[int] = ..., subscription: _Optional[int] = ..., suggest_endpoint: _Optional[str] = ...) -> None: ...
 
 class QueueRef(_message.Message):
     __slots__ = ("topic", "queue_id")
@@ -499,7 +507,7 @@ class NodeStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class NodeStatusReply(_message.Message):
-    __slots__ = ("name", "role", "version", "listen", "data", "start_time", "min_offset", "max_offset", "flushed_offset", "confirm_offset", "dispatch_behind_bytes", "disk_used_ratio", "flags", "fence_reason", "recovered_abnormally", "recovered_from", "recovered_end", "messages_in", "messages_out", "bytes_in", "bytes_out", "flushes", "flushed_messages", "corrupt_ranges", "refused_records", "dispatch_behind_ms_max")
+    __slots__ = ("name", "role", "version", "listen", "data", "start_time", "min_offset", "max_offset", "flushed_offset", "confirm_offset", "dispatch_behind_bytes", "disk_used_ratio", "flags", "fence_reason", "recovered_abnormally", "recovered_from", "recovered_end", "messages_in", "messages_out", "bytes_in", "bytes_out", "flushes", "flushed_messages", "corrupt_ranges", "refused_records", "dispatch_behind_ms_max", "replication")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -526,6 +534,7 @@ class NodeStatusReply(_message.Message):
     CORRUPT_RANGES_FIELD_NUMBER: _ClassVar[int]
     REFUSED_RECORDS_FIELD_NUMBER: _ClassVar[int]
     DISPATCH_BEHIND_MS_MAX_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_FIELD_NUMBER: _ClassVar[int]
     name: str
     role: str
     version: str
@@ -552,7 +561,64 @@ class NodeStatusReply(_message.Message):
     corrupt_ranges: int
     refused_records: int
     dispatch_behind_ms_max: int
-    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., version: _Optional[str] = ..., listen: _Optional[str] = ..., data: _Optional[str] = ..., start_time: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., dispatch_behind_bytes: _Optional[int] = ..., disk_used_ratio: _Optional[float] = ..., flags: _Optional[_Iterable[str]] = ..., fence_reason: _Optional[str] = ..., recovered_abnormally: _Optional[bool] = ..., recovered_from: _Optional[int] = ..., recovered_end: _Optional[int] = ..., messages_in: _Optional[int] = ..., messages_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., flushed_messages: _Optional[int] = ..., corrupt_ranges: _Optional[int] = ..., refused_records: _Optional[int] = ..., dispatch_behind_ms_max: _Optional[int] = ...) -> None: ...
+    replication: ReplicationStatus
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., version: _Optional[str] = ..., listen: _Optional[str] = ..., data: _Optional[str] = ..., start_time: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., dispatch_behind_bytes: _Optional[int] = ..., disk_used_ratio: _Optional[float] = ..., flags: _Optional[_Iterable[str]] = ..., fence_reason: _Optional[str] = ..., recovered_abnormally: _Optional[bool] = ..., recovered_from: _Optional[int] = ..., recovered_end: _Optional[int] = ..., messages_in: _Optional[int] = ..., messages_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., flushed_messages: _Optional[int] = ..., corrupt_ranges: _Optional[int] = ..., refused_records: _Optional[int] = ..., dispatch_behind_ms_max: _Optional[int] = ..., replication: _Optional[_Union[ReplicationStatus, _Mapping]] = ...) -> None: ...
+
+class ReplicationStatus(_message.Message):
+    __slots__ = ("group", "epoch", "push2slave_max_offset", "in_sync_replicas", "violations", "slaves", "state", "reason", "master", "master_offset", "lag_bytes", "lag_ms", "truncated_bytes", "resets")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PUSH2SLAVE_MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    IN_SYNC_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    VIOLATIONS_FIELD_NUMBER: _ClassVar[int]
+    SLAVES_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MASTER_FIELD_NUMBER: _ClassVar[int]
+    MASTER_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LAG_MS_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RESETS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    epoch: int
+    push2slave_max_offset: int
+    in_sync_replicas: int
+    violations: int
+    slaves: _containers.RepeatedCompositeFieldContainer[SlaveStatus]
+    state: str
+    reason: str
+    master: str
+    master_offset: int
+    lag_bytes: int
+    lag_ms: int
+    truncated_bytes: int
+    resets: int
+    def __init__(self, group: _Optional[str] = ..., epoch: _Optional[int] = ..., push2slave_max_offset: _Optional[int] = ..., in_sync_replicas: _Optional[int] = ..., violations: _Optional[int] = ..., slaves: _Optional[_Iterable[_Union[SlaveStatus, _Mapping]]] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., master: _Optional[str] = ..., master_offset: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_ms: _Optional[int] = ..., truncated_bytes: _Optional[int] = ..., resets: _Optional[int] = ...) -> None: ...
+
+class SlaveStatus(_message.Message):
+    __slots__ = ("name", "endpoint", "state", "sent_offset", "received_offset", "durable_offset", "lag_bytes", "lag_ms", "in_sync", "reason")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SENT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LAG_MS_FIELD_NUMBER: _ClassVar[int]
+    IN_SYNC_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    endpoint: str
+    state: str
+    sent_offset: int
+    received_offset: int
+    durable_offset: int
+    lag_bytes: int
+    lag_ms: int
+    in_sync: bool
+    reason: str
+    def __init__(self, name: _Optional[str] = ..., endpoint: _Optional[str] = ..., state: _Optional[str] = ..., sent_offset: _Optional[int] = ..., received_offset: _Optional[int] = ..., durable_offset: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_ms: _Optional[int] = ..., in_sync: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ClusterStatusRequest(_message.Message):
     __slots__ = ()

@@ -1,0 +1,159 @@
+"""The epochs of a log: which mastership wrote which bytes.
+
+A mastership opens with a barrier record on the system topic EPOCH_TOPIC; its offset is the epoch's
+start. A nonce, drawn anew each time, tells two masterships of one number apart (a master that lost
+its last barrier to a power cut, two masters by mistake). So two logs hold the same bytes exactly as
+far as their histories agree. Bytes before the first barrier are epoch 0 (a log RocketMQ wrote).
+The history follows from the log; the file keeps what retention has removed from it.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from ha.crc32c import crc32c
+from store import jsontext
+from store.disk import Disk
+from store.errors import BadStoreFile, StoreError
+from store.messagestore import MessageStore
+from store.metadata import SYSTEM_PREFIX
+
+EPOCH_TOPIC = SYSTEM_PREFIX + "EPOCH"
+EPOCH_QUEUE = 0
+PATH = "config/epochs.json"
+EPOCHS_MAX = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class EpochEntry:
+    """One mastership: its number, the log offset of its barrier, its nonce (64 bits)."""
+
+    epoch: int
+    start: int
+    nonce: int
+
+
+PREHISTORY = EpochEntry(0, 0, 0)
+
+
+def barrier_body(epoch: int, nonce: int, master: str) -> bytes:
+    """Body of a barrier record."""
+    value = {"epoch": epoch, "nonce": f"{nonce:016x}", "master": master}
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def barrier_entry(start: int, body: bytes) -> EpochEntry | None:
+    """The epoch a barrier record at an offset opens, or None where its body says nothing."""
+    try:
+        value = json.loads(body)
+        return EpochEntry(int(value["epoch"]), start, int(value["nonce"], 16))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+class EpochHistory:
+    """Epochs in the order of their starts; an immutable tuple that is replaced, never changed."""
+
+    def __init__(self, entries: tuple[EpochEntry, ...] = ()) -> None:
+        self.entries = entries
+
+    @property
+    def last_epoch(self) -> int:
+        """Number of the newest epoch, 0 for none."""
+        return self.entries[-1].epoch if self.entries else 0
+
+    def open(self, entry: EpochEntry) -> bool:
+        """Take in a newer epoch; False for one that is known or does not follow."""
+        if self.entries:
+            last = self.entries[-1]
+            if entry.epoch <= last.epoch or entry.start <= last.start:
+                return False
+        if entry.epoch < 1 or entry.start < 0:
+            return False
+        self.entries = (*self.entries, entry)[-EPOCHS_MAX:]
+        return True
+
+    def truncate(self, offset: int) -> None:
+        """Forget epochs whose barrier is cut off."""
+        self.entries = tuple(entry for entry in self.entries if entry.start < offset)
+
+    def adopt(self, entries: tuple[EpochEntry, ...], end: int) -> None:
+        """Take a master's history for the bytes before an offset."""
+        self.entries = tuple(entry for entry in entries if entry.start < end)
+
+    def epoch_at(self, offset: int) -> int:
+        """Epoch that wrote the byte at an offset."""
+        found = 0
+        for entry in self.entries:
+            if entry.start > offset:
+                break
+            found = entry.epoch
+        return found
+
+    # -- the file ------------------------------------------------------------------------------
+
+    def save(self, disk: Disk) -> None:
+        """Replace the file, atomically and durably."""
+        rows = [[entry.epoch, entry.start, f"{entry.nonce:016x}"] for entry in self.entries]
+        jsontext.save(disk, PATH, {"crc32c": _crc(rows), "epochs": rows})
+
+    def load(self, disk: Disk) -> None:
+        """Read the file; BadStoreFile where it is there and cannot be trusted."""
+        value = jsontext.load(disk, PATH)
+        if value is None:
+            return
+        try:
+            rows = value["epochs"]
+            if value["crc32c"] != _crc(rows):
+                raise ValueError("its CRC does not match")
+            self.entries = tuple(
+                EpochEntry(int(epoch), int(start), int(nonce, 16)) for epoch, start, nonce in rows
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadStoreFile(PATH, str(error)) from error
+
+
+def _crc(rows: list[Any]) -> int:
+    return crc32c(json.dumps(rows).encode())
+
+
+def common_end(
+    mine: tuple[EpochEntry, ...], my_end: int, theirs: tuple[EpochEntry, ...], their_end: int
+) -> tuple[int, int]:
+    """How far two logs hold the same bytes, and how many epochs they share.
+
+    The epochs both know in the same order agree; within the last of them both hold the same bytes
+    until the first of the two ends it.
+    """
+    a, b = (PREHISTORY, *mine), (PREHISTORY, *theirs)
+    shared = 0
+    while shared < min(len(a), len(b)) and a[shared] == b[shared]:
+        shared += 1
+    a_end = a[shared].start if shared < len(a) else my_end
+    b_end = b[shared].start if shared < len(b) else their_end
+    return min(a_end, b_end), shared - 1
+
+
+def recover_history(store: MessageStore) -> EpochHistory:
+    """The history of a recovered store: the log's own barriers, and the file's older ones.
+
+    Where they differ the log is right. Raises BadStoreFile where the file is there and broken.
+    """
+    history = EpochHistory()
+    history.load(store.disk)
+    kept = history.entries
+    low = store.log.min_offset
+    history.entries = tuple(entry for entry in kept if entry.start < low)
+    queue = store.queues.get(EPOCH_TOPIC, EPOCH_QUEUE)
+    if queue is not None:
+        count = queue.max_offset - queue.min_offset
+        for start in queue.entries(queue.min_offset, count)[0]:
+            try:
+                entry = barrier_entry(int(start), store.log.get_message(int(start)).body)
+            except StoreError:  # a lost record's blank entry
+                continue
+            if entry is not None:
+                history.open(entry)
+    if history.entries != kept:
+        history.save(store.disk)
+    return history

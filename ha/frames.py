@@ -1,0 +1,393 @@
+"""Frames of the replication stream, byte by byte.
+
+| at | header field | bytes | |
+|---:|--------------|------:|---|
+| 0 | magic | 4 | `DLHA` |
+| 4 | version | 1 | 1 |
+| 5 | kind | 1 | see Kind |
+| 6 | reserved | 2 | 0 |
+| 8 | epoch | 8 | of the sender's mastership, on a slave the one it follows |
+| 16 | offset | 8 | CHUNK: of its first byte; WELCOME, RESET: start; TRUNCATE: new end |
+| | | | HEARTBEAT: the master's end; ACK: received; HELLO: the slave's end |
+| 24 | confirm | 8 | the master's confirm offset; ACK, HELLO: the slave's durable offset |
+| 32 | body size | 4 | |
+| 36 | CRC-32C | 4 | over bytes 0..35 and, but for CHUNK, the body |
+
+All big-endian. A CHUNK's body is raw commit log: its records carry CRCs of their own, which the
+slave checks before it applies them. Texts are a 2-byte length and UTF-8.
+"""
+
+import enum
+import itertools
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from ha.crc32c import crc32c
+from ha.epochs import EPOCHS_MAX, EpochEntry
+from store.kernels.jit import U8
+
+MAGIC = b"DLHA"
+VERSION = 1
+_HEAD = struct.Struct(">4sBBHQqqI")
+_CRC = struct.Struct(">I")
+HEADER_BYTES = _HEAD.size + _CRC.size
+BODY_BYTES_MAX = 48 << 20
+_LONG = struct.Struct(">Q")
+_ENTRY = struct.Struct(">QqQ")
+
+
+class Kind(enum.IntEnum):
+    """What a frame says."""
+
+    HELLO = 1
+    WELCOME = 2
+    TRUNCATE = 3
+    RESET = 4
+    REFUSE = 5
+    CHUNK = 6
+    HEARTBEAT = 7
+    ACK = 8
+
+
+class BadFrame(Exception):
+    """Bytes that are no frame: the peer is another program, or the stream is damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Slave's first frame, and again after it truncated: who it is and what it has.
+
+    tail: its bytes [tail_start, end) have this CRC-32. min_offset: of the first byte it holds.
+    segment_bytes: size of its commit-log files.
+    """
+
+    cluster: str
+    group: str
+    node: str
+    incarnation: int
+    endpoint: str
+    promised: int
+    min_offset: int
+    end: int
+    durable: int
+    tail_start: int
+    tail_crc: int
+    segment_bytes: int
+    epochs: tuple[EpochEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The master streams from `start` on.
+
+    ack_durable: the slave's durable offset is what counts. metadata: a snapshot of the tables.
+    """
+
+    epoch: int
+    start: int
+    confirm: int
+    node: str
+    endpoint: str
+    ack_durable: bool
+    promise: bool  # what lies below the confirm offset was promised to somebody
+    heartbeat_ms: int
+    housekeeping_ms: int
+    epochs: tuple[EpochEntry, ...]
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """The slave must cut its log at `end` (there the histories part) and say Hello again."""
+
+    epoch: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """What the slave has lies below the master's first segment: start anew at `start`."""
+
+    epoch: int
+    start: int
+
+
+class Refusal(enum.IntEnum):
+    """Why a master does not serve a slave."""
+
+    CLUSTER = 1  # another cluster or group
+    NAME = 2  # the master's own name, or none
+    LINEAGE = 3  # logs that never had a common past
+    MID_RECORD = 4  # the slave's end lies inside a record
+    NEWER_EPOCH = 5  # the slave has promised itself to a newer master
+    SEGMENT_SIZE = 6  # commit-log files of another size
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """No: why, for programs and for people."""
+
+    epoch: int
+    code: Refusal
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Raw log bytes from an offset on."""
+
+    epoch: int
+    offset: int
+    confirm: int
+    data: U8
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Nothing new; where the master's log ends, and how far it is confirmed."""
+
+    epoch: int
+    end: int
+    confirm: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """What a slave has: applied, and synced."""
+
+    epoch: int
+    received: int
+    durable: int
+    node: str
+    incarnation: int
+
+
+Frame = Hello | Welcome | Truncate | Reset | Refuse | Chunk | Heartbeat | Ack
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+
+def _frame(kind: Kind, epoch: int, offset: int, confirm: int, body: bytes = b"") -> bytes:
+    head = _HEAD.pack(MAGIC, VERSION, kind, 0, epoch, offset, confirm, len(body))
+    return b"".join((head, _CRC.pack(crc32c(head + body)), body))
+
+
+def chunk_frame(epoch: int, offset: int, confirm: int, data: U8) -> bytes:
+    """A CHUNK of mapped bytes: the one copy they see on their way out."""
+    head = _HEAD.pack(MAGIC, VERSION, Kind.CHUNK, 0, epoch, offset, confirm, len(data))
+    return b"".join((head, _CRC.pack(crc32c(head)), data.data))
+
+
+def ack_tail(node: str, incarnation: int) -> bytes:
+    """The part of an ACK that never changes within a session."""
+    return _text(node) + _LONG.pack(incarnation)
+
+
+def ack_frame(epoch: int, received: int, durable: int, tail: bytes) -> bytes:
+    """An ACK."""
+    return _frame(Kind.ACK, epoch, received, durable, tail)
+
+
+def _text(value: str) -> bytes:
+    data = value.encode()
+    return struct.pack(">H", len(data)) + data
+
+
+def _epochs(entries: tuple[EpochEntry, ...]) -> bytes:
+    rows = [_ENTRY.pack(entry.epoch, entry.start, entry.nonce) for entry in entries]
+    return struct.pack(">I", len(rows)) + b"".join(rows)
+
+
+def encode(frame: Frame) -> bytes:
+    """Bytes of a frame."""
+    match frame:
+        case Hello():
+            body = b"".join(
+                (
+                    *(_text(t) for t in (frame.cluster, frame.group, frame.node, frame.endpoint)),
+                    _LONG.pack(frame.incarnation),
+                    struct.pack(
+                        ">qqIq",
+                        frame.min_offset,
+                        frame.tail_start,
+                        frame.tail_crc,
+                        frame.segment_bytes,
+                    ),
+                    _epochs(frame.epochs),
+                )
+            )
+            return _frame(Kind.HELLO, frame.promised, frame.end, frame.durable, body)
+        case Welcome():
+            body = b"".join(
+                (
+                    _text(frame.node),
+                    _text(frame.endpoint),
+                    struct.pack(
+                        ">BBII",
+                        frame.ack_durable,
+                        frame.promise,
+                        frame.heartbeat_ms,
+                        frame.housekeeping_ms,
+                    ),
+                    _epochs(frame.epochs),
+                    struct.pack(">I", len(frame.metadata)),
+                    frame.metadata,
+                )
+            )
+            return _frame(Kind.WELCOME, frame.epoch, frame.start, frame.confirm, body)
+        case Truncate(epoch, end):
+            return _frame(Kind.TRUNCATE, epoch, end, 0)
+        case Reset(epoch, start):
+            return _frame(Kind.RESET, epoch, start, 0)
+        case Refuse(epoch, code, reason):
+            return _frame(Kind.REFUSE, epoch, code, 0, _text(reason[:1000]))
+        case Chunk(epoch, offset, confirm, data):
+            return chunk_frame(epoch, offset, confirm, data)
+        case Heartbeat(epoch, end, confirm):
+            return _frame(Kind.HEARTBEAT, epoch, end, confirm)
+        case Ack():
+            tail = ack_tail(frame.node, frame.incarnation)
+            return ack_frame(frame.epoch, frame.received, frame.durable, tail)
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+class _Body:
+    """A body being read; BadFrame where it ends too early or too late."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = HEADER_BYTES
+
+    def take(self, size: int) -> bytes:
+        end = self._at + size
+        if end > len(self._data):
+            raise BadFrame("its body is cut short")
+        found = self._data[self._at : end]
+        self._at = end
+        return found
+
+    def unpack(self, layout: str) -> tuple[int, ...]:
+        return struct.unpack(layout, self.take(struct.calcsize(layout)))
+
+    def text(self) -> str:
+        (size,) = self.unpack(">H")
+        try:
+            return self.take(size).decode()
+        except UnicodeDecodeError:
+            raise BadFrame("a text is no UTF-8") from None
+
+    def epochs(self) -> tuple[EpochEntry, ...]:
+        (count,) = self.unpack(">I")
+        if count > EPOCHS_MAX:
+            raise BadFrame(f"{count} epochs")
+        rows = self.take(count * _ENTRY.size)
+        found = tuple(EpochEntry(*row) for row in _ENTRY.iter_unpack(rows))
+        for before, after in itertools.pairwise(found):
+            if after.epoch <= before.epoch or after.start <= before.start:
+                raise BadFrame("epochs out of order")
+        if found and (found[0].epoch < 1 or found[0].start < 0):
+            raise BadFrame("an epoch below 1 or before the log")
+        return found
+
+    def end(self) -> None:
+        if self._at != len(self._data):
+            raise BadFrame("bytes after its end")
+
+
+def decode(data: bytes) -> Frame:
+    """Read one frame. Raises BadFrame, and nothing else, whatever the bytes are."""
+    if len(data) < HEADER_BYTES:
+        raise BadFrame(f"{len(data)} bytes are no header")
+    magic, version, kind, _, epoch, offset, confirm, size = _HEAD.unpack_from(data)
+    if magic != MAGIC or version != VERSION:
+        raise BadFrame("another protocol or version")
+    if size != len(data) - HEADER_BYTES or size > BODY_BYTES_MAX:
+        raise BadFrame("its size does not match")
+    (found,) = _CRC.unpack_from(data, _HEAD.size)
+    head = data[: _HEAD.size]
+    covered = head if kind == Kind.CHUNK else head + data[HEADER_BYTES:]
+    if found != crc32c(covered):
+        raise BadFrame("its CRC does not match")
+    if offset < 0 or confirm < 0:
+        raise BadFrame("a negative offset")
+    return _decode_body(kind, epoch, offset, confirm, data)
+
+
+def _decode_body(kind: int, epoch: int, offset: int, confirm: int, data: bytes) -> Frame:
+    body = _Body(data)
+    frame: Frame
+    if kind == Kind.CHUNK:
+        return Chunk(epoch, offset, confirm, np.frombuffer(data, np.uint8, offset=HEADER_BYTES))
+    if kind == Kind.ACK:
+        node = body.text()
+        (incarnation,) = body.unpack(">Q")
+        frame = Ack(epoch, offset, confirm, node, incarnation)
+    elif kind == Kind.HEARTBEAT:
+        frame = Heartbeat(epoch, offset, confirm)
+    elif kind == Kind.TRUNCATE:
+        frame = Truncate(epoch, offset)
+    elif kind == Kind.RESET:
+        frame = Reset(epoch, offset)
+    elif kind == Kind.REFUSE:
+        if offset not in Refusal._value2member_map_:
+            raise BadFrame(f"refusal {offset}")
+        frame = Refuse(epoch, Refusal(offset), body.text())
+    elif kind == Kind.HELLO:
+        frame = _hello(epoch, offset, confirm, body)
+    elif kind == Kind.WELCOME:
+        frame = _welcome(epoch, offset, confirm, body)
+    else:
+        raise BadFrame(f"kind {kind}")
+    body.end()
+    return frame
+
+
+def _hello(promised: int, end: int, durable: int, body: _Body) -> Hello:
+    cluster, group, node, endpoint = (body.text() for _ in range(4))
+    (incarnation,) = body.unpack(">Q")
+    min_offset, tail_start, tail_crc, segment_bytes = body.unpack(">qqIq")
+    epochs = body.epochs()
+    if not 0 <= min_offset <= tail_start <= end or durable > end:
+        raise BadFrame("offsets that contradict each other")
+    if epochs and epochs[-1].start >= max(end, 1):
+        raise BadFrame("an epoch that starts at or after the log's end")
+    return Hello(
+        cluster,
+        group,
+        node,
+        incarnation,
+        endpoint,
+        promised,
+        min_offset,
+        end,
+        durable,
+        tail_start,
+        tail_crc,
+        segment_bytes,
+        epochs,
+    )
+
+
+def _welcome(epoch: int, start: int, confirm: int, body: _Body) -> Welcome:
+    node, endpoint = body.text(), body.text()
+    ack_durable, promise, heartbeat_ms, housekeeping_ms = body.unpack(">BBII")
+    epochs = body.epochs()
+    (size,) = body.unpack(">I")
+    return Welcome(
+        epoch,
+        start,
+        confirm,
+        node,
+        endpoint,
+        bool(ack_durable),
+        bool(promise),
+        heartbeat_ms,
+        housekeeping_ms,
+        epochs,
+        body.take(size),
+    )

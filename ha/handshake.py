@@ -1,0 +1,136 @@
+"""What a master answers a slave's Hello: where it goes on, what it cuts, or why not.
+
+| the slave's log | the answer |
+|-----------------|------------|
+| empty | stream from the first segment (the newest, with sync_from_last_file) |
+| a prefix of the master's | stream from its end |
+| parts from the master's at an offset | truncate to that offset, then ask again |
+| ends below the master's first byte, same lineage | reset: start anew at the first segment |
+| ends inside a record of the master's | refuse: MID_RECORD |
+| shares nothing with the master's | refuse: LINEAGE |
+
+Nothing a slave says is believed that cannot be checked: its cluster and group must be ours, its
+history must be a history of ours, its last bytes must be the bytes that we have there.
+"""
+
+import zlib
+from dataclasses import dataclass
+
+from ha.epochs import EpochEntry, common_end
+from ha.frames import Hello, Refusal, Refuse, Reset, Truncate
+from store.commitlog import CommitLog
+
+TAIL_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Send log bytes from an offset on."""
+
+    start: int
+
+
+Verdict = Stream | Truncate | Reset | Refuse
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Who a node is to others. endpoint: HOST:PORT of its client API."""
+
+    cluster: str
+    group: str
+    node: str
+    endpoint: str = ""
+
+
+def tail_of(log: CommitLog, end: int) -> tuple[int, int]:
+    """Start and CRC-32 of the last bytes before an offset, as far as they lie in one segment."""
+    if end <= log.min_offset:
+        return end, 0
+    size = log.queue.file_size
+    start = max(log.min_offset, end - TAIL_BYTES, (end - 1) - (end - 1) % size)
+    return start, tail_crc(log, start, end) or 0
+
+
+def tail_crc(log: CommitLog, start: int, end: int) -> int | None:
+    """CRC-32 of log bytes within one segment; None where they are not all held."""
+    mapped = log.queue.find(start)
+    if mapped is None or not mapped.start <= start <= end <= mapped.start + mapped.readable:
+        return None
+    return zlib.crc32(mapped.memory[start - mapped.start : end - mapped.start].data)
+
+
+def judge(
+    hello: Hello,
+    me: Member,
+    epoch: int,
+    epochs: tuple[EpochEntry, ...],
+    log: CommitLog,
+    sync_from_last_file: bool,
+) -> Verdict:
+    """Decide what becomes of a slave, from its Hello and the master's own log."""
+    refusal = _stranger(hello, me, epoch, log)
+    if refusal is not None:
+        return refusal
+    if hello.end == hello.min_offset:
+        return Stream(_first_start(log, sync_from_last_file))
+    common, shared = common_end(epochs, log.max_offset, hello.epochs, hello.end)
+    if common <= hello.min_offset:
+        return Refuse(
+            epoch,
+            Refusal.LINEAGE,
+            f"the logs part at offset {common}, the slave's begins at {hello.min_offset}: "
+            "empty its directory to copy this master's",
+        )
+    if common < hello.end:
+        return Truncate(epoch, common)
+    if hello.end < log.min_offset:
+        if shared == 0:
+            return Refuse(
+                epoch,
+                Refusal.LINEAGE,
+                "the logs share no epoch and no bytes that could be compared",
+            )
+        return Reset(epoch, log.min_offset)
+    checkable = hello.tail_start >= log.min_offset and hello.end - hello.tail_start <= TAIL_BYTES
+    if checkable and tail_crc(log, hello.tail_start, hello.end) != hello.tail_crc:
+        return Refuse(
+            epoch,
+            Refusal.LINEAGE,
+            f"the slave's bytes [{hello.tail_start}, {hello.end}) are not this master's",
+        )
+    if not log.is_boundary(hello.end):
+        return Refuse(
+            epoch, Refusal.MID_RECORD, f"the slave's end {hello.end} lies inside a record"
+        )
+    return Stream(hello.end)
+
+
+def _stranger(hello: Hello, me: Member, epoch: int, log: CommitLog) -> Refuse | None:
+    if (hello.cluster, hello.group) != (me.cluster, me.group):
+        return Refuse(
+            epoch,
+            Refusal.CLUSTER,
+            f"this is group {me.group!r} of cluster {me.cluster!r}, "
+            f"not {hello.group!r} of {hello.cluster!r}",
+        )
+    if not hello.node or hello.node == me.node:
+        return Refuse(
+            epoch, Refusal.NAME, f"a slave may not be named {hello.node!r}, as its master is"
+        )
+    if hello.segment_bytes != log.queue.file_size:
+        return Refuse(
+            epoch,
+            Refusal.SEGMENT_SIZE,
+            f"segments of {hello.segment_bytes} bytes, this master's have {log.queue.file_size}",
+        )
+    if hello.promised > epoch:
+        return Refuse(
+            epoch, Refusal.NEWER_EPOCH, f"the slave follows epoch {hello.promised} already"
+        )
+    return None
+
+
+def _first_start(log: CommitLog, sync_from_last_file: bool) -> int:
+    last = log.queue.last
+    return last.start if sync_from_last_file and last is not None else log.min_offset

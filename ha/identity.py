@@ -1,0 +1,112 @@
+"""Who a replica is, kept in its directory: incarnation and promised epoch.
+
+The incarnation changes whenever the directory may have lost what was acknowledged from it: it is
+new or empty, or the machine went down while acknowledgements came from the page cache. Counting
+acknowledgements by (node, incarnation) then never counts bytes that are gone.
+"""
+
+from dataclasses import dataclass, replace
+
+from ha.crc32c import crc32c
+from store import jsontext
+from store.disk import Disk
+from store.errors import BadStoreFile
+
+PATH = "config/replica.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What config/replica.json says.
+
+    boot_id: of the system run the file was written in. confirmed_only: the master promised clients
+    what lay below its confirm offset, so readers of this copy see no more than that.
+    """
+
+    node: str
+    incarnation: int
+    promised_epoch: int = 0
+    boot_id: str = ""
+    confirmed_only: bool = False
+
+
+def _crc(row: dict[str, object]) -> int:
+    return crc32c(repr(sorted(row.items())).encode())
+
+
+def save(disk: Disk, identity: Identity) -> None:
+    """Replace the file, atomically and durably."""
+    row: dict[str, object] = {
+        "node": identity.node,
+        "incarnation": f"{identity.incarnation:016x}",
+        "promisedEpoch": identity.promised_epoch,
+        "bootId": identity.boot_id,
+        "confirmedOnly": identity.confirmed_only,
+    }
+    jsontext.save(disk, PATH, {**row, "crc32c": _crc(row)})
+
+
+def load(disk: Disk) -> Identity | None:
+    """Read the file, None where there is none; BadStoreFile where it cannot be trusted."""
+    value = jsontext.load(disk, PATH)
+    if value is None:
+        return None
+    found = value.pop("crc32c", None)
+    try:
+        if found != _crc(value):
+            raise ValueError("its CRC does not match")
+        return Identity(
+            str(value["node"]),
+            int(value["incarnation"], 16),
+            int(value["promisedEpoch"]),
+            str(value["bootId"]),
+            bool(value["confirmedOnly"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadStoreFile(PATH, str(error)) from error
+
+
+def settle(
+    disk: Disk,
+    node: str,
+    fresh: int,
+    boot_id: str,
+    *,
+    log_empty: bool,
+    abnormal: bool,
+    acks_durable: bool,
+) -> Identity:
+    """The identity to go on with, written down.
+
+    fresh: a random incarnation, taken where the old one may not be kept. abnormal: the store was
+    not shut down cleanly. acks_durable: nothing was ever acknowledged before it was on disk.
+    """
+    known = load(disk)
+    if known is None or log_empty:
+        promised = known.promised_epoch if known else 0
+        identity = Identity(node, fresh, promised, boot_id)
+    elif abnormal and not acks_durable and known.boot_id != boot_id:
+        identity = replace(known, incarnation=fresh, node=node, boot_id=boot_id)
+    else:
+        identity = replace(known, node=node, boot_id=boot_id)
+    if identity != known:
+        save(disk, identity)
+    return identity
+
+
+def promise(disk: Disk, identity: Identity, epoch: int) -> Identity:
+    """Promise to accept nothing from epochs before this one; durable when it returns."""
+    if epoch <= identity.promised_epoch:
+        return identity
+    promised = replace(identity, promised_epoch=epoch)
+    save(disk, promised)
+    return promised
+
+
+def follow(disk: Disk, identity: Identity, confirmed_only: bool) -> Identity:
+    """Note what kind of master the log is copied from."""
+    if confirmed_only == identity.confirmed_only:
+        return identity
+    following = replace(identity, confirmed_only=confirmed_only)
+    save(disk, following)
+    return following

@@ -1,0 +1,431 @@
+"""The master's side of replication: who gets which bytes next, and what enough replicas have.
+
+Rules: an acknowledgement counts for the node that said Hello in this very session, never beyond
+what was sent to it, never backwards; replicas are counted by node, not by connection; the confirm
+offset is the least of what the nodes have that are needed, and never falls; a put is answered when
+the confirm offset has passed it, in the order of offsets.
+
+The owner calls `receive` with what came, `next_frame` when a stream can be written, `appended` and
+`flushed` when the log moved, `tick` now and then; and does what the effects say.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ha import frames, handshake, identity
+from ha.epochs import EPOCH_QUEUE, EPOCH_TOPIC, EpochEntry, EpochHistory, barrier_body
+from ha.frames import Ack, BadFrame, Hello, Refusal, Refuse, Reset, Truncate, Welcome
+from ha.handshake import Member, Stream
+from ha.identity import Identity
+from ha.options import AckMode, HaOptions
+from ha.progress import ConnectionState, RateLimit, SlaveRow, SlaveSession
+from ha.waiters import OffsetWaiters
+from store.columns import Columns
+from store.errors import StoreError
+from store.messagestore import MessageStore, PutBatch
+from store.status import BrokerRole, PutMessageStatus
+
+SESSIONS_MAX = 64
+REFUSALS_MAX = 64
+CONFIRM_DELAY_MS = 5  # a moved confirm offset waits so long for log bytes to travel with
+_TRANSFER = ConnectionState.TRANSFER
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """End a connection."""
+
+    session: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Answer these puts."""
+
+    tokens: list[Any]
+    status: PutMessageStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The confirm offset moved: dispatch."""
+
+    offset: int
+
+
+Effect = Close | Release | Confirmed
+
+
+class Master:
+    """Replication of one log, from the side that writes it."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        options: HaOptions,
+        me: Member,
+        who: Identity,
+        history: EpochHistory,
+        snapshot: Callable[[], bytes] = lambda: b"",
+    ) -> None:
+        """snapshot: the metadata tables as of now, for a slave that begins or comes back."""
+        self.store = store
+        self.options = options
+        self.me = me
+        self.identity = who
+        self.history = history
+        self.epoch = history.last_epoch
+        self.sessions: dict[int, SlaveSession] = {}
+        self.waiting: OffsetWaiters[Any] = OffsetWaiters()
+        self.push2slave_max_offset = 0
+        self.refusals: dict[str, tuple[Refuse, int]] = {}
+        self.violations = 0  # connections ended because a peer said what cannot be
+        self._snapshot = snapshot
+        self._numbers = 0
+        sync = store.options.broker_role is BrokerRole.SYNC_MASTER
+        self.slaves_needed = options.in_sync_replicas - 1 if sync else 0
+        self.ack_durable = options.ack is AckMode.DURABLE or (
+            options.ack is AckMode.AUTO and store.options.sync_flush
+        )
+
+    # -- the mastership ------------------------------------------------------------------------
+
+    def open_epoch(self, nonce: int, now_ms: int) -> None:
+        """Begin a mastership: the barrier record comes before anything else it writes.
+
+        Afterwards readers see what was confirmed before, and the rest as replicas confirm it.
+        Raises OSError or StoreError where the store cannot be written.
+        """
+        confirmed = self.store.checkpoint.confirm_phy_offset
+        epoch = max(self.history.last_epoch, self.identity.promised_epoch) + 1
+        self.identity = identity.promise(self.store.disk, self.identity, epoch)
+        body = barrier_body(epoch, nonce, self.me.node)
+        batch = PutBatch(EPOCH_TOPIC, EPOCH_QUEUE, Columns.of([body]), now_ms)
+        result = self.store.put(batch, now_ms)
+        if result.status is not PutMessageStatus.PUT_OK:
+            raise StoreError(f"no epoch can be opened: {result.status.value} {result.reason}")
+        opened = self.history.open(EpochEntry(epoch, result.physical_offset, nonce))
+        assert opened, "a new epoch follows all known ones"
+        self.history.save(self.store.disk)
+        self.epoch = epoch
+        if self.slaves_needed:
+            self.store.hide_from(confirmed)
+
+    # -- puts ----------------------------------------------------------------------------------
+
+    def in_sync(self) -> int:
+        """Nodes that have the log up to ha_slave_fallbehind_max, this one included."""
+        floor = self.store.log.wrote_offset - self.options.ha_slave_fallbehind_max
+        nodes = {s.node for s in self._serving() if s.received > floor}
+        return 1 + len(nodes)
+
+    def refusal(self) -> str:
+        """Why a put may not be stored now, empty where it may (IN_SYNC_REPLICAS_NOT_ENOUGH)."""
+        if not self.slaves_needed or self.options.min_in_sync_replicas == 1:
+            return ""
+        found = self.in_sync()
+        if found >= self.options.min_in_sync_replicas:
+            return ""
+        return f"{found} of {self.options.min_in_sync_replicas} needed replicas are in sync"
+
+    def await_slaves(self, end_offset: int, now_ms: int, token: Any) -> PutMessageStatus | None:
+        """The status of a stored put, or None where `token` will be released later."""
+        if not self.slaves_needed or end_offset <= self._confirmed():
+            return PutMessageStatus.PUT_OK
+        if self.in_sync() < self.options.in_sync_replicas:
+            return PutMessageStatus.SLAVE_NOT_AVAILABLE
+        self.waiting.add(end_offset, now_ms + self.options.slave_timeout, token)
+        return None
+
+    def _confirmed(self) -> int:
+        return self.store.replicated_offset or 0
+
+    # -- confirm offset ------------------------------------------------------------------------
+
+    def advance(self) -> list[Effect]:
+        """Move the confirm offset as far as the replicas allow, and release who waited for it."""
+        if not self.slaves_needed:
+            return []
+        confirmed = self._confirmed()
+        candidate = self._held_by_enough()
+        if candidate <= confirmed:
+            return []
+        self.store.replicated_offset = candidate
+        effects: list[Effect] = [Confirmed(candidate)]
+        released = self.waiting.release(candidate)
+        if released:
+            effects.append(Release(released, PutMessageStatus.PUT_OK))
+        return effects
+
+    def _held_by_enough(self) -> int:
+        """Offset below which this node and enough others have everything; 0 where too few are."""
+        offsets = sorted(self._offsets_by_node().values(), reverse=True)
+        if len(offsets) < self.slaves_needed:
+            return 0
+        return min(self.store.local_offset, offsets[self.slaves_needed - 1])
+
+    def _offsets_by_node(self) -> dict[str, int]:
+        """What each connected slave has acknowledged, one row per node however it connects."""
+        found: dict[str, int] = {}
+        for session in self._serving():
+            found[session.node] = self._counted(session)
+        return found
+
+    def _counted(self, session: SlaveSession) -> int:
+        return session.durable if self.ack_durable else session.received
+
+    def _serving(self) -> list[SlaveSession]:
+        return [s for s in self.sessions.values() if s.acknowledged]
+
+    # -- connections ---------------------------------------------------------------------------
+
+    def connect(self, now_ms: int) -> int | None:
+        """A peer connected: its session's number; None where there is no room."""
+        if len(self.sessions) >= SESSIONS_MAX:
+            return None
+        self._numbers += 1
+        self.sessions[self._numbers] = SlaveSession(
+            self._numbers,
+            now_ms,
+            RateLimit(self.options.max_ha_transfer_byte_in_second),
+            last_heard_ms=now_ms,
+            last_sent_ms=now_ms,
+        )
+        return self._numbers
+
+    def disconnect(self, number: int) -> None:
+        """A connection is gone; what was confirmed stays confirmed."""
+        session = self.sessions.pop(number, None)
+        if session is not None:
+            session.state = ConnectionState.SHUTDOWN
+
+    def receive(self, number: int, data: bytes, now_ms: int) -> list[Effect]:
+        """Take in what a peer sent."""
+        session = self.sessions.get(number)
+        if session is None:
+            return []
+        try:
+            frame = frames.decode(data)
+        except BadFrame as error:
+            return self._violation(session, f"bad frame: {error}")
+        session.last_heard_ms = now_ms
+        if isinstance(frame, Ack):
+            return self._acknowledged(session, frame, now_ms)
+        if isinstance(frame, Hello) and session.state is ConnectionState.HANDSHAKE:
+            return self._hello(session, frame, now_ms)
+        return self._violation(session, f"{type(frame).__name__} out of turn")
+
+    def _violation(self, session: SlaveSession, reason: str) -> list[Effect]:
+        self.violations += 1
+        return self._close(session, reason)
+
+    def _close(self, session: SlaveSession, reason: str) -> list[Effect]:
+        self.disconnect(session.number)
+        return [Close(session.number, reason)]
+
+    def _hello(self, session: SlaveSession, hello: Hello, now_ms: int) -> list[Effect]:
+        verdict = handshake.judge(
+            hello,
+            self.me,
+            self.epoch,
+            self.history.entries,
+            self.store.log,
+            self.options.sync_from_last_file,
+        )
+        match verdict:
+            case Refuse(code=code):
+                session.state = ConnectionState.SUSPEND
+                if code is not Refusal.CLUSTER:  # strangers are not remembered
+                    self._remember(hello.node, verdict, now_ms)
+                session.outbox.append(frames.encode(verdict))
+                return []
+            case Truncate() | Reset():
+                session.outbox.append(frames.encode(verdict))
+                return []
+            case Stream(start):
+                return self._welcome(session, hello, start, now_ms)
+
+    def _remember(self, node: str, refuse: Refuse, now_ms: int) -> None:
+        self.refusals.pop(node, None)
+        self.refusals[node] = (refuse, now_ms)
+        while len(self.refusals) > REFUSALS_MAX:
+            del self.refusals[next(iter(self.refusals))]
+
+    def _welcome(
+        self, session: SlaveSession, hello: Hello, start: int, now_ms: int
+    ) -> list[Effect]:
+        effects: list[Effect] = []
+        for other in list(self.sessions.values()):
+            if other is not session and other.node == hello.node:
+                effects += self._close(other, "the slave has connected again")
+        self.refusals.pop(hello.node, None)
+        session.state = _TRANSFER
+        session.node, session.endpoint = hello.node, hello.endpoint
+        session.incarnation = hello.incarnation
+        session.start = session.sent = session.received = start
+        session.caught_up_ms = now_ms
+        session.behind_since = (self.store.log.max_offset, now_ms)
+        session.confirm_sent = self._confirm_to_send()
+        welcome = Welcome(
+            self.epoch,
+            start,
+            session.confirm_sent,
+            self.me.node,
+            self.me.endpoint,
+            self.ack_durable,
+            self.slaves_needed > 0,
+            self.options.ha_send_heartbeat_interval,
+            self.options.ha_housekeeping_interval,
+            self.history.entries,
+            self._snapshot(),
+        )
+        session.outbox.append(frames.encode(welcome))
+        return effects
+
+    def _acknowledged(self, session: SlaveSession, ack: Ack, now_ms: int) -> list[Effect]:
+        wrong = self._wrong(session, ack)
+        if wrong:
+            return self._violation(session, f"bad acknowledgement: {wrong}")
+        session.received, session.durable = ack.received, ack.durable
+        session.acknowledged = True
+        session.note_lag(self.store.log.max_offset, now_ms)
+        self.push2slave_max_offset = max(self.push2slave_max_offset, self._counted(session))
+        return self.advance()
+
+    def _wrong(self, session: SlaveSession, ack: Ack) -> str:
+        """What is wrong with an acknowledgement, empty for nothing."""
+        if session.state is not _TRANSFER:
+            return "before the handshake"
+        if (ack.node, ack.incarnation) != (session.node, session.incarnation):
+            return f"for node {ack.node!r}, this is {session.node!r}"
+        if ack.epoch != self.epoch:
+            return f"of epoch {ack.epoch}, this is {self.epoch}"
+        if not session.received <= ack.received <= session.sent:
+            return f"received {ack.received} is outside [{session.received}, {session.sent}]"
+        if not session.durable <= ack.durable <= ack.received:
+            return f"durable {ack.durable} is outside [{session.durable}, {ack.received}]"
+        return ""
+
+    # -- sending -------------------------------------------------------------------------------
+
+    def _confirm_to_send(self) -> int:
+        return self.store.confirm_offset
+
+    def next_frame(self, number: int, now_ms: int) -> bytes | None:
+        """What to send next on a connection, None where there is nothing to say now."""
+        session = self.sessions.get(number)
+        if session is None:
+            return None
+        if session.outbox:
+            session.last_sent_ms = now_ms
+            return session.outbox.popleft()
+        if session.state is not _TRANSFER:
+            return None
+        data = self._chunk(session, now_ms)
+        confirm = self._confirm_to_send()
+        if data is not None:
+            frame = frames.chunk_frame(self.epoch, session.sent, confirm, data)
+            session.sent += len(data)
+            session.rate.sent(len(data), now_ms)
+        elif self._heartbeat_due(session) <= now_ms:
+            frame = frames.encode(frames.Heartbeat(self.epoch, self.store.log.max_offset, confirm))
+        else:
+            return None
+        session.confirm_sent = confirm
+        session.last_sent_ms = now_ms
+        return frame
+
+    def _chunk(self, session: SlaveSession, now_ms: int) -> Any:
+        """The next bytes for a slave, cut at a segment's end; None where it must wait."""
+        if session.sent >= self.store.log.max_offset:
+            return None
+        window = self.options.ha_in_flight_max - (session.sent - session.received)
+        size = min(self.options.ha_transfer_batch_size, window)
+        if size <= 0 or session.rate.wait_ms(now_ms):
+            return None
+        data = self.store.log.get_data(session.sent)[:size]
+        return data if len(data) else None  # none where retention was faster: see tick
+
+    def _heartbeat_due(self, session: SlaveSession) -> int:
+        if self._confirm_to_send() > session.confirm_sent:
+            return session.last_sent_ms + CONFIRM_DELAY_MS
+        return session.last_sent_ms + self.options.ha_send_heartbeat_interval
+
+    def wait_ms(self, number: int, now_ms: int) -> int:
+        """How long `next_frame` will have nothing to say if nothing else happens."""
+        session = self.sessions.get(number)
+        if session is None or session.state is not _TRANSFER:
+            return self.options.ha_send_heartbeat_interval
+        wait = max(0, self._heartbeat_due(session) - now_ms)
+        if session.sent < self.store.log.max_offset:
+            limited = session.rate.wait_ms(now_ms)
+            if limited:
+                wait = min(wait, limited)
+        return wait
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> list[Effect]:
+        """Give up silent peers, and answer puts whose time is over."""
+        effects: list[Effect] = []
+        silent_since = now_ms - self.options.ha_housekeeping_interval
+        for session in list(self.sessions.values()):
+            if session.last_heard_ms < silent_since:
+                effects += self._close(session, "nothing was heard of it for too long")
+            elif session.state is _TRANSFER and session.sent < self.store.log.min_offset:
+                effects += self._close(session, "the segments it still needs are removed")
+        expired = self.waiting.expire(now_ms)
+        if expired:
+            effects.append(Release(expired, PutMessageStatus.FLUSH_SLAVE_TIMEOUT))
+        return effects
+
+    def fail_all(self) -> list[Effect]:
+        """The store is fenced: nobody knows what became of the puts that wait."""
+        tokens = self.waiting.drain()
+        return [Release(tokens, PutMessageStatus.UNKNOWN_ERROR)] if tokens else []
+
+    # -- status --------------------------------------------------------------------------------
+
+    def rows(self, now_ms: int) -> list[SlaveRow]:
+        """The slaves as they stand, and those that were refused lately."""
+        end = self.store.log.max_offset
+        floor = end - self.options.ha_slave_fallbehind_max
+        found = [
+            SlaveRow(
+                s.node,
+                s.endpoint,
+                s.state,
+                s.sent,
+                s.received,
+                s.durable,
+                end - s.received,
+                s.lag_ms(end, now_ms),
+                s.acknowledged and s.received > floor,
+            )
+            for s in self.sessions.values()
+            if s.state is _TRANSFER
+        ]
+        found += [
+            SlaveRow(
+                node,
+                "",
+                ConnectionState.SUSPEND,
+                0,
+                0,
+                0,
+                0,
+                0,
+                False,
+                f"{refuse.code.name}: {refuse.reason}",
+            )
+            for node, (refuse, _) in self.refusals.items()
+        ]
+        return sorted(found, key=lambda row: row.node)
+
+    def read_endpoint(self) -> str:
+        """Client address of the slave that has the most, for readers who lag; empty for none."""
+        serving = [s for s in self._serving() if s.endpoint]
+        best = max(serving, key=lambda s: s.received, default=None)
+        return best.endpoint if best is not None else ""

@@ -1,0 +1,88 @@
+"""A slave as its master sees it: what was sent, what it has, since when it has been behind."""
+
+import enum
+from collections import deque
+from dataclasses import dataclass, field
+
+
+class ConnectionState(enum.Enum):
+    """State of one replication connection, under RocketMQ's names (HAConnectionState)."""
+
+    READY = "READY"  # not connected
+    HANDSHAKE = "HANDSHAKE"
+    TRANSFER = "TRANSFER"
+    SUSPEND = "SUSPEND"  # refused, or held up: the reason says by what
+    SHUTDOWN = "SHUTDOWN"
+
+
+class RateLimit:
+    """A byte rate: how long to wait before the next bytes may go out."""
+
+    def __init__(self, bytes_per_second: int) -> None:
+        self._rate = bytes_per_second
+        self._free_at_ms = 0.0
+
+    def wait_ms(self, now_ms: int) -> int:
+        """Ms until something may be sent, 0 for now."""
+        if not self._rate:
+            return 0
+        return max(0, -int(-(self._free_at_ms - now_ms) // 1))
+
+    def sent(self, size: int, now_ms: int) -> None:
+        """Account for bytes sent; unused time is not saved up."""
+        if self._rate:
+            self._free_at_ms = max(self._free_at_ms, now_ms) + 1000 * size / self._rate
+
+
+@dataclass(slots=True)
+class SlaveSession:
+    """One connection of one slave. Offsets are log offsets; `sent` is the next byte to send."""
+
+    number: int
+    connected_ms: int
+    rate: RateLimit
+    state: ConnectionState = ConnectionState.HANDSHAKE
+    node: str = ""
+    endpoint: str = ""
+    incarnation: int = 0
+    start: int = 0
+    sent: int = 0
+    received: int = 0
+    durable: int = 0
+    acknowledged: bool = False  # at least once in this session
+    confirm_sent: int = 0
+    last_heard_ms: int = 0
+    last_sent_ms: int = 0
+    caught_up_ms: int = 0
+    behind_since: tuple[int, int] = (0, 0)  # an end of the master's log, and when it was that
+    outbox: deque[bytes] = field(default_factory=deque)
+
+    def note_lag(self, end: int, now_ms: int) -> None:
+        """Learn how far behind in time the slave is, from an end of the log and the clock."""
+        mark, at_ms = self.behind_since
+        if self.received >= end:
+            self.caught_up_ms = now_ms
+            self.behind_since = (end, now_ms)
+        elif self.received >= mark:
+            self.caught_up_ms = max(self.caught_up_ms, at_ms)
+            self.behind_since = (end, now_ms)
+
+    def lag_ms(self, end: int, now_ms: int) -> int:
+        """How long ago the slave had everything that there was; 0 where it has it all."""
+        return 0 if self.received >= end else max(0, now_ms - self.caught_up_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class SlaveRow:
+    """A slave, for status."""
+
+    node: str
+    endpoint: str
+    state: ConnectionState
+    sent: int
+    received: int
+    durable: int
+    lag_bytes: int
+    lag_ms: int
+    in_sync: bool
+    reason: str = ""

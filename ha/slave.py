@@ -1,0 +1,440 @@
+"""The slave's side of replication: what it accepts, applies and acknowledges.
+
+Rules: only whole, verified records are applied, at the log's end, within the epoch that the
+handshake settled; nothing of an epoch older than the promised one is accepted; a promise is durable
+before it is answered; the log is never cut below what was confirmed to clients; what is
+acknowledged as received is in the log, as durable on disk.
+
+| state | means | leaves it by |
+|-------|-------|--------------|
+| READY | not connected | Connected → HANDSHAKE |
+| HANDSHAKE | Hello sent | Welcome → TRANSFER, Truncate or Reset → HANDSHAKE, Refuse → SUSPEND |
+| TRANSFER | chunks flow | Lost → READY |
+| SUSPEND | refused or held up, `reason` says why; the owner tries again later | Connected |
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ha import frames, handshake, identity
+from ha.epochs import EPOCH_TOPIC, EpochHistory, barrier_entry
+from ha.frames import BadFrame, Chunk, Frame, Heartbeat, Hello, Refuse, Reset, Truncate, Welcome
+from ha.handshake import Member
+from ha.identity import Identity
+from ha.progress import ConnectionState
+from store.kernels import scan
+from store.kernels.jit import EMPTY_I64, I64, U8
+from store.messagestore import MessageStore
+
+ROWS_MAX = 16384
+CUTS_MAX = 8  # truncations and resets of one connection
+RECORD_OVERHEAD_MAX = 128 << 10  # of a record over its body
+_HEAD = struct.Struct(">II")
+_TOPIC = np.frombuffer(EPOCH_TOPIC.encode(), np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """The stream to the master is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """The master sent a frame."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """The commit log was synced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The stream is closed."""
+
+    reason: str
+
+
+Event = Connected | Received | Flushed | Tick | Lost
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a frame to the master."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CloseStream:
+    """End the connection; the state says whether and why it is useless to hurry back."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The log or the confirm offset moved: dispatch."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlushSoon:
+    """The master counts what is on disk: sync now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Take this snapshot of the metadata tables for one's own."""
+
+    metadata: bytes
+
+
+Effect = Send | CloseStream | Applied | FlushSoon | Adopt
+
+
+class Slave:
+    """Replication of one log, from the side that copies it."""
+
+    def __init__(
+        self, store: MessageStore, me: Member, who: Identity, history: EpochHistory
+    ) -> None:
+        self.store = store
+        self.me = me
+        self.identity = who
+        self.history = history
+        self.state = ConnectionState.READY
+        self.reason = ""
+        self.epoch = 0
+        self.master_node = ""
+        self.master_endpoint = ""
+        self.master_end = 0
+        self.truncated_bytes = 0
+        self.resets = 0
+        self.caught_up_ms = 0
+        self._ack_durable = False
+        self._promise = False
+        self._pending = b""
+        self._start = 0  # where an empty log begins
+        self._cuts = 0
+        self._acked = (-1, -1)
+        self._ack_tail = frames.ack_tail(me.node, who.incarnation)
+        self._heartbeat_ms = 5000
+        self._housekeeping_ms = 20_000
+        self._heard_ms = 0
+        self._sent_ms = 0
+        self._rows: I64 = np.empty((scan.COLUMNS, ROWS_MAX), np.int64)
+        self._result: I64 = np.zeros(2, np.int64)
+        if who.confirmed_only:
+            # The last master promised only what it had confirmed: the rest stays hidden for now.
+            store.hide_from(store.checkpoint.confirm_phy_offset)
+
+    @property
+    def end(self) -> int:
+        """End of the log."""
+        return self.store.log.wrote_offset
+
+    @property
+    def lag_bytes(self) -> int:
+        """How much of the master's log is missing here, as far as this node was told."""
+        return max(0, self.master_end - self.end)
+
+    def lag_ms(self, now_ms: int) -> int:
+        """How long ago this node had all it was told of, 0 where it has it."""
+        if self.state is ConnectionState.TRANSFER and self.lag_bytes == 0:
+            return 0
+        return max(0, now_ms - self.caught_up_ms) if self.caught_up_ms else 0
+
+    def step(self, event: Event, now_ms: int) -> list[Effect]:
+        """What follows from an event. Raises OSError where the disk fails."""
+        match event:
+            case Received(data):
+                return self._received(data, now_ms)
+            case Flushed():
+                return self._acknowledge(now_ms)
+            case Tick():
+                return self._tick(now_ms)
+            case Connected():
+                self._heard_ms = now_ms
+                self._cuts = 0
+                return self._say_hello(now_ms)
+            case Lost(reason):
+                self._pending = b""
+                if self.state is not ConnectionState.SUSPEND:
+                    self.state, self.reason = ConnectionState.READY, reason
+                return []
+
+    # -- handshake -----------------------------------------------------------------------------
+
+    def _say_hello(self, now_ms: int) -> list[Effect]:
+        self.state, self.reason = ConnectionState.HANDSHAKE, ""
+        self._pending = b""
+        self._sent_ms = now_ms
+        log = self.store.log
+        tail_start, tail_crc = handshake.tail_of(log, self.end)
+        hello = Hello(
+            self.me.cluster,
+            self.me.group,
+            self.me.node,
+            self.identity.incarnation,
+            self.me.endpoint,
+            self.identity.promised_epoch,
+            log.min_offset,
+            self.end,
+            self.store.flushed_offset,
+            tail_start,
+            tail_crc,
+            log.queue.file_size,
+            self.history.entries,
+        )
+        return [Send(frames.encode(hello))]
+
+    def _received(self, data: bytes, now_ms: int) -> list[Effect]:
+        try:
+            frame = frames.decode(data)
+        except BadFrame as error:
+            return self._close(f"bad frame from the master: {error}")
+        self._heard_ms = now_ms
+        if isinstance(frame, Chunk) and self.state is ConnectionState.TRANSFER:
+            return self._chunk(frame, now_ms)
+        if isinstance(frame, Heartbeat) and self.state is ConnectionState.TRANSFER:
+            return self._heartbeat(frame, now_ms)
+        if self.state is ConnectionState.HANDSHAKE:
+            return self._answered(frame, now_ms)
+        return self._close(f"{type(frame).__name__} out of turn")
+
+    def _answered(self, frame: Frame, now_ms: int) -> list[Effect]:
+        if isinstance(frame, Refuse):
+            return self._suspend(f"{frame.code.name}: {frame.reason}")
+        if not isinstance(frame, Welcome | Truncate | Reset):
+            return self._close(f"{type(frame).__name__} out of turn")
+        if frame.epoch < self.identity.promised_epoch:
+            return self._suspend(
+                f"the master is of epoch {frame.epoch}, "
+                f"{self.identity.promised_epoch} was seen already"
+            )
+        self._promise_epoch(frame.epoch)
+        match frame:
+            case Welcome():
+                return self._welcome(frame, now_ms)
+            case Truncate(end=end):
+                return self._truncate(end, now_ms)
+            case Reset(start=start):
+                return self._reset(start, now_ms)
+
+    def _promise_epoch(self, epoch: int) -> None:
+        self.identity = identity.promise(self.store.disk, self.identity, epoch)
+
+    def _welcome(self, frame: Welcome, now_ms: int) -> list[Effect]:
+        log = self.store.log
+        if log.queue.files and log.min_offset == self.end != frame.start:
+            self.store.reset()  # files, but not a byte in them
+        if log.queue.files and frame.start != self.end:
+            return self._close(f"the master starts at {frame.start}, this log ends at {self.end}")
+        if frame.start % log.queue.file_size and not log.queue.files:
+            return self._close(f"an empty log starts at a segment's start, not at {frame.start}")
+        self.state, self.epoch = ConnectionState.TRANSFER, frame.epoch
+        self.master_node, self.master_endpoint = frame.node, frame.endpoint
+        self._ack_durable, self._promise = frame.ack_durable, frame.promise
+        self._heartbeat_ms, self._housekeeping_ms = frame.heartbeat_ms, frame.housekeeping_ms
+        before = self.history.entries
+        self.history.adopt(frame.epochs, frame.start)
+        if self.history.entries != before:
+            self.history.save(self.store.disk)
+        self._start = frame.start
+        if frame.promise and not self.identity.confirmed_only:
+            # What an ASYNC_MASTER called confirmed was no promise.
+            checkpoint = self.store.checkpoint
+            checkpoint.confirm_phy_offset = min(checkpoint.confirm_phy_offset, frame.confirm)
+        self.identity = identity.follow(self.store.disk, self.identity, frame.promise)
+        self._start = frame.start
+        self._note_master(max(frame.start, frame.confirm), now_ms)
+        effects: list[Effect] = [Adopt(frame.metadata)] if frame.metadata else []
+        self._acked = (-1, -1)
+        return effects + self._confirm(frame.confirm) + self._acknowledge(now_ms)
+
+    def _truncate(self, end: int, now_ms: int) -> list[Effect]:
+        self._cuts += 1
+        if not self.store.log.min_offset < end < self.end or self._cuts > CUTS_MAX:
+            return self._close(f"a truncation to {end} that makes no sense")
+        confirmed = self.store.checkpoint.confirm_phy_offset
+        if self.identity.confirmed_only:
+            confirmed = max(confirmed, self.store.replicated_offset or 0)
+            if end < confirmed:
+                return self._suspend(
+                    f"the master's log parts from this one at {end}, but everything below "
+                    f"{confirmed} was confirmed to clients: not cut. Make this node the master, "
+                    "or empty its directory to give the difference up"
+                )
+        if not self.store.log.is_boundary(end):
+            return self._close(f"a truncation to {end}, which is inside a record")
+        self.truncated_bytes += self.end - end
+        self.store.truncate(end)
+        self.history.truncate(end)
+        self.history.save(self.store.disk)
+        return [Applied(), *self._say_hello(now_ms)]
+
+    def _reset(self, start: int, now_ms: int) -> list[Effect]:
+        self._cuts += 1
+        if start < self.end or self._cuts > CUTS_MAX:
+            return self._close(f"a reset to {start} that makes no sense")
+        self.resets += 1
+        self.store.reset()
+        return [Applied(), *self._say_hello(now_ms)]
+
+    # -- transfer ------------------------------------------------------------------------------
+
+    def _chunk(self, chunk: Chunk, now_ms: int) -> list[Effect]:
+        if chunk.epoch != self.epoch:
+            return self._close(f"log bytes of epoch {chunk.epoch}, this is {self.epoch}")
+        start = self.end if self.store.log.queue.files else self._start
+        expected = start + len(self._pending)
+        if chunk.offset + len(chunk.data) <= expected:
+            return []  # said twice
+        if chunk.offset != expected:
+            return self._close(f"log bytes from {chunk.offset} on, expected from {expected}")
+        self._note_master(chunk.offset + len(chunk.data), now_ms)
+        data = chunk.data
+        if self._pending:
+            data = np.frombuffer(self._pending + data.tobytes(), np.uint8)
+        taken = self._apply(start, data)
+        if taken < 0:
+            return self._suspend(f"the bytes at {start - taken - 1} hold no valid record")
+        self._pending = data[taken:].tobytes()
+        effects = self._confirm(chunk.confirm)
+        return [*effects, *self._acknowledge(now_ms)]
+
+    def _apply(self, start: int, data: U8) -> int:
+        """Append the whole records that data begins with; bytes taken, or -1 - position of a wrong
+        one."""
+        segment = self.store.log.queue.file_size
+        position, store_time = 0, 0
+        while True:
+            code = scan.scan(
+                data, position, len(data), start, True, EMPTY_I64, self._rows, self._result
+            )
+            rows = int(self._result[0])
+            position = int(self._result[1])
+            if rows:
+                self._note_barriers(data, rows)
+                store_time = int(self._rows[scan.STORE_TIME, rows - 1])
+            if code == scan.SCAN_FULL:
+                continue
+            if code == scan.SCAN_END:
+                break
+            size = self._claimed(data, position)
+            room = segment - (start + position) % segment
+            if size is None:
+                break
+            if code == scan.SCAN_BLANK and size == room and size >= _HEAD.size:
+                if position + size > len(data):
+                    break
+                position += size
+                break  # chunks end where segments do
+            limit = self.store.options.max_message_size + RECORD_OVERHEAD_MAX
+            if code != scan.SCAN_PARTIAL or size > min(room - _HEAD.size, limit):
+                return -1 - position
+            break
+        if position:
+            self.store.append_replica(start, data[:position], store_time)
+        return position
+
+    @staticmethod
+    def _claimed(data: U8, position: int) -> int | None:
+        """Size that the record at a position claims; None where its head is not there yet."""
+        if position + _HEAD.size > len(data):
+            return None
+        return int(_HEAD.unpack(data[position : position + _HEAD.size].tobytes())[0])
+
+    def _note_barriers(self, data: U8, rows: int) -> None:
+        table: Any = self._rows
+        same = np.flatnonzero(table[scan.TOPIC_BYTES, :rows] == len(_TOPIC))
+        for row in same:
+            at = int(table[scan.TOPIC_AT, row])
+            if not np.array_equal(data[at : at + len(_TOPIC)], _TOPIC):
+                continue
+            body_at = int(table[scan.BODY_AT, row])
+            body = data[body_at : body_at + int(table[scan.BODY_BYTES, row])].tobytes()
+            entry = barrier_entry(int(table[scan.PHY, row]), body)
+            if entry is not None and self.history.open(entry):
+                self.history.save(self.store.disk)
+
+    def _heartbeat(self, frame: Heartbeat, now_ms: int) -> list[Effect]:
+        if frame.epoch != self.epoch:
+            return self._close(f"a heartbeat of epoch {frame.epoch}, this is {self.epoch}")
+        self._note_master(frame.end, now_ms)
+        return self._confirm(frame.confirm)
+
+    def _note_master(self, end: int, now_ms: int) -> None:
+        if self.lag_bytes == 0:
+            self.caught_up_ms = now_ms
+        self.master_end = max(end, self.end)
+
+    def _confirm(self, confirm: int) -> list[Effect]:
+        """Let readers see what the master has confirmed and this node has."""
+        store = self.store
+        if not self._promise:
+            store.replicated_offset = None
+            return [Applied()]
+        confirm = min(confirm, self.end)
+        if store.replicated_offset is None:
+            store.hide_from(confirm)
+        elif confirm > store.replicated_offset:
+            store.replicated_offset = confirm
+        return [Applied()]
+
+    # -- acknowledging -------------------------------------------------------------------------
+
+    def _acknowledge(self, now_ms: int) -> list[Effect]:
+        if self.state is not ConnectionState.TRANSFER:
+            return []
+        if not self.store.log.queue.files:
+            received = durable = self._start
+        else:
+            received = self.end
+            durable = min(received, self.store.flushed_offset)
+        effects: list[Effect] = []
+        if (received, durable) != self._acked:
+            effects.append(self._ack(received, durable, now_ms))
+        if self._ack_durable and durable < received:
+            effects.append(FlushSoon())
+        return effects
+
+    def _ack(self, received: int, durable: int, now_ms: int) -> Send:
+        self._acked = (received, durable)
+        self._sent_ms = now_ms
+        return Send(frames.ack_frame(self.epoch, received, durable, self._ack_tail))
+
+    # -- time, ends ----------------------------------------------------------------------------
+
+    def _tick(self, now_ms: int) -> list[Effect]:
+        if self.state not in (ConnectionState.HANDSHAKE, ConnectionState.TRANSFER):
+            return []
+        if now_ms - self._heard_ms > self._housekeeping_ms:
+            return self._close("nothing was heard of the master for too long")
+        if self.state is ConnectionState.TRANSFER and now_ms - self._sent_ms >= self._heartbeat_ms:
+            return [self._ack(*self._acked, now_ms)]
+        return []
+
+    def _close(self, reason: str) -> list[Effect]:
+        self.state, self.reason = ConnectionState.READY, reason
+        self._pending = b""
+        return [CloseStream(reason)]
+
+    def _suspend(self, reason: str) -> list[Effect]:
+        self.state, self.reason = ConnectionState.SUSPEND, reason
+        self._pending = b""
+        return [CloseStream(reason)]
+
+    def suspend(self, reason: str) -> list[Effect]:
+        """The owner cannot go on for now (no room on the disk)."""
+        return self._suspend(reason)

@@ -1,0 +1,72 @@
+"""Who waits until an offset is reached: by offset, each with a deadline.
+
+A waiter is released as soon as its own offset is reached, whatever stands before it in time: a
+request that stalls delays none that is ready.
+"""
+
+import heapq
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class OffsetWaiters(Generic[T]):
+    """Tokens in the order of their offsets."""
+
+    def __init__(self) -> None:
+        self._by_offset: list[tuple[int, int]] = []  # offset, number
+        self._by_deadline: list[tuple[float, int]] = []
+        self._tokens: dict[int, T] = {}
+        self._number = 0
+
+    def __len__(self) -> int:
+        """Waiters."""
+        return len(self._tokens)
+
+    def add(self, offset: int, deadline: float, token: T) -> None:
+        """Wait for an offset, until a deadline (any clock, always the same one)."""
+        self._number += 1
+        self._tokens[self._number] = token
+        heapq.heappush(self._by_offset, (offset, self._number))
+        heapq.heappush(self._by_deadline, (deadline, self._number))
+
+    def release(self, offset: int) -> list[T]:
+        """Tokens whose offset is reached, in the order of their offsets."""
+        found = []
+        while self._by_offset and self._by_offset[0][0] <= offset:
+            _, number = heapq.heappop(self._by_offset)
+            token = self._tokens.pop(number, None)
+            if token is not None:
+                found.append(token)
+        return found
+
+    def expire(self, now: float) -> list[T]:
+        """Tokens whose deadline has passed, the longest waiting first."""
+        found = []
+        while self._by_deadline and self._by_deadline[0][0] <= now:
+            _, number = heapq.heappop(self._by_deadline)
+            token = self._tokens.pop(number, None)
+            if token is not None:
+                found.append(token)
+        self._tidy()
+        return found
+
+    def next_deadline(self) -> float | None:
+        """Deadline of whoever is due first, None where nobody waits."""
+        while self._by_deadline and self._by_deadline[0][1] not in self._tokens:
+            heapq.heappop(self._by_deadline)
+        return self._by_deadline[0][0] if self._by_deadline else None
+
+    def drain(self) -> list[T]:
+        """All tokens, who then wait no more."""
+        found = [self._tokens[number] for number in sorted(self._tokens)]
+        self._tokens.clear()
+        self._by_offset.clear()
+        self._by_deadline.clear()
+        return found
+
+    def _tidy(self) -> None:
+        """Drop heap entries of those who are gone, where they are the most."""
+        if len(self._by_offset) > 64 + 2 * len(self._tokens):
+            self._by_offset = [row for row in self._by_offset if row[1] in self._tokens]
+            heapq.heapify(self._by_offset)

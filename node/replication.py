@@ -1,0 +1,164 @@
+"""Replication's place in a node: makes the machine of the configured role and does what it says.
+
+The machines (`ha.master`, `ha.slave`) decide; here their effects meet futures, streams and tasks.
+"""
+
+import asyncio
+import secrets
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from ha import identity
+from ha.epochs import EpochHistory, recover_history
+from ha.handshake import Member
+from ha.identity import Identity
+from ha.master import Close, Confirmed, Effect, Master, Release
+from ha.slave import Slave
+from store.recovery import RecoveryReport
+from store.status import BrokerRole, PutMessageStatus
+
+if TYPE_CHECKING:
+    from node.broker import Broker
+
+log = structlog.get_logger("duolog.ha")
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+HA_METHOD = "/duolog.ha.v1.Replication/Stream"
+
+
+def now_ms() -> int:
+    """Monotonic clock in ms: what the machines are told."""
+    return time.monotonic_ns() // 1_000_000
+
+
+def boot_id() -> str:
+    """What tells two runs of this system apart; empty where the system does not say."""
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+class Replication:
+    """The node's part in its replica group: a master's machine, or a slave's."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self.options = broker.config.ha_options()
+        self.master: Master | None = None
+        self.slave: Slave | None = None
+        self._wakes: dict[int, asyncio.Event] = {}
+        self._calls: dict[int, asyncio.Task[Any]] = {}
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def open(self, report: RecoveryReport, wall_ms: int) -> None:
+        """After recovery: find out who this replica is; a master opens its epoch.
+
+        Blocks on the disk. Raises OSError, StoreError, BadStoreFile.
+        """
+        broker = self._broker
+        store, node = broker.store, broker.config.node
+        history = recover_history(store)
+        who = identity.settle(
+            store.disk,
+            node.name,
+            secrets.randbits(64),
+            boot_id(),
+            log_empty=store.log.max_offset == store.log.min_offset,
+            abnormal=report.abnormal,
+            acks_durable=store.options.sync_flush,
+        )
+        me = Member(node.cluster, node.group, node.name, broker.advertised)
+        if store.role is BrokerRole.SLAVE:
+            self.slave = Slave(store, me, who, history)
+        else:
+            self._open_mastership(me, who, history, wall_ms)
+
+    def _open_mastership(
+        self, me: Member, who: Identity, history: EpochHistory, wall_ms: int
+    ) -> None:
+        store = self._broker.store
+        self.master = Master(
+            store, self.options, me, who, history, self._broker.metadata.snapshot_bytes
+        )
+        self.master.open_epoch(secrets.randbits(64), wall_ms)
+        log.info("mastership", epoch=self.master.epoch, role=store.role.value)
+
+    @property
+    def waits(self) -> bool:
+        """Puts wait for slaves."""
+        return self.master is not None and self.master.slaves_needed > 0
+
+    @property
+    def master_endpoint(self) -> str:
+        """Client address of the master, as far as this slave knows it."""
+        return self.slave.master_endpoint if self.slave is not None else ""
+
+    # -- puts ----------------------------------------------------------------------------------
+
+    def refusal(self) -> str:
+        """Why a put may not be stored now, empty where it may."""
+        return self.master.refusal() if self.master is not None else ""
+
+    def appended(self) -> None:
+        """The log grew: send."""
+        for wake in self._wakes.values():
+            wake.set()
+
+    def await_slaves(self, end_offset: int) -> "asyncio.Future[PutMessageStatus]":
+        """A future of what becomes of a stored put."""
+        future: asyncio.Future[PutMessageStatus] = asyncio.get_running_loop().create_future()
+        assert self.master is not None, "only a master stores puts"
+        status = self.master.await_slaves(end_offset, now_ms(), future)
+        if status is not None:
+            future.set_result(status)
+        return future
+
+    def flushed(self) -> None:
+        """The log was synced on this node."""
+        if self.master is not None:
+            self.perform(self.master.advance())
+
+    # -- effects -------------------------------------------------------------------------------
+
+    def perform(self, effects: list[Effect]) -> None:
+        """Do what the master's machine says."""
+        for effect in effects:
+            match effect:
+                case Release(tokens, status):
+                    for future in tokens:
+                        if not future.done():
+                            future.set_result(status)
+                case Confirmed():
+                    self._broker.pump_soon()
+                case Close(number, reason):
+                    log.warning("replication connection closed", session=number, reason=reason)
+                    call = self._calls.get(number)
+                    if call is not None:
+                        call.cancel()
+
+    def connected(self, number: int, wake: asyncio.Event, call: "asyncio.Task[Any]") -> None:
+        """A session's sender, to wake and to end."""
+        self._wakes[number] = wake
+        self._calls[number] = call
+
+    def disconnected(self, number: int) -> None:
+        """A session's sender is gone."""
+        self._wakes.pop(number, None)
+        self._calls.pop(number, None)
+        if self.master is not None:
+            self.master.disconnect(number)
+
+    def tick(self) -> None:
+        """Deadlines and housekeeping of a master."""
+        if self.master is not None:
+            self.perform(self.master.tick(now_ms()))
+
+    def fail_all(self) -> None:
+        """The store is fenced."""
+        if self.master is not None:
+            self.perform(self.master.fail_all())

@@ -1,0 +1,150 @@
+"""A slave's end of the replication stream: connects, feeds the machine, does what it says."""
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+import structlog
+from duolog._connection import uncancelled
+from duolog._errors import Unavailable
+
+from ha import slave as machine
+from ha.frames import Kind
+from ha.progress import ConnectionState
+from ha.slave import Adopt, Applied, CloseStream, Effect, FlushSoon, Send, Slave
+from node.replication import HA_METHOD, now_ms
+from node.replication_service import STREAM_OPTIONS
+from store.errors import StoreError
+
+if TYPE_CHECKING:
+    from node.broker import Broker
+
+log = structlog.get_logger("duolog.ha")
+
+KIND_AT = 5  # byte of a frame that says what it is
+PAUSE_MIN_SECONDS = 0.05
+TICK_SECONDS = 0.25
+_CUTTING = (Kind.TRUNCATE, Kind.RESET, Kind.WELCOME)
+
+
+class ReplicationClient:
+    """Follows the master for as long as the node lives."""
+
+    def __init__(self, broker: "Broker", slave: Slave, master: str) -> None:
+        self._broker = broker
+        self._slave = slave
+        self._address = master
+        self._call: Any = None
+        self._writing = asyncio.Lock()
+        self._closing = ""
+
+    async def run(self) -> None:
+        """The client's task: connect, follow, and again after a pause."""
+        ticker = asyncio.ensure_future(self._tick())
+        pause = PAUSE_MIN_SECONDS
+        longest = self._broker.replication.options.reconnect_interval / 1000
+        shown = ""
+        try:
+            while True:
+                reason, followed = await self._follow()
+                self._slave.step(machine.Lost(reason), now_ms())
+                said = f"{self._slave.state.value}: {self._slave.reason}"
+                if said != shown:
+                    log.warning("not following the master", master=self._address, reason=said)
+                    shown = said
+                pause = PAUSE_MIN_SECONDS if followed else min(2 * pause, longest)
+                await asyncio.sleep(pause)
+                if followed:
+                    shown = ""
+        finally:
+            ticker.cancel()
+            await asyncio.gather(ticker, return_exceptions=True)
+
+    async def _follow(self) -> tuple[str, bool]:
+        """One connection, from beginning to end: why it ended, and whether log bytes flowed."""
+        slave = self._slave
+        channel = grpc.aio.insecure_channel(
+            self._address,
+            options=(
+                *STREAM_OPTIONS,
+                ("grpc.initial_reconnect_backoff_ms", 50),
+                ("grpc.max_reconnect_backoff_ms", 1000),
+            ),
+        )
+        self._closing = ""
+        followed = False
+        try:
+            self._call = channel.stream_stream(HA_METHOD)()
+            await self._perform(slave.step(machine.Connected(), now_ms()))
+            while not self._closing:
+                data = await uncancelled(self._call.read())
+                if data is grpc.aio.EOF:
+                    details = await uncancelled(self._call.details())
+                    return self._closing or f"the master ended the stream {details or ''}", followed
+                await self._take(data)
+                followed = followed or slave.state is ConnectionState.TRANSFER
+        except grpc.RpcError as failure:
+            call: Any = failure
+            return self._closing or str(call.details() or call.code()), followed
+        except (Unavailable, asyncio.InvalidStateError) as failure:
+            return self._closing or str(failure), followed
+        finally:
+            call, self._call = self._call, None
+            if call is not None:
+                call.cancel()
+            with contextlib.suppress(Exception):
+                await channel.close(None)
+        return self._closing, followed
+
+    async def _take(self, data: bytes) -> None:
+        """One frame from the master; what cuts files waits until no flush works on them."""
+        try:
+            if len(data) > KIND_AT and data[KIND_AT] in _CUTTING:
+                async with self._broker.no_flush():
+                    effects = self._slave.step(machine.Received(data), now_ms())
+            else:
+                effects = self._slave.step(machine.Received(data), now_ms())
+        except OSError as error:
+            effects = self._slave.suspend(f"the disk: {error.strerror or error}")
+        except StoreError as error:
+            effects = self._slave.suspend(str(error))
+        await self._perform(effects)
+
+    async def _perform(self, effects: list[Effect]) -> None:
+        broker = self._broker
+        for effect in effects:
+            match effect:
+                case Send(data):
+                    await self._write(data)
+                case Applied():
+                    broker.applied()
+                case FlushSoon():
+                    broker.group_commit.nudge()
+                case Adopt(metadata):
+                    broker.metadata.adopt_snapshot(metadata)
+                case CloseStream(reason):
+                    self._closing = reason
+                    if self._call is not None:
+                        self._call.cancel()
+
+    async def _write(self, data: bytes) -> None:
+        call = self._call
+        if call is not None:
+            async with self._writing:
+                await uncancelled(call.write(data))
+
+    async def flushed(self) -> None:
+        """The log was synced: tell the master."""
+        await self._quietly(machine.Flushed())
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            await self._quietly(machine.Tick())
+
+    async def _quietly(self, event: machine.Event) -> None:
+        """Step from outside the reader; a broken stream is the reader's to report."""
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError, Unavailable):
+            await self._perform(self._slave.step(event, now_ms()))

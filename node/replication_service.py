@@ -1,0 +1,145 @@
+"""The replication port of a master: one stream per slave, raw frames in both directions."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+import structlog
+
+from ha.frames import BODY_BYTES_MAX
+from ha.master import Master
+from node.replication import HA_METHOD, now_ms
+from store.mappedfile import MappedFile
+
+if TYPE_CHECKING:
+    from node.broker import Broker
+
+log = structlog.get_logger("duolog.ha")
+
+COLD_BYTES = 32 << 20  # who is further behind may need pages that are not in memory
+LOAD_BYTES = 8 << 20
+STREAM_OPTIONS = (
+    ("grpc.max_receive_message_length", BODY_BYTES_MAX),
+    ("grpc.max_send_message_length", BODY_BYTES_MAX),
+    ("grpc.http2.bdp_probe", 1),
+    ("grpc.so_reuseport", 0),
+)
+
+
+class ReplicationService:
+    """Serves slaves on a port of its own."""
+
+    def __init__(self, broker: "Broker", master: Master) -> None:
+        self._broker = broker
+        self._master = master
+        self._server = grpc.aio.server(options=STREAM_OPTIONS)
+        service, _, method = HA_METHOD[1:].partition("/")
+        handler = grpc.stream_stream_rpc_method_handler(self._stream)
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(service, {method: handler}),)
+        )
+
+    def listen(self, address: str) -> int:
+        """Bind; the port, 0 where the address cannot be had."""
+        try:
+            return int(self._server.add_insecure_port(address))
+        except RuntimeError:
+            return 0
+
+    async def start(self) -> None:
+        """Begin to serve."""
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """End all streams."""
+        await self._server.stop(None)
+
+    async def _stream(self, requests: Any, context: Any) -> None:
+        """One slave's connection: this task sends, another one reads."""
+        master, replication = self._master, self._broker.replication
+        number = master.connect(now_ms())
+        if number is None:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many slaves")
+            return
+        wake = asyncio.Event()
+        reader = asyncio.ensure_future(self._read(number, requests, wake))
+        sender = asyncio.ensure_future(self._send(number, context, wake))
+        replication.connected(number, wake, sender)
+        try:
+            await asyncio.wait((reader, sender), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (reader, sender):
+                task.cancel()
+            await asyncio.gather(reader, sender, return_exceptions=True)
+            replication.disconnected(number)
+
+    async def _read(self, number: int, requests: Any, wake: asyncio.Event) -> None:
+        master, perform = self._master, self._broker.replication.perform
+        async for data in requests:
+            effects = master.receive(number, data, now_ms())
+            if effects:
+                perform(effects)
+            wake.set()
+
+    async def _send(self, number: int, context: Any, wake: asyncio.Event) -> None:
+        master = self._master
+        loop = asyncio.get_running_loop()
+        loader = _ColdLoader(self._broker, number)
+        while number in master.sessions:
+            wake.clear()
+            if loader.wanted(master):
+                await loader.load(master)
+            frame = master.next_frame(number, now_ms())
+            if frame is not None:
+                await context.write(frame)
+                continue
+            timer = loop.call_later(master.wait_ms(number, now_ms()) / 1000 + 0.0005, wake.set)
+            try:
+                await wake.wait()
+            finally:
+                timer.cancel()
+
+
+class _ColdLoader:
+    """Brings a lagging slave's next pages into memory, in a thread: the loop never waits for them.
+
+    While one stretch is sent, the next one is read.
+    """
+
+    def __init__(self, broker: "Broker", number: int) -> None:
+        self._broker = broker
+        self._number = number
+        self._loaded = 0
+        self._next: asyncio.Future[None] | None = None
+
+    def wanted(self, master: Master) -> bool:
+        session = master.sessions.get(self._number)
+        if session is None or session.sent + COLD_BYTES > master.store.log.max_offset:
+            return False
+        return session.sent >= self._loaded
+
+    async def load(self, master: Master) -> None:
+        """Wait for the stretch that is sent next, and start on the one after it."""
+        at = master.sessions[self._number].sent
+        if self._next is None or at > self._loaded:
+            self._loaded = at
+            self._next = self._start(master)
+        await self._next
+        self._loaded += LOAD_BYTES
+        self._next = self._start(master)
+
+    def _start(self, master: Master) -> "asyncio.Future[None]":
+        mapped = master.store.log.queue.find(self._loaded)
+        loop = asyncio.get_running_loop()
+        if mapped is None:
+            done: asyncio.Future[None] = loop.create_future()
+            done.set_result(None)
+            return done
+        return loop.run_in_executor(
+            self._broker.threads, _load, mapped, self._loaded - mapped.start
+        )
+
+
+def _load(mapped: MappedFile, start: int) -> None:
+    mapped.file.load(start, LOAD_BYTES)

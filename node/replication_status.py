@@ -1,0 +1,63 @@
+"""Replication for status: a node's own part, and its slaves as rows of a cluster."""
+
+from duolog.wire import duolog_pb2 as wire
+
+from node.broker import Broker
+from node.replication import now_ms
+
+
+def replication_status(broker: Broker) -> wire.ReplicationStatus:
+    """What the node's machine of its role knows."""
+    status = wire.ReplicationStatus(group=broker.config.node.group)
+    master, slave, now = broker.replication.master, broker.replication.slave, now_ms()
+    if master is not None:
+        status.epoch = master.epoch
+        status.push2slave_max_offset = master.push2slave_max_offset
+        status.in_sync_replicas = master.in_sync()
+        status.violations = master.violations
+        for row in master.rows(now):
+            status.slaves.add(
+                name=row.node,
+                endpoint=row.endpoint,
+                state=row.state.value,
+                sent_offset=row.sent,
+                received_offset=row.received,
+                durable_offset=row.durable,
+                lag_bytes=row.lag_bytes,
+                lag_ms=row.lag_ms,
+                in_sync=row.in_sync,
+                reason=row.reason,
+            )
+    if slave is not None:
+        status.epoch = slave.epoch or slave.history.last_epoch
+        status.state = slave.state.value
+        status.reason = slave.reason
+        status.master = slave.master_endpoint
+        status.master_offset = slave.master_end
+        status.lag_bytes = slave.lag_bytes
+        status.lag_ms = slave.lag_ms(now)
+        status.truncated_bytes = slave.truncated_bytes
+        status.resets = slave.resets
+    return status
+
+
+def node_of(row: wire.SlaveStatus, master: wire.NodeStatusReply) -> wire.NodeStatusReply:
+    """A slave as its master sees it, in the shape of a node's own status."""
+    return wire.NodeStatusReply(
+        name=row.name,
+        role="SLAVE",
+        listen=row.endpoint,
+        max_offset=row.received_offset,
+        flushed_offset=row.durable_offset,
+        confirm_offset=min(row.received_offset, master.confirm_offset),
+        replication=wire.ReplicationStatus(
+            group=master.replication.group,
+            epoch=master.replication.epoch,
+            state=row.state,
+            reason=row.reason,
+            master=master.listen,
+            master_offset=master.max_offset,
+            lag_bytes=row.lag_bytes,
+            lag_ms=row.lag_ms,
+        ),
+    )

@@ -1,0 +1,89 @@
+"""A master and its slaves inside the test's process."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import duolog
+
+from ha.progress import ConnectionState
+from node.broker import Broker
+from node.server import Node
+
+StartNode = Callable[..., Awaitable[Node]]
+WAIT_SECONDS = 15.0
+
+
+def broker_of(node: Node) -> Broker:
+    assert node.broker is not None
+    return node.broker
+
+
+async def until(holds: Callable[[], bool], what: str = "") -> None:
+    """Wait until something holds; the deadline is far away from what it takes."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not holds():
+            await asyncio.sleep(0.01)
+    assert holds(), what
+
+
+class Group:
+    """A replica group under test."""
+
+    def __init__(self, start: StartNode, root: Path, **ha: Any) -> None:
+        self._start = start
+        self.root = root
+        self.ha = {"listen": "127.0.0.1:0", **ha}
+        self.master: Node | None = None
+
+    async def start_master(self, role: str = "SYNC_MASTER", **store: Any) -> Node:
+        self.master = await self._start(
+            self.root / "m", ha=self.ha, name="m", broker_role=role, **store
+        )
+        self.ha["listen"] = f"127.0.0.1:{self.master.ha_port}"
+        return self.master
+
+    async def start_slave(self, name: str = "s", ha: Any = None, **store: Any) -> Node:
+        address = self.ha["listen"]
+        return await self._start(
+            self.root / name,
+            ha={"master": address, "reconnect_interval": 100, **(ha or {})},
+            name=name,
+            broker_role="SLAVE",
+            **store,
+        )
+
+    def client(self, *nodes: Node) -> duolog.Client:
+        return duolog.Client([f"127.0.0.1:{node.port}" for node in nodes], timeout=10)
+
+
+async def following(slave: Node) -> None:
+    """Wait until a slave is in TRANSFER."""
+    machine = broker_of(slave).replication.slave
+    assert machine is not None
+    await until(lambda: machine.state is ConnectionState.TRANSFER, machine.reason)
+
+
+async def caught_up(master: Node, slave: Node) -> None:
+    """Wait until a slave has, and knows to be confirmed, all that its master has."""
+    ours, theirs = broker_of(master).store, broker_of(slave).store
+    await until(
+        lambda: (
+            theirs.log.max_offset == ours.log.max_offset
+            and theirs.confirm_offset == ours.confirm_offset == theirs.dispatcher.reput_from
+        )
+    )
+
+
+def log_bytes(node: Node, start: int = 0, end: int | None = None) -> bytes:
+    """Bytes of a node's commit log."""
+    log = broker_of(node).store.log
+    end = log.max_offset if end is None else end
+    found = bytearray()
+    while start < end:
+        piece = log.get_data(start)[: end - start].tobytes()
+        assert piece
+        found += piece
+        start += len(piece)
+    return bytes(found)
