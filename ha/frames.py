@@ -146,11 +146,12 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Nothing new; where the master's log ends, and how far it is confirmed."""
+    """Nothing new; where the master's log ends, how far it is confirmed, how much was sent."""
 
     epoch: int
     end: int
     confirm: int
+    sent: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +247,8 @@ def encode(frame: Frame) -> bytes:
             return _frame(Kind.REFUSE, epoch, code, 0, _text(reason[:1000]))
         case Chunk(epoch, offset, confirm, data):
             return chunk_frame(epoch, offset, confirm, data)
-        case Heartbeat(epoch, end, confirm):
-            return _frame(Kind.HEARTBEAT, epoch, end, confirm)
+        case Heartbeat(epoch, end, confirm, sent):
+            return _frame(Kind.HEARTBEAT, epoch, end, confirm, _LONG.pack(sent))
         case Ack():
             tail = ack_tail(frame.node, frame.incarnation)
             return ack_frame(frame.epoch, frame.received, frame.durable, tail)
@@ -328,7 +329,8 @@ def _decode_body(kind: int, epoch: int, offset: int, confirm: int, data: bytes) 
         (incarnation,) = body.unpack(">Q")
         frame = Ack(epoch, offset, confirm, node, incarnation)
     elif kind == Kind.HEARTBEAT:
-        frame = Heartbeat(epoch, offset, confirm)
+        (sent,) = body.unpack(">Q")
+        frame = Heartbeat(epoch, offset, confirm, sent)
     elif kind == Kind.TRUNCATE:
         frame = Truncate(epoch, offset)
     elif kind == Kind.RESET:

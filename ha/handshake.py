@@ -126,7 +126,10 @@ def _stranger(hello: Hello, me: Member, epoch: int, log: CommitLog) -> Refuse | 
         )
     if hello.promised > epoch:
         return Refuse(
-            epoch, Refusal.NEWER_EPOCH, f"the slave follows epoch {hello.promised} already"
+            epoch,
+            Refusal.NEWER_EPOCH,
+            f"the slave has seen epoch {hello.promised}, this master's is {epoch}: "
+            "if it is the right master, restart it",
         )
     return None
 

@@ -69,8 +69,14 @@ class Master:
         who: Identity,
         history: EpochHistory,
         snapshot: Callable[[], bytes] = lambda: b"",
+        has_slaves: bool = True,
     ) -> None:
-        """snapshot: the metadata tables as of now, for a slave that begins or comes back."""
+        """Not started yet: `open_epoch` begins.
+
+        snapshot: the metadata tables as of now, for a slave that begins or comes back.
+        has_slaves: a replication port is open.
+        """
+        self._has_slaves = has_slaves
         self.store = store
         self.options = options
         self.me = me
@@ -98,9 +104,13 @@ class Master:
         Afterwards readers see what was confirmed before, and the rest as replicas confirm it.
         Raises OSError or StoreError where the store cannot be written.
         """
+        if self._has_slaves:
+            self._cut_torn()
         confirmed = self.store.checkpoint.confirm_phy_offset
         epoch = max(self.history.last_epoch, self.identity.promised_epoch) + 1
         self.identity = identity.promise(self.store.disk, self.identity, epoch)
+        # Whatever this node becomes later, its readers see no more than was confirmed.
+        self.identity = identity.follow(self.store.disk, self.identity, self.slaves_needed > 0)
         body = barrier_body(epoch, nonce, self.me.node)
         batch = PutBatch(EPOCH_TOPIC, EPOCH_QUEUE, Columns.of([body]), now_ms)
         result = self.store.put(batch, now_ms)
@@ -112,6 +122,24 @@ class Master:
         self.epoch = epoch
         if self.slaves_needed:
             self.store.hide_from(confirmed)
+
+    def _cut_torn(self) -> None:
+        """Cut where a power cut left a hole among bytes that were never synced.
+
+        Without replicas the records after the hole are kept; but replicas hold other bytes there,
+        or none, and a log that differs from theirs helps nobody. What lies below the confirm offset
+        of the checkpoint was on disk: a hole there is damage, and is kept for repair.
+        """
+        log = self.store.log
+        for found in sorted(log.corrupt_ranges):
+            mapped = log.queue.find(found.start)
+            if mapped is None or found.start < self.store.checkpoint.confirm_phy_offset:
+                continue
+            if found.is_torn(mapped.memory, mapped.start):
+                self.store.events.problem(f"log cut at {found.start}: never synced in whole")
+                self.store.truncate(found.start)
+                self.history.truncate(found.start)
+                return
 
     # -- puts ----------------------------------------------------------------------------------
 
@@ -330,7 +358,8 @@ class Master:
             session.sent += len(data)
             session.rate.sent(len(data), now_ms)
         elif self._heartbeat_due(session) <= now_ms:
-            frame = frames.encode(frames.Heartbeat(self.epoch, self.store.log.max_offset, confirm))
+            end = self.store.log.max_offset
+            frame = frames.encode(frames.Heartbeat(self.epoch, end, confirm, session.sent))
         else:
             return None
         session.confirm_sent = confirm
@@ -341,7 +370,11 @@ class Master:
         """The next bytes for a slave, cut at a segment's end; None where it must wait."""
         if session.sent >= self.store.log.max_offset:
             return None
-        window = self.options.ha_in_flight_max - (session.sent - session.received)
+        in_flight = session.sent - session.received
+        window = self.options.ha_in_flight_max - in_flight
+        if window <= 0:
+            # A slave acknowledges whole records: one larger than the window must get through.
+            window = self.store.log.record_bytes(session.received) - in_flight
         size = min(self.options.ha_transfer_batch_size, window)
         if size <= 0 or session.rate.wait_ms(now_ms):
             return None

@@ -179,9 +179,16 @@ class Slave:
         self.state, self.reason = ConnectionState.HANDSHAKE, ""
         self._pending = b""
         self._sent_ms = now_ms
+        return [Send(frames.encode(self.hello()))]
+
+    def hello(self) -> Hello:
+        """Who this node is and what it has."""
         log = self.store.log
-        tail_start, tail_crc = handshake.tail_of(log, self.end)
-        hello = Hello(
+        # What lies after damage is not claimed: the master's bytes repair it.
+        end = log.sound_end
+        epochs = tuple(entry for entry in self.history.entries if entry.start < end)
+        tail_start, tail_crc = handshake.tail_of(log, end)
+        return Hello(
             self.me.cluster,
             self.me.group,
             self.me.node,
@@ -189,14 +196,13 @@ class Slave:
             self.me.endpoint,
             self.identity.promised_epoch,
             log.min_offset,
-            self.end,
-            self.store.flushed_offset,
+            end,
+            min(end, self.store.flushed_offset),
             tail_start,
             tail_crc,
             log.queue.file_size,
-            self.history.entries,
+            epochs,
         )
-        return [Send(frames.encode(hello))]
 
     def _received(self, data: bytes, now_ms: int) -> list[Effect]:
         try:
@@ -238,6 +244,13 @@ class Slave:
         log = self.store.log
         if log.queue.files and log.min_offset == self.end != frame.start:
             self.store.reset()  # files, but not a byte in them
+        if log.corrupt_ranges and frame.start == log.sound_end:
+            if max(frame.start, frame.confirm) < self._promised:
+                return self._suspend(
+                    f"the log is damaged at {frame.start}, and the master has not confirmed "
+                    f"{self._promised}, as an earlier one did: not repaired from it"
+                )
+            self._cut(frame.start)
         if log.queue.files and frame.start != self.end:
             return self._close(f"the master starts at {frame.start}, this log ends at {self.end}")
         if frame.start % log.queue.file_size and not log.queue.files:
@@ -266,22 +279,29 @@ class Slave:
         self._cuts += 1
         if not self.store.log.min_offset < end < self.end or self._cuts > CUTS_MAX:
             return self._close(f"a truncation to {end} that makes no sense")
-        confirmed = self.store.checkpoint.confirm_phy_offset
-        if self.identity.confirmed_only:
-            confirmed = max(confirmed, self.store.replicated_offset or 0)
-            if end < confirmed:
-                return self._suspend(
-                    f"the master's log parts from this one at {end}, but everything below "
-                    f"{confirmed} was confirmed to clients: not cut. Make this node the master, "
-                    "or empty its directory to give the difference up"
-                )
+        if end < self._promised:
+            return self._suspend(
+                f"the master's log parts from this one at {end}, but everything below "
+                f"{self._promised} was confirmed to clients: not cut. Make this node the master, "
+                "or empty its directory to give the difference up"
+            )
         if not self.store.log.is_boundary(end):
             return self._close(f"a truncation to {end}, which is inside a record")
+        self._cut(end)
+        return [Applied(), *self._say_hello(now_ms)]
+
+    def _cut(self, end: int) -> None:
         self.truncated_bytes += self.end - end
         self.store.truncate(end)
         self.history.truncate(end)
         self.history.save(self.store.disk)
-        return [Applied(), *self._say_hello(now_ms)]
+
+    @property
+    def _promised(self) -> int:
+        """Everything below was confirmed to clients, as far as this node knows."""
+        if not self.identity.confirmed_only:
+            return 0
+        return max(self.store.checkpoint.confirm_phy_offset, self.store.replicated_offset or 0)
 
     def _reset(self, start: int, now_ms: int) -> list[Effect]:
         self._cuts += 1
@@ -296,8 +316,8 @@ class Slave:
     def _chunk(self, chunk: Chunk, now_ms: int) -> list[Effect]:
         if chunk.epoch != self.epoch:
             return self._close(f"log bytes of epoch {chunk.epoch}, this is {self.epoch}")
-        start = self.end if self.store.log.queue.files else self._start
-        expected = start + len(self._pending)
+        expected = self._expected
+        start = expected - len(self._pending)
         if chunk.offset + len(chunk.data) <= expected:
             return []  # said twice
         if chunk.offset != expected:
@@ -312,6 +332,12 @@ class Slave:
         self._pending = data[taken:].tobytes()
         effects = self._confirm(chunk.confirm)
         return [*effects, *self._acknowledge(now_ms)]
+
+    @property
+    def _expected(self) -> int:
+        """Offset of the next byte that may come."""
+        start = self.end if self.store.log.queue.files else self._start
+        return start + len(self._pending)
 
     def _apply(self, start: int, data: U8) -> int:
         """Append the whole records that data begins with; bytes taken, or -1 - position of a wrong
@@ -371,6 +397,8 @@ class Slave:
     def _heartbeat(self, frame: Heartbeat, now_ms: int) -> list[Effect]:
         if frame.epoch != self.epoch:
             return self._close(f"a heartbeat of epoch {frame.epoch}, this is {self.epoch}")
+        if frame.sent > self._expected:
+            return self._close(f"bytes up to {frame.sent} were sent, {self._expected} arrived")
         self._note_master(frame.end, now_ms)
         return self._confirm(frame.confirm)
 

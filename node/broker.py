@@ -464,7 +464,7 @@ class Broker:
                     store.index.flushed_full()
                     store.checkpoint.index_msg_timestamp = index_job.store_time
                 if pages == 0 or index_job is not None:
-                    store.checkpoint.confirm_phy_offset = store.confirm_offset
+                    store.note_confirmed()
                     await loop.run_in_executor(self.threads, store.checkpoint.flush)
             except OSError as error:
                 self._disk_failed(error)

@@ -21,6 +21,7 @@ from store.record import Host, Record, RecordHeader, decode_properties
 from store.transientpool import TransientStorePool
 
 BLANK_BYTES = 8
+SECTOR = 512
 _BLANK = struct.Struct(">II")
 AHEAD_FROM = 0.5  # share of a segment after which the next one is allocated
 POPULATE_BYTES = 16 << 20  # pages are faulted in so far ahead of the writer
@@ -28,7 +29,7 @@ POPULATE_BYTES = 16 << 20  # pages are faulted in so far ahead of the writer
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where a batch went: [start, end) in the log, file-end blanks included."""
+    """Where a batch went: [start, end) in the log, blanks between its records included."""
 
     start: int
     end: int
@@ -40,6 +41,17 @@ class CorruptRange:
 
     start: int
     end: int
+
+    def is_torn(self, memory: U8, base: int) -> bool:
+        """Tell whether a power cut left it: some sector of it ends in zeros, as if never written.
+
+        memory: of the segment that starts at `base` and holds the range.
+        """
+        first = self.start - base
+        for boundary in range(first - first % SECTOR + SECTOR, self.end - base + 1, SECTOR):
+            if not memory[max(first, boundary - 8) : boundary].any():
+                return True
+        return False
 
     @property
     def records_max(self) -> int:
@@ -198,6 +210,8 @@ class CommitLog:
             self._close_segment(mapped)
             mark.touched[-1] = (mapped, before, mapped.size)
             mapped = self._writable()
+            if done == first:  # nothing fitted before: the batch starts in the new segment
+                start = mapped.start
 
     def _writable(self) -> MappedFile:
         last = self.queue.last
@@ -295,12 +309,23 @@ class CommitLog:
                 return True
         return self.store_time_at(offset) >= 0
 
+    def record_bytes(self, offset: int) -> int:
+        """Bytes that the record (or blank) at an offset claims, 0 where none is."""
+        head = self.get_data(offset)[:4]
+        size = int.from_bytes(head.tobytes(), "big") if len(head) == 4 else 0
+        return min(size, self.queue.file_size - offset % self.queue.file_size)
+
     def store_time_at(self, offset: int) -> int:
         """Store time of the record at an offset, or -1 where none starts there."""
         try:
             return self.get_message(offset).store_time
         except (OffsetOutOfRange, CorruptRecord):
             return -1
+
+    @property
+    def sound_end(self) -> int:
+        """Where the first corrupt range starts, or the log ends."""
+        return min((found.start for found in self.corrupt_ranges), default=self.wrote_offset)
 
     def corrupt_range_at(self, offset: int) -> CorruptRange | None:
         """The known corrupt range that starts at an offset."""

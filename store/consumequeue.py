@@ -22,6 +22,7 @@ from store.mappedfile import MappedFile
 from store.mappedfilequeue import MappedFileQueue
 
 ENTRY_BYTES = kernel.ENTRY_BYTES
+_BLANK_SIZE = np.frombuffer(b"\x7f\xff\xff\xff", np.uint8)  # size field of a blank entry
 RECOVER_FILES = 3
 
 
@@ -151,6 +152,9 @@ class ConsumeQueue:
         while self.files.files:
             last = self.files.files[-1]
             end = int(kernel.first_entry_from(last.memory, 0, last.wrote, physical_offset))
+            if end < last.wrote:
+                # Blanks before the cut stand for records before a record that is cut as well.
+                end = _after_last_record(last.memory[:end])
             if end == 0 and last.wrote > 0:
                 start = last.start
                 self.files.remove(last)
@@ -170,6 +174,9 @@ class ConsumeQueue:
                     self.max_physical_offset = int(state[0])
                     break
             break
+        if self.max_physical_offset < 0:
+            self.destroy()  # only blanks are left: it begins again with its first record
+            return
         self.min_logic_bytes = min(
             max(self.min_logic_bytes, self.files.min_offset), self.files.max_offset
         )
@@ -249,6 +256,13 @@ class ConsumeQueue:
         self.files.destroy()
         self.max_physical_offset = -1
         self.min_logic_bytes = 0
+
+
+def _after_last_record(entries: U8) -> int:
+    """Position after the last entry that is not blank."""
+    sizes = entries[: len(entries) // ENTRY_BYTES * ENTRY_BYTES].reshape(-1, ENTRY_BYTES)[:, 8:12]
+    real = np.flatnonzero((sizes != _BLANK_SIZE).any(axis=1))
+    return (int(real[-1]) + 1) * ENTRY_BYTES if len(real) else 0
 
 
 class PutOutcome:

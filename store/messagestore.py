@@ -201,7 +201,7 @@ class MessageStore:
         self.checkpoint.logics_msg_timestamp = self.dispatcher.store_time
         if self.index.files and self.index.files[-1].is_full:
             self.checkpoint.index_msg_timestamp = self.index.files[-1].header.end_time
-        self.checkpoint.confirm_phy_offset = self.log.max_offset
+        self.note_confirmed()
         self.checkpoint.flush()
         if self.flags.writeable and self.dispatcher.behind_bytes() == 0:
             self.disk.remove(ABORT)
@@ -364,6 +364,11 @@ class MessageStore:
         """
         self.log.append_data(offset, data)
         self.log.last_store_time = max(self.log.last_store_time, store_time)
+
+    def note_confirmed(self) -> None:
+        """Put the confirm offset, as far as it is on disk, into the checkpoint."""
+        confirmed = min(self.confirm_offset, self.flushed_offset)
+        self.checkpoint.confirm_phy_offset = max(self.checkpoint.confirm_phy_offset, confirmed)
 
     def hide_from(self, offset: int) -> None:
         """Show readers nothing from an offset on until `replicated_offset` passes it.

@@ -1,17 +1,11 @@
 """Master and slave in one process: what flows, what is promised, what is refused."""
 
-import asyncio
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import duolog
 import pytest
 
-from ha.progress import ConnectionState
-from node.server import Node
 from tests.node.conftest import StartNode
-from tests.node.replicas import Group, broker_of, caught_up, following, log_bytes, until
+from tests.node.replicas import Group, broker_of, caught_up, following, log_bytes
 
 
 @pytest.fixture
@@ -34,8 +28,6 @@ async def test_a_slave_holds_the_masters_log_byte_for_byte(group: Group) -> None
     assert broker_of(master).store.log.max_offset > 3 << 20  # several segments
     async with group.client(slave) as reader:
         seen = [
-            body
-            for queue in range(4)
-            for body in (await reader.pull("T", queue, 0)).body_list()
+            body for queue in range(4) for body in (await reader.pull("T", queue, 0)).body_list()
         ]
     assert {b"%d" % k for k in range(5000)} <= set(seen)

@@ -1,0 +1,215 @@
+"""python -m sim: run seeds, replay one, prove that planted bugs are caught.
+
+python -m sim --seed 7            one run, twice: the same trace hash, or it is no simulation
+python -m sim --seed 7 --trace    ... and everything that happened
+python -m sim --seeds 500         fresh seeds (the kept regressions run first)
+python -m sim --seeds 500 --base 1000 --jobs 2 --json
+python -m sim --replay FILE       a kept failing run
+python -m sim --mutants           every planted bug must be caught
+"""
+
+import argparse
+import json
+import os
+import secrets
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from sim import faults
+from sim.cluster import Outcome, run
+from sim.faults import Fault
+from sim.mutants import MUTANTS, Mutant
+from sim.shrink import shrink
+
+REGRESSIONS = Path(__file__).parent / "regressions"
+MUTANT_SEEDS = 400
+CHUNK = 20
+# What a large number of runs must have met, or the simulator does not test what it should.
+MUST_SEE = (
+    "put_ok",
+    "flush_slave_timeout",
+    "slave_not_available",
+    "in_sync_replicas_not_enough",
+    "truncated",
+    "switched",
+    "power_cut",
+    "killed",
+    "sync_failed",
+    "suspended",
+    "double_connected",
+    "link_cut",
+)
+
+
+def parse() -> argparse.Namespace:
+    """The arguments."""
+    parser = argparse.ArgumentParser(prog="python -m sim", description=__doc__.split("\n")[0])
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--seed", type=int, help="run one seed")
+    what.add_argument("--seeds", type=int, help="run so many seeds")
+    what.add_argument("--replay", type=Path, help="run a kept failing run")
+    what.add_argument("--mutants", action="store_true", help="prove that planted bugs are caught")
+    parser.add_argument("--base", type=int, help="first of --seeds; by chance where not given")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--json", action="store_true", help="counts as JSON")
+    parser.add_argument("--trace", action="store_true", help="print what happens")
+    parser.add_argument("--keep", action="store_true", help="keep a failing run as a regression")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run; 0 where all is well, 1 for a violation, 2 for a simulator that is not one."""
+    arguments = parse()
+    if arguments.mutants:
+        return prove_mutants(arguments)
+    if arguments.seeds is not None:
+        return run_many(arguments)
+    if arguments.replay is not None:
+        seed, planned = faults.loads(arguments.replay.read_text())
+        return run_one(seed, planned, arguments)
+    return run_one(arguments.seed, None, arguments)
+
+
+def run_one(seed: int, planned: list[Fault] | None, arguments: argparse.Namespace) -> int:
+    """One run, and once more: the same seed must do the same."""
+    outcome = run(seed, planned, arguments.trace)
+    if outcome.trace is not None:
+        print("\n".join(outcome.trace))
+    again = run(seed, planned)
+    print_result(outcome.__class__, [outcome], 0.0, arguments.json)
+    if again.digest != outcome.digest:
+        print(f"seed {seed} is not deterministic: {outcome.digest}, {again.digest}")
+        return 2
+    if outcome.violation:
+        report(outcome, arguments.keep)
+        return 1
+    print(f"seed {seed}: {outcome.events} events, trace {outcome.digest}", file=sys.stderr)
+    return 0
+
+
+def report(outcome: Outcome, keep: bool) -> None:
+    """Say what failed, how to see it again, and with how few faults it still does."""
+    print(f"VIOLATION seed {outcome.seed}: {outcome.violation}")
+    print(f"replay: python -m sim --seed {outcome.seed} --trace")
+    fewest, why = shrink(outcome.faults, lambda some: run(outcome.seed, some).violation)
+    print(f"{len(fewest)} of {len(outcome.faults)} faults are enough: {why}")
+    for fault in fewest:
+        print(f"  {fault}")
+    if keep:
+        REGRESSIONS.mkdir(exist_ok=True)
+        path = REGRESSIONS / f"seed_{outcome.seed}.json"
+        path.write_text(faults.dumps(outcome.seed, fewest, why))
+        print(f"kept as {path}: python -m sim --replay {path}")
+
+
+# -- many ------------------------------------------------------------------------------------------
+
+
+def run_chunk(seeds: range) -> list[Outcome]:
+    """Some seeds, in a process of a pool."""
+    return [run(seed) for seed in seeds]
+
+
+def run_many(arguments: argparse.Namespace) -> int:
+    """The kept regressions, then fresh seeds; stops at nothing, reports everything."""
+    began = time.monotonic()
+    kept = [faults.loads(path.read_text()) for path in sorted(REGRESSIONS.glob("*.json"))]
+    outcomes = [run(seed, planned) for seed, planned in kept]
+    base = secrets.randbits(32) if arguments.base is None else arguments.base
+    chunks = [
+        range(first, min(first + CHUNK, base + arguments.seeds))
+        for first in range(base, base + arguments.seeds, CHUNK)
+    ]
+    began_seeds = time.monotonic()
+    with ProcessPoolExecutor(arguments.jobs) as pool:
+        for done in pool.map(run_chunk, chunks):
+            outcomes += done
+    seconds = time.monotonic() - began_seeds
+    failed = [outcome for outcome in outcomes if outcome.violation]
+    print_result(Outcome, outcomes, seconds, arguments.json, base, arguments.jobs)
+    for outcome in failed[:3]:
+        report(outcome, arguments.keep)
+    if len(failed) > 3:
+        print(f"and {len(failed) - 3} more: {[outcome.seed for outcome in failed[3:50]]}")
+    print(f"{time.monotonic() - began:.1f} s", file=sys.stderr)
+    if failed:
+        return 1
+    missing = [mark for mark in MUST_SEE if not sum_counts(outcomes)[mark]]
+    if missing and arguments.seeds >= 100:
+        print(f"never seen: {', '.join(missing)}")
+        return 2
+    return 0
+
+
+def sum_counts(outcomes: list[Outcome]) -> Counter[str]:
+    """Counts of all runs."""
+    total: Counter[str] = Counter()
+    for outcome in outcomes:
+        total.update(outcome.counts)
+    return total
+
+
+def print_result(
+    kind: type,
+    outcomes: list[Outcome],
+    seconds: float,
+    as_json: bool,
+    base: int | None = None,
+    jobs: int = 1,
+) -> None:
+    """Totals."""
+    counts = sum_counts(outcomes)
+    events = sum(outcome.events for outcome in outcomes)
+    row: dict[str, Any] = {
+        "seeds": len(outcomes),
+        "base": base,
+        "events": events,
+        "violations": sum(1 for outcome in outcomes if outcome.violation),
+        "seconds": round(seconds, 2),
+        "seeds_per_second_per_core": round(len(outcomes) / seconds / jobs, 2) if seconds else None,
+        "counts": dict(sorted(counts.items())),
+    }
+    if as_json:
+        print(json.dumps(row))
+    else:
+        for name, value in {**row, **row.pop("counts")}.items():
+            if value is not None and name != "counts":
+                print(f"{name:30} {value}")
+
+
+# -- mutants ---------------------------------------------------------------------------------------
+
+
+def hunt(mutant: Mutant) -> tuple[str, int, str]:
+    """Look for a seed that catches a planted bug: its name, the seed or -1, the violation."""
+    with mutant.planted():
+        for seed in range(MUTANT_SEEDS):
+            outcome = run(seed)
+            if outcome.violation:
+                return mutant.name, seed, outcome.violation
+    return mutant.name, -1, ""
+
+
+def hunt_named(name: str) -> tuple[str, int, str]:
+    """`hunt` in a process of a pool."""
+    return hunt(next(mutant for mutant in MUTANTS if mutant.name == name))
+
+
+def prove_mutants(arguments: argparse.Namespace) -> int:
+    """Every planted bug must be caught by some of the first seeds, which pass without it."""
+    caught = 0
+    with ProcessPoolExecutor(arguments.jobs) as pool:
+        for name, seed, violation in pool.map(hunt_named, [mutant.name for mutant in MUTANTS]):
+            caught += seed >= 0
+            told = f"seed {seed}: {violation[:110]}" if seed >= 0 else "NOT CAUGHT"
+            print(f"{name:24} {told}", flush=True)
+    print(f"caught {caught} of {len(MUTANTS)} planted bugs")
+    return 0 if caught == len(MUTANTS) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,232 @@
+"""Producers and consumers, and the history of what they did and were told."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sim.ghost import Violation
+from sim.node import Node, batch_of
+from store.kernels import decode
+from store.messagestore import PutResult
+from store.reader import GetMessageStatus, GetResult
+from store.status import PutMessageStatus
+
+if TYPE_CHECKING:
+    from sim.cluster import Cluster
+
+QUEUES = (("T", 0), ("T", 1), ("U", 0))
+QueueKey = tuple[str, int]
+_STORED = (PutMessageStatus.FLUSH_SLAVE_TIMEOUT, PutMessageStatus.SLAVE_NOT_AVAILABLE)
+_UNKNOWN = (PutMessageStatus.UNKNOWN_ERROR, *_STORED)
+
+
+@dataclass(slots=True)
+class Send:
+    """One send: what a user was told about it. ok, info (may or may not be stored), or fail."""
+
+    key: QueueKey
+    bodies: list[bytes]
+    sequence: int
+    outcome: str = ""
+    offsets: list[tuple[QueueKey, int]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class History:
+    """All sends, and what every queue offset was seen to hold."""
+
+    sends: list[Send] = field(default_factory=list)
+    seen: dict[tuple[QueueKey, int], bytes] = field(default_factory=dict)
+    polls: int = 0
+
+    def saw(self, key: QueueKey, offset: int, body: bytes, where: str) -> None:
+        """A reader got a message: the same one as everybody before, anywhere."""
+        known = self.seen.setdefault((key, offset), body)
+        if known != body:
+            raise Violation(
+                f"{key} offset {offset} was {known[:24]!r}, and is {body[:24]!r} on {where}"
+            )
+
+    def outcomes(self) -> dict[str, int]:
+        """How many sends ended how."""
+        found = {"ok": 0, "info": 0, "fail": 0}
+        for send in self.sends:
+            found[send.outcome or "info"] += 1
+        return found
+
+
+class Producer:
+    """Sends one batch after the other; repeats a batch (same sequence) until it is answered."""
+
+    TIMEOUT_MS = 700.0
+    PATIENCE_MS = 3000.0
+
+    def __init__(self, cluster: "Cluster", name: str, history: History) -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self.name = name
+        self.history = history
+        self.chance = cluster.world.chance(f"producer:{name}")
+        self.producer_id = name.encode().ljust(10, b"-")
+        self.sequence = 0
+        self._attempt = 0
+        self._maybe = False
+        self._until = 0.0
+        self._send: Send | None = None
+
+    def go_on(self) -> None:
+        """Start the next send."""
+        if self.world.now >= self.cluster.produce_until:
+            return
+        size = self.cluster.setup.message_bytes
+        bodies = [
+            b"%s-%d-" % (self.name.encode(), self.sequence + k)
+            + b"." * self.chance.randint(0, size)
+            for k in range(self.chance.choice((1, 1, 2, 5)))
+        ]
+        self._send = Send(self.chance.choice(QUEUES), bodies, self.sequence)
+        self.history.sends.append(self._send)
+        self.sequence += len(bodies)
+        self._maybe = False
+        self._until = self.world.now + self.PATIENCE_MS
+        self._try()
+
+    def _try(self) -> None:
+        send = self._send
+        assert send is not None, "something is being sent"
+        self._attempt += 1
+        attempt = self._attempt
+        node = self.cluster.master
+        network = self.cluster.network
+        if node is not None:
+            batch = batch_of(*send.key, send.bodies, self.producer_id, send.sequence)
+            master = node
+
+            def reply(status: PutMessageStatus, result: PutResult | None) -> None:
+                network.call(master.name, "client", lambda: self._answered(attempt, status, result))
+
+            network.call("client", node.name, node.guarded(lambda: master.put(batch, reply)))
+        self.world.after(self.TIMEOUT_MS, lambda: self._timed_out(attempt, node is not None))
+
+    def _timed_out(self, attempt: int, sent: bool) -> None:
+        if attempt != self._attempt:
+            return
+        self._maybe = self._maybe or sent
+        self._again()
+
+    def _again(self) -> None:
+        self._attempt += 1  # whoever answers late is not heard any more
+        if self.world.now > self._until:
+            self._end("info" if self._maybe else "fail")
+        else:
+            self.world.after(self.chance.uniform(10, 100), self._try)
+
+    def _answered(self, attempt: int, status: PutMessageStatus, result: PutResult | None) -> None:
+        send = self._send
+        if attempt != self._attempt or send is None:
+            return
+        if status is PutMessageStatus.PUT_OK and result is not None:
+            send.offsets = _offsets(send, result)
+            self._end("ok")
+            return
+        self._maybe = self._maybe or status in _UNKNOWN
+        self._again()
+
+    def _end(self, outcome: str) -> None:
+        assert self._send is not None, "something was being sent"
+        self._attempt += 1
+        self._send.outcome = outcome
+        self.world.note(f"{self.name} {self._send.sequence} {outcome}")
+        self.world.after(self.chance.expovariate(1 / self.cluster.setup.put_gap), self.go_on)
+
+
+def _offsets(send: Send, result: PutResult) -> list[tuple[QueueKey, int]]:
+    """Where each body of a send is, by the answer."""
+    found: list[tuple[QueueKey, int]] = []
+    for run in result.duplicates:
+        found += [
+            ((run.topic, run.queue_id), run.queue_offset + k) for k in range(run.end - run.first)
+        ]
+    found += [(send.key, result.queue_offset + k) for k in range(result.count)]
+    return found
+
+
+class Consumer:
+    """Reads all queues in turn, from any node that answers, each from where it stands."""
+
+    GAP_MS = 90.0
+
+    def __init__(self, cluster: "Cluster", name: str, history: History) -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self.name = name
+        self.history = history
+        self.chance = cluster.world.chance(f"consumer:{name}")
+        self.offsets: dict[QueueKey, int] = dict.fromkeys(QUEUES, 0)
+
+    def poll(self) -> None:
+        """One poll, and the next one later."""
+        if self.world.now >= self.cluster.produce_until:
+            return
+        key = self.chance.choice(QUEUES)
+        node = self.chance.choice(self.cluster.nodes)
+        network = self.cluster.network
+        network.call("client", node.name, node.guarded(lambda: self._ask(node, key)))
+        self.world.after(self.GAP_MS * self.chance.uniform(0.5, 1.5), self.poll)
+
+    def _ask(self, node: Node, key: QueueKey) -> None:
+        asked = self.offsets[key]
+        result = node.read(*key, asked)
+        self.history.polls += 1
+        check_visible(node, result)
+        self.cluster.network.call(
+            node.name, "client", lambda: self._got(node.name, key, asked, result)
+        )
+
+    def _got(self, where: str, key: QueueKey, asked: int, result: GetResult) -> None:
+        if asked != self.offsets[key]:
+            return
+        if result.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY:
+            if where != self.cluster.master_name:
+                return  # a master that was replaced and does not know it yet
+            raise Violation(f"{where} says that {key} ends before {asked}, which was read before")
+        if not result.count:
+            return
+        for offset, body in messages(result):
+            if offset != self.offsets[key]:
+                raise Violation(
+                    f"{where}: poll of {key} skips from {self.offsets[key]} to {offset}"
+                )
+            self.history.saw(key, offset, body, where)
+            self.offsets[key] = offset + 1
+
+
+def messages(result: GetResult) -> list[tuple[int, bytes]]:
+    """Queue offsets and bodies of a read."""
+    ends = [0, *result.table[decode.OUT_BODY_END].tolist()]
+    offsets = result.table[decode.OUT_QUEUE_OFFSET].tolist()
+    return [(offset, result.bodies[ends[k] : ends[k + 1]]) for k, offset in enumerate(offsets)]
+
+
+def check_visible(node: Node, result: GetResult) -> None:
+    """I7: nothing at or above the confirm offset is ever read."""
+    if result.count:
+        newest = int(result.table[decode.OUT_PHY].max())
+        if newest >= node.store.confirm_offset:
+            raise Violation(
+                f"{node.name} shows a record at {newest}, confirmed is {node.store.confirm_offset}"
+            )
+
+
+def read_all(node: Node, key: QueueKey) -> list[tuple[int, bytes]]:
+    """A queue from its beginning."""
+    found: list[tuple[int, bytes]] = []
+    offset = 0
+    while True:
+        result = node.read(*key, offset)
+        check_visible(node, result)
+        found += messages(result)
+        if result.next_offset <= offset and not result.count:
+            return found
+        if result.status is not GetMessageStatus.FOUND:
+            return found
+        offset = result.next_offset

@@ -1,0 +1,70 @@
+"""What differs from run to run beside the faults: sizes, modes, numbers of replicas."""
+
+import random
+from dataclasses import dataclass
+
+from ha.options import AckMode, HaOptions
+from store.options import StoreOptions
+from store.status import BrokerRole, FlushDiskType
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """One cluster's configuration. durable: SYNC_FLUSH and durable acknowledgements."""
+
+    in_sync: int
+    min_in_sync: int
+    durable: bool
+    segment_bytes: int
+    batch_bytes: int
+    window_batches: int
+    fallbehind: int
+    rate: int
+    message_bytes: int
+    put_gap: float
+
+    def store_options(self, role: BrokerRole) -> StoreOptions:
+        """The engine's options for a role."""
+        flush = FlushDiskType.SYNC_FLUSH if self.durable else FlushDiskType.ASYNC_FLUSH
+        return StoreOptions(
+            broker_role=role,
+            flush_disk_type=flush,
+            mapped_file_size_commit_log=self.segment_bytes,
+            mapped_file_size_consume_queue=20 * 64,
+            max_hash_slot_num=64,
+            max_index_num=256,
+            max_message_size=4 << 10,
+            message_index_enable=False,
+        )
+
+    def ha_options(self) -> HaOptions:
+        """Replication's options: short times, so that a run meets all of them."""
+        return HaOptions(
+            ack=AckMode.AUTO,
+            in_sync_replicas=self.in_sync,
+            min_in_sync_replicas=self.min_in_sync,
+            slave_timeout=400,
+            ha_slave_fallbehind_max=self.fallbehind,
+            ha_send_heartbeat_interval=200,
+            ha_housekeeping_interval=900,
+            ha_transfer_batch_size=self.batch_bytes,
+            ha_in_flight_max=self.batch_bytes * self.window_batches,
+            max_ha_transfer_byte_in_second=self.rate,
+        )
+
+
+def draw(chance: random.Random) -> Setup:
+    """A configuration."""
+    in_sync = chance.choice((2, 2, 3))
+    return Setup(
+        in_sync=in_sync,
+        min_in_sync=chance.choice((1, 1, in_sync)),
+        durable=chance.random() < 0.5,
+        segment_bytes=chance.choice((8 << 10, 16 << 10, 64 << 10)),
+        batch_bytes=chance.choice((1024, 1500, 4096)),
+        window_batches=chance.choice((1, 4)),
+        fallbehind=chance.choice((4 << 10, 256 << 20)),
+        rate=chance.choice((0, 0, 0, 200_000)),
+        message_bytes=chance.choice((40, 300, 2000)),
+        put_gap=chance.choice((15.0, 30.0, 60.0)),
+    )

@@ -1,0 +1,228 @@
+"""A disk that remembers what is synced and what only looks as if it were.
+
+Injected: power cuts (of unsynced bytes, any sectors reach the platter; of unsynced names, a
+prefix), failing syncs (the bytes are then taken for clean and never written again, as Linux does),
+a full disk. A kill keeps everything: the page cache survives the process. Names are ordered as a
+journal orders them, so `sync_dir` makes all earlier creations, renames and removals durable.
+"""
+
+import errno
+import random
+from collections.abc import Callable
+
+import numpy as np
+
+from store.errors import StoreLocked
+from store.kernels.jit import EMPTY_U8, U8
+
+SECTOR = 512
+NameOp = Callable[[dict[str, "Inode"]], None]
+
+
+class Inode:
+    """A file's bytes: as programs see them, and as the platter has them."""
+
+    __slots__ = ("clean", "durable", "modified_ms", "seen")
+
+    def __init__(self, size: int, now_ms: float) -> None:
+        self.seen: U8 = np.zeros(size, np.uint8)
+        self.durable: U8 = np.zeros(size, np.uint8)
+        self.clean: U8 | None = None  # after a failed sync: bytes the system takes for written
+        self.modified_ms = now_ms
+
+    def sync(self) -> None:
+        """Write what the system takes for dirty."""
+        if self.clean is None:
+            self.durable[:] = self.seen
+            return
+        for sector in _differing(self.seen, self.clean):
+            piece = slice(sector * SECTOR, (sector + 1) * SECTOR)
+            self.durable[piece] = self.seen[piece]
+        self.clean = self.seen.copy()
+
+    def lose_sync(self) -> None:
+        """A sync failed: nothing was written, and nothing will be."""
+        self.clean = self.seen.copy()
+
+    def cut(self, chance: random.Random, kept: float) -> None:
+        """Power cut: each unsynced sector reached the platter with some probability."""
+        for sector in _differing(self.seen, self.durable):
+            if kept and chance.random() < kept:
+                piece = slice(sector * SECTOR, (sector + 1) * SECTOR)
+                self.durable[piece] = self.seen[piece]
+        self.seen = self.durable.copy()
+        self.clean = None
+
+
+def _differing(a: U8, b: U8) -> list[int]:
+    return sorted({int(at) // SECTOR for at in (a != b).nonzero()[0]})
+
+
+class SimFile:
+    """An open file."""
+
+    def __init__(self, disk: "SimDisk", path: str, inode: Inode) -> None:
+        self.path = path
+        self.size = len(inode.seen)
+        self.memory = inode.seen
+        self._disk = disk
+        self._inode = inode
+
+    def sync(self) -> None:
+        """Make what was stored durable, or fail if that is planned."""
+        self._disk.strike_sync(self._inode)
+        self._inode.sync()
+
+    def data_ranges(self, start: int) -> list[tuple[int, int]]:
+        """The whole rest: this disk knows no holes."""
+        return [(start, self.size)] if start < self.size else []
+
+    def populate(self, start: int, size: int) -> None:
+        """Nothing to do."""
+
+    def load(self, start: int, size: int) -> None:
+        """Nothing to do."""
+
+    def lock(self) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Let go of the bytes."""
+        self.memory = EMPTY_U8
+
+
+class SimDisk:
+    """The disk port of one simulated node."""
+
+    def __init__(self, chance: random.Random, now: Callable[[], float]) -> None:
+        self._chance = chance
+        self._now = now
+        self._names: dict[str, Inode] = {}
+        self._durable_names: dict[str, Inode] = {}
+        self._pending: list[NameOp] = []
+        self._locked = False
+        self.syncs_to_fail = 0
+        self.failed_syncs = 0
+        self.full = False
+
+    # -- faults --------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """The process is gone; the page cache stays."""
+        self._locked = False
+
+    def power_cut(self) -> None:
+        """The machine is gone: what was not synced is lost, or not, by the sector."""
+        kept = self._chance.choice((0.0, 0.5, 0.9, 1.0))
+        names = dict(self._durable_names)
+        for op in self._pending[: self._chance.randint(0, len(self._pending))]:
+            op(names)
+        self._pending.clear()
+        self._names, self._durable_names = names, dict(names)
+        for path in sorted(names):
+            names[path].cut(self._chance, kept)
+        self._locked = False
+
+    def strike_sync(self, inode: Inode) -> None:
+        """Fail a sync if that is planned."""
+        if self.syncs_to_fail:
+            self.syncs_to_fail -= 1
+            self.failed_syncs += 1
+            inode.lose_sync()
+            raise OSError(errno.EIO, "simulated")
+
+    def _change(self, op: NameOp) -> None:
+        op(self._names)
+        self._pending.append(op)
+
+    # -- the port ------------------------------------------------------------------------------
+
+    def create(self, path: str, size: int) -> SimFile:
+        """Make a zeroed file."""
+        if path in self._names:
+            raise FileExistsError(errno.EEXIST, "exists", path)
+        if self.full:
+            raise OSError(errno.ENOSPC, "simulated full disk")
+        inode = Inode(size, self._now())
+        self._change(lambda names: names.__setitem__(path, inode))
+        return SimFile(self, path, inode)
+
+    def open(self, path: str, writable: bool) -> SimFile:
+        """Map a file."""
+        if path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return SimFile(self, path, self._names[path])
+
+    def read(self, path: str) -> bytes:
+        """Content."""
+        if path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return self._names[path].seen.tobytes()
+
+    def write(self, path: str, data: bytes) -> None:
+        """Replace and sync."""
+        inode = Inode(len(data), self._now())
+        inode.seen[:] = np.frombuffer(data, np.uint8)
+        self.strike_sync(inode)
+        inode.sync()
+        self._change(lambda names: names.__setitem__(path, inode))
+
+    def rename(self, source: str, target: str) -> None:
+        """Move over."""
+        if source not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", source)
+        self._change(lambda names: _move(names, source, target))
+
+    def remove(self, path: str) -> None:
+        """Unlink; directories come and go with their files."""
+        if path in self._names:
+            self._change(lambda names: _drop(names, path))
+
+    def sync_dir(self, path: str) -> None:
+        """Make all names durable so far."""
+        for op in self._pending:
+            op(self._durable_names)
+        self._pending.clear()
+
+    def list(self, path: str) -> list[str]:
+        """Sorted names below a directory."""
+        prefix = f"{path}/" if path else ""
+        at = len(prefix)
+        return sorted(
+            {name[at:].partition("/")[0] for name in self._names if name.startswith(prefix)}
+        )
+
+    def size(self, path: str) -> int:
+        """Bytes, 0 for a directory, -1 for none."""
+        found = self._names.get(path)
+        if found is not None:
+            return len(found.seen)
+        return 0 if any(name.startswith(f"{path}/") for name in self._names) else -1
+
+    def modified_ms(self, path: str) -> int:
+        """Time of the last change."""
+        return int(self._names[path].modified_ms)
+
+    def used_ratio(self) -> float:
+        """Full or not."""
+        return 1.0 if self.full else 0.1
+
+    def lock(self, path: str) -> None:
+        """One process at a time."""
+        if self._locked:
+            raise StoreLocked(path)
+        self._locked = True
+
+    def unlock(self) -> None:
+        """Give it back."""
+        self._locked = False
+
+
+def _move(names: dict[str, Inode], source: str, target: str) -> None:
+    inode = names.pop(source, None)
+    if inode is not None:
+        names[target] = inode
+
+
+def _drop(names: dict[str, Inode], path: str) -> None:
+    names.pop(path, None)

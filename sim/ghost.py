@@ -1,0 +1,119 @@
+"""What an observer who sees everything knows, and the invariants it checks after every event."""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from ha.progress import ConnectionState
+
+if TYPE_CHECKING:
+    from sim.node import Node
+
+
+class Violation(Exception):
+    """A promise was broken: our bug."""
+
+
+class Ghost:
+    """Who has ever held what, and what was promised.
+
+    held: per epoch and node, the log end that the node has had (synced, where acknowledgements are
+    durable) while it followed or led that epoch.
+    """
+
+    def __init__(self, needed: int, durable: bool) -> None:
+        self.needed = needed
+        self.durable = durable
+        self.held: dict[tuple[int, str], int] = {}
+        self.confirmed: dict[str, int] = {}
+        self.safe_end = 0  # all below was once held by enough nodes
+        self.marks: Counter[str] = Counter()
+
+    def mark(self, what: str) -> None:
+        """Something worth seeing was seen."""
+        self.marks[what] += 1
+
+    # -- what happens --------------------------------------------------------------------------
+
+    def started(self, node: "Node") -> None:
+        """A node begins."""
+        self.confirmed.pop(node.name, None)
+
+    def died(self, node: "Node") -> None:
+        """A node ends."""
+        self.confirmed.pop(node.name, None)
+
+    def lost_power(self, node: "Node") -> None:
+        """A machine ends."""
+        self.mark("power_cut")
+
+    def sync_failed(self, node: "Node") -> None:
+        """A sync failed; its page cache is not what the platter has."""
+        self.mark("sync_failed")
+        node.lost_power = node.needs_reboot = True
+
+    def applied(self, node: "Node") -> None:
+        """A slave took something in: its log must be the master's."""
+        slave = node.slave
+        assert slave is not None, "slaves apply"
+        if slave.truncated_bytes > node.truncated_bytes:
+            node.truncated_bytes = slave.truncated_bytes
+            self.mark("truncated")
+            log = node.store.log
+            if slave.state is ConnectionState.HANDSHAKE and log.next_valid(log.max_offset):
+                raise Violation(f"{node.name} cut its log, and records are left behind the cut")
+        if slave.state is not ConnectionState.TRANSFER:
+            return
+        self._note(slave.epoch, node)
+        master = node.peers.get(node.follows)
+        if master is None or not master.up or master.master is None:
+            return
+        if master.master.epoch == slave.epoch:
+            end = node.store.log.max_offset
+            if end > master.store.log.max_offset:
+                raise Violation(f"{node.name} has {end}, its master {master.store.log.max_offset}")
+            start = max(node.store.log.min_offset, end - 2048)
+            if node.log_bytes(start, end) != master.log_bytes(start, end):
+                raise Violation(f"{node.name} holds other bytes than its master in {start}..{end}")
+            if end == master.store.log.max_offset:
+                node.lost_power = False
+
+    def _note(self, epoch: int, node: "Node") -> None:
+        key = (epoch, node.name)
+        store = node.store
+        end = store.flushed_offset if self.durable else store.log.max_offset
+        if end > self.held.get(key, 0):
+            self.held[key] = end
+
+    def acknowledged(self, node: "Node", end: int) -> None:
+        """A master says OK: enough nodes must hold the put, I4."""
+        assert node.master is not None, "masters acknowledge"
+        if end > self.safe_end:
+            self._must_be_held(node, node.master.epoch, end, "acknowledged")
+
+    def _must_be_held(self, node: "Node", epoch: int, end: int, what: str) -> None:
+        self._note(epoch, node)
+        nodes = [name for (e, name), held in self.held.items() if e == epoch and held >= end]
+        if len(nodes) < self.needed:
+            raise Violation(
+                f"{node.name} {what} {end} in epoch {epoch}, held by {sorted(nodes)} only"
+            )
+        self.safe_end = end
+
+    def check(self, node: "Node") -> None:
+        """After every event of a node: what must hold always."""
+        store = node.store
+        log = store.log
+        if store.flushed_offset > log.wrote_offset:
+            raise Violation(f"{node.name} claims {store.flushed_offset} of {log.wrote_offset}")
+        if node.master is not None:
+            confirmed = store.replicated_offset or 0
+            if confirmed < self.confirmed.get(node.name, 0):
+                raise Violation(f"{node.name}: the confirm offset fell to {confirmed}")
+            self.confirmed[node.name] = confirmed
+            self._note(node.master.epoch, node)
+            if confirmed > self.safe_end:
+                self._must_be_held(node, node.master.epoch, confirmed, "confirmed")
+            if confirmed > log.max_offset:
+                raise Violation(f"{node.name} confirms {confirmed}, its log ends before")
+        elif node.slave is not None and node.slave.state is ConnectionState.TRANSFER:
+            self._note(node.slave.epoch, node)

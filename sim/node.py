@@ -1,0 +1,453 @@
+"""A simulated node: the real store and the real machines, driven by the scheduler."""
+
+import errno
+from collections.abc import Callable
+from typing import Any
+
+from ha import identity
+from ha.epochs import recover_history
+from ha.frames import encode
+from ha.handshake import Member
+from ha.master import Close, Master, Release
+from ha.progress import ConnectionState
+from ha.slave import (
+    Adopt,
+    CloseStream,
+    Connected,
+    Flushed,
+    FlushSoon,
+    Lost,
+    Received,
+    Send,
+    Slave,
+    Tick,
+)
+from sim.config import Setup
+from sim.disk import SimDisk
+from sim.ghost import Ghost
+from sim.network import End, Network, stream
+from sim.world import World
+from store.columns import Columns
+from store.errors import SequenceTooOld, StoreError
+from store.mappedfile import FlushJob
+from store.messagestore import MessageStore, PutBatch, PutResult
+from store.reader import GetResult
+from store.status import BrokerRole, PutMessageStatus
+
+WALL_MS = 1_700_000_000_000
+TICK_MS = 60.0
+FLUSH_MS = 120.0
+QUEUES_FLUSH_MS = 400.0
+RECONNECT_MS = 60.0
+
+Reply = Callable[[PutMessageStatus, PutResult | None], None]
+
+
+class Node:
+    """One replica. `boot` counts its processes: what an older one had planned does not happen."""
+
+    def __init__(
+        self, world: World, network: Network, name: str, setup: Setup, ghost: Ghost
+    ) -> None:
+        self.world = world
+        self.network = network
+        self.name = name
+        self.setup = setup
+        self.ghost = ghost
+        self.chance = world.chance(f"node:{name}")
+        self.disk = SimDisk(world.chance(f"disk:{name}"), lambda: world.now)
+        self.rate = self.chance.uniform(0.99, 1.01)
+        self.base = self.chance.randint(0, 1 << 40)
+        self.wall_offset = 0
+        self.boot = 0
+        self.up = False
+        self.lost_power = False  # since it last held everything
+        self.needs_reboot = False  # a sync failed: the page cache is not the platter
+        self.cuts = 0
+        self.truncated_bytes = 0  # of the running slave's, as far as it was looked at
+        self.paused_until = 0.0
+        self.sync_ms = 1.0
+        self.role = BrokerRole.SLAVE
+        self.follows = ""
+        self.store: MessageStore
+        self.master: Master | None = None
+        self.slave: Slave | None = None
+        self.peers: dict[str, Node] = {}
+        self.problems: list[str] = []
+        self._ends: dict[int, End] = {}
+        self._stream: End | None = None
+        self._spare: End | None = None
+        self._flushing = False
+        self._flush_again = False
+
+    # -- clocks and events ---------------------------------------------------------------------
+
+    def mono(self) -> int:
+        """Monotonic ms: it runs a little fast or slow, and stands nowhere near another node's."""
+        return self.base + int(self.world.now * self.rate)
+
+    def wall(self) -> int:
+        """Wall clock in ms: it may jump."""
+        return WALL_MS + int(self.world.now) + self.wall_offset
+
+    def guarded(self, do: Callable[..., None]) -> Callable[..., None]:
+        """Something this process does: not after it died, later where it is paused."""
+        boot = self.boot
+
+        def run(*arguments: Any) -> None:
+            if self.boot != boot or not self.up:
+                return
+            if self.world.now < self.paused_until:
+                self.world.at(self.paused_until, lambda: run(*arguments))
+                return
+            try:
+                do(*arguments)
+            except OSError as error:
+                self.world.note(f"{self.name} dies: {error.strerror}")
+                self.die()
+                return
+            self._settle()
+
+        return run
+
+    def later(self, delay: float, do: Callable[..., None]) -> None:
+        """Do something after some ms, if the process still lives."""
+        self.world.after(delay, self.guarded(do))
+
+    def _settle(self) -> None:
+        """After every event: dispatch, send, check."""
+        if not self.up:
+            return
+        while self.store.dispatch():
+            pass
+        self.store.take_arrivals()
+        if self.master is not None:
+            self._send()
+        self.ghost.check(self)
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def start(self, role: BrokerRole, follows: str = "") -> bool:
+        """Recover and begin to work in a role; False where the disk does not let it."""
+        assert not self.up, "a node runs once"
+        self.boot += 1
+        self.truncated_bytes = 0
+        self.role, self.follows = role, follows
+        self.store = MessageStore(self.disk, self.setup.store_options(role))
+        self.store.events.problem = self.problems.append
+        self.master = self.slave = None
+        self._ends, self._stream, self._spare = {}, None, None
+        self._flushing = self._flush_again = False
+        try:
+            self._recover()
+        except OSError as error:
+            self.world.note(f"{self.name} cannot start: {error.strerror}")
+            self.disk.kill()
+            return False
+        self.up = True
+        self.ghost.started(self)
+        log = self.store.log
+        self.world.note(f"{self.name} up {role.value} [{log.min_offset}, {log.max_offset})")
+        self.later(TICK_MS, self._tick)
+        self.later(FLUSH_MS, self._flush_now_and_then)
+        self.later(QUEUES_FLUSH_MS, self._flush_queues)
+        if self.slave is not None:
+            self.later(1.0, self._connect)
+        self._settle()
+        return True
+
+    def _recover(self) -> None:
+        store = self.store
+        report = store.start()
+        history = recover_history(store)
+        who = identity.settle(
+            self.disk,
+            self.name,
+            self.chance.getrandbits(64),
+            f"boot-{self.cuts}",
+            log_empty=store.log.max_offset == store.log.min_offset,
+            abnormal=report.abnormal,
+            acks_durable=self.setup.durable,
+        )
+        me = Member("sim", "group", self.name, f"{self.name}:1")
+        if self.role is BrokerRole.SLAVE:
+            self.slave = Slave(store, me, who, history)
+        else:
+            self.master = Master(store, self.setup.ha_options(), me, who, history)
+            self.master.open_epoch(self.chance.getrandbits(64), self.wall())
+
+    def die(self) -> None:
+        """SIGKILL: nothing is said to anybody; whether the kernel resets streams is chance."""
+        if not self.up:
+            return
+        self.up = False
+        self.disk.kill()
+        ends = [*self._ends.values(), self._stream, self._spare]
+        for end in ends:
+            if end is not None and self.chance.random() < 0.7:
+                end.close()
+            elif end is not None:
+                end.closed = True
+        self.ghost.died(self)
+
+    def power_cut(self) -> None:
+        """The machine goes, and with it what was not synced."""
+        self.die()
+        self.disk.power_cut()
+        self.cuts += 1
+        self.lost_power = True
+        self.ghost.lost_power(self)
+
+    # -- puts and reads ------------------------------------------------------------------------
+
+    def put(self, batch: PutBatch, reply: Reply) -> None:
+        """A producer's request."""
+        master = self.master
+        if master is None:
+            reply(PutMessageStatus.SERVICE_NOT_AVAILABLE, None)
+            return
+        if master.refusal():
+            self.ghost.mark("in_sync_replicas_not_enough")
+            reply(PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, None)
+            return
+        try:
+            result = self.store.put(batch, self.wall())
+        except SequenceTooOld:
+            reply(PutMessageStatus.UNKNOWN_ERROR, None)
+            return
+        if result.status is not PutMessageStatus.PUT_OK:
+            reply(result.status, result)
+            return
+        if self.setup.durable:
+            self.flush_soon()
+        end = result.end_offset
+
+        def answer(status: PutMessageStatus) -> None:
+            if status is PutMessageStatus.PUT_OK:
+                self.ghost.acknowledged(self, end)
+            self.ghost.mark(status.value.lower())
+            reply(status, result)
+
+        status = master.await_slaves(end, self.mono(), answer)
+        if status is not None:
+            answer(status)
+
+    def read(self, topic: str, queue_id: int, offset: int) -> GetResult:
+        """A consumer's request."""
+        return self.store.get(topic, queue_id, offset, 32, 16 << 10)
+
+    # -- flushing ------------------------------------------------------------------------------
+
+    def flush_soon(self) -> None:
+        """Group commit: one sync at a time, the next one for all who came meanwhile."""
+        if self._flushing:
+            self._flush_again = True
+            return
+        self.store.log.commit()
+        job = self.store.log.queue.flush_job(0)
+        if job is None:
+            return
+        self._flushing = True
+        self._sync(job)
+        self.later(self.sync_ms * self.chance.uniform(0.3, 2.0), lambda: self._flushed(job))
+
+    def _sync(self, job: FlushJob) -> None:
+        try:
+            job.run()
+        except OSError as error:
+            # The node fences itself and ends; the page cache cannot be trusted after that.
+            self.store.fence("sync failed")
+            if self.master is not None:
+                self._perform(self.master.fail_all())
+            self.ghost.sync_failed(self)
+            raise OSError(errno.EIO, "fenced") from error
+
+    def _flushed(self, job: FlushJob) -> None:
+        self._flushing = False
+        if not any(mapped in self.store.log.queue.files for mapped, _ in job.files):
+            return  # the log was cut meanwhile
+        self.store.commit_log_flushed(job)
+        if self.master is not None:
+            self._perform(self.master.advance())
+        if self.slave is not None:
+            self._do(self.slave.step(Flushed(), self.mono()))
+        if self._flush_again:
+            self._flush_again = False
+            self.flush_soon()
+
+    def _flush_now_and_then(self) -> None:
+        self.flush_soon()
+        self.later(FLUSH_MS, self._flush_now_and_then)
+
+    def _flush_queues(self) -> None:
+        store = self.store
+        job = store.queues_flush_job(0)
+        if job is not None:
+            self._sync(job)
+            store.queues_flushed(job, True)
+        store.note_confirmed()
+        store.checkpoint.flush()
+        self.later(QUEUES_FLUSH_MS, self._flush_queues)
+
+    def _tick(self) -> None:
+        if self.master is not None:
+            self._perform(self.master.tick(self.mono()))
+        if self.slave is not None:
+            self._do(self.slave.step(Tick(), self.mono()))
+        self.later(TICK_MS, self._tick)
+
+    # -- as a master ---------------------------------------------------------------------------
+
+    def accept(self, end: End) -> None:
+        """A slave's stream arrives."""
+        if self.master is None:
+            end.close()
+            return
+        number = self.master.connect(self.mono())
+        if number is None:
+            end.close()
+            return
+        self._ends[number] = end
+        end.on_frame = self.guarded(lambda data: self._heard(number, data))
+        end.on_close = self.guarded(lambda: self._hung_up(number))
+
+    def _heard(self, number: int, data: bytes) -> None:
+        assert self.master is not None, "only masters are connected to"
+        self._perform(self.master.receive(number, data, self.mono()))
+
+    def _hung_up(self, number: int) -> None:
+        self._ends.pop(number, None)
+        if self.master is not None:
+            self.master.disconnect(number)
+
+    def _perform(self, effects: list[Any]) -> None:
+        for effect in effects:
+            match effect:
+                case Release(tokens, status):
+                    for token in tokens:
+                        token(status)
+                case Close(number, reason):
+                    self.world.note(f"{self.name} closes {number}: {reason}")
+                    end = self._ends.pop(number, None)
+                    if end is not None:
+                        end.close()
+
+    def _send(self) -> None:
+        assert self.master is not None, "masters send"
+        now = self.mono()
+        for number, end in list(self._ends.items()):
+            frame = self.master.next_frame(number, now)
+            while frame is not None:
+                end.send(frame)
+                frame = self.master.next_frame(number, now)
+
+    def reset_streams(self) -> None:
+        """All connections break."""
+        for end in [*self._ends.values(), self._stream]:
+            if end is not None:
+                end.close()
+        for number in list(self._ends):
+            self._hung_up(number)
+        if self._stream is not None:
+            self._lost(self._stream, "reset")
+
+    # -- as a slave ----------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        target = self.peers.get(self.follows)
+        if self.slave is None or self._stream is not None:
+            return
+        network = self.network
+        if target is None or not target.up or network.is_cut(self.name, target.name):
+            self.later(RECONNECT_MS * self.chance.uniform(0.5, 2), self._connect)
+            return
+        ours, theirs = stream(network, self.name, target.name)
+        self._stream = ours
+        ours.on_frame = self.guarded(lambda data: self._got(ours, data))
+        ours.on_close = self.guarded(lambda: self._lost(ours, "closed by the master"))
+        self.world.after(network.delay(), target.guarded(lambda: target.accept(theirs)))
+        self.later(2 * network.weather.delay_max, lambda: self._hello(ours))
+
+    def _hello(self, ours: End) -> None:
+        if self._stream is ours and self.slave is not None:
+            self._do(self.slave.step(Connected(), self.mono()))
+
+    def double_connect(self) -> None:
+        """A second connection of this slave, that says all that the first one says."""
+        target = self.peers.get(self.follows)
+        if self.slave is None or target is None or not target.up or self._stream is None:
+            return
+        ours, theirs = stream(self.network, self.name, target.name)
+        target.guarded(lambda: target.accept(theirs))()
+        self._spare = ours
+        ours.send(encode(self.slave.hello()))
+
+    def _got(self, ours: End, data: bytes) -> None:
+        if self._stream is not ours or self.slave is None:
+            return
+        try:
+            effects = self.slave.step(Received(data), self.mono())
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            self.ghost.mark("slave_disk_full")
+            effects = self.slave.suspend("no room")
+        except StoreError as error:
+            effects = self.slave.suspend(str(error))
+        self.ghost.applied(self)
+        self._do(effects)
+
+    def _do(self, effects: list[Any]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(data):
+                    if self._stream is not None:
+                        self._stream.send(data)
+                    if self._spare is not None:
+                        self._spare.send(data)
+                case CloseStream(reason):
+                    if self._stream is not None:
+                        end = self._stream
+                        end.close()
+                        self._lost(end, reason)
+                case FlushSoon():
+                    self.flush_soon()
+                case Adopt():
+                    pass
+
+    def _lost(self, ours: End, reason: str) -> None:
+        if self._stream is not ours or self.slave is None:
+            return
+        suspended = self.slave.state is ConnectionState.SUSPEND
+        self.world.note(f"{self.name} lost its master: {self.slave.reason or reason}")
+        if suspended:
+            self.ghost.mark("suspended")
+        self._stream = None
+        if self._spare is not None:
+            self._spare.close()
+            self._spare = None
+        self.slave.step(Lost(reason), self.mono())
+        self.later(RECONNECT_MS * self.chance.uniform(0.5, 2), self._connect)
+
+    # -- facts ---------------------------------------------------------------------------------
+
+    def log_bytes(self, start: int, end: int) -> bytes:
+        """Bytes of the log; short where it does not have them all."""
+        log = self.store.log
+        found = bytearray()
+        while start < end:
+            piece = log.get_data(start)[: end - start].tobytes()
+            if not piece:
+                break
+            found += piece
+            start += len(piece)
+        return bytes(found)
+
+
+def batch_of(
+    topic: str, queue_id: int, bodies: list[bytes], producer: bytes, sequence: int
+) -> PutBatch:
+    """A producer's batch."""
+    return PutBatch(
+        topic, queue_id, Columns.of(bodies), WALL_MS, producer=producer, sequence=sequence
+    )
