@@ -41,23 +41,7 @@ class Figure:
 
 
 class Node(ChildNode):
-    """A node process with flags."""
-
-    def __init__(self, data: Path, *flags: str) -> None:
-        super().__init__(data)
-        self.flags = flags
-
-    def start(self) -> None:
-        with self.log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "node.cli.main", "node", "start"),
-                    *("--data", str(self.data), "--listen", self.endpoint),
-                    *self.flags,
-                ],
-                stdout=output,
-                stderr=output,
-            )
+    """A node process whose memory can be looked at."""
 
     def rss_mib(self) -> float:
         """Resident memory without the store's own segments, MiB."""

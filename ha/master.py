@@ -181,11 +181,10 @@ class Master:
         if candidate <= confirmed:
             return []
         self.store.replicated_offset = candidate
-        effects: list[Effect] = [Confirmed(candidate)]
         released = self.waiting.release(candidate)
-        if released:
-            effects.append(Release(released, PutMessageStatus.PUT_OK))
-        return effects
+        if released:  # answers first, dispatch after
+            return [Release(released, PutMessageStatus.PUT_OK), Confirmed(candidate)]
+        return [Confirmed(candidate)]
 
     def _held_by_enough(self) -> int:
         """Offset below which this node and enough others have everything; 0 where too few are."""

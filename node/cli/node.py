@@ -25,6 +25,16 @@ app = typer.Typer(no_args_is_help=True)
 def start(
     data: Annotated[Path | None, typer.Option(help="Store directory.")] = None,
     listen: Annotated[str | None, typer.Option(help="HOST:PORT of the client API.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the node in its group.")] = None,
+    role: Annotated[
+        str | None, typer.Option(help="ASYNC_MASTER (default), SYNC_MASTER or SLAVE.")
+    ] = None,
+    ha_listen: Annotated[
+        str | None, typer.Option(help="Master: HOST:PORT of the replication port.")
+    ] = None,
+    ha_master: Annotated[
+        str | None, typer.Option(help="Slave: HOST:PORT of its master's replication port.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file (default ./duolog.toml).")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="SECTION.KEY=VALUE, any config key.")
@@ -43,8 +53,16 @@ def start(
         flags.setdefault(section, {})[key] = value
     if data is not None:
         flags.setdefault("node", {})["data"] = data
-    if listen is not None:
-        flags.setdefault("node", {})["listen"] = listen
+    given = {
+        ("node", "listen"): listen,
+        ("node", "name"): name,
+        ("store", "broker_role"): role,
+        ("ha", "listen"): ha_listen,
+        ("ha", "master"): ha_master,
+    }
+    for (section, key), chosen in given.items():
+        if chosen is not None:
+            flags.setdefault(section, {})[key] = chosen
     if json_logs:
         flags.setdefault("node", {})["log_json"] = True
     try:
@@ -54,6 +72,28 @@ def start(
     from node.server import serve
 
     sys.exit(asyncio.run(serve(loaded)))
+
+
+def _replication(status: Any) -> dict[str, Any]:
+    """What a node says of its part in its group."""
+    part = status.replication
+    facts: dict[str, Any] = {"group": part.group, "epoch": part.epoch}
+    if part.state:
+        facts |= {
+            "replication_state": part.state,
+            "replication_reason": part.reason,
+            "master": part.master,
+            "lag_bytes": part.lag_bytes,
+            "lag_seconds": part.lag_ms / 1000,
+            "truncated_bytes": part.truncated_bytes,
+        }
+    else:
+        facts |= {
+            "push2slave_max_offset": part.push2slave_max_offset,
+            "in_sync_replicas": part.in_sync_replicas,
+            "slaves": [slave.name for slave in part.slaves],
+        }
+    return facts
 
 
 @app.command()
@@ -75,6 +115,8 @@ def check(
         problems.append(status.fence_reason)
     if status.corrupt_ranges:
         problems.append(f"{status.corrupt_ranges} corrupt ranges in the commit log")
+    if status.replication.state == "SUSPEND":
+        problems.append(f"not following its master: {status.replication.reason}")
     print_facts(
         {
             "name": status.name,
@@ -87,6 +129,7 @@ def check(
             "max_offset": status.max_offset,
             "flushed_offset": status.flushed_offset,
             "confirm_offset": status.confirm_offset,
+            **_replication(status),
             "dispatch_behind_bytes": status.dispatch_behind_bytes,
             "disk_used_ratio": round(status.disk_used_ratio, 4),
             "recovered_abnormally": status.recovered_abnormally,
