@@ -166,6 +166,7 @@ class Cluster:
                 self._boot(old)
             return
         for node in slaves:  # a down one may be the one that has it all
+            self._retire(node)
             if not node.up:
                 self._boot(node)
             if not node.up:

@@ -1,0 +1,156 @@
+"""A master's and slaves' machines, joined without a network: frames go straight across."""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+from ha import frames, identity
+from ha.epochs import recover_history
+from ha.frames import Ack, Hello
+from ha.handshake import Member, tail_of
+from ha.master import Close, Effect, Master, Release
+from ha.options import HaOptions
+from ha.progress import ConnectionState
+from ha.slave import CloseStream, Connected, Flushed, FlushSoon, Received, Send, Slave
+from sim.disk import SimDisk
+from store.columns import Columns
+from store.messagestore import MessageStore, PutBatch, PutResult
+from store.options import StoreOptions
+from store.status import BrokerRole, PutMessageStatus
+from tests.support import options
+
+NOW = 1_700_000_000_000
+
+
+def new_disk(seed: int = 0) -> SimDisk:
+    return SimDisk(random.Random(seed), lambda: 0.0)
+
+
+def open_store(disk: SimDisk, role: BrokerRole, **changes: Any) -> MessageStore:
+    chosen: StoreOptions = options(broker_role=role, message_index_enable=False, **changes)
+    store = MessageStore(disk, chosen)
+    store.start()
+    return store
+
+
+def open_master(disk: SimDisk | None = None, name: str = "m", nonce: int = 7, **how: Any) -> Master:
+    """A SYNC_MASTER that needs one slave, on a disk that may hold something already."""
+    ha = {key: how.pop(key) for key in list(how) if key in HaOptions.__dataclass_fields__}
+    role = how.pop("role", BrokerRole.SYNC_MASTER)
+    store = open_store(disk or new_disk(), role, **how)
+    who = identity.settle(
+        store.disk, name, 1, "boot", log_empty=False, abnormal=False, acks_durable=False
+    )
+    master = Master(
+        store, HaOptions(**ha), Member("c", "g", name, "m:1"), who, recover_history(store)
+    )
+    master.open_epoch(nonce, NOW)
+    return master
+
+
+def open_slave(disk: SimDisk | None = None, name: str = "s", **how: Any) -> Slave:
+    store = open_store(disk or new_disk(1), BrokerRole.SLAVE, **how)
+    who = identity.settle(
+        store.disk, name, 2, "boot", log_empty=False, abnormal=False, acks_durable=False
+    )
+    return Slave(store, Member("c", "g", name, f"{name}:1"), who, recover_history(store))
+
+
+def close(machine: Master | Slave) -> SimDisk:
+    """Let go of a store as a kill does; its disk."""
+    disk = machine.store.disk
+    assert isinstance(disk, SimDisk)
+    disk.kill()
+    return disk
+
+
+def put(master: Master, *bodies: bytes, topic: str = "T", sequence: int = 0) -> PutResult:
+    result = master.store.put(
+        PutBatch(topic, 0, Columns.of(list(bodies)), NOW, sequence=sequence), NOW
+    )
+    assert result.status is PutMessageStatus.PUT_OK
+    return result
+
+
+class Link:
+    """One connection of a slave to a master."""
+
+    def __init__(self, master: Master, slave: Slave, now: int = 0) -> None:
+        self.master = master
+        self.slave = slave
+        self.closed = ""
+        self.effects: list[Effect] = []
+        number = master.connect(now)
+        assert number is not None
+        self.number = number
+        self.from_slave(slave.step(Connected(), now), now)
+
+    def from_slave(self, effects: list[Any], now: int = 0) -> None:
+        for effect in effects:
+            match effect:
+                case Send(data):
+                    self.to_master(data, now)
+                case CloseStream(reason):
+                    self.closed = reason
+                    self.master.disconnect(self.number)
+                case FlushSoon():
+                    flush(self.slave)
+                    self.from_slave(self.slave.step(Flushed(), now), now)
+
+    def to_master(self, data: bytes, now: int = 0) -> None:
+        for effect in self.master.receive(self.number, data, now):
+            self.effects.append(effect)
+            if isinstance(effect, Close) and effect.session == self.number:
+                self.closed = effect.reason
+
+    def pump(self, now: int = 0) -> None:
+        """Let everything flow until nothing is left to say."""
+        while not self.closed:
+            frame = self.master.next_frame(self.number, now)
+            if frame is None:
+                return
+            self.from_slave(self.slave.step(Received(frame), now), now)
+
+    @property
+    def released(self) -> list[Any]:
+        return [
+            token
+            for effect in self.effects
+            if isinstance(effect, Release)
+            for token in effect.tokens
+        ]
+
+
+def flush(machine: Master | Slave) -> None:
+    job = machine.store.log.queue.flush_job(0)
+    if job is not None:
+        job.run()
+        machine.store.commit_log_flushed(job)
+
+
+def drain(store: MessageStore) -> None:
+    while store.dispatch():
+        pass
+
+
+def log_bytes(store: MessageStore) -> bytes:
+    found, at = bytearray(), store.log.min_offset
+    while at < store.log.max_offset:
+        piece = store.log.get_data(at).tobytes()
+        found += piece
+        at += len(piece)
+    return bytes(found)
+
+
+def hello_of(slave: Slave, **changes: Any) -> Hello:
+    return replace(slave.hello(), **changes)
+
+
+def ack(master: Master, number: int, received: int, durable: int = 0, **changes: Any) -> list[Any]:
+    """An acknowledgement as the session's own slave would send it, with changes."""
+    session = master.sessions[number]
+    frame = Ack(master.epoch, received, durable, session.node, session.incarnation)
+    return master.receive(number, frames.encode(replace(frame, **changes)), 0)
+
+
+__all__ = ["ConnectionState", "Link", "ack", "hello_of", "open_master", "open_slave", "tail_of"]

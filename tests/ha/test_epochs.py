@@ -1,0 +1,125 @@
+import itertools
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ha.epochs import (
+    EPOCH_TOPIC,
+    PATH,
+    EpochEntry,
+    EpochHistory,
+    barrier_body,
+    barrier_entry,
+    common_end,
+    recover_history,
+)
+from store.errors import BadStoreFile
+from store.osdisk import OsDisk
+from store.status import BrokerRole
+from tests.ha.pair import close, drain, open_master, open_store, put
+
+
+def test_epochs_follow_each_other_or_are_refused() -> None:
+    history = EpochHistory()
+    assert history.open(EpochEntry(1, 0, 5))
+    assert history.open(EpochEntry(3, 100, 6))
+    assert not history.open(EpochEntry(3, 200, 7))
+    assert not history.open(EpochEntry(4, 100, 7))
+    assert not history.open(EpochEntry(2, 50, 7))
+    assert [history.epoch_at(offset) for offset in (0, 99, 100, 5000)] == [1, 1, 3, 3]
+    history.truncate(100)
+    assert history.last_epoch == 1
+    assert EpochHistory().epoch_at(5) == 0
+
+
+@given(st.binary(max_size=60))
+def test_a_barrier_body_says_something_or_nothing(body: bytes) -> None:
+    barrier_entry(0, body)
+    assert barrier_entry(9, barrier_body(3, 1 << 63, "m")) == EpochEntry(3, 9, 1 << 63)
+
+
+@given(st.data())
+def test_common_end_is_where_the_logs_part(data: st.DataObject) -> None:
+    """Two logs with a shared past, that then go on under masterships of their own."""
+    past = sorted(data.draw(st.sets(st.integers(0, 30), max_size=4)))
+    end = data.draw(st.integers(past[-1] + 1 if past else 0, 40))
+    sides = []
+    for side in (100, 200):
+        held = data.draw(st.integers(0, end))
+        entries = [EpochEntry(k + 1, start, k) for k, start in enumerate(past) if start < held]
+        epoch = len(past)
+        own = data.draw(st.integers(0, 3))
+        length = held
+        for k in range(own):  # each opens where the log ends, and writes at least its barrier
+            epoch += 1
+            entries.append(EpochEntry(epoch, length, side + k))
+            length += data.draw(st.integers(1, 5))
+        writers = [0] * length
+        for entry in entries:
+            for offset in range(entry.start, length):
+                writers[offset] = (entry.epoch << 32) + entry.nonce + 1
+        sides.append((tuple(entries), length, writers))
+    (a, a_end, a_log), (b, b_end, b_log) = sides
+    found, _ = common_end(a, a_end, b, b_end)
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(a_log, b_log, strict=False))
+    assert found == len(list(same))
+
+
+def test_the_file_is_believed_as_far_as_its_crc_goes(tmp_path: Path) -> None:
+    disk = OsDisk(tmp_path)
+    history = EpochHistory((EpochEntry(1, 0, 5), EpochEntry(2, 10, 6)))
+    history.save(disk)
+    again = EpochHistory()
+    again.load(disk)
+    assert again.entries == history.entries
+    path = tmp_path / PATH
+    good = path.read_bytes()
+    for at in range(len(good)):
+        path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+        damaged = EpochHistory()
+        try:
+            damaged.load(disk)
+        except BadStoreFile:
+            continue
+        assert damaged.entries in ((), history.entries)
+
+
+def test_the_history_is_rebuilt_from_the_log_alone() -> None:
+    disk = close(open_master())
+    for nonce in range(20):  # elections with nothing in between
+        disk = close(open_master(disk, nonce=nonce))
+    disk.remove(PATH)
+    disk.remove(PATH + ".bak")
+    store = open_store(disk, BrokerRole.SLAVE)
+    history = recover_history(store)
+    assert [entry.epoch for entry in history.entries] == list(range(1, 22))
+    assert [entry.nonce for entry in history.entries[1:]] == list(range(20))
+
+
+def test_where_log_and_file_differ_the_log_is_right() -> None:
+    master = open_master()
+    put(master, b"x")
+    drain(master.store)
+    disk = close(master)
+    EpochHistory((EpochEntry(1, 0, 7), EpochEntry(9, 50, 3))).save(disk)
+    store = open_store(disk, BrokerRole.SLAVE)
+    assert recover_history(store).entries == (EpochEntry(1, 0, 7),)
+
+
+def test_epochs_whose_barriers_retention_removed_are_kept() -> None:
+    master = open_master()
+    while len(master.store.log.queue.files) < 3:
+        put(master, b"x" * 3000)
+    drain(master.store)
+    master.store.log.queue.remove(master.store.log.queue.files[0])
+    disk = close(master)
+    store = open_store(disk, BrokerRole.SLAVE)
+    assert store.log.min_offset > 0
+    assert recover_history(store).entries == (EpochEntry(1, 0, 7),)
+
+
+def test_a_barrier_is_a_record_of_its_own_topic() -> None:
+    master = open_master()
+    assert master.store.log.get_message(0).topic == EPOCH_TOPIC
+    assert not master.history.open(EpochEntry(1, 0, 0))

@@ -1,0 +1,106 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ha import frames
+from ha.epochs import EpochEntry
+from ha.frames import (
+    Ack,
+    BadFrame,
+    Chunk,
+    Frame,
+    Heartbeat,
+    Hello,
+    Refusal,
+    Refuse,
+    Reset,
+    Truncate,
+    Welcome,
+)
+
+EPOCHS = (EpochEntry(1, 0, 5), EpochEntry(4, 900, 1 << 63))
+EXAMPLES: list[Frame] = [
+    Hello("c", "g", "s", 9, "s:1", 4, 0, 1000, 900, 500, 77, 1 << 30, EPOCHS),
+    Welcome(4, 1000, 950, "m", "m:1", True, False, 5000, 20_000, EPOCHS, b'{"a":1}'),
+    Truncate(4, 500),
+    Reset(4, 0),
+    Refuse(4, Refusal.LINEAGE, "no common past: é"),
+    Chunk(4, 1000, 950, np.arange(200, dtype=np.uint8)),
+    Heartbeat(4, 2000, 950, 1500),
+    Ack(4, 1500, 1000, "s", 1 << 63),
+]
+
+
+def same(a: Frame, b: Frame) -> bool:
+    if isinstance(a, Chunk) and isinstance(b, Chunk):
+        return (a.epoch, a.offset, a.confirm, a.data.tobytes()) == (
+            (b.epoch, b.offset, b.confirm, b.data.tobytes())
+        )
+    return a == b
+
+
+@pytest.mark.parametrize("frame", EXAMPLES, ids=lambda frame: type(frame).__name__)
+def test_what_is_encoded_is_decoded(frame: Frame) -> None:
+    assert same(frames.decode(frames.encode(frame)), frame)
+
+
+@pytest.mark.parametrize("frame", EXAMPLES, ids=lambda frame: type(frame).__name__)
+def test_a_frame_cut_at_any_byte_is_refused(frame: Frame) -> None:
+    data = frames.encode(frame)
+    for size in range(len(data)):
+        with pytest.raises(BadFrame):
+            frames.decode(data[:size])
+    with pytest.raises(BadFrame):
+        frames.decode(data + b"\0")
+
+
+@pytest.mark.parametrize("frame", EXAMPLES, ids=lambda frame: type(frame).__name__)
+def test_a_flip_of_any_bit_is_noticed(frame: Frame) -> None:
+    data = frames.encode(frame)
+    covered = frames.HEADER_BYTES if isinstance(frame, Chunk) else len(data)
+    for at in range(covered):
+        flipped = bytearray(data)
+        flipped[at] ^= 1 << (at % 8)
+        with pytest.raises(BadFrame):
+            frames.decode(bytes(flipped))
+
+
+def sealed(kind: int, body: bytes, offset: int = 0, confirm: int = 0, epoch: int = 1) -> bytes:
+    """A frame with a right CRC around any body."""
+    head = frames._HEAD.pack(
+        frames.MAGIC, frames.VERSION, kind, 0, epoch, offset, confirm, len(body)
+    )
+    covered = head if kind == frames.Kind.CHUNK else head + body
+    return head + frames._CRC.pack(frames.crc32c(covered)) + body
+
+
+@given(
+    st.integers(0, 12),
+    st.binary(max_size=200),
+    st.integers(-(1 << 63), (1 << 63) - 1),
+    st.integers(-(1 << 63), (1 << 63) - 1),
+)
+def test_any_body_behind_a_right_crc_is_a_frame_or_refused(
+    kind: int, body: bytes, offset: int, confirm: int
+) -> None:
+    try:
+        frames.decode(sealed(kind, body, offset, confirm))
+    except BadFrame:
+        pass
+
+
+@given(st.integers(0, 7), st.data())
+def test_a_damaged_body_behind_a_right_crc_is_a_frame_or_refused(
+    which: int, data: st.DataObject
+) -> None:
+    whole = frames.encode(EXAMPLES[which])
+    body = bytearray(whole[frames.HEADER_BYTES :])
+    if body:
+        at = data.draw(st.integers(0, len(body) - 1))
+        body[at] = data.draw(st.integers(0, 255))
+        del body[data.draw(st.integers(0, len(body))) :]
+    try:
+        frames.decode(sealed(whole[5], bytes(body), 100, 50))
+    except BadFrame:
+        pass

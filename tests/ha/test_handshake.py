@@ -1,0 +1,192 @@
+"""Every place a slave can start from ends in a defined outcome."""
+
+from typing import Any
+
+import pytest
+
+from ha import frames
+from ha.epochs import EpochEntry, EpochHistory
+from ha.frames import Refusal, Refuse, Reset, Truncate, Welcome
+from ha.handshake import tail_crc
+from ha.master import Master
+from ha.progress import ConnectionState
+from ha.slave import CloseStream, Connected, Received, Slave
+from tests.ha.pair import Link, close, drain, hello_of, log_bytes, open_master, open_slave, put
+
+
+def answer_to(master: Master, slave: Slave, **changes: Any) -> frames.Frame:
+    """What the master says to the slave's Hello, with changes."""
+    number = master.connect(0)
+    assert number is not None
+    master.receive(number, frames.encode(hello_of(slave, **changes)), 0)
+    data = master.next_frame(number, 0)
+    assert data is not None
+    master.disconnect(number)
+    return frames.decode(data)
+
+
+def filled(master: Master, segments: int = 3) -> Master:
+    while len(master.store.log.queue.files) < segments:
+        put(master, b"x" * 1000, b"y" * 2000)
+    drain(master.store)
+    return master
+
+
+def test_an_empty_slave_begins_with_the_first_segment() -> None:
+    master = filled(open_master())
+    answer = answer_to(master, open_slave())
+    assert isinstance(answer, Welcome)
+    assert answer.start == 0
+
+
+def test_an_empty_slave_begins_with_the_newest_segment_where_told_so() -> None:
+    master, slave = filled(open_master(sync_from_last_file=True)), open_slave()
+    link = Link(master, slave)
+    link.pump()
+    assert slave.state is ConnectionState.TRANSFER
+    last = master.store.log.queue.files[-1].start
+    assert slave.store.log.min_offset == last > 0
+    assert log_bytes(slave.store) == log_bytes(master.store)[last:]
+    assert slave.history.entries == master.history.entries, "epochs of what it does not hold, too"
+
+
+def test_an_empty_slave_of_a_master_that_lost_its_first_segments() -> None:
+    master, slave = filled(open_master()), open_slave()
+    master.store.log.queue.remove(master.store.log.queue.files[0])
+    Link(master, slave).pump()
+    assert slave.store.log.min_offset == master.store.log.min_offset > 0
+    assert log_bytes(slave.store) == log_bytes(master.store)
+
+
+def test_a_prefix_goes_on_at_its_end() -> None:
+    master, slave = filled(open_master(), 1), open_slave()
+    Link(master, slave).pump()
+    end = slave.end
+    put(master, b"more")
+    answer = answer_to(master, slave)
+    assert isinstance(answer, Welcome)
+    assert answer.start == end
+
+
+def test_a_slave_beyond_the_masters_end_is_cut_where_the_histories_part() -> None:
+    """The master lost what it had not synced, and wrote something else since."""
+    master, slave = open_master(), open_slave()
+    put(master, b"kept")
+    Link(master, slave).pump()
+    parted = master.store.log.max_offset
+    lost = [put(master, b"lost %d" % k) for k in range(9)]
+    slave.identity = slave.identity.__class__("s", 2)  # nothing was confirmed to anybody
+    link = Link(master, slave)
+    slave._promise = False
+    link.pump()
+    assert slave.end == lost[-1].end_offset
+    disk = close(master)
+    names = [name for name in disk._names if name.startswith("commitlog/")]
+    disk._names[names[0]].seen[parted:] = 0
+    again = open_master(disk, nonce=8)
+    slave.identity = slave.identity.__class__("s", 2)
+    slave.store.replicated_offset = None
+    second = Link(again, slave)
+    second.pump()
+    assert slave.truncated_bytes == lost[-1].end_offset - parted
+    assert log_bytes(slave.store) == log_bytes(again.store)
+    assert slave.history.entries == again.history.entries
+
+
+def test_a_slave_below_the_masters_minimum_starts_anew() -> None:
+    master, slave = filled(open_master(), 1), open_slave()
+    Link(master, slave).pump()
+    behind = slave.end
+    filled(master, 4)
+    for mapped in master.store.log.queue.files[:2]:
+        master.store.log.queue.remove(mapped)
+    assert behind < master.store.log.min_offset
+    assert isinstance(answer_to(master, slave), Reset)
+    Link(master, slave).pump()
+    assert slave.resets == 1
+    assert slave.store.log.min_offset == master.store.log.min_offset
+    assert log_bytes(slave.store) == log_bytes(master.store)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"cluster": "other"}, Refusal.CLUSTER),
+        ({"group": "other"}, Refusal.CLUSTER),
+        ({"node": ""}, Refusal.NAME),
+        ({"node": "m"}, Refusal.NAME),
+        ({"segment_bytes": 1 << 30}, Refusal.SEGMENT_SIZE),
+        ({"promised": 2}, Refusal.NEWER_EPOCH),
+        ({"tail_crc": 1}, Refusal.LINEAGE),
+        ({"epochs": (EpochEntry(1, 0, 8),)}, Refusal.LINEAGE),
+        ({"epochs": ()}, Refusal.LINEAGE),
+    ],
+)
+def test_who_does_not_belong_here_is_refused_with_the_reason(
+    changes: dict[str, Any], code: Refusal
+) -> None:
+    master, slave = filled(open_master(), 1), open_slave()
+    Link(master, slave).pump()
+    master.refusals.clear()
+    answer = answer_to(master, slave, **changes)
+    assert isinstance(answer, Refuse)
+    assert answer.code is code
+    if code is not Refusal.CLUSTER and changes.get("node") != "":
+        assert any(code.name in row.reason for row in master.rows(0)), "shown in status"
+
+
+def test_a_slave_in_mid_record_is_refused() -> None:
+    master, slave = filled(open_master(), 1), open_slave()
+    Link(master, slave).pump()
+    end = slave.end - 7
+    start = end - 100
+    found = tail_crc(master.store.log, start, end)
+    assert found is not None
+    answer = answer_to(master, slave, end=end, durable=0, tail_start=start, tail_crc=found)
+    assert isinstance(answer, Refuse)
+    assert answer.code is Refusal.MID_RECORD
+
+
+def test_a_refused_slave_is_suspended_and_says_why() -> None:
+    master, slave = filled(open_master(), 1), open_slave()
+    stranger = open_slave(name="m")
+    link = Link(master, stranger)
+    link.pump()
+    assert stranger.state is ConnectionState.SUSPEND
+    assert "NAME" in stranger.reason
+    assert slave.state is ConnectionState.READY
+
+
+def test_a_truncation_below_what_was_confirmed_is_refused_by_the_slave() -> None:
+    """I6: a loss is detected, never hidden."""
+    master, slave = open_master(), open_slave()
+    put(master, b"confirmed")
+    link = Link(master, slave)
+    link.pump(0)
+    link.pump(100)  # the heartbeat that carries the confirm offset
+    assert slave.store.replicated_offset == master.store.log.max_offset
+    before = log_bytes(slave.store)
+    other = open_master(nonce=99)  # another disk: the operator restored a wrong one
+    put(other, b"something else")
+    other.history = EpochHistory((EpochEntry(1, 0, 7), EpochEntry(2, 100, 99)))
+    other.epoch = 2
+    Link(other, slave).pump()
+    assert slave.state is ConnectionState.SUSPEND
+    assert "confirmed" in slave.reason
+    assert log_bytes(slave.store) == before
+
+
+def test_a_master_that_asks_for_senseless_cuts_is_left_and_nothing_is_cut() -> None:
+    master, slave = filled(open_master(), 1), open_slave()
+    Link(master, slave).pump()
+    before = log_bytes(slave.store)
+    for end in (0, slave.end, slave.end + 5, slave.end - 3):
+        slave.store.replicated_offset = 0
+        slave.store.checkpoint.confirm_phy_offset = 0
+        slave.step(Connected(), 0)
+        effects = slave.step(Received(frames.encode(Truncate(1, end))), 0)
+        assert any(isinstance(effect, CloseStream) for effect in effects)
+    slave.step(Connected(), 0)
+    effects = slave.step(Received(frames.encode(Reset(1, slave.end - 1))), 0)
+    assert any(isinstance(effect, CloseStream) for effect in effects)
+    assert log_bytes(slave.store) == before

@@ -1,0 +1,232 @@
+"""The slave applies whole verified records and nothing else, however they arrive."""
+
+import random
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ha import frames
+from ha.frames import Chunk, Heartbeat, Kind, Truncate, Welcome
+from ha.master import Master
+from ha.progress import ConnectionState
+from ha.slave import CloseStream, Connected, Received, Send, Slave, Tick
+from tests.ha.pair import Link, close, drain, log_bytes, open_master, open_slave, put
+
+
+def several(count: int = 30) -> Master:
+    master = open_master()
+    chance = random.Random(5)
+    for k in range(count):
+        put(master, *(b"%d-" % k + b"." * chance.randint(0, 900) for _ in range(3)))
+    drain(master.store)
+    return master
+
+
+def welcomed(master: Master) -> Slave:
+    """An empty slave in TRANSFER."""
+    slave = open_slave()
+    link = Link(master, slave)
+    data = master.next_frame(link.number, 0)
+    assert data is not None
+    slave.step(Received(data), 0)
+    assert slave.state is ConnectionState.TRANSFER
+    return slave
+
+
+def feed(slave: Slave, master: Master, sizes: "list[int]") -> None:
+    """Send the master's log in chunks of such sizes, in turn, never across a segment's end."""
+    log, at, turn = master.store.log, 0, 0
+    while at < log.max_offset:
+        data = log.get_data(at)[: sizes[turn % len(sizes)]]
+        slave.step(Received(frames.chunk_frame(1, at, 0, data)), 0)
+        assert slave.state is ConnectionState.TRANSFER, slave.reason
+        at += len(data)
+        turn += 1
+
+
+@pytest.mark.parametrize("size", [*range(1, 65), 1000, 5000, 1 << 20])
+def test_chunks_of_any_size_make_the_same_log(size: int) -> None:
+    master = several(6 if size < 65 else 30)
+    slave = welcomed(master)
+    feed(slave, master, [size])
+    assert log_bytes(slave.store) == log_bytes(master.store)
+    assert slave.history.entries == master.history.entries
+
+
+@given(st.lists(st.integers(1, 4000), min_size=1, max_size=6))
+@settings(max_examples=30)
+def test_chunks_cut_anywhere_make_the_same_log(sizes: list[int]) -> None:
+    master = several(8)
+    slave = welcomed(master)
+    feed(slave, master, sizes)
+    assert log_bytes(slave.store) == log_bytes(master.store)
+
+
+def test_a_stream_cut_at_any_byte_leaves_whole_records_and_goes_on() -> None:
+    master = several(2)
+    whole = log_bytes(master.store)
+    for cut in range(1, len(whole), 97):
+        slave = welcomed(master)
+        slave.step(Received(frames.chunk_frame(1, 0, 0, master.store.log.get_data(0)[:cut])), 0)
+        assert whole.startswith(log_bytes(slave.store))
+        assert master.store.log.is_boundary(slave.end)
+        Link(master, slave).pump()
+        assert log_bytes(slave.store) == whole
+
+
+def test_a_flip_of_any_byte_is_never_applied() -> None:
+    """But for the name of the property that says that a CRC over the whole record follows."""
+    master = several(1)
+    whole = log_bytes(master.store)
+    seals = {m.start() + k for m in re.finditer(rb"__CRC32#\x01", whole) for k in range(9)}
+    for at in sorted(set(range(0, len(whole), 7)) - seals):
+        slave = welcomed(master)
+        damaged = bytearray(whole)
+        damaged[at] ^= 0x10
+        data = np.frombuffer(bytes(damaged), np.uint8)
+        slave.step(Received(frames.chunk_frame(1, 0, 0, data)), 0)
+        applied = log_bytes(slave.store)
+        assert whole.startswith(applied)
+        assert len(applied) <= at
+        assert slave.state is ConnectionState.SUSPEND or slave._pending
+        if slave.state is ConnectionState.SUSPEND:
+            assert "no valid record" in slave.reason
+
+
+def test_gaps_repeats_and_other_epochs() -> None:
+    master = several(3)
+    slave = welcomed(master)
+    log = master.store.log
+    first = int(log.record_bytes(0))
+    one = frames.chunk_frame(1, 0, 0, log.get_data(0)[:first])
+    slave.step(Received(one), 0)
+    assert slave.step(Received(one), 0) == [], "said twice"
+    assert slave.end == first
+    gap = frames.chunk_frame(1, first + 1, 0, log.get_data(first + 1)[:50])
+    assert any(isinstance(e, CloseStream) for e in slave.step(Received(gap), 0))
+    assert slave.end == first
+    slave = welcomed(master)
+    stale = frames.encode(Chunk(0, 0, 0, log.get_data(0)[:first]))
+    assert any(isinstance(e, CloseStream) for e in slave.step(Received(stale), 0))
+    assert slave.end == 0
+
+
+def test_a_lost_frame_is_noticed_by_the_next_heartbeat() -> None:
+    master = several(1)
+    slave = welcomed(master)
+    beat = frames.encode(Heartbeat(1, 500, 0, 500))
+    assert any(isinstance(e, CloseStream) for e in slave.step(Received(beat), 0))
+
+
+def test_a_master_of_an_older_epoch_is_not_followed() -> None:
+    """I5: promised is promised, across restarts."""
+    slave = open_slave()
+    Link(open_master(close(open_master()), nonce=1), slave).pump()
+    assert slave.identity.promised_epoch == 2
+    again = open_slave(close(slave))
+    assert again.identity.promised_epoch == 2
+    again.step(Connected(), 0)
+    old = Welcome(1, again.end, 0, "m", "", False, True, 100, 100, (), b"")
+    again.step(Received(frames.encode(old)), 0)
+    assert again.state is ConnectionState.SUSPEND
+    again.step(Connected(), 0)
+    again.step(Received(frames.encode(Truncate(1, 5))), 0)
+    assert again.state is ConnectionState.SUSPEND
+    assert again.truncated_bytes == 0
+
+
+def test_readers_of_a_slave_see_what_is_confirmed_and_the_rest_later() -> None:
+    master, slave = open_master(in_sync_replicas=3), open_slave()
+    link = Link(master, slave)
+    put(master, b"unconfirmed")
+    link.pump()
+    drain(slave.store)
+    assert slave.store.queue_range("T", 0) == (0, 0)
+    assert slave.store.get("T", 0, 0).count == 0
+    other = Link(master, open_slave(name="s2"))
+    other.pump()
+    link.pump(100)
+    drain(slave.store)
+    assert slave.store.get("T", 0, 0).bodies == b"unconfirmed"
+    disk = close(slave)
+    restarted = open_slave(disk)
+    drain(restarted.store)
+    assert restarted.store.get("T", 0, 0).count == 0, "it does not remember having been told so"
+    Link(master, restarted).pump()
+    drain(restarted.store)
+    assert restarted.store.get("T", 0, 0).bodies == b"unconfirmed"
+
+
+def test_an_old_master_shows_its_unconfirmed_tail_to_nobody() -> None:
+    master = open_master()
+    put(master, b"never confirmed")
+    drain(master.store)
+    disk = close(master)
+    slave = open_slave(disk)
+    drain(slave.store)
+    assert slave.store.get("T", 0, 0).count == 0
+    again = open_master(close(slave), nonce=5)
+    drain(again.store)
+    assert again.store.get("T", 0, 0).count == 0
+    result = put(again, b"next")
+    assert result.queue_offset == 1, "its queue offset stays taken"
+    Link(again, open_slave(name="s2")).pump()
+    drain(again.store)
+    assert again.store.get("T", 0, 0).count == 2
+
+
+def test_a_damaged_record_is_repaired_from_the_master() -> None:
+    master, slave = several(8), open_slave()
+    Link(master, slave).pump()
+    Link(master, slave).pump(100)
+    disk = close(slave)
+    path = next(name for name in disk._names if name.startswith("commitlog/"))
+    disk._names[path].seen[700] ^= 0xFF
+    damaged = open_slave(disk)
+    drain(damaged.store)
+    assert damaged.store.log.corrupt_ranges
+    Link(master, damaged).pump()
+    assert log_bytes(damaged.store) == log_bytes(master.store)
+    assert not damaged.store.log.corrupt_ranges
+    assert damaged.truncated_bytes > 0
+
+
+def test_a_silent_master_is_left_and_heartbeats_go_both_ways() -> None:
+    master, slave = several(1), open_slave()
+    Link(master, slave).pump()
+    assert slave.step(Tick(), 4999) == []
+    (beat,) = slave.step(Tick(), 5000)
+    assert isinstance(beat, Send)
+    assert beat.data[5] == Kind.ACK
+    effects = slave.step(Tick(), 20_001)
+    assert any(isinstance(effect, CloseStream) for effect in effects)
+
+
+def test_barriers_in_the_stream_extend_the_history() -> None:
+    disk = close(several(2))
+    for nonce in range(5):
+        disk = close(open_master(disk, nonce=nonce))
+    master, slave = open_master(disk, nonce=77), open_slave()
+    Link(master, slave).pump()
+    assert slave.history.entries == master.history.entries
+    assert len(slave.history.entries) == 7
+
+
+@given(st.lists(st.binary(min_size=0, max_size=300), max_size=10))
+@settings(max_examples=50)
+def test_no_bytes_from_a_master_break_a_slave(noise: list[bytes]) -> None:
+    master, slave = several(1), open_slave()
+    link = Link(master, slave)
+    link.pump()
+    before = log_bytes(slave.store)
+    for data in noise:
+        slave.step(Received(data), 0)
+        slave.step(Connected(), 0)
+        slave.step(Received(data), 0)
+        slave.state = ConnectionState.TRANSFER
+        chunk = frames.chunk_frame(slave.epoch, slave.end, 0, np.frombuffer(data, np.uint8))
+        slave.step(Received(chunk), 0)
+    assert log_bytes(slave.store) == before

@@ -1,0 +1,44 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ha.waiters import OffsetWaiters
+
+
+def test_who_is_ready_is_not_held_up_by_who_is_not() -> None:
+    """Head of the line: a put that waits for more than the ones behind it delays none of them."""
+    waiters: OffsetWaiters[str] = OffsetWaiters()
+    waiters.add(1000, 5.0, "far")
+    waiters.add(10, 5.0, "near")
+    assert waiters.release(10) == ["near"]
+    assert waiters.expire(5.0) == ["far"]
+    assert len(waiters) == 0
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("add"), st.integers(0, 50), st.integers(0, 50)),
+            st.tuples(st.just("release"), st.integers(0, 50), st.just(0)),
+            st.tuples(st.just("expire"), st.integers(0, 50), st.just(0)),
+        )
+    )
+)
+def test_everybody_is_told_once_and_in_order(steps: list[tuple[str, int, int]]) -> None:
+    waiters: OffsetWaiters[int] = OffsetWaiters()
+    plain: dict[int, tuple[int, int]] = {}
+    for number, (what, a, b) in enumerate(steps):
+        if what == "add":
+            waiters.add(a, b, number)
+            plain[number] = (a, b)
+        elif what == "release":
+            due = sorted((k for k, v in plain.items() if v[0] <= a), key=lambda k: (plain[k][0], k))
+            assert waiters.release(a) == due
+        else:
+            due = sorted((k for k, v in plain.items() if v[1] <= a), key=lambda k: (plain[k][1], k))
+            assert waiters.expire(a) == due
+        if what != "add":
+            plain = {k: v for k, v in plain.items() if k not in due}
+        assert len(waiters) == len(plain)
+        assert waiters.next_deadline() == min((v[1] for v in plain.values()), default=None)
+    assert waiters.drain() == sorted(plain)
+    assert len(waiters) == 0
