@@ -68,10 +68,10 @@ class ReplicationService:
         try:
             await asyncio.wait((reader, sender), return_when=asyncio.FIRST_COMPLETED)
         finally:
+            replication.disconnected(number)  # first: awaiting may be cancelled once more
             for task in (reader, sender):
                 task.cancel()
             await asyncio.gather(reader, sender, return_exceptions=True)
-            replication.disconnected(number)
 
     async def _read(self, number: int, requests: Any, wake: asyncio.Event) -> None:
         master, perform = self._master, self._broker.replication.perform

@@ -267,6 +267,7 @@ class Node:
         if not any(mapped in self.store.log.queue.files for mapped, _ in job.files):
             return  # the log was cut meanwhile
         self.store.commit_log_flushed(job)
+        self.ghost.check(self)
         if self.master is not None:
             self._perform(self.master.advance())
         if self.slave is not None:

@@ -327,6 +327,17 @@ class CommitLog:
         """Where the first corrupt range starts, or the log ends."""
         return min((found.start for found in self.corrupt_ranges), default=self.wrote_offset)
 
+    def store_time_from(self, offset: int) -> int:
+        """Store time of the first record at or after an offset, 0 where that cannot be told."""
+        while offset < self.max_offset:
+            time = self.store_time_at(offset)
+            if time >= 0:
+                return time
+            if not self.is_boundary(offset):
+                return 0
+            offset = self.roll_next_file(offset)  # a blank record
+        return 0
+
     def corrupt_range_at(self, offset: int) -> CorruptRange | None:
         """The known corrupt range that starts at an offset."""
         return next((found for found in self.corrupt_ranges if found.start == offset), None)

@@ -382,13 +382,13 @@ class MessageStore:
         self.replicated_offset = offset
         if offset < self.dispatcher.reput_from:
             # The index may stay ahead: what it names is looked at only below the confirm offset.
-            self.queues.truncate(offset)
+            self._cut_queues(offset)
             self.dispatcher.reput_from = offset
 
     def truncate(self, offset: int) -> None:
         """Cut the log at a record's start, durably, and all that was derived from the rest."""
         assert offset <= self.log.max_offset, "nothing to cut"
-        self.queues.truncate(offset)
+        self._cut_queues(offset)
         if self.index.end_offset >= offset:
             self.index.truncate(offset)
             self.dispatcher.index_again(offset)
@@ -401,6 +401,14 @@ class MessageStore:
         self.log.corrupt_ranges = [r for r in self.log.corrupt_ranges if r.end <= offset]
         self.recover_topic_queue_table()
 
+    def _cut_queues(self, offset: int) -> None:
+        """Cut the queues' entries, which the checkpoint may have told recovery to rely on."""
+        trusted = self.log.store_time_from(offset)
+        if self.checkpoint.logics_msg_timestamp > trusted:
+            self.checkpoint.logics_msg_timestamp = trusted
+            self.checkpoint.flush()
+        self.queues.truncate(offset)
+
     def reset(self) -> None:
         """Forget everything: the log will start anew at another offset."""
         self.queues.destroy_logics()
@@ -410,6 +418,7 @@ class MessageStore:
         self.log.corrupt_ranges.clear()
         self.dispatcher.reput_from = 0
         self.checkpoint.confirm_phy_offset = 0
+        self.checkpoint.logics_msg_timestamp = 0
         if self.replicated_offset is not None:
             self.replicated_offset = 0
         self.topic_queue_table.clear()
@@ -508,7 +517,9 @@ class MessageStore:
         )
         if result.status in _PAST_THE_END and self._may_come(key, queue_offset):
             status = GetMessageStatus.OFFSET_OVERFLOW_ONE
-            return replace(result, status=status, next_offset=queue_offset)
+            return replace(
+                result, status=status, next_offset=queue_offset, max_offset=queue_offset
+            )
         return result
 
     def _may_come(self, key: tuple[str, int], queue_offset: int) -> bool:

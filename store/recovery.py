@@ -187,6 +187,7 @@ class Recovery:
             if mapped.end > start:
                 mapped.file.sync()
         self.log.queue.disk_sync_names()
+        self.queues.sync()
 
 
 def load_queues(queues: ConsumeQueues, report: Callable[[str], None]) -> bool:

@@ -1,11 +1,26 @@
 """Master and slave in one process: what flows, what is promised, what is refused."""
 
+import asyncio
+import gc
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import duolog
+import grpc.aio
 import pytest
+from duolog.wire import duolog_pb2 as wire
 
+from ha import frames
+from ha.frames import Ack, Frame, Hello, Refusal, Refuse, Welcome
+from node.config import Config, ConfigError
+from node.replication import HA_METHOD
+from node.server import Node
 from tests.node.conftest import StartNode
-from tests.node.replicas import Group, broker_of, caught_up, following, log_bytes
+from tests.node.replicas import Group, broker_of, caught_up, following, log_bytes, until
+from tests.node.test_messages import append, append_request
 
 
 @pytest.fixture
@@ -13,10 +28,56 @@ def group(start_node: StartNode, tmp_path: Path) -> Group:
     return Group(start_node, tmp_path)
 
 
+class Peer:
+    """Somebody on the replication port, who may say anything."""
+
+    def __init__(self, call: Any) -> None:
+        self.call = call
+
+    async def say(self, *said: Frame | bytes) -> None:
+        for one in said:
+            await self.call.write(one if isinstance(one, bytes) else frames.encode(one))
+
+    async def hear(self) -> Frame | None:
+        """The next frame, None where the master hung up."""
+        async with asyncio.timeout(10):
+            try:
+                data = await self.call.read()
+            except (grpc.aio.AioRpcError, asyncio.CancelledError):
+                return None
+        return None if data is grpc.aio.EOF else frames.decode(data)
+
+
+@asynccontextmanager
+async def peer(master: Node) -> AsyncIterator[Peer]:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{master.ha_port}") as channel:
+        call = channel.stream_stream(HA_METHOD)()
+        yield Peer(call)
+        call.cancel()
+
+
+def hello(cluster: str = "DefaultCluster", node: str = "peer", **changes: Any) -> Hello:
+    values: dict[str, Any] = {
+        "cluster": cluster, "group": "broker-a", "node": node, "incarnation": 1, "endpoint": "",
+        "promised": 0, "min_offset": 0, "end": 0, "durable": 0, "tail_start": 0, "tail_crc": 0,
+        "segment_bytes": 1 << 20, "epochs": (), **changes,
+    }  # fmt: skip
+    return Hello(**values)
+
+
+async def in_sync(master: Node, count: int = 2) -> None:
+    machine = broker_of(master).replication.master
+    assert machine is not None
+    await until(lambda: machine.in_sync() == count)
+
+
+# -- what flows ------------------------------------------------------------------------------------
+
+
 async def test_a_slave_holds_the_masters_log_byte_for_byte(group: Group) -> None:
     master = await group.start_master()
     slave = await group.start_slave()
-    await following(slave)
+    await in_sync(master)
     async with group.client(master) as client:
         await client.admin.create_topic("T", 4)
         async with client.producer() as producer:
@@ -25,9 +86,428 @@ async def test_a_slave_holds_the_masters_log_byte_for_byte(group: Group) -> None
         assert (receipt.status, large.status) == ("PUT_OK", "PUT_OK")
     await caught_up(master, slave)
     assert log_bytes(slave) == log_bytes(master)
-    assert broker_of(master).store.log.max_offset > 3 << 20  # several segments
+    assert broker_of(master).store.log.max_offset > 3 << 20, "several segments"
     async with group.client(slave) as reader:
         seen = [
             body for queue in range(4) for body in (await reader.pull("T", queue, 0)).body_list()
         ]
     assert {b"%d" % k for k in range(5000)} <= set(seen)
+
+
+async def test_metadata_reaches_the_slave_through_the_log(group: Group) -> None:
+    master = await group.start_master()
+    slave = await group.start_slave()
+    await in_sync(master)
+    async with group.client(master) as client:
+        for name in ("A", "B", "C"):
+            await client.admin.create_topic(name, 2)
+        async with client.producer() as producer:
+            await producer.send_batch("A", [b"old"] * 10)
+            await producer.send_batch("B", [b"b"] * 10)
+        async with client.consumer("readers", "B") as consumer:
+            for _ in range(10):
+                assert await consumer.get(5)
+            await consumer.commit()
+        await client.admin.delete_topic("A")
+        await client.admin.delete_topic("C")
+        await client.admin.create_topic("A", 3)
+        async with client.producer() as producer:
+            await producer.send("A", b"new", queue_id=0)
+    await caught_up(master, slave)
+    ours, theirs = broker_of(master).metadata.tables, broker_of(slave).metadata.tables
+    assert theirs.snapshot() == ours.snapshot() or (
+        theirs.snapshot().to_bytes() == ours.snapshot().to_bytes()
+    )
+    async with group.client(slave) as reader:
+        low, high = broker_of(slave).store.queue_range("A", 0)
+        batch = await reader.pull("A", 0, low)
+        assert batch.body_list() == [b"new"]
+        assert high == low + 1
+        offsets = (await reader.admin.group("readers")).queues
+        assert sum(max(0, queue.committed) for queue in offsets) == 10
+
+
+async def test_a_slave_that_never_saw_the_first_segments_has_the_metadata_all_the_same(
+    group: Group,
+) -> None:
+    master = await group.start_master(role="ASYNC_MASTER")
+    async with group.client(master) as client:
+        await client.admin.create_topic("Early", 7)
+        await client.admin.create_topic("T", 4)
+        async with client.producer() as producer:
+            await producer.send_batch("T", [b"x" * 60_000] * 60)
+    log = broker_of(master).store.log
+    async with broker_of(master).no_flush():
+        log.queue.remove(log.queue.files[0])
+    slave = await group.start_slave()
+    await caught_up(master, slave)
+    assert broker_of(slave).store.log.min_offset == log.min_offset > 0
+    assert broker_of(slave).metadata.topics["Early"].queues == 7
+    assert log_bytes(slave, log.min_offset) == log_bytes(master, log.min_offset)
+
+
+async def test_a_restarted_slave_goes_on_where_it_was(group: Group) -> None:
+    master = await group.start_master()
+    slave = await group.start_slave()
+    await in_sync(master)
+    async with group.client(master) as client:
+        await client.admin.create_topic("T", 1)
+        async with client.producer() as producer:
+            await producer.send_batch("T", [b"1"] * 100)
+            await caught_up(master, slave)
+            await slave.stop()
+            receipt = await producer.send("T", b"2")
+            assert receipt.status == "SLAVE_NOT_AVAILABLE"
+            slave = await group.start_slave()
+            await caught_up(master, slave)
+    assert log_bytes(slave) == log_bytes(master)
+    machine = broker_of(slave).replication.slave
+    assert machine is not None
+    assert (machine.truncated_bytes, machine.resets) == (0, 0)
+
+
+async def test_roles_can_be_swapped_by_hand(group: Group, start_node: StartNode) -> None:
+    """A clean switch: the slave becomes the master, the master its slave; nothing is lost."""
+    master = await group.start_master()
+    slave = await group.start_slave()
+    await in_sync(master)
+    async with group.client(master) as client:
+        await client.admin.create_topic("T", 1)
+        async with client.producer() as producer:
+            await producer.send_batch("T", [b"%d" % k for k in range(100)])
+    await caught_up(master, slave)
+    await slave.stop()
+    async with group.client(master) as client, client.producer() as producer:
+        late = await producer.send("T", b"stored on the old master alone")
+    assert late.status == "SLAVE_NOT_AVAILABLE"
+    await master.stop()
+    new = await start_node(
+        group.root / "s", ha={"listen": "127.0.0.1:0"}, name="s", broker_role="SYNC_MASTER"
+    )
+    old = await start_node(
+        group.root / "m",
+        ha={"master": f"127.0.0.1:{new.ha_port}"},
+        name="m",
+        broker_role="SLAVE",
+    )
+    await caught_up(new, old)
+    machine = broker_of(old).replication.slave
+    assert machine is not None
+    assert machine.truncated_bytes > 0, "what nobody else had is cut off"
+    assert log_bytes(old) == log_bytes(new)
+    async with group.client(new) as client:
+        async with client.producer() as producer:
+            receipt = await producer.send("T", b"100")
+        assert (receipt.status, receipt.queue_offset) == ("PUT_OK", 100)
+        batch = await client.pull("T", 0, 0)
+        assert batch.body_list() == [b"%d" % k for k in range(101)]
+
+
+# -- what is promised ------------------------------------------------------------------------------
+
+
+async def test_a_put_waits_for_a_slave_that_is_slow_and_is_told_when_it_waited_too_long(
+    group: Group,
+) -> None:
+    group.ha["slave_timeout"] = 300
+    master = await group.start_master()
+    machine = broker_of(master).replication.master
+    assert machine is not None
+    async with group.client(master) as client, peer(master) as slow:
+        await slow.say(hello())
+        welcome = await slow.hear()
+        assert isinstance(welcome, Welcome)
+        await slow.say(Ack(welcome.epoch, 0, 0, "peer", 1))
+        await in_sync(master)
+        creating = asyncio.ensure_future(client.admin.create_topic("T", 1))
+        end = machine.store.log.max_offset
+        await until(lambda: machine.store.log.max_offset > end)
+        end = machine.store.log.max_offset
+        await until(lambda: machine.sessions[1].sent == end)
+        assert not creating.done()
+        await slow.say(Ack(welcome.epoch, end, 0, "peer", 1))
+        await creating
+        reply = await append(client, append_request([b"x"]))
+        assert reply.status == wire.FLUSH_SLAVE_TIMEOUT
+        assert reply.count == 1, "it is stored"
+        assert broker_of(master).store.queue_range("T", 0) == (0, 0), "and shown to nobody"
+        reply = await append(client, append_request([b"y"], no_wait=True))
+        assert reply.status == wire.PUT_OK, "WAIT=false"
+        await slow.say(Ack(welcome.epoch, machine.store.log.max_offset, 0, "peer", 1))
+        await until(lambda: broker_of(master).store.queue_range("T", 0) == (0, 2))
+
+
+async def test_with_too_few_replicas_in_sync_nothing_is_stored(group: Group) -> None:
+    group.ha |= {"min_in_sync_replicas": 2}
+    master = await group.start_master()
+    async with group.client(master) as client:
+        with pytest.raises(duolog.Busy, match="SLAVE_NOT_AVAILABLE"):
+            await client.admin.create_topic("T", 1)
+        before = broker_of(master).store.log.max_offset
+        reply = await append(client, append_request([b"x"]))
+        assert reply.status == wire.IN_SYNC_REPLICAS_NOT_ENOUGH
+        assert broker_of(master).store.log.max_offset == before
+        await group.start_slave()
+        await in_sync(master)
+        await client.admin.create_topic("T", 1)
+        assert (await append(client, append_request([b"x"]))).status == wire.PUT_OK
+
+
+async def test_under_sync_flush_the_slaves_disk_counts(group: Group) -> None:
+    master = await group.start_master(flush_disk_type="SYNC_FLUSH")
+    slave = await group.start_slave()
+    await in_sync(master)
+    async with group.client(master) as client:
+        await client.admin.create_topic("T", 1)
+        async with client.producer() as producer:
+            receipt = await producer.send("T", b"x")
+        assert receipt.status == "PUT_OK"
+        stored = broker_of(master).store.log.max_offset
+        assert broker_of(slave).store.flushed_offset == stored
+        assert broker_of(master).store.flushed_offset == stored
+
+
+async def test_a_slave_whose_disk_fails_acknowledges_nothing_more_and_ends(group: Group) -> None:
+    master = await group.start_master(flush_disk_type="SYNC_FLUSH")
+    slave = await group.start_slave()
+    await in_sync(master)
+    async with group.client(master) as client:
+        await client.admin.create_topic("T", 1)
+        file = broker_of(slave).store.log.queue.files[-1].file
+
+        def broken() -> None:
+            raise OSError(5, "no")
+
+        file.sync = broken  # type: ignore[method-assign]
+        reply = await append(client, append_request([b"x"]))
+        assert reply.status == wire.FLUSH_SLAVE_TIMEOUT
+    await until(broker_of(slave).failed.is_set)
+    session = broker_of(master).replication.master
+    assert session is not None
+    assert all(s.durable < reply.physical_offset + 1 for s in session.sessions.values())
+
+
+async def test_a_slave_with_a_full_disk_says_so_and_goes_on_when_there_is_room(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = await group.start_master(role="ASYNC_MASTER")
+    slave = await group.start_slave()
+    await following(slave)
+    store = broker_of(slave).store
+    full = True
+    create = store.disk.create
+
+    def maybe(path: str, size: int) -> Any:
+        if full and path.startswith("commitlog"):
+            raise OSError(28, "No space left on device")
+        return create(path, size)
+
+    monkeypatch.setattr(store.disk, "create", maybe)
+    async with group.client(master) as client:
+        await client.admin.create_topic("T", 1)
+        async with client.producer() as producer:
+            await producer.send_batch("T", [b"x" * 60_000] * 60)
+        machine = broker_of(slave).replication.slave
+        assert machine is not None
+        await until(lambda: "No space" in machine.reason)
+        full = False
+        await caught_up(master, slave)
+    assert log_bytes(slave) == log_bytes(master)
+
+
+# -- reading from slaves ---------------------------------------------------------------------------
+
+
+async def test_a_slave_takes_no_writes_and_names_its_master(group: Group) -> None:
+    master = await group.start_master(role="ASYNC_MASTER")
+    slave = await group.start_slave()
+    await following(slave)
+    async with group.client(slave) as client:
+        reply = await append(client, append_request([b"x"]))
+        assert reply.status == wire.NOT_MASTER
+        assert reply.master == f"127.0.0.1:{master.port}"
+        for refused in (
+            client.admin.create_topic("T", 1),
+            client.admin.delete_group("g"),
+        ):
+            with pytest.raises((duolog.NotMaster, duolog.UnknownGroup)):
+                await refused
+        with pytest.raises(duolog.NotMaster, match=str(master.port)):
+            await client.admin.create_topic("T", 1)
+        async with client.producer(timeout=0.5) as producer:
+            with pytest.raises(duolog.DuologError):
+                await producer.send("T", b"x")
+
+
+async def test_a_client_that_knows_both_finds_the_master(group: Group) -> None:
+    master = await group.start_master()
+    slave = await group.start_slave()
+    await in_sync(master)
+    async with group.client(master) as client:
+        await client.admin.create_topic("T", 1)
+    await caught_up(master, slave)
+    async with group.client(slave, master) as client, client.producer() as producer:
+        assert (await producer.send("T", b"x")).status == "PUT_OK"
+
+
+async def test_slave_read_enable_false_sends_readers_away(group: Group) -> None:
+    master = await group.start_master(role="ASYNC_MASTER")
+    slave = await group.start_slave(ha={"slave_read_enable": False})
+    async with group.client(master) as client:
+        await client.admin.create_topic("T", 1)
+    await caught_up(master, slave)
+    async with group.client(slave) as reader:
+        with pytest.raises(duolog.NotMaster):
+            await reader.pull("T", 0, 0)
+
+
+async def test_readers_who_lag_are_sent_to_a_slave(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = await group.start_master()
+    slave = await group.start_slave()
+    await in_sync(master)
+    async with group.client(master) as client:
+        await client.admin.create_topic("T", 1)
+        async with client.producer() as producer:
+            await producer.send_batch("T", [b"x" * 1000] * 100)
+        await until(lambda: broker_of(master).store.queue_range("T", 0)[1] == 100)
+        request = wire.PullRequest(topic="T", queue_id=0, queue_offset=0, max_messages=10)
+        near = await client._connection.messages.Pull(request)
+        assert near.suggest_endpoint == ""
+        monkeypatch.setattr(broker_of(master), "_in_memory_bytes", 1000)
+        far = await client._connection.messages.Pull(request)
+        assert far.suggest_endpoint == f"127.0.0.1:{slave.port}"
+
+
+async def test_an_offset_the_slave_has_not_reached_is_waited_for_not_reset(group: Group) -> None:
+    master = await group.start_master(role="ASYNC_MASTER")
+    slave = await group.start_slave()
+    async with group.client(master) as client:
+        await client.admin.create_topic("T", 1)
+        async with client.producer() as producer:
+            await producer.send("T", b"x")
+    await caught_up(master, slave)
+    async with group.client(slave) as reader:
+        request = wire.PullRequest(topic="T", queue_id=0, queue_offset=5)
+        reply = await reader._connection.messages.Pull(request)
+        assert (reply.status, reply.next_offset) == (wire.NO_NEW_MESSAGE, 5)
+    async with group.client(master) as reader:
+        reply = await reader._connection.messages.Pull(request)
+        assert (reply.status, reply.next_offset) == (wire.OFFSET_TOO_LARGE, 1)
+
+
+async def test_status_tells_offsets_lag_and_state(group: Group) -> None:
+    master = await group.start_master()
+    slave = await group.start_slave()
+    await in_sync(master)
+    async with group.client(master) as client:
+        await client.admin.create_topic("T", 1)
+        await caught_up(master, slave)
+        reply = await client.admin.cluster_status()
+    ours, theirs = reply.nodes
+    assert (ours.role, theirs.role) == ("SYNC_MASTER", "SLAVE")
+    assert ours.replication.in_sync_replicas == 2
+    assert ours.replication.push2slave_max_offset == ours.max_offset == ours.confirm_offset
+    assert theirs.replication.state == "TRANSFER"
+    assert (theirs.max_offset, theirs.replication.lag_bytes) == (ours.max_offset, 0)
+    assert theirs.listen == f"127.0.0.1:{slave.port}"
+    async with group.client(slave) as client:
+        mine, its_master = (await client.admin.cluster_status()).nodes
+    assert (mine.role, mine.replication.state) == ("SLAVE", "TRANSFER")
+    assert its_master.name == "m"
+
+
+# -- the port --------------------------------------------------------------------------------------
+
+
+async def test_the_port_refuses_unknown_clusters_and_tells_them_nothing(group: Group) -> None:
+    master = await group.start_master()
+    async with peer(master) as stranger:
+        await stranger.say(hello(cluster="other"))
+        answer = await stranger.hear()
+        assert isinstance(answer, Refuse)
+        assert answer.code is Refusal.CLUSTER
+    machine = broker_of(master).replication.master
+    assert machine is not None
+    assert machine.rows(0) == []
+    assert machine.in_sync() == 1
+
+
+async def test_nonsense_on_the_port_ends_that_connection_and_nothing_else(group: Group) -> None:
+    master = await group.start_master()
+    slave = await group.start_slave()
+    await in_sync(master)
+    machine = broker_of(master).replication.master
+    assert machine is not None
+    await caught_up(master, slave)
+    before = machine.store.replicated_offset
+    good = frames.encode(hello())
+    nonsense: list[list[Frame | bytes]] = [
+        [b""],
+        [b"GET / HTTP/1.1\r\n\r\n"],
+        [os.urandom(500)],
+        [good[:-1]],
+        [good, Ack(1, 1 << 40, 0, "peer", 1)],
+        [good, Ack(1, 0, 0, "s", 1)],
+        [good, good],
+        [Ack(1, 0, 0, "peer", 1)],
+        [frames.encode(Refuse(1, Refusal.NAME, "no"))],
+    ]
+    for said in nonsense:
+        async with peer(master) as stranger:
+            await stranger.say(*said)
+            while await stranger.hear() is not None:
+                pass
+    assert machine.violations >= len(nonsense) - 1
+    assert machine.store.replicated_offset == before
+    await in_sync(master)
+    async with group.client(master) as client:
+        await client.admin.create_topic("T", 1)
+        assert (await append(client, append_request([b"x"]))).status == wire.PUT_OK
+    await caught_up(master, slave)
+
+
+async def test_a_thousand_reconnects_leave_nothing_behind(group: Group) -> None:
+    master = await group.start_master()
+    machine = broker_of(master).replication.master
+    assert machine is not None
+
+    def standing() -> tuple[int, int, int]:
+        gc.collect()
+        maps = Path("/proc/self/maps").read_text().count("\n")
+        return len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks()), maps
+
+    async def visit(count: int) -> None:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{master.ha_port}") as channel:
+            for number in range(count):
+                one = Peer(channel.stream_stream(HA_METHOD)())
+                await one.say(hello(node=f"n{number % 7}"))
+                assert isinstance(await one.hear(), Welcome)
+                one.call.cancel()
+        await until(lambda: not machine.sessions)
+
+    await visit(50)
+    before = standing()
+    await visit(1000)
+    await until(lambda: standing()[1] <= before[1])
+    after = standing()
+    assert after[0] <= before[0] + 2
+    assert after[2] <= before[2] + 20
+    replication = broker_of(master).replication
+    assert not replication._wakes
+    assert not replication._calls
+
+
+@pytest.mark.parametrize(
+    ("tree", "key"),
+    [
+        ({"store": {"broker_role": "SLAVE"}}, "ha.master"),
+        ({"store": {"broker_role": "SYNC_MASTER"}}, "ha.listen"),
+        ({"ha": {"in_sync_replicas": 1, "min_in_sync_replicas": 2}}, "min_in_sync_replicas"),
+        ({"ha": {"ha_transfer_batch_size": 2 << 20}}, "ha_transfer_batch_size"),
+    ],
+)
+def test_a_config_that_contradicts_itself_is_refused(tree: Any, key: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        Config.model_validate(tree).check()
