@@ -51,7 +51,7 @@ class Replication:
         self.master: Master | None = None
         self.slave: Slave | None = None
         self._wakes: dict[int, asyncio.Event] = {}
-        self._calls: dict[int, asyncio.Task[Any]] = {}
+        self._calls: dict[int, asyncio.Future[Any]] = {}
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -141,13 +141,13 @@ class Replication:
                     if call is not None:
                         call.cancel()
 
-    def connected(self, number: int, wake: asyncio.Event, call: "asyncio.Task[Any]") -> None:
-        """A session's sender, to wake and to end."""
+    def connected(self, number: int, wake: asyncio.Event, call: "asyncio.Future[Any]") -> None:
+        """A session: its sender's event, and the task that ends the connection with it."""
         self._wakes[number] = wake
         self._calls[number] = call
 
     def disconnected(self, number: int) -> None:
-        """A session's sender is gone."""
+        """A session's connection is gone."""
         self._wakes.pop(number, None)
         self._calls.pop(number, None)
         if self.master is not None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("duolog.ha")
 
+LAST_WRITE_SECONDS = 1.0
 COLD_BYTES = 32 << 20  # who is further behind may need pages that are not in memory
 LOAD_BYTES = 8 << 20
 STREAM_OPTIONS = (
@@ -64,9 +65,13 @@ class ReplicationService:
         wake = asyncio.Event()
         reader = asyncio.ensure_future(self._read(number, requests, wake))
         sender = asyncio.ensure_future(self._send(number, context, wake))
-        replication.connected(number, wake, sender)
+        replication.connected(number, wake, reader)
         try:
             await asyncio.wait((reader, sender), return_when=asyncio.FIRST_COMPLETED)
+            # gRPC cannot end a call in the middle of a write: let the last one end by itself.
+            master.disconnect(number)
+            wake.set()
+            await asyncio.wait((sender,), timeout=LAST_WRITE_SECONDS)
         finally:
             replication.disconnected(number)  # first: awaiting may be cancelled once more
             for task in (reader, sender):

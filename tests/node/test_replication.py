@@ -11,6 +11,7 @@ from typing import Any
 import duolog
 import grpc.aio
 import pytest
+from duolog._connection import uncancelled
 from duolog.wire import duolog_pb2 as wire
 
 from ha import frames
@@ -42,8 +43,8 @@ class Peer:
         """The next frame, None where the master hung up."""
         async with asyncio.timeout(10):
             try:
-                data = await self.call.read()
-            except (grpc.aio.AioRpcError, asyncio.CancelledError):
+                data = await uncancelled(self.call.read())
+            except (grpc.aio.AioRpcError, duolog.Unavailable):
                 return None
         return None if data is grpc.aio.EOF else frames.decode(data)
 
