@@ -13,63 +13,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import duolog
 
-from bench import limits
+from bench import limits, replication
+from bench.harness import Figure, Node, new_page_rate, running
 from node import benchmarks
-from node.demo import ChildNode
 
 RESULTS = Path(__file__).parent / "results"
-
-
-@dataclass
-class Figure:
-    """One line of the table."""
-
-    name: str
-    asked: str
-    measured: str
-    limit: str
-    reached: bool
-    numbers: dict[str, float]
-
-
-class Node(ChildNode):
-    """A node process whose memory can be looked at."""
-
-    def rss_mib(self) -> float:
-        """Resident memory without the store's own segments, MiB."""
-        assert self._process is not None
-        total = 0
-        mine = False
-        for line in Path(f"/proc/{self._process.pid}/smaps").read_text().splitlines():
-            if not line[0].isupper() or "-" in line.split(" ", 1)[0]:
-                mine = str(self.data) in line
-            elif line.startswith("Rss:") and not mine:
-                total += int(line.split()[1])
-        return total / 1024
-
-
-@asynccontextmanager
-async def running(*flags: str) -> AsyncIterator[tuple[Node, duolog.Client]]:
-    """A node on a fresh directory, and a client."""
-    root = Path(tempfile.mkdtemp(prefix="duolog-bench-"))
-    node = Node(root / "data", *flags)
-    node.start()
-    try:
-        async with duolog.Client(node.endpoint, timeout=60) as client:
-            await node.wait_ready(client)
-            await client.admin.create_topic("bench", 4)
-            yield node, client
-    finally:
-        node.stop()
-        shutil.rmtree(root, ignore_errors=True)
 
 
 async def produce_small() -> list[Figure]:
@@ -98,22 +52,6 @@ async def produce_small() -> list[Figure]:
             {"ms_max": behind},
         ),
     ]
-
-
-def new_page_rate() -> float:
-    """Bytes a second at which the machine gives a file's pages that nobody has touched."""
-    from store.osdisk import OsDisk
-
-    root = Path(tempfile.mkdtemp(prefix="duolog-bench-"))
-    try:
-        file = OsDisk(root).create("pages", 1 << 30)
-        began = time.perf_counter()
-        file.populate(0, file.size)
-        seconds = time.perf_counter() - began
-        file.close()
-    finally:
-        shutil.rmtree(root)
-    return (1 << 30) / seconds
 
 
 async def produce_large() -> list[Figure]:
@@ -272,6 +210,10 @@ FIGURES: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
     "group_commit": group_commit,
     "recovery": recovery,
     "idle": idle,
+    "sync_produce": replication.sync_produce,
+    "sync_one": replication.sync_one,
+    "catch_up": replication.catch_up,
+    "simulator": replication.simulator,
 }
 
 

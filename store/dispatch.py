@@ -70,14 +70,16 @@ class Dispatcher:
 
         Raises OSError where a queue or index file cannot be made: call again after room is made.
         """
-        if targets is None:
-            targets = DispatchTargets(
-                self.queues, self.index if self.message_index_enable else None
-            )
+        if self.reput_from >= confirm_offset:
+            return False
         self.reput_from = max(self.reput_from, self.log.min_offset)
         mapped = self.log.queue.find(self.reput_from)
         if mapped is None or self.reput_from >= min(confirm_offset, self.log.max_offset):
             return False
+        if targets is None:
+            targets = DispatchTargets(
+                self.queues, self.index if self.message_index_enable else None
+            )
         start = self.reput_from - mapped.start
         end = min(mapped.readable, confirm_offset - mapped.start)
         result: I64 = np.zeros(2, np.int64)

@@ -60,7 +60,10 @@ class MappedFileQueue:
     @property
     def max_offset(self) -> int:
         """Offset after the last byte that may be read."""
-        return self.files[-1].start + self.files[-1].readable if self.files else 0
+        if not self.files:
+            return 0
+        last = self.files[-1]  # asked for all the time: no calls in between
+        return last.start + (last.wrote if last.buffer is None else last.committed)
 
     @property
     def wrote_offset(self) -> int:

@@ -107,6 +107,7 @@ class MessageStore:
         self.events = events or StoreEvents()
         self.store_host = store_host
         self.role = options.broker_role
+        self._sync_flush = options.sync_flush
         self.flags = RunningFlags()
         self.delays_ms = parse_delay_levels(options.message_delay_level)
         self.log = CommitLog(disk, options)
@@ -433,14 +434,14 @@ class MessageStore:
     @property
     def local_offset(self) -> int:
         """Everything below is as safe on this node as was asked for: on disk under SYNC_FLUSH."""
-        return self.flushed_offset if self.options.sync_flush else self.log.max_offset
+        queue = self.log.queue
+        return queue.flushed_where if self._sync_flush else queue.max_offset
 
     @property
     def confirm_offset(self) -> int:
         """Readers see nothing from here on: what is not safe here, or not on enough replicas."""
-        if self.replicated_offset is None:
-            return self.local_offset
-        return min(self.local_offset, self.replicated_offset)
+        local, replicated = self.local_offset, self.replicated_offset
+        return local if replicated is None or replicated > local else replicated
 
     def commit_log_flushed(self, job: FlushJob) -> None:
         """Take a successful commit-log job's word."""
@@ -517,9 +518,7 @@ class MessageStore:
         )
         if result.status in _PAST_THE_END and self._may_come(key, queue_offset):
             status = GetMessageStatus.OFFSET_OVERFLOW_ONE
-            return replace(
-                result, status=status, next_offset=queue_offset, max_offset=queue_offset
-            )
+            return replace(result, status=status, next_offset=queue_offset, max_offset=queue_offset)
         return result
 
     def _may_come(self, key: tuple[str, int], queue_offset: int) -> bool:

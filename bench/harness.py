@@ -1,0 +1,95 @@
+"""What measurements share: a figure, nodes in child processes, the machine's page rate."""
+
+import asyncio
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import duolog
+
+from node.demo import ChildNode, free_endpoint
+from store.osdisk import OsDisk
+
+
+@dataclass
+class Figure:
+    """One line of the table."""
+
+    name: str
+    asked: str
+    measured: str
+    limit: str
+    reached: bool
+    numbers: dict[str, float]
+
+
+class Node(ChildNode):
+    """A node process whose memory can be looked at."""
+
+    def rss_mib(self) -> float:
+        """Resident memory without the store's own segments, MiB."""
+        assert self._process is not None
+        total = 0
+        mine = False
+        for line in Path(f"/proc/{self._process.pid}/smaps").read_text().splitlines():
+            if not line[0].isupper() or "-" in line.split(" ", 1)[0]:
+                mine = str(self.data) in line
+            elif line.startswith("Rss:") and not mine:
+                total += int(line.split()[1])
+        return total / 1024
+
+
+@asynccontextmanager
+async def running(*flags: str) -> AsyncIterator[tuple[Node, duolog.Client]]:
+    """A node on a fresh directory, and a client."""
+    root = Path(tempfile.mkdtemp(prefix="duolog-bench-"))
+    node = Node(root / "data", *flags)
+    node.start()
+    try:
+        async with duolog.Client(node.endpoint, timeout=60) as client:
+            await node.wait_ready(client)
+            await client.admin.create_topic("bench", 4)
+            yield node, client
+    finally:
+        node.stop()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@asynccontextmanager
+async def pair(*flags: str) -> AsyncIterator[tuple[Node, Node, duolog.Client]]:
+    """A SYNC_MASTER and its slave, in sync, and a client of the master."""
+    root = Path(tempfile.mkdtemp(prefix="duolog-bench-"))
+    port = free_endpoint()
+    master = Node(root / "master", "--role", "SYNC_MASTER", "--ha-listen", port, *flags)
+    slave = Node(root / "slave", "--role", "SLAVE", "--ha-master", port, *flags)
+    master.start()
+    slave.start()
+    try:
+        async with duolog.Client(master.endpoint, timeout=60) as client:
+            await master.wait_ready(client)
+            while (await client.admin.node_status()).replication.in_sync_replicas < 2:
+                await asyncio.sleep(0.02)
+            await client.admin.create_topic("bench", 4)
+            yield master, slave, client
+    finally:
+        slave.stop()
+        master.stop()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def new_page_rate() -> float:
+    """Bytes a second at which the machine gives a file's pages that nobody has touched."""
+    root = Path(tempfile.mkdtemp(prefix="duolog-bench-"))
+    try:
+        file = OsDisk(root).create("pages", 1 << 30)
+        began = time.perf_counter()
+        file.populate(0, file.size)
+        seconds = time.perf_counter() - began
+        file.close()
+    finally:
+        shutil.rmtree(root)
+    return (1 << 30) / seconds

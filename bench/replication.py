@@ -1,0 +1,127 @@
+"""Figures of replication and of the simulator."""
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import duolog
+
+from bench import limits
+from bench.harness import Figure, Node, new_page_rate, pair, running
+from node import benchmarks
+from node.demo import free_endpoint
+
+CATCH_UP_BYTES = 4 << 30
+ROUNDS = 3
+
+
+async def sync_produce() -> list[Figure]:
+    """SYNC_MASTER and slave against one ASYNC_MASTER, in turns."""
+    alone, together = [], []
+    for _ in range(ROUNDS):
+        async with running() as (_, client):
+            await benchmarks.produce_batches(client, "bench", 200_000, 100, 50_000)
+            found = await benchmarks.produce_batches(client, "bench", 2_000_000, 100, 50_000)
+            alone.append(found.messages / found.seconds)
+        async with pair() as (_, _, client):
+            await benchmarks.produce_batches(client, "bench", 200_000, 100, 50_000)
+            found = await benchmarks.produce_batches(client, "bench", 2_000_000, 100, 50_000)
+            together.append(found.messages / found.seconds)
+    limit, rate = sorted(alone)[ROUNDS // 2], sorted(together)[ROUNDS // 2]
+    return [
+        Figure(
+            "SYNC_MASTER produce 100 B, two nodes",
+            ">= 0.5 x ASYNC_MASTER and one node",
+            f"{rate:,.0f} msg/s, {rate / limit:.2f} x",
+            f"one node {limit:,.0f} msg/s",
+            rate >= 0.5 * limit,
+            {"msg_per_s": rate, "alone_msg_per_s": limit, "ratio": rate / limit},
+        )
+    ]
+
+
+async def sync_one() -> list[Figure]:
+    """One send at a time through a master and its slave, against a bare unary call, in turns."""
+    unary, ours = [], []
+    async with limits.bare_channel() as channel, pair() as (_, _, client):
+        for _ in range(5):
+            unary.append(await limits.unary_p50(channel, 1000))
+            found = await benchmarks.produce_singly(client, "bench", 1000, 100)
+            ours.append(benchmarks.percentile(found.latencies, 0.5))
+    limit, p50 = sorted(unary)[2], sorted(ours)[2]
+    return [
+        Figure(
+            "SYNC_MASTER, one send at a time, p50",
+            "<= 1.8 x a bare unary call",
+            f"{p50 * 1e6:.0f} us, {p50 / limit:.2f} x",
+            f"unary {limit * 1e6:.0f} us",
+            p50 <= 1.8 * limit,
+            {"p50_s": p50, "unary_p50_s": limit, "ratio": p50 / limit},
+        )
+    ]
+
+
+async def catch_up() -> list[Figure]:
+    """An empty slave copies 4 GiB."""
+    async with limits.bare_channel() as channel:
+        stream = await limits.stream_rate(channel)
+    pages = new_page_rate()
+    root, port = Path(tempfile.mkdtemp(prefix="duolog-bench-")), free_endpoint()
+    master = Node(root / "master", "--ha-listen", port)
+    slave = Node(root / "slave", "--role", "SLAVE", "--ha-master", port)
+    try:
+        benchmarks.fill_store(root / "master", CATCH_UP_BYTES, 1024)
+        master.start()
+        async with duolog.Client(master.endpoint, timeout=120) as client:
+            await master.wait_ready(client)
+            slave.start()
+            began, copied = 0.0, 0
+            while True:
+                status = await client.admin.node_status()
+                rows = status.replication.slaves
+                if rows and not began:
+                    began = time.perf_counter() - 1e-9
+                    copied = -rows[0].received_offset
+                if rows and rows[0].received_offset >= status.max_offset:
+                    break
+                await asyncio.sleep(0.02)
+            seconds = time.perf_counter() - began
+            copied += status.max_offset
+    finally:
+        slave.stop()
+        master.stop()
+        shutil.rmtree(root, ignore_errors=True)
+    rate = copied / seconds
+    return [
+        Figure(
+            "catch-up of a slave 4 GiB behind",
+            ">= 0.6 of a bare 1 MiB stream",
+            f"{rate / 1e6:,.0f} MB/s, {rate / stream:.2f}",
+            f"stream {stream / 1e6:,.0f} MB/s, new pages {pages / 1e6:,.0f} MB/s",
+            rate >= 0.6 * stream,
+            {"bytes_per_s": rate, "stream_bytes_per_s": stream, "new_page_bytes_per_s": pages},
+        )
+    ]
+
+
+async def simulator() -> list[Figure]:
+    """Fresh seeds on one core."""
+    command = [sys.executable, "-m", "sim", "--seeds", "200", "--jobs", "1", "--json"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    row = json.loads(found.stdout)
+    rate, events = row["seeds_per_second_per_core"], row["events"] / row["seeds"]
+    return [
+        Figure(
+            "simulator, 3 nodes",
+            ">= 10 seeds/s a core at ~5,000 events",
+            f"{rate} seeds/s at {events:,.0f} events ({rate * events:,.0f} events/s)",
+            "",
+            rate * events >= 50_000,
+            {"seeds_per_s": rate, "events_per_seed": events},
+        )
+    ]
