@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ha import frames
+from ha.crc32c import crc32c
 from ha.epochs import EpochEntry
 from ha.frames import (
     Ack,
@@ -72,7 +73,7 @@ def sealed(kind: int, body: bytes, offset: int = 0, confirm: int = 0, epoch: int
         frames.MAGIC, frames.VERSION, kind, 0, epoch, offset, confirm, len(body)
     )
     covered = head if kind == frames.Kind.CHUNK else head + body
-    return head + frames._CRC.pack(frames.crc32c(covered)) + body
+    return head + frames._CRC.pack(crc32c(covered)) + body
 
 
 @given(

@@ -1,7 +1,9 @@
 """Recovery: clean stops, kills, cuts and flips at every byte, corrupt middles, hazards by name."""
 
+import random
 import shutil
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim.disk import SimDisk
 from store.checkpoint import StoreCheckpoint
 from store.dispatch import Dispatcher
 from store.errors import BadStoreDirectory, StoreLocked
@@ -597,3 +600,92 @@ def test_whatever_happens_between_puts_all_are_there_in_order(
         assert read_all(store, "T", queue) == bodies
     check_derived(store)
     crash(store)
+
+
+def sim_disk() -> SimDisk:
+    return SimDisk(random.Random(3), lambda: 0.0)
+
+
+def flush_all(store: MessageStore) -> None:
+    """What the node's flush rounds do."""
+    for job in (store.log.queue.flush_job(0),):
+        if job is not None:
+            job.run()
+            store.commit_log_flushed(job)
+    queues = store.queues_flush_job(0)
+    if queues is not None:
+        queues.run()
+        store.queues_flushed(queues, True)
+    store.note_confirmed()
+    store.checkpoint.flush()
+
+
+def test_queue_entries_found_after_a_kill_survive_a_power_cut() -> None:
+    """They were in the page cache only, and counted as synced: the checkpoint then told lies."""
+    disk = sim_disk()
+    chosen = replace(SMALL, message_index_enable=False)
+    first = MessageStore(disk, chosen)
+    first.start()
+    total = 0
+    while len(first.log.queue.files) < 3:
+        put_ok(first, [b"x" * 200] * 5, now=NOW + total)
+        total += 5
+    disk.kill()
+    second = MessageStore(disk, chosen)
+    second.start()
+    later = NOW + 100_000
+    while len(second.log.queue.files) < 6:
+        put_ok(second, [b"y" * 200] * 5, now=later + total)
+        total += 5
+    flush_all(second)
+    put_ok(second, [b"z"], now=later + 200_000)
+    flush_all(second)
+    disk.power_cut()
+    third = MessageStore(disk, chosen)
+    third.start()
+    assert third.queue_range("T", 0) == (0, total + 1)
+
+
+def test_cut_queues_are_not_relied_on_by_a_checkpoint_from_before() -> None:
+    """Hidden entries are taken out of the queues; recovery must put them in again from the log."""
+    disk = sim_disk()
+    chosen = replace(SMALL, message_index_enable=False)
+    store = MessageStore(disk, chosen)
+    store.start()
+    ends = []
+    for k in range(60):
+        ends.append(put_ok(store, [b"x" * 900], now=NOW + 10_000 * k).end_offset)
+    flush_all(store)
+    disk.kill()
+    again = MessageStore(disk, chosen)
+    again.start()
+    again.hide_from(ends[10])
+    again.replicated_offset = again.log.max_offset
+    drain(again)
+    disk.power_cut()
+    last = MessageStore(disk, chosen)
+    last.start()
+    assert last.queue_range("T", 0) == (0, 60)
+
+
+def test_entries_of_a_cut_log_begin_again_where_the_log_does() -> None:
+    disk = sim_disk()
+    store = MessageStore(disk, replace(SMALL, message_index_enable=False))
+    store.start()
+    ends = [put_ok(store, [b"%d" % k * 50]).end_offset for k in range(20)]
+    store.truncate(ends[4])
+    assert store.queue_range("T", 0) == (0, 5)
+    assert store.log.next_valid(store.log.max_offset) is None, "nothing valid behind the cut"
+    assert put_ok(store, [b"new"]).queue_offset == 5
+    store.reset()
+    assert (store.log.min_offset, store.log.max_offset) == (0, 0)
+    assert store.queue_range("T", 0) == (0, 0)
+
+
+def test_a_batch_that_begins_a_segment_is_told_where_its_record_is() -> None:
+    disk = sim_disk()
+    store = MessageStore(disk, SMALL)
+    store.start()
+    for k in range(40):
+        result = put_ok(store, [b"x" * 1100])
+        assert store.get_message(result.physical_offset).queue_offset == k

@@ -1,0 +1,270 @@
+"""The simulator itself: it repeats exactly, its parts fail as told, its checkers see what is wrong.
+
+Many seeds and all planted bugs run by `make sim` and `make sim-mutants`.
+"""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sim import checks, faults
+from sim.__main__ import REGRESSIONS
+from sim.clients import History, Send
+from sim.cluster import Cluster, run
+from sim.disk import SimDisk
+from sim.faults import Fault
+from sim.ghost import Ghost, Violation
+from sim.mutants import MUTANTS, Mutant
+from sim.network import Network, Weather, stream
+from sim.shrink import shrink
+from sim.world import World
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+# -- runs ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted(REGRESSIONS.glob("*.json")), ids=lambda path: path.stem)
+def test_a_run_that_failed_once_never_fails_again(path: Path) -> None:
+    seed, planned = faults.loads(path.read_text())
+    assert run(seed, planned).violation == ""
+
+
+@pytest.mark.parametrize("first", range(0, 40, 10))
+def test_nothing_promised_is_broken(first: int) -> None:
+    for seed in range(first, first + 10):
+        outcome = run(seed)
+        assert outcome.violation == "", f"python -m sim --seed {seed} --trace"
+
+
+def test_the_same_seed_does_the_same_and_another_one_does_not() -> None:
+    digests = [run(seed).digest for seed in (3, 3, 4)]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_the_same_seed_does_the_same_in_another_process() -> None:
+    command = [sys.executable, "-m", "sim", "--seed", "7"]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert run(7).digest in found.stderr
+
+
+QUICK = (
+    "ack-before-slave",
+    "max-for-min",
+    "sent-for-received",
+    "received-for-durable",
+    "ack-ahead",
+    "falling-confirm",
+    "nothing-hidden",
+    "no-epochs",
+    "visible-offsets",
+    "small-window",
+)
+
+
+@pytest.mark.parametrize(
+    "mutant", [m for m in MUTANTS if m.name in QUICK], ids=lambda mutant: mutant.name
+)
+def test_a_planted_bug_is_caught(mutant: Mutant) -> None:
+    with mutant.planted():
+        assert any(run(seed).violation for seed in range(20))
+
+
+def test_a_failing_run_is_shrunk_and_written_down() -> None:
+    mutant = next(m for m in MUTANTS if m.name == "small-window")
+    with mutant.planted():
+        seed = next(seed for seed in range(20) if run(seed).violation)
+        planned = Cluster(seed).planned
+        fewest, why = shrink(planned, lambda some: run(seed, some).violation)
+    assert len(fewest) <= len(planned)
+    assert faults.loads(faults.dumps(seed, fewest, why)) == (seed, fewest)
+
+
+def test_shrinking_keeps_exactly_what_is_needed() -> None:
+    planned = [Fault(float(k), "kill", "a") for k in range(13)]
+    needed = {3.0, 11.0}
+
+    def fails(some: list[Fault]) -> str:
+        return "bad" if needed <= {fault.at for fault in some} else ""
+
+    fewest, why = shrink(planned, fails)
+    assert {fault.at for fault in fewest} == needed
+    assert why == "bad"
+
+
+# -- the disk --------------------------------------------------------------------------------------
+
+
+def disk() -> SimDisk:
+    return SimDisk(random.Random(1), lambda: 0.0)
+
+
+def lose_everything(made: SimDisk) -> None:
+    """A power cut in which nothing that could be lost is kept."""
+
+    class Worst(random.Random):
+        def choice(self, options):  # type: ignore[no-untyped-def]
+            return options[0]
+
+        def randint(self, low: int, high: int) -> int:
+            return low
+
+    made._chance = Worst()
+    made.power_cut()
+
+
+def test_what_is_synced_survives_a_cut_and_what_is_not_may_not() -> None:
+    made = disk()
+    file = made.create("d/f", 2048)
+    file.memory[:1024] = 1
+    file.sync()
+    made.sync_dir("d")
+    file.memory[1024:] = 2
+    unnamed = made.create("d/g", 512)
+    unnamed.sync()
+    lose_everything(made)
+    again = made.open("d/f", True)
+    assert again.memory[:1024].all()
+    assert not again.memory[1024:].any()
+    assert made.size("d/g") == -1, "its name was never synced"
+
+
+def test_a_kill_loses_nothing() -> None:
+    made = disk()
+    file = made.create("f", 512)
+    file.memory[:] = 3
+    made.kill()
+    assert made.open("f", True).memory.all()
+
+
+def test_a_failed_sync_is_never_made_good_by_another_one() -> None:
+    made = disk()
+    file = made.create("f", 1024)
+    made.sync_dir("")
+    file.memory[:] = 4
+    made.syncs_to_fail = 1
+    with pytest.raises(OSError, match="simulated"):
+        file.sync()
+    file.sync()
+    lose_everything(made)
+    assert not made.open("f", True).memory.any()
+
+
+def test_names_come_back_in_the_order_of_a_journal() -> None:
+    for seed in range(30):
+        made = SimDisk(random.Random(seed), lambda: 0.0)
+        made.write("a", b"1")
+        made.write("b", b"2")
+        made.rename("b", "c")
+        made.remove("a")
+        made.power_cut()
+        assert made.list("") in ([], ["a"], ["a", "b"], ["a", "c"], ["c"])
+
+
+# -- the network -----------------------------------------------------------------------------------
+
+
+def test_frames_arrive_in_order_unless_told_otherwise_and_cuts_are_one_way() -> None:
+    world = World(5)
+    network = Network(world)
+    ours, theirs = stream(network, "a", "b")
+    heard: list[bytes] = []
+    back: list[bytes] = []
+    theirs.on_frame = heard.append
+    ours.on_frame = back.append
+    for k in range(50):
+        ours.send(b"%d" % k)
+    world.run_until(100, lambda: None)
+    assert heard == [b"%d" % k for k in range(50)]
+    network.cuts.add(("a", "b"))
+    ours.send(b"lost")
+    theirs.send(b"found")
+    world.run_until(200, lambda: None)
+    assert (len(heard), back, network.lost) == (50, [b"found"], 1)
+    closed: list[int] = []
+    theirs.on_close = lambda: closed.append(1)
+    ours.close()
+    world.run_until(300, lambda: None)
+    assert not closed, "half-open"
+
+
+def test_bad_weather_loses_doubles_and_reorders() -> None:
+    world = World(6)
+    network = Network(world)
+    network.weather = Weather(0.2, 0.3, 0.5, 0.1, 50.0)
+    ours, theirs = stream(network, "a", "b")
+    heard: list[int] = []
+    theirs.on_frame = lambda data: heard.append(int(data))
+    for k in range(300):
+        ours.send(b"%d" % k)
+    world.run_until(1000, lambda: None)
+    assert 150 < len(set(heard)) < 290
+    assert len(heard) > len(set(heard))
+    assert heard != sorted(heard)
+
+
+# -- the checkers see planted faults ---------------------------------------------------------------
+
+KEY = ("T", 0)
+
+
+def sent(outcome: str = "ok") -> History:
+    history = History()
+    history.sends = [
+        Send(KEY, [b"a"], 0, outcome, [(KEY, 0)]),
+        Send(KEY, [b"b"], 1, "ok", [(KEY, 1)]),
+    ]
+    history.seen = {(KEY, 0): b"a"}
+    return history
+
+
+def test_a_lost_a_swapped_and_a_changed_message_are_noticed() -> None:
+    good = {KEY: [(0, b"a"), (1, b"b")]}
+    checks.nothing_lost(good, sent())
+    checks.nothing_changed(good, sent())
+    with pytest.raises(Violation, match="acknowledged"):
+        checks.nothing_lost({KEY: [(0, b"a")]}, sent())
+    with pytest.raises(Violation, match="acknowledged"):
+        checks.nothing_lost({KEY: [(0, b"b"), (1, b"a")]}, sent())
+    with pytest.raises(Violation, match="gone"):
+        checks.nothing_changed({KEY: [(0, b"x"), (1, b"b")]}, sent())
+
+
+def test_a_doubled_a_missing_and_a_refused_message_are_noticed() -> None:
+    with pytest.raises(Violation, match="twice"):
+        checks.nothing_doubled({KEY: [(0, b"a"), (1, b"a")]})
+    with pytest.raises(Violation, match="gaps"):
+        checks.dense({KEY: [(0, b"a"), (2, b"b")]})
+    with pytest.raises(Violation, match="refused"):
+        checks.nothing_refused_appears({KEY: [(0, b"a")]}, sent("fail"))
+
+
+def test_one_offset_with_two_values_is_noticed() -> None:
+    history = sent()
+    with pytest.raises(Violation, match="offset 0"):
+        history.saw(KEY, 0, b"other", "b")
+
+
+def test_an_acknowledgement_that_too_few_hold_is_noticed() -> None:
+    cluster = Cluster(1)
+    cluster._start()
+    node = cluster.nodes[0]
+    ghost = Ghost(2, False)
+    with pytest.raises(Violation, match="held by"):
+        ghost.acknowledged(node, node.store.log.max_offset)
+
+
+def test_a_log_that_differs_is_noticed() -> None:
+    cluster = Cluster(2, planned=[])
+    assert cluster.run().violation == ""
+    log = cluster.nodes[1].store.log
+    log.queue.files[0].memory[50] ^= 1
+    assert isinstance(log.queue.files[0].memory, np.ndarray)
+    with pytest.raises(Violation, match="is not that of"):
+        checks.equal_logs(cluster.nodes, cluster.by_name[cluster.master_name])
