@@ -5,10 +5,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 KERNELS := $(VENV)/.kernels
 
-.PHONY: help venv demo test check fmt proto bench fuzz interop clean docs
+.PHONY: help venv demo test check fmt proto sim sim-mutants bench fuzz interop clean docs
+
+SEEDS ?= 500
 
 help:  ## List the verbs.
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 venv: $(STAMP) $(KERNELS)  ## Make .venv with all that development needs.
 
@@ -52,6 +54,12 @@ proto: venv  ## Generate the stubs of proto/ into client/duolog/wire.
 
 docs: venv  ## Generate docs/configuration.md.
 	@$(BIN)/python tools/config_reference.py
+
+sim: venv  ## Run a simulated cluster from $(SEEDS) fresh seeds; kept failures run first.
+	@$(BIN)/python -m sim --seeds $(SEEDS)
+
+sim-mutants: venv  ## Plant known bugs; the simulator must catch every one.
+	@$(BIN)/python -m sim --mutants
 
 bench: venv  ## Measure against the limits of this machine; JSON into bench/results.
 	@$(BIN)/python -m bench.run

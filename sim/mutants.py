@@ -15,6 +15,7 @@ from ha.frames import Truncate
 from ha.handshake import Stream
 from ha.progress import SlaveSession
 from store.consumequeue import ConsumeQueue
+from store.idempotence import IdempotenceTable
 from store.mappedfile import FlushJob, MappedFile
 from store.messagestore import MessageStore
 from store.status import PutMessageStatus
@@ -145,15 +146,24 @@ def _no_truncation() -> list[Patch]:
     return [(handshake, "judge", judge)]
 
 
-def _truncate_to_confirmed() -> list[Patch]:
-    """KIP-101: a joining slave cuts to its own confirm offset instead of where histories part."""
-    original = _SLAVE._truncate
+def _no_dedupe() -> list[Patch]:
+    """A repeated send is stored again."""
+    return [
+        (IdempotenceTable, "stored_prefix", lambda self, producer, sequence, count: []),
+        (IdempotenceTable, "overlaps_later", lambda self, producer, sequence, count: False),
+    ]
 
-    def truncate(self: Any, end: int, now: int) -> Any:
-        confirmed = self._promised
-        return original(self, min(end, confirmed) if confirmed else end, now)
 
-    return [(_SLAVE, "_truncate", truncate)]
+def _early_durable() -> list[Patch]:
+    """What was appended while a sync ran is taken for synced by it."""
+
+    def flushed(self: Any, job: FlushJob) -> None:
+        job.done()
+        self.log.queue.flushed_where = self.log.queue.wrote_offset
+        for mapped in self.log.queue.files[-2:]:
+            mapped.flushed = mapped.wrote
+
+    return [(MessageStore, "commit_log_flushed", flushed)]
 
 
 def _new_master_cuts() -> list[Patch]:
@@ -313,7 +323,8 @@ MUTANTS = [
     ),
     Mutant("open-slave", "an old master shows its unconfirmed tail", _master_becomes_open_slave),
     Mutant("no-truncation", "a diverged slave is appended to", _no_truncation),
-    Mutant("cut-to-confirmed", "a slave cuts to its own confirm offset", _truncate_to_confirmed),
+    Mutant("no-dedupe", "a repeated send is stored twice", _no_dedupe),
+    Mutant("early-durable", "a sync vouches for what came while it ran", _early_durable),
     Mutant("new-master-cuts", "a new master drops its unconfirmed tail", _new_master_cuts),
     Mutant("no-nonce", "epochs are told apart by number alone", _no_nonce),
     Mutant("no-epochs", "logs are compared by length alone", _no_epochs),

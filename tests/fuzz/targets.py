@@ -4,9 +4,11 @@ Each target takes bytes and must end: with a value or one of the errors it docum
 is a bug.
 """
 
+import functools
 import itertools
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,10 @@ from duolog._columns import crc32, parse_properties
 from duolog._message import Batch
 from duolog.wire import duolog_pb2 as wire
 
+from ha import frames
+from ha.master import Master
+from ha.progress import ConnectionState
+from ha.slave import Connected, Received, Slave
 from store import jsontext
 from store.checkpoint import StoreCheckpoint
 from store.columns import Columns
@@ -27,6 +33,7 @@ from store.kernels.jit import EMPTY_I64
 from store.metadata import Metadata
 from store.osdisk import OsDisk
 from store.record import parse_message_id
+from tests.ha.pair import Link, open_master, open_slave, put
 
 
 def record(data: bytes) -> None:
@@ -167,6 +174,62 @@ def checkpoint(data: bytes) -> None:
         found.close()
 
 
+def frame(data: bytes) -> None:
+    """A frame of the replication stream, as it is and behind a header that is right."""
+    for bytes_in in (data, sealed(data)):
+        try:
+            frames.decode(bytes_in)
+        except frames.BadFrame:
+            pass
+
+
+def sealed(data: bytes) -> bytes:
+    """Bytes as the body of a frame with a right header: the kind from the first byte."""
+    kind, body = (data[0] % 10 if data else 0), data[1:]
+    offset = int.from_bytes(body[:3], "big")
+    return frames._frame(kind, 1, offset, offset // 2, body)  # type: ignore[arg-type]
+
+
+@functools.cache
+def machines() -> tuple[Master, Slave]:
+    """A master, and a slave that has all of it."""
+    master, slave = open_master(), open_slave()
+    put(master, b"one", b"two")
+    Link(master, slave).pump()
+    return master, slave
+
+
+def master_hears(data: bytes) -> None:
+    """Whatever a peer says to a master moves nothing."""
+    master, slave = machines()
+    before = master.store.replicated_offset
+    for bytes_in in (data, sealed(data)):
+        for greeted in (False, True):
+            number = master.connect(0)
+            assert number is not None
+            if greeted:
+                master.receive(number, frames.encode(replace(slave.hello(), node="fuzz")), 0)
+                master.next_frame(number, 0)
+            master.receive(number, bytes_in, 0)
+            master.disconnect(number)
+    assert master.store.replicated_offset == before
+
+
+def slave_hears(data: bytes) -> None:
+    """Whatever a master says, only whole right records are applied."""
+    _, slave = machines()
+    end = slave.store.log.max_offset
+    chunk = frames.chunk_frame(slave.epoch, end, 0, np.frombuffer(data, np.uint8))
+    for bytes_in in (data, sealed(data), chunk):
+        for state in (ConnectionState.HANDSHAKE, ConnectionState.TRANSFER):
+            slave.step(Connected(), 0)
+            slave.state = state
+            slave.step(Received(bytes_in), 0)
+    if slave.store.log.max_offset != end:
+        assert slave.store.log.is_boundary(slave.store.log.max_offset)
+        machines.cache_clear()
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "record": record,
     "entries": entries,
@@ -177,4 +240,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "texts": texts,
     "json_table": json_table,
     "checkpoint": checkpoint,
+    "frame": frame,
+    "master_hears": master_hears,
+    "slave_hears": slave_hears,
 }

@@ -7,8 +7,10 @@ import pytest
 from duolog._columns import crc32, pack
 from duolog.wire import duolog_pb2 as wire
 
+from ha import frames
 from tests import oracle
 from tests.fuzz.targets import TARGETS
+from tests.ha.test_frames import EXAMPLES
 
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -44,7 +46,17 @@ def seeds() -> list[bytes]:
     )
     table = b'{\n\t"offsetTable":{\n\t\t"T@G":{0:250,1:3}\n\t}\n}'
     change = b'{"op":"offsets","group":"G","offsets":{"T":{"0":5}}}'
-    return [records, batch.SerializeToString(), entries, table, change, b"A\x01b\x02C\x01d"]
+    told = [frames.encode(frame) for frame in EXAMPLES]
+    return [
+        records,
+        batch.SerializeToString(),
+        entries,
+        table,
+        change,
+        b"A\x01b\x02C\x01d",
+        *told,
+        *(bytes([one[5]]) + one[frames.HEADER_BYTES :] for one in told),
+    ]
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -29,9 +29,9 @@ class NodeProcess:
 
     def __init__(self, data: Path, *flags: str) -> None:
         self.data = data
-        self.flags = flags
         self.endpoint = f"127.0.0.1:{free_port()}"
         self.log = data.parent / f"{data.name}.log"
+        self.flags = ("--name", data.name, *flags)
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> float:
