@@ -117,6 +117,7 @@ class Connection:
     def __init__(self, endpoints: tuple[str, ...]) -> None:
         self._endpoints = itertools.cycle(endpoints)
         self._count = len(endpoints)
+        self._known = frozenset(endpoints)
         self.endpoint = next(self._endpoints)
         self._channel: grpc.aio.Channel | None = None
         self._stream: AppendStream | None = None
@@ -176,9 +177,12 @@ class Connection:
             pause = min(pause * 2, 1.0)
             await self.rotate()
 
-    async def rotate(self) -> None:
-        """Go to the next endpoint."""
-        if self._count > 1:
+    async def rotate(self, hint: str = "") -> None:
+        """Go to the next endpoint, or to the one that a node named as its master."""
+        if hint and hint != self.endpoint:
+            await self.close()
+            self.endpoint = hint
+        elif self._count > 1 or self.endpoint not in self._known:
             await self.close()
             self.endpoint = next(self._endpoints)
 

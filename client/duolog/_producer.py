@@ -415,6 +415,7 @@ class Producer:
         )
         maybe_sent = False
         pause = 0.05
+        hint = ""
         while True:
             left = deadline - loop.time()
             try:
@@ -430,6 +431,7 @@ class Producer:
                 if not isinstance(error, Busy | NotMaster) or loop.time() + pause >= deadline:
                     raise error
                 maybe_sent = False  # the node said that it did not store it
+                hint = reply.master
             except (TimeoutError, Timeout, Unavailable) as problem:
                 if loop.time() + pause >= deadline:
                     if maybe_sent:
@@ -440,7 +442,8 @@ class Producer:
                     raise Timeout(f"{topic}: not sent within {seconds:g} s") from None
             await asyncio.sleep(pause)
             pause = min(pause * 2, 1.0)
-            await self._connection.rotate()
+            await self._connection.rotate(hint)
+            hint = ""
 
     @staticmethod
     def _refusal(topic: str, reply: wire.AppendReply) -> DuologError | None:

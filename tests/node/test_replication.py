@@ -351,6 +351,18 @@ async def test_a_client_that_knows_both_finds_the_master(group: Group) -> None:
         assert (await producer.send("T", b"x")).status == "PUT_OK"
 
 
+async def test_a_producer_that_knows_only_the_slave_is_led_to_the_master(group: Group) -> None:
+    master = await group.start_master()
+    slave = await group.start_slave()
+    await in_sync(master)
+    async with group.client(master) as client:
+        await client.admin.create_topic("T", 1)
+    await caught_up(master, slave)
+    async with group.client(slave) as client, client.producer() as producer:
+        assert (await producer.send("T", b"x")).status == "PUT_OK"
+    assert broker_of(master).store.queue_range("T", 0) == (0, 1)
+
+
 async def test_slave_read_enable_false_sends_readers_away(group: Group) -> None:
     master = await group.start_master(role="ASYNC_MASTER")
     slave = await group.start_slave(ha={"slave_read_enable": False})

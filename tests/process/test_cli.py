@@ -74,7 +74,29 @@ def test_every_noun_answers_in_json(node: NodeProcess) -> None:
     assert json.loads(reset)[0]["offset"] == 0
     assert json.loads(ok(node, "node", "check", "--json"))["problems"] == []
     assert json.loads(ok(node, "cluster", "status", "--json"))[0]["role"] == "ASYNC_MASTER"
+    watched = ok(node, "cluster", "status", "--watch", "--interval", "0.1", "--count", "2")
+    assert watched.count("ASYNC_MASTER") == 2
+    assert "confirm_offset" in watched
     assert json.loads(ok(node, "topic", "delete", "j", "--yes", "--json")) == {"deleted": "j"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "key"),
+    [
+        (("--role", "SLAVE"), "ha.master"),
+        (("--role", "SYNC_MASTER"), "ha.listen"),
+        (("--role", "KING"), "broker_role"),
+        (("--ha-listen", "nowhere"), "ha.listen"),
+        (("--set", "ha.in_sync_replicas=0"), "in_sync_replicas"),
+    ],
+)
+def test_a_role_that_cannot_be_is_refused_by_name(
+    tmp_path: Path, flags: tuple[str, ...], key: str
+) -> None:
+    found = run_cli("node", "start", "--data", str(tmp_path / "d"), *flags)
+    assert found.returncode == 2
+    assert key in found.stderr
+    assert "Traceback" not in found.stderr
 
 
 def test_templates_and_json_lines_make_messages(node: NodeProcess) -> None:
