@@ -69,6 +69,7 @@ class Master:
         who: Identity,
         history: EpochHistory,
         snapshot: Callable[[], bytes] = lambda: b"",
+        *,
         has_slaves: bool = True,
     ) -> None:
         """Not started yet: `open_epoch` begins.

@@ -83,7 +83,13 @@ class Replication:
     ) -> None:
         store = self._broker.store
         self.master = Master(
-            store, self.options, me, who, history, self._broker.metadata.snapshot_bytes
+            store,
+            self.options,
+            me,
+            who,
+            history,
+            self._broker.metadata.snapshot_bytes,
+            has_slaves=bool(self._broker.config.ha.listen),  # type: ignore[attr-defined]
         )
         self.master.open_epoch(secrets.randbits(64), wall_ms)
         log.info("mastership", epoch=self.master.epoch, role=store.role.value)

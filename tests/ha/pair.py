@@ -37,12 +37,18 @@ def open_master(disk: SimDisk | None = None, name: str = "m", nonce: int = 7, **
     """A SYNC_MASTER that needs one slave, on a disk that may hold something already."""
     ha = {key: how.pop(key) for key in list(how) if key in HaOptions.__dataclass_fields__}
     role = how.pop("role", BrokerRole.SYNC_MASTER)
+    has_slaves = how.pop("has_slaves", True)
     store = open_store(disk or new_disk(), role, **how)
     who = identity.settle(
         store.disk, name, 1, "boot", log_empty=False, abnormal=False, acks_durable=False
     )
     master = Master(
-        store, HaOptions(**ha), Member("c", "g", name, "m:1"), who, recover_history(store)
+        store,
+        HaOptions(**ha),
+        Member("c", "g", name, "m:1"),
+        who,
+        recover_history(store),
+        has_slaves=has_slaves,
     )
     master.open_epoch(nonce, NOW)
     return master

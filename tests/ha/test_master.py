@@ -11,8 +11,9 @@ from ha import frames
 from ha.frames import Ack
 from ha.master import Close, Master, Release
 from ha.progress import RateLimit
+from sim.disk import SimDisk
 from store.status import BrokerRole, FlushDiskType, PutMessageStatus
-from tests.ha.pair import Link, ack, drain, flush, log_bytes, open_master, open_slave, put
+from tests.ha.pair import Link, ack, close, drain, flush, log_bytes, open_master, open_slave, put
 
 
 def followed(**how: Any) -> tuple[Master, Link]:
@@ -309,3 +310,39 @@ def test_sessions_are_bounded() -> None:
     master = open_master()
     numbers = [master.connect(0) for _ in range(70)]
     assert numbers.count(None) == 6
+
+
+def damaged(start: int, end: int, byte: int, confirm: int = 0) -> tuple[SimDisk, int]:
+    """A killed master's disk with bytes [start, end) of its log overwritten; the log's end."""
+    master = open_master()
+    for k in range(12):
+        put(master, b"%d" % k * 900)
+    drain(master.store)
+    master.store.checkpoint.confirm_phy_offset = confirm
+    master.store.checkpoint.flush()
+    log_end = master.store.log.max_offset
+    disk = close(master)
+    path = next(name for name in disk._names if name.startswith("commitlog/"))
+    disk._names[path].seen[start:end] = byte
+    return disk, log_end
+
+
+def test_a_hole_that_a_power_cut_left_is_cut_where_there_are_replicas() -> None:
+    disk, end = damaged(3584, 4608, 0)
+    cut = open_master(disk, nonce=2)
+    assert not cut.store.log.corrupt_ranges
+    assert cut.store.log.max_offset < 4608
+    slave = open_slave()
+    Link(cut, slave).pump()
+    assert log_bytes(slave.store) == log_bytes(cut.store)
+    disk, end = damaged(3584, 4608, 0)
+    alone = open_master(disk, nonce=2, has_slaves=False)
+    assert alone.store.log.corrupt_ranges
+    assert alone.store.log.max_offset > end
+
+
+def test_damage_is_not_taken_for_a_hole_and_what_was_confirmed_is_never_cut() -> None:
+    disk, end = damaged(3584, 4608, 0x77)
+    assert open_master(disk, nonce=2).store.log.max_offset > end
+    disk, end = damaged(3584, 4608, 0, confirm=6000)
+    assert open_master(disk, nonce=2).store.log.max_offset > end
