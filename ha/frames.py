@@ -34,6 +34,7 @@ _HEAD = struct.Struct(">4sBBHQqqI")
 _CRC = struct.Struct(">I")
 HEADER_BYTES = _HEAD.size + _CRC.size
 BODY_BYTES_MAX = 48 << 20
+TEXT_BYTES_MAX = 4096
 _LONG = struct.Struct(">Q")
 _ENTRY = struct.Struct(">QqQ")
 
@@ -277,6 +278,8 @@ class _Body:
 
     def text(self) -> str:
         (size,) = self.unpack(">H")
+        if size > TEXT_BYTES_MAX:
+            raise BadFrame(f"a text of {size} bytes")
         try:
             return self.take(size).decode()
         except UnicodeDecodeError:

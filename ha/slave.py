@@ -263,7 +263,6 @@ class Slave:
         self.history.adopt(frame.epochs, frame.start)
         if self.history.entries != before:
             self.history.save(self.store.disk)
-        self._start = frame.start
         if frame.promise and not self.identity.confirmed_only:
             # What an ASYNC_MASTER called confirmed was no promise.
             checkpoint = self.store.checkpoint
@@ -449,9 +448,12 @@ class Slave:
             return []
         if now_ms - self._heard_ms > self._housekeeping_ms:
             return self._close("nothing was heard of the master for too long")
-        if self.state is ConnectionState.TRANSFER and now_ms - self._sent_ms >= self._heartbeat_ms:
-            return [self._ack(*self._acked, now_ms)]
-        return []
+        if self.state is not ConnectionState.TRANSFER:
+            return []
+        effects = self._acknowledge(now_ms)
+        if now_ms - self._sent_ms >= self._heartbeat_ms:
+            effects.append(self._ack(*self._acked, now_ms))
+        return effects
 
     def _close(self, reason: str) -> list[Effect]:
         self.state, self.reason = ConnectionState.READY, reason

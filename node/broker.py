@@ -108,6 +108,7 @@ class Broker:
         self.replication = Replication(self)
         self._follower: ReplicationClient | None = None
         self._ack_task: asyncio.Task[None] | None = None
+        self._ack_due = False
         self._schedule = FlushSchedule.of(options)
         self._in_memory_bytes = (
             physical_memory() * self.replication.options.access_message_in_memory_max_ratio // 100
@@ -168,9 +169,10 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop working, make everything durable, close the store."""
-        for task in self._tasks:
+        tasks = [*self._tasks, *([self._ack_task] if self._ack_task is not None else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         async with self._file_changes:
             if not self.store.fence_reason:
                 self.metadata.catch_up()
@@ -276,9 +278,18 @@ class Broker:
     def _flushed(self) -> None:
         """The commit log was synced."""
         self.replication.flushed()
-        if self._follower is not None and (self._ack_task is None or self._ack_task.done()):
-            self._ack_task = asyncio.get_running_loop().create_task(self._follower.flushed())
+        if self._follower is not None:
+            self._ack_due = True
+            if self._ack_task is None or self._ack_task.done():
+                work = self._acknowledge(self._follower)
+                self._ack_task = asyncio.get_running_loop().create_task(work)
         self.pump_soon()
+
+    async def _acknowledge(self, follower: ReplicationClient) -> None:
+        """Tell the master of every sync, also of one that ends while the last one is told."""
+        while self._ack_due:
+            self._ack_due = False
+            await follower.flushed()
 
     @contextlib.asynccontextmanager
     async def no_flush(self) -> AsyncIterator[None]:

@@ -100,6 +100,9 @@ class ReplicationClient:
 
     async def _take(self, data: bytes) -> None:
         """One frame from the master; what cuts files waits until no flush works on them."""
+        if self._broker.store.fence_reason:
+            await self._perform(self._slave.suspend(self._broker.store.fence_reason))
+            return
         try:
             if len(data) > KIND_AT and data[KIND_AT] in _CUTTING:
                 async with self._broker.no_flush():

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ha import frames
-from ha.frames import Chunk, Heartbeat, Kind, Truncate, Welcome
+from ha.frames import Ack, Chunk, Heartbeat, Kind, Truncate, Welcome
 from ha.master import Master
 from ha.progress import ConnectionState
 from ha.slave import CloseStream, Connected, Received, Send, Slave, Tick
-from tests.ha.pair import Link, close, drain, log_bytes, open_master, open_slave, put
+from store.status import FlushDiskType
+from tests.ha.pair import Link, close, drain, flush, log_bytes, open_master, open_slave, put
 
 
 def several(count: int = 30) -> Master:
@@ -230,3 +231,20 @@ def test_no_bytes_from_a_master_break_a_slave(noise: list[bytes]) -> None:
         chunk = frames.chunk_frame(slave.epoch, slave.end, 0, np.frombuffer(data, np.uint8))
         slave.step(Received(chunk), 0)
     assert log_bytes(slave.store) == before
+
+
+def test_a_sync_that_nobody_told_of_is_acknowledged_with_the_next_tick() -> None:
+    master = open_master(flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    slave = open_slave()
+    link = Link(master, slave)
+    link.pump()
+    put(master, b"x")
+    frame = master.next_frame(link.number, 0)
+    assert frame is not None
+    slave.step(Received(frame), 0)
+    flush(slave)
+    (told,) = slave.step(Tick(), 1)
+    assert isinstance(told, Send)
+    ack = frames.decode(told.data)
+    assert isinstance(ack, Ack)
+    assert ack.durable == ack.received == slave.end

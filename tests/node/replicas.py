@@ -70,7 +70,7 @@ async def caught_up(master: Node, slave: Node) -> None:
     ours, theirs = broker_of(master).store, broker_of(slave).store
     await until(
         lambda: (
-            theirs.log.max_offset == ours.log.max_offset
+            theirs.log.max_offset == ours.log.max_offset == ours.confirm_offset
             and theirs.confirm_offset == ours.confirm_offset == theirs.dispatcher.reput_from
         )
     )
