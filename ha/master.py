@@ -16,11 +16,11 @@ from typing import Any
 from ha import frames, handshake, identity
 from ha.epochs import EPOCH_QUEUE, EPOCH_TOPIC, EpochEntry, EpochHistory, barrier_body
 from ha.frames import Ack, BadFrame, Hello, Refusal, Refuse, Reset, Truncate, Welcome
+from ha.grouptransfer import GroupTransferService, Release
 from ha.handshake import Member, Stream
 from ha.identity import Identity
 from ha.options import AckMode, HaOptions
 from ha.progress import ConnectionState, RateLimit, SlaveRow, SlaveSession
-from ha.waiters import OffsetWaiters
 from store.columns import Columns
 from store.errors import StoreError
 from store.messagestore import MessageStore, PutBatch
@@ -38,14 +38,6 @@ class Close:
 
     session: int
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Answer these puts."""
-
-    tokens: list[Any]
-    status: PutMessageStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +76,9 @@ class Master:
         self.identity = who
         self.history = history
         self.epoch = history.last_epoch
+        self.opened = False
         self.sessions: dict[int, SlaveSession] = {}
-        self.waiting: OffsetWaiters[Any] = OffsetWaiters()
+        self.group_transfer = GroupTransferService(options.slave_timeout)
         self.push2slave_max_offset = 0
         self.refusals: dict[str, tuple[Refuse, int]] = {}
         self.violations = 0  # connections ended because a peer said what cannot be
@@ -102,12 +95,14 @@ class Master:
     def open_epoch(self, nonce: int, now_ms: int) -> None:
         """Begin a mastership: the barrier record comes before anything else it writes.
 
-        Afterwards readers see what was confirmed before, and the rest as replicas confirm it.
-        Raises OSError or StoreError where the store cannot be written.
+        Readers see what was confirmed before, and the rest as replicas confirm it.
+        Raises OSError or StoreError where the store cannot be written: nothing may be put then and
+        no slave connects, until a later call succeeds.
         """
         if self._has_slaves:
             self._cut_torn()
-        confirmed = self.store.checkpoint.confirm_phy_offset
+        if self.slaves_needed:
+            self.store.hide_from(self.store.checkpoint.confirm_phy_offset)
         epoch = max(self.history.last_epoch, self.identity.promised_epoch) + 1
         self.identity = identity.promise(self.store.disk, self.identity, epoch)
         # Whatever this node becomes later, its readers see no more than was confirmed.
@@ -121,8 +116,7 @@ class Master:
         assert opened, "a new epoch follows all known ones"
         self.history.save(self.store.disk)
         self.epoch = epoch
-        if self.slaves_needed:
-            self.store.hide_from(confirmed)
+        self.opened = True
 
     def _cut_torn(self) -> None:
         """Cut where a power cut left a hole among bytes that were never synced.
@@ -165,7 +159,7 @@ class Master:
             return PutMessageStatus.PUT_OK
         if self.in_sync() < self.options.in_sync_replicas:
             return PutMessageStatus.SLAVE_NOT_AVAILABLE
-        self.waiting.add(end_offset, now_ms + self.options.slave_timeout, token)
+        self.group_transfer.put_request(end_offset, now_ms, token)
         return None
 
     def _confirmed(self) -> int:
@@ -182,10 +176,8 @@ class Master:
         if candidate <= confirmed:
             return []
         self.store.replicated_offset = candidate
-        released = self.waiting.release(candidate)
-        if released:  # answers first, dispatch after
-            return [Release(released, PutMessageStatus.PUT_OK), Confirmed(candidate)]
-        return [Confirmed(candidate)]
+        # Answers first, dispatch after.
+        return [*self.group_transfer.notify_transfer_some(candidate), Confirmed(candidate)]
 
     def _held_by_enough(self) -> int:
         """Offset below which this node and enough others have everything; 0 where too few are."""
@@ -211,7 +203,7 @@ class Master:
 
     def connect(self, now_ms: int) -> int | None:
         """A peer connected: its session's number; None where there is no room."""
-        if len(self.sessions) >= SESSIONS_MAX:
+        if len(self.sessions) >= SESSIONS_MAX or not self.opened:
             return None
         self._numbers += 1
         self.sessions[self._numbers] = SlaveSession(
@@ -409,15 +401,11 @@ class Master:
                 effects += self._close(session, "nothing was heard of it for too long")
             elif session.state is _TRANSFER and session.sent < self.store.log.min_offset:
                 effects += self._close(session, "the segments it still needs are removed")
-        expired = self.waiting.expire(now_ms)
-        if expired:
-            effects.append(Release(expired, PutMessageStatus.FLUSH_SLAVE_TIMEOUT))
-        return effects
+        return [*effects, *self.group_transfer.expire(now_ms)]
 
     def fail_all(self) -> list[Effect]:
         """The store is fenced: nobody knows what became of the puts that wait."""
-        tokens = self.waiting.drain()
-        return [Release(tokens, PutMessageStatus.UNKNOWN_ERROR)] if tokens else []
+        return [*self.group_transfer.fail_all()]
 
     # -- status --------------------------------------------------------------------------------
 

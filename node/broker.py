@@ -318,6 +318,8 @@ class Broker:
         if self.replication.slave is not None:
             master = self.replication.master_endpoint
             return wire.NOT_MASTER, f"this node is a slave, its master is {master or 'not known'}"
+        if self.replication.closed:
+            return wire.SERVICE_NOT_AVAILABLE, self.replication.closed
         too_few = self.replication.refusal()
         if too_few:
             return wire.IN_SYNC_REPLICAS_NOT_ENOUGH, too_few
@@ -519,6 +521,8 @@ class Broker:
         if replication.slave is not None:
             master = replication.master_endpoint
             return sdk.NotMaster(f"this node is a slave, its master is {master or 'not known'}")
+        if replication.closed:
+            return sdk.Busy(replication.closed)
         if replication.waits and replication.master is not None:
             needed, found = replication.options.in_sync_replicas, replication.master.in_sync()
             if found < needed:

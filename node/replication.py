@@ -4,6 +4,7 @@ The machines (`ha.master`, `ha.slave`) decide; here their effects meet futures, 
 """
 
 import asyncio
+import errno
 import secrets
 import time
 from pathlib import Path
@@ -13,10 +14,12 @@ import structlog
 
 from ha import identity
 from ha.epochs import EpochHistory, recover_history
+from ha.grouptransfer import Release
 from ha.handshake import Member
 from ha.identity import Identity
-from ha.master import Close, Confirmed, Effect, Master, Release
+from ha.master import Close, Confirmed, Effect, Master
 from ha.slave import Slave
+from store.errors import StoreError
 from store.recovery import RecoveryReport
 from store.status import BrokerRole, PutMessageStatus
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("duolog.ha")
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+OPEN_AGAIN_MS = 2000
 HA_METHOD = "/duolog.ha.v1.Replication/Stream"
 
 
@@ -50,6 +54,7 @@ class Replication:
         self.options = broker.config.ha_options()
         self.master: Master | None = None
         self.slave: Slave | None = None
+        self._tried_ms = 0
         self._wakes: dict[int, asyncio.Event] = {}
         self._calls: dict[int, asyncio.Future[Any]] = {}
 
@@ -91,8 +96,29 @@ class Replication:
             self._broker.metadata.snapshot_bytes,
             has_slaves=bool(self._broker.config.ha.listen),  # type: ignore[attr-defined]
         )
-        self.master.open_epoch(secrets.randbits(64), wall_ms)
-        log.info("mastership", epoch=self.master.epoch, role=store.role.value)
+        self._open_epoch(wall_ms)
+
+    def _open_epoch(self, wall_ms: int) -> None:
+        """Begin the mastership; a disk without room stops puts, not readers, and is tried again."""
+        assert self.master is not None, "a master opens epochs"
+        self._tried_ms = now_ms()
+        try:
+            self.master.open_epoch(secrets.randbits(64), wall_ms)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            log.error("no room to open an epoch: nothing can be stored", reason=error.strerror)
+        except StoreError as error:
+            log.error("nothing can be stored", reason=str(error))
+        else:
+            log.info("mastership", epoch=self.master.epoch, role=self.master.store.role.value)
+
+    @property
+    def closed(self) -> str:
+        """Why nothing may be put here yet, empty where it may."""
+        if self.master is None or self.master.opened:
+            return ""
+        return "no room on the disk to begin with"
 
     @property
     def waits(self) -> bool:
@@ -161,6 +187,8 @@ class Replication:
 
     def tick(self) -> None:
         """Deadlines and housekeeping of a master."""
+        if self.closed and now_ms() - self._tried_ms > OPEN_AGAIN_MS:
+            self._open_epoch(time.time_ns() // 1_000_000)
         if self.master is not None:
             self.perform(self.master.tick(now_ms()))
 

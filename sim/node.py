@@ -7,8 +7,9 @@ from typing import Any
 from ha import identity
 from ha.epochs import recover_history
 from ha.frames import encode
+from ha.grouptransfer import Release
 from ha.handshake import Member
-from ha.master import Close, Master, Release
+from ha.master import Close, Master
 from ha.progress import ConnectionState
 from ha.slave import (
     Adopt,

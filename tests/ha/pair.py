@@ -7,8 +7,9 @@ from typing import Any
 from ha import frames, identity
 from ha.epochs import recover_history
 from ha.frames import Ack, Hello
+from ha.grouptransfer import Release
 from ha.handshake import Member, tail_of
-from ha.master import Close, Effect, Master, Release
+from ha.master import Close, Effect, Master
 from ha.options import HaOptions
 from ha.progress import ConnectionState
 from ha.slave import CloseStream, Connected, Flushed, FlushSoon, Received, Send, Slave

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from ha import frames
 from ha.frames import Ack
-from ha.master import Close, Master, Release
+from ha.grouptransfer import Release
+from ha.master import Close, Master
 from ha.progress import RateLimit
 from sim.disk import SimDisk
 from store.status import BrokerRole, FlushDiskType, PutMessageStatus

@@ -1,6 +1,7 @@
 """Master and slave in one process: what flows, what is promised, what is refused."""
 
 import asyncio
+import errno
 import gc
 import os
 from collections.abc import AsyncIterator
@@ -19,6 +20,7 @@ from ha.frames import Ack, Frame, Hello, Refusal, Refuse, Welcome
 from node.config import Config, ConfigError
 from node.replication import HA_METHOD
 from node.server import Node
+from store.osdisk import OsDisk
 from tests.node.conftest import StartNode
 from tests.node.replicas import Group, broker_of, caught_up, following, log_bytes, until
 from tests.node.test_messages import append, append_request
@@ -314,6 +316,35 @@ async def test_a_slave_with_a_full_disk_says_so_and_goes_on_when_there_is_room(
         full = False
         await caught_up(master, slave)
     assert log_bytes(slave) == log_bytes(master)
+
+
+async def test_a_node_that_starts_on_a_full_disk_serves_readers_and_writers_when_there_is_room(
+    start_node: StartNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node()
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        await client.admin.create_topic("T", 1)
+        await append(client, append_request([b"before"]))
+    await node.stop()
+    write, full = OsDisk.write, True
+
+    def maybe(self: OsDisk, path: str, data: bytes) -> None:
+        if full and path.startswith("config/"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(self, path, data)
+
+    monkeypatch.setattr(OsDisk, "write", maybe)
+    monkeypatch.setattr("node.replication.OPEN_AGAIN_MS", 100)
+    node = await start_node()
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        assert (await client.pull("T", 0, 0)).body_list() == [b"before"]
+        reply = await append(client, append_request([b"x"]))
+        assert (reply.status, reply.count) == (wire.SERVICE_NOT_AVAILABLE, 0)
+        with pytest.raises(duolog.Busy):
+            await client.admin.create_topic("U", 1)
+        full = False
+        await until(lambda: not broker_of(node).replication.closed)
+        assert (await append(client, append_request([b"after"]))).status == wire.PUT_OK
 
 
 # -- reading from slaves ---------------------------------------------------------------------------
