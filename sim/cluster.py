@@ -11,6 +11,7 @@ import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 
+from ha.epochs import EpochEntry
 from ha.progress import ConnectionState
 from sim import checks, config, faults
 from sim.clients import Consumer, History, Producer
@@ -67,6 +68,7 @@ class Cluster:
         self._chance = self.world.chance("operator")
         self._down_until: dict[str, float] = {}
         self._zombies: set[str] = set()
+        self._masterships: list[EpochEntry] = []
         self._healed = False
 
     @property
@@ -123,6 +125,8 @@ class Cluster:
             sure = node.start(BrokerRole.SYNC_MASTER)
         else:
             sure = node.start(BrokerRole.SLAVE, self.master_name)
+        if node.up and node.master is not None:
+            self._masterships.append(node.master.history.entries[-1])
         if not sure:
             self._down_until[node.name] = self.world.now + 200
 
@@ -134,6 +138,8 @@ class Cluster:
             if node.up:
                 if node.slave is not None and node.slave.reason.startswith("NEWER_EPOCH"):
                     self._restart_master()
+                elif node.slave is not None and node.slave.reason.startswith("LINEAGE"):
+                    self._empty(node)
                 continue
             if self.world.now < self._down_until.get(node.name, 0.0):
                 continue
@@ -142,6 +148,15 @@ class Cluster:
             else:
                 self._boot(node)
         self.world.after(OPERATOR_MS, self._operate)
+
+    def _empty(self, node: Node) -> None:
+        """What the refusal advises, where nothing that the slave holds was ever confirmed."""
+        store = node.store
+        if not store.checkpoint.confirm_phy_offset and not store.replicated_offset:
+            self.ghost.mark("emptied")
+            node.die()
+            node.empty_disk()
+            self._boot(node)
 
     def _restart_master(self) -> None:
         """What the refusal advises: a mastership that began and failed left a higher promise."""
@@ -171,7 +186,7 @@ class Cluster:
                 self._boot(node)
             if not node.up:
                 return
-        best = max(slaves, key=_place)
+        best = max(slaves, key=self._place)
         self.ghost.mark("switched")
         self.world.note(f"operator: {best.name} instead of {old.name}")
         self.master_name = best.name
@@ -181,6 +196,16 @@ class Cluster:
         if old.up:
             self._zombies.add(old.name)
             self.world.after(self._chance.uniform(100, 1500), lambda: self._retire(old))
+
+    def _place(self, node: Node) -> tuple[int, int]:
+        """How much a slave has: the last mastership that it followed first, then how far it goes.
+
+        Not the epoch's number: masters that were given their role by hand may give one twice.
+        """
+        assert node.slave is not None, "asked of slaves"
+        known = node.slave.history.entries
+        followed = [k for k, entry in enumerate(self._masterships) if entry in known]
+        return max(followed, default=-1), node.store.log.max_offset
 
     def _retire(self, old: Node) -> None:
         """A master that was replaced while it lived is stopped, and follows from now on."""
@@ -331,12 +356,6 @@ class Cluster:
             f"{node.slave.state.value + ' ' + node.slave.reason if node.slave else ''}"
             for node in self.nodes
         )
-
-
-def _place(node: Node) -> tuple[int, int]:
-    """How much a slave has: the epoch of its last byte first, then how far it goes."""
-    assert node.slave is not None, "asked of slaves"
-    return node.slave.history.last_epoch, node.store.log.max_offset
 
 
 def run(seed: int, planned: list[Fault] | None = None, trace: bool = False) -> Outcome:

@@ -191,6 +191,10 @@ class Node:
                 end.closed = True
         self.ghost.died(self)
 
+    def empty_disk(self) -> None:
+        """Its directory is removed."""
+        self.disk = SimDisk(self.chance, lambda: self.world.now)
+
     def power_cut(self) -> None:
         """The machine goes, and with it what was not synced."""
         self.die()

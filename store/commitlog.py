@@ -47,9 +47,11 @@ class CorruptRange:
 
         memory: of the segment that starts at `base` and holds the range.
         """
-        first = self.start - base
-        for boundary in range(first - first % SECTOR + SECTOR, self.end - base + 1, SECTOR):
-            if not memory[max(first, boundary - 8) : boundary].any():
+        first, end = self.start - base, self.end - base
+        # The next record's first 3 bytes are zeros as well: its sector may be a lost one.
+        for boundary in range(first - first % SECTOR + SECTOR, end + 4, SECTOR):
+            tail = memory[max(first, boundary - 8) : min(boundary, end)]
+            if len(tail) and not tail.any():
                 return True
         return False
 

@@ -149,10 +149,12 @@ class ConsumeQueue:
         """truncateDirtyLogicFiles: drop entries of records that start at or after an offset."""
         state: I64 = np.zeros(1, np.int64)
         self.max_physical_offset = -1
+        cut = False
         while self.files.files:
             last = self.files.files[-1]
             end = int(kernel.first_entry_from(last.memory, 0, last.wrote, physical_offset))
-            if end < last.wrote:
+            cut = cut or end < last.wrote
+            if cut:
                 # Blanks before the cut stand for records before a record that is cut as well.
                 end = _after_last_record(last.memory[:end])
             if end == 0 and last.wrote > 0:

@@ -7,7 +7,8 @@ producer and in producers, and rebuilt from the log's UNIQ_KEYs on recovery.
 
 from bisect import bisect_right
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from store.errors import SequenceTooOld
 
@@ -57,6 +58,15 @@ class _Window:
         if len(self.runs) > self.runs_max:
             self.forgotten = max(self.forgotten, self.runs[0].end)
             del self.firsts[0], self.runs[0]
+
+    def cut(self, ends: Mapping[tuple[str, int], int]) -> None:
+        kept = []
+        for run in self.runs:
+            room = ends.get((run.topic, run.queue_id), 0) - run.queue_offset
+            if room > 0:
+                kept.append(replace(run, end=min(run.end, run.first + room)))
+        self.runs = kept
+        self.firsts = [run.first for run in kept]
 
     @staticmethod
     def _continues(before: Run, run: Run) -> bool:
@@ -108,6 +118,14 @@ class IdempotenceTable:
             return False
         following = window.next_known(sequence)
         return following is not None and following < sequence + count
+
+    def cut(self, ends: Mapping[tuple[str, int], int]) -> None:
+        """Forget what a cut log no longer holds: runs at or past the end of their queue.
+
+        ends: queue offset after the last entry, by topic and queue id; 0 for a queue not named.
+        """
+        for window in self._windows.values():
+            window.cut(ends)
 
     def add(self, producer: bytes, run: Run) -> None:
         """Remember a stored run."""

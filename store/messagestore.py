@@ -401,6 +401,7 @@ class MessageStore:
         checkpoint.confirm_phy_offset = min(checkpoint.confirm_phy_offset, offset)
         self.log.corrupt_ranges = [r for r in self.log.corrupt_ranges if r.end <= offset]
         self.recover_topic_queue_table()
+        self.idempotence.cut(self.topic_queue_table)
 
     def _cut_queues(self, offset: int) -> None:
         """Cut the queues' entries, which the checkpoint may have told recovery to rely on."""

@@ -19,7 +19,9 @@ def fuzz(name: str, seconds: str) -> None:
     """Fuzz one target in this process."""
     import atheris
 
-    with atheris.instrument_imports(include=["store", "duolog"], enable_loader_override=False):
+    with atheris.instrument_imports(
+        include=["store", "ha", "duolog"], enable_loader_override=False
+    ):
         from tests.fuzz.targets import TARGETS
     from tests.fuzz.test_corpus import seeds
 

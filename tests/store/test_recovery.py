@@ -689,3 +689,32 @@ def test_a_batch_that_begins_a_segment_is_told_where_its_record_is() -> None:
     for k in range(40):
         result = put_ok(store, [b"x" * 1100])
         assert store.get_message(result.physical_offset).queue_offset == k
+
+
+def test_what_a_cut_took_away_is_stored_when_it_is_sent_again() -> None:
+    """A cut record's sequence is not stored any more: answering so would lose the message."""
+    store = MessageStore(sim_disk(), replace(SMALL, message_index_enable=False))
+    store.start()
+    how = {"producer": b"p" * 10}
+    kept = put_ok(store, [b"a", b"b"], sequence=0, **how)
+    put_ok(store, [b"c", b"d"], sequence=2, **how)
+    store.truncate(kept.end_offset)
+    assert put_ok(store, [b"a", b"b"], sequence=0, **how).count == 0
+    again = put_ok(store, [b"c", b"d"], sequence=2, **how)
+    assert (again.count, again.queue_offset) == (2, 2)
+    assert read_all(store) == [b"a", b"b", b"c", b"d"]
+
+
+def test_blanks_at_the_end_of_a_queue_file_do_not_survive_a_cut() -> None:
+    """The record they stood before was in the next file, and is cut: the queue ends before them."""
+    store = MessageStore(sim_disk(), replace(SMALL, message_index_enable=False))
+    store.start()
+    ends = [put_ok(store, [b"%d" % k * 20]).end_offset for k in range(60)]  # 50 entries a file
+    queue = store.queues.get("T", 0)
+    assert queue is not None
+    for mapped in queue.files.files[:1]:
+        mapped.memory[45 * 20 : 50 * 20] = np.frombuffer(
+            (bytes(8) + b"\x7f\xff\xff\xff" + bytes(8)) * 5, np.uint8
+        )
+    store.truncate(ends[49])
+    assert store.queue_range("T", 0) == (0, 45)
