@@ -9,18 +9,20 @@ The owner calls `receive` with what came, `next_frame` when a stream can be writ
 `flushed` when the log moved, `tick` now and then; and does what the effects say.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ha import frames, handshake, identity
 from ha.epochs import EPOCH_QUEUE, EPOCH_TOPIC, EpochEntry, EpochHistory, barrier_body
 from ha.frames import Ack, BadFrame, Hello, Refusal, Refuse, Reset, Truncate, Welcome
+from ha.groupstate import Registration, Replica, SyncStateSet
 from ha.grouptransfer import GroupTransferService, Release
 from ha.handshake import Member, Stream
 from ha.identity import Identity
 from ha.options import AckMode, HaOptions
 from ha.progress import ConnectionState, RateLimit, SlaveRow, SlaveSession
+from ha.syncstate import Standing, SyncState
 from store.columns import Columns
 from store.errors import StoreError
 from store.messagestore import MessageStore, PutBatch
@@ -63,12 +65,19 @@ class Master:
         snapshot: Callable[[], bytes] = lambda: b"",
         *,
         has_slaves: bool = True,
+        sync_state: SyncState | None = None,
     ) -> None:
         """Not started yet: `open_epoch` begins.
 
         snapshot: the metadata tables as of now, for a slave that begins or comes back.
-        has_slaves: a replication port is open.
+        has_slaves: a replication port is open. sync_state: of an elected master, whose puts wait
+        for the whole SyncStateSet; None where the role is fixed.
         """
+        self.sync_state = sync_state
+        self.deadline_ms: int | None = None  # of an elected master's lease
+        self.group_open = True  # an elected master's group has a state to come back to
+        self._paused = ""
+        self._barrier_end = 0
         self._has_slaves = has_slaves
         self.store = store
         self.options = options
@@ -85,28 +94,33 @@ class Master:
         self._snapshot = snapshot
         self._numbers = 0
         sync = store.options.broker_role is BrokerRole.SYNC_MASTER
-        self.slaves_needed = options.in_sync_replicas - 1 if sync else 0
+        fixed = options.in_sync_replicas - 1 if sync else 0
+        self.slaves_needed = 0 if sync_state is not None else fixed
+        self.promises = sync_state is not None or fixed > 0  # puts wait for the confirm offset
         self.ack_durable = options.ack is AckMode.DURABLE or (
             options.ack is AckMode.AUTO and store.options.sync_flush
         )
 
     # -- the mastership ------------------------------------------------------------------------
 
-    def open_epoch(self, nonce: int, now_ms: int) -> None:
+    def open_epoch(self, nonce: int, now_ms: int, number: int = 0) -> None:
         """Begin a mastership: the barrier record comes before anything else it writes.
 
+        number: the epoch an election gave; 0: the next one that is known here.
         Readers see what was confirmed before, and the rest as replicas confirm it.
         Raises OSError or StoreError where the store cannot be written: nothing may be put then and
         no slave connects, until a later call succeeds.
         """
         if self._has_slaves:
             self._cut_torn()
-        if self.slaves_needed:
-            self.store.hide_from(self.store.checkpoint.confirm_phy_offset)
-        epoch = max(self.history.last_epoch, self.identity.promised_epoch) + 1
+        if self.promises:
+            self.store.hide_from(self.store.known_confirmed)
+        epoch = number or max(self.history.last_epoch, self.identity.promised_epoch) + 1
+        if epoch <= self.history.last_epoch or epoch < self.identity.promised_epoch:
+            raise StoreError(f"epoch {epoch} is not newer than what is known here")
         self.identity = identity.promise(self.store.disk, self.identity, epoch)
         # Whatever this node becomes later, its readers see no more than was confirmed.
-        self.identity = identity.follow(self.store.disk, self.identity, self.slaves_needed > 0)
+        self.identity = identity.follow(self.store.disk, self.identity, self.promises)
         body = barrier_body(epoch, nonce, self.me.node)
         batch = PutBatch(EPOCH_TOPIC, EPOCH_QUEUE, Columns.of([body]), now_ms)
         result = self.store.put(batch, now_ms)
@@ -116,6 +130,7 @@ class Master:
         assert opened, "a new epoch follows all known ones"
         self.history.save(self.store.disk)
         self.epoch = epoch
+        self._barrier_end = result.end_offset
         self.opened = True
 
     def _cut_torn(self) -> None:
@@ -146,6 +161,8 @@ class Master:
 
     def refusal(self) -> str:
         """Why a put may not be stored now, empty where it may (IN_SYNC_REPLICAS_NOT_ENOUGH)."""
+        if self.sync_state is not None:
+            return self._set_too_small(self.sync_state)
         if not self.slaves_needed or self.options.min_in_sync_replicas == 1:
             return ""
         found = self.in_sync()
@@ -153,34 +170,99 @@ class Master:
             return ""
         return f"{found} of {self.options.min_in_sync_replicas} needed replicas are in sync"
 
+    def _set_too_small(self, sync: SyncState) -> str:
+        if not self.group_open:
+            return "the group has only begun: no other replica is in sync yet"
+        needed, standings = self.options.in_sync_replicas, self._standings(0)
+        found = 1 + sum(1 for replica in sync.members if replica in standings)
+        return "" if found >= needed else f"{found} of {needed} needed replicas are in sync"
+
     def await_slaves(self, end_offset: int, now_ms: int, token: Any) -> PutMessageStatus | None:
         """The status of a stored put, or None where `token` will be released later."""
-        if not self.slaves_needed or end_offset <= self._confirmed():
+        if self.sync_state is not None and self.sync_state.required == {self.sync_state.me}:
+            self._raise_confirmed(now_ms)  # nobody's acknowledgement will do it
+        if not self.promises or end_offset <= self._confirmed():
             return PutMessageStatus.PUT_OK
-        if self.in_sync() < self.options.in_sync_replicas:
+        if self.sync_state is None and self.in_sync() < self.options.in_sync_replicas:
             return PutMessageStatus.SLAVE_NOT_AVAILABLE
         self.group_transfer.put_request(end_offset, now_ms, token)
         return None
+
+    # -- an elected master ---------------------------------------------------------------------
+
+    def is_over(self, now_ms: int) -> bool:
+        """The lease's deadline has passed: nothing may be stored or acknowledged any more."""
+        return self.deadline_ms is not None and now_ms >= self.deadline_ms
+
+    def stopped(self, now_ms: int) -> str:
+        """Why this node is no master for puts right now, empty where it is."""
+        return "its lease ran out" if self.is_over(now_ms) else self._paused
+
+    def pause(self, reason: str) -> None:
+        """Store nothing for a moment, another node takes over; empty: go on."""
+        self._paused = reason
+
+    @property
+    def epoch_confirmed(self) -> bool:
+        """The barrier of this epoch is on all required replicas."""
+        return self.opened and self._confirmed() >= self._barrier_end
+
+    def held_by(self, replica: Replica) -> int:
+        """Offset that a connected replica has acknowledged in the way that counts; 0 for none."""
+        standing = self._standings(0).get(replica)
+        return standing.held if standing is not None else 0
+
+    def wanted_members(
+        self, registered: Mapping[str, Registration], drained: Collection[str], now_ms: int
+    ) -> SyncStateSet | None:
+        """The SyncStateSet as it should be; None where it is so."""
+        assert self.sync_state is not None, "an elected master has one"
+        return self.sync_state.wanted(
+            self.options.in_sync_replicas,
+            max(self._confirmed(), self._barrier_end),
+            self.options.ha_max_time_slave_not_catchup,
+            self._standings(now_ms),
+            registered,
+            drained,
+            now_ms,
+        )
+
+    def _standings(self, now_ms: int) -> dict[Replica, Standing]:
+        """What each connected replica holds, and how far behind it is in time."""
+        end = self.store.log.max_offset
+        return {
+            Replica(s.node, s.incarnation): Standing(self._counted(s), s.lag_ms(end, now_ms))
+            for s in self._serving()
+        }
 
     def _confirmed(self) -> int:
         return self.store.replicated_offset or 0
 
     # -- confirm offset ------------------------------------------------------------------------
 
-    def advance(self) -> list[Effect]:
+    def advance(self, now_ms: int) -> list[Effect]:
         """Move the confirm offset as far as the replicas allow, and release who waited for it."""
-        if not self.slaves_needed:
+        if not self.promises or not self._raise_confirmed(now_ms):
             return []
         confirmed = self._confirmed()
-        candidate = self._held_by_enough()
-        if candidate <= confirmed:
-            return []
-        self.store.replicated_offset = candidate
         # Answers first, dispatch after.
-        return [*self.group_transfer.notify_transfer_some(candidate), Confirmed(candidate)]
+        return [*self.group_transfer.notify_transfer_some(confirmed), Confirmed(confirmed)]
+
+    def _raise_confirmed(self, now_ms: int) -> bool:
+        if self.is_over(now_ms):
+            return False
+        candidate = self._held_by_enough()
+        if candidate <= self._confirmed():
+            return False
+        self.store.replicated_offset = candidate
+        return True
 
     def _held_by_enough(self) -> int:
         """Offset below which this node and enough others have everything; 0 where too few are."""
+        if self.sync_state is not None:
+            held = self.sync_state.held(self.store.local_offset, self._standings(0))
+            # What earlier epochs left is confirmed together with this one's beginning.
+            return held if held >= self._barrier_end else 0
         offsets = sorted(self._offsets_by_node().values(), reverse=True)
         if len(offsets) < self.slaves_needed:
             return 0
@@ -295,7 +377,7 @@ class Master:
             self.me.node,
             self.me.endpoint,
             self.ack_durable,
-            self.slaves_needed > 0,
+            self.promises,
             self.options.ha_send_heartbeat_interval,
             self.options.ha_housekeeping_interval,
             self.history.entries,
@@ -312,7 +394,7 @@ class Master:
         session.acknowledged = True
         session.note_lag(self.store.log.max_offset, now_ms)
         self.push2slave_max_offset = max(self.push2slave_max_offset, self._counted(session))
-        return self.advance()
+        return self.advance(now_ms)
 
     def _wrong(self, session: SlaveSession, ack: Ack) -> str:
         """What is wrong with an acknowledgement, empty for nothing."""

@@ -36,6 +36,9 @@ class HaOptions:
     ha_housekeeping_interval: int = option(20_000, "a peer silent for so long is given up")
     ha_transfer_batch_size: int = option(1 << 20, "largest chunk of log bytes, at most 1 MiB")
     ha_in_flight_max: int = option(8 << 20, "bytes sent to a slave and not yet acknowledged")
+    ha_max_time_slave_not_catchup: int = option(
+        3000, "AUTO: a slave away or behind for so long leaves the SyncStateSet"
+    )
     max_ha_transfer_byte_in_second: int = option(0, "byte rate towards one slave, 0 for no limit")
     sync_from_last_file: bool = option(
         False, "an empty slave starts with the master's newest segment, not with its first"
@@ -54,7 +57,12 @@ class HaOptions:
             raise ValueError("ha_transfer_batch_size must be from 1 KiB to 1 MiB")
         if self.ha_in_flight_max < self.ha_transfer_batch_size:
             raise ValueError("ha_in_flight_max must hold one ha_transfer_batch_size at least")
-        for name in ("slave_timeout", "ha_send_heartbeat_interval", "ha_housekeeping_interval"):
+        for name in (
+            "slave_timeout",
+            "ha_max_time_slave_not_catchup",
+            "ha_send_heartbeat_interval",
+            "ha_housekeeping_interval",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1 ms")
         if self.max_ha_transfer_byte_in_second < 0 or self.ha_slave_fallbehind_max < 1:

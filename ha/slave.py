@@ -136,7 +136,7 @@ class Slave:
         self._result: I64 = np.zeros(2, np.int64)
         if who.confirmed_only:
             # The last master promised only what it had confirmed: the rest stays hidden for now.
-            store.hide_from(store.checkpoint.confirm_phy_offset)
+            store.hide_from(store.known_confirmed)
 
     @property
     def end(self) -> int:
@@ -236,6 +236,10 @@ class Slave:
                 return self._truncate(end, now_ms)
             case Reset(start=start):
                 return self._reset(start, now_ms)
+
+    def promise(self, epoch: int) -> None:
+        """Accept nothing from masters before this epoch any more; durable when it returns."""
+        self._promise_epoch(epoch)
 
     def _promise_epoch(self, epoch: int) -> None:
         self.identity = identity.promise(self.store.disk, self.identity, epoch)

@@ -123,7 +123,7 @@ class Replication:
     @property
     def waits(self) -> bool:
         """Puts wait for slaves."""
-        return self.master is not None and self.master.slaves_needed > 0
+        return self.master is not None and self.master.promises
 
     @property
     def master_endpoint(self) -> str:
@@ -153,7 +153,7 @@ class Replication:
     def flushed(self) -> None:
         """The log was synced on this node."""
         if self.master is not None:
-            self.perform(self.master.advance())
+            self.perform(self.master.advance(now_ms()))
 
     # -- effects -------------------------------------------------------------------------------
 

@@ -69,17 +69,19 @@ def main() -> int:
     if arguments.seeds is not None:
         return run_many(arguments)
     if arguments.replay is not None:
-        seed, planned = faults.loads(arguments.replay.read_text())
-        return run_one(seed, planned, arguments)
-    return run_one(arguments.seed, None, arguments)
+        seed, planned, elected = faults.loads(arguments.replay.read_text())
+        return run_one(seed, planned, elected, arguments)
+    return run_one(arguments.seed, None, None, arguments)
 
 
-def run_one(seed: int, planned: list[Fault] | None, arguments: argparse.Namespace) -> int:
+def run_one(
+    seed: int, planned: list[Fault] | None, elected: bool | None, arguments: argparse.Namespace
+) -> int:
     """One run, and once more: the same seed must do the same."""
-    outcome = run(seed, planned, arguments.trace)
+    outcome = run(seed, planned, arguments.trace, elected)
     if outcome.trace is not None:
         print("\n".join(outcome.trace))
-    again = run(seed, planned)
+    again = run(seed, planned, elected=elected)
     print_result(outcome.__class__, [outcome], 0.0, arguments.json)
     if again.digest != outcome.digest:
         print(f"seed {seed} is not deterministic: {outcome.digest}, {again.digest}")
@@ -95,14 +97,16 @@ def report(outcome: Outcome, keep: bool) -> None:
     """Say what failed, how to see it again, and with how few faults it still does."""
     print(f"VIOLATION seed {outcome.seed}: {outcome.violation}")
     print(f"replay: python -m sim --seed {outcome.seed} --trace")
-    fewest, why = shrink(outcome.faults, lambda some: run(outcome.seed, some).violation)
+    fewest, why = shrink(
+        outcome.faults, lambda some: run(outcome.seed, some, elected=outcome.elected).violation
+    )
     print(f"{len(fewest)} of {len(outcome.faults)} faults are enough: {why}")
     for fault in fewest:
         print(f"  {fault}")
     if keep:
         REGRESSIONS.mkdir(exist_ok=True)
         path = REGRESSIONS / f"seed_{outcome.seed}.json"
-        path.write_text(faults.dumps(outcome.seed, fewest, why))
+        path.write_text(faults.dumps(outcome.seed, fewest, why, outcome.elected))
         print(f"kept as {path}: python -m sim --replay {path}")
 
 
@@ -118,7 +122,7 @@ def run_many(arguments: argparse.Namespace) -> int:
     """The kept regressions, then fresh seeds; stops at nothing, reports everything."""
     began = time.monotonic()
     kept = [faults.loads(path.read_text()) for path in sorted(REGRESSIONS.glob("*.json"))]
-    outcomes = [run(seed, planned) for seed, planned in kept]
+    outcomes = [run(seed, planned, elected=elected) for seed, planned, elected in kept]
     base = secrets.randbits(32) if arguments.base is None else arguments.base
     chunks = [
         range(first, min(first + CHUNK, base + arguments.seeds))

@@ -70,6 +70,7 @@ class Producer:
         self.sequence = 0
         self._attempt = 0
         self._maybe = False
+        self._target = ""
         self._until = 0.0
         self._send: Send | None = None
 
@@ -95,7 +96,7 @@ class Producer:
         assert send is not None, "something is being sent"
         self._attempt += 1
         attempt = self._attempt
-        node = self.cluster.master
+        node = self.cluster.keeper.target(self._target)
         network = self.cluster.network
         if node is not None:
             batch = batch_of(*send.key, send.bodies, self.producer_id, send.sequence)
@@ -114,6 +115,7 @@ class Producer:
         self._again()
 
     def _again(self) -> None:
+        self._target = self.chance.choice(self.cluster.nodes).name
         self._attempt += 1  # whoever answers late is not heard any more
         if self.world.now > self._until:
             self._end("info" if self._maybe else "fail")
@@ -186,7 +188,8 @@ class Consumer:
         if asked != self.offsets[key]:
             return
         if result.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY:
-            if where != self.cluster.master_name:
+            master = self.cluster.keeper.master
+            if master is None or where != master.name:
                 return  # a master that was replaced and does not know it yet
             raise Violation(f"{where} says that {key} ends before {asked}, which was read before")
         if not result.count:

@@ -1,30 +1,30 @@
-"""Three nodes, their operator, their clients and their bad luck: one run from one seed.
+"""Three nodes, who looks after them, their clients and their bad luck: one run from one seed.
 
-The operator does by hand what failover will do by itself: it restarts what died, and where the
-master is gone for long, or has lost what its page cache held, makes the best slave the master.
-It plays by the rules of docs/guarantees.md, so whatever is lost then is our bug: where
-acknowledgements come from page caches it never trusts a node that lost power before that node has
-caught up, and the injected faults leave at least one copy of everything acknowledged (the atlas).
+The group elects its masters through a simulated etcd, or an operator gives the roles by hand. The
+injected faults leave at least one copy of everything acknowledged (the atlas), so whatever is lost
+is our bug.
 """
 
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ha.epochs import EpochEntry
+from ha.groupstate import Keys
 from ha.progress import ConnectionState
 from sim import checks, config, faults
+from sim.caretaker import Caretaker
 from sim.clients import Consumer, History, Producer
+from sim.etcd import NAME as ETCD
+from sim.etcd import SimEtcd
 from sim.faults import NODES, Fault
 from sim.ghost import Ghost, Violation
 from sim.network import Network, Weather
 from sim.node import Node
+from sim.operator import Operator
 from sim.world import World
-from store.status import BrokerRole
 
 FAULTY_MS = 4000.0
 CONVERGE_MS = 30_000.0
-OPERATOR_MS = 70.0
 CLOCK_STEPS_MS = (-3_600_000, -5000, 5000, 3_600_000)
 
 
@@ -38,55 +38,62 @@ class Outcome:
     violation: str = ""
     counts: Counter[str] = field(default_factory=Counter)
     faults: list[Fault] = field(default_factory=list)
+    elected: bool = False
     trace: list[str] | None = None
 
 
 class Cluster:
     """The run's parts."""
 
-    def __init__(self, seed: int, planned: list[Fault] | None = None, trace: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        planned: list[Fault] | None = None,
+        trace: bool = False,
+        elected: bool | None = None,
+    ) -> None:
+        """elected: whether the group elects its masters; by chance where not given."""
         self.world = World(seed)
         if trace:
             self.world.trace = []
-        self.setup = config.draw(self.world.chance("setup"))
+        self.elected = self.world.chance("mode").random() < 0.6 if elected is None else elected
+        self.setup = config.draw(self.world.chance("setup"), self.elected)
         self.network = Network(self.world)
-        self.ghost = Ghost(self.setup.in_sync, self.setup.durable)
+        self.etcd = SimEtcd(self.world, self.network, Keys("sim", "group"))
+        self.ghost = Ghost(
+            self.setup.in_sync, self.setup.durable, self.etcd if self.elected else None
+        )
         self.nodes = [
             Node(self.world, self.network, name, self.setup, self.ghost) for name in NODES
         ]
         self.by_name = {node.name: node for node in self.nodes}
         for node in self.nodes:
             node.peers = self.by_name
+            node.etcd = self.etcd
         self.history = History()
         self.produce_until = FAULTY_MS
-        self.master_name = "a"
         self.planned = (
-            faults.plan(self.world.chance("faults"), FAULTY_MS * 0.9)
+            faults.plan(self.world.chance("faults"), FAULTY_MS * 0.9, self.elected)
             if planned is None
             else planned
         )
-        self._chance = self.world.chance("operator")
-        self._down_until: dict[str, float] = {}
-        self._zombies: set[str] = set()
-        self._masterships: list[EpochEntry] = []
+        self.down_until: dict[str, float] = {}
+        self.keeper: Operator | Caretaker = Caretaker(self) if self.elected else Operator(self)
         self._healed = False
-
-    @property
-    def master(self) -> Node | None:
-        """The node that clients take for the master."""
-        return self.by_name[self.master_name]
 
     # -- running -------------------------------------------------------------------------------
 
     def run(self) -> Outcome:
         """Everything, to the end or to the first violation."""
-        outcome = Outcome(self.world.seed, "", 0, faults=self.planned)
+        outcome = Outcome(self.world.seed, "", 0, faults=self.planned, elected=self.elected)
         try:
             self._start()
             self.world.run_until(FAULTY_MS, lambda: None)
             self._heal()
             self._converge()
-            checks.final(self.nodes, self.by_name[self.master_name], self.history)
+            master = self.keeper.master
+            assert master is not None, "converged"
+            checks.final(self.nodes, master, self.history)
         except Violation as violation:
             outcome.violation = str(violation)
         except Exception as error:
@@ -106,7 +113,7 @@ class Cluster:
 
     def _start(self) -> None:
         for node in self.nodes:
-            self._boot(node)
+            self.keeper.boot(node)
         for fault in self.planned:
             self.world.at(fault.at, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
         for k in range(2):
@@ -114,104 +121,9 @@ class Cluster:
             self.world.at(5.0 + k, producer.go_on)
         consumer = Consumer(self, "c0", self.history)
         self.world.at(20.0, consumer.poll)
-        self.world.after(OPERATOR_MS, self._operate)
-
-    def _boot(self, node: Node) -> None:
-        if node.needs_reboot:
-            node.needs_reboot = False
-            node.disk.power_cut()
-            node.cuts += 1
-        if node.name == self.master_name:
-            sure = node.start(BrokerRole.SYNC_MASTER)
-        else:
-            sure = node.start(BrokerRole.SLAVE, self.master_name)
-        if node.up and node.master is not None:
-            self._masterships.append(node.master.history.entries[-1])
-        if not sure:
-            self._down_until[node.name] = self.world.now + 200
-
-    # -- the operator --------------------------------------------------------------------------
-
-    def _operate(self) -> None:
-        """Look after the cluster, again and again."""
-        for node in self.nodes:
-            if node.up:
-                if node.slave is not None and node.slave.reason.startswith("NEWER_EPOCH"):
-                    self._restart_master()
-                elif node.slave is not None and node.slave.reason.startswith("LINEAGE"):
-                    self._empty(node)
-                continue
-            if self.world.now < self._down_until.get(node.name, 0.0):
-                continue
-            if node.name == self.master_name and self._master_is_lost(node):
-                self._switch(node)
-            else:
-                self._boot(node)
-        self.world.after(OPERATOR_MS, self._operate)
-
-    def _empty(self, node: Node) -> None:
-        """What the refusal advises, where nothing that the slave holds was ever confirmed."""
-        store = node.store
-        if not store.checkpoint.confirm_phy_offset and not store.replicated_offset:
-            self.ghost.mark("emptied")
-            node.die()
-            node.empty_disk()
-            self._boot(node)
-
-    def _restart_master(self) -> None:
-        """What the refusal advises: a mastership that began and failed left a higher promise."""
-        master = self.by_name[self.master_name]
-        if master.up:
-            self.ghost.mark("restarted_for_epoch")
-            master.die()
-            self._boot(master)
-
-    def _master_is_lost(self, node: Node) -> bool:
-        """Tell whether the master's own disk may not be trusted with what was acknowledged."""
-        return node.lost_power and not self.setup.durable
-
-    def _trusted(self, node: Node) -> bool:
-        return self.setup.durable or not (node.lost_power or node.disk.syncs_to_fail)
-
-    def _switch(self, old: Node) -> None:
-        """Make the slave that has the most the master; the old one will follow it."""
-        slaves = [node for node in self.nodes if node is not old]
-        if not all(self._trusted(node) for node in slaves):
-            if not self._master_is_lost(old) and not old.up:
-                self._boot(old)
-            return
-        for node in slaves:  # a down one may be the one that has it all
-            self._retire(node)
-            if not node.up:
-                self._boot(node)
-            if not node.up:
-                return
-        best = max(slaves, key=self._place)
-        self.ghost.mark("switched")
-        self.world.note(f"operator: {best.name} instead of {old.name}")
-        self.master_name = best.name
-        for node in slaves:
-            node.die()
-            self._boot(node)
-        if old.up:
-            self._zombies.add(old.name)
-            self.world.after(self._chance.uniform(100, 1500), lambda: self._retire(old))
-
-    def _place(self, node: Node) -> tuple[int, int]:
-        """How much a slave has: the last mastership that it followed first, then how far it goes.
-
-        Not the epoch's number: masters that were given their role by hand may give one twice.
-        """
-        assert node.slave is not None, "asked of slaves"
-        known = node.slave.history.entries
-        followed = [k for k, entry in enumerate(self._masterships) if entry in known]
-        return max(followed, default=-1), node.store.log.max_offset
-
-    def _retire(self, old: Node) -> None:
-        """A master that was replaced while it lived is stopped, and follows from now on."""
-        self._zombies.discard(old.name)
-        if old.up and old.name != self.master_name and old.master is not None:
-            old.die()
+        self.keeper.begin()
+        if self.elected:
+            self.world.after(0.0, self.etcd.expire)
 
     # -- faults --------------------------------------------------------------------------------
 
@@ -230,24 +142,16 @@ class Cluster:
         if node.up:
             self.ghost.mark("killed")
             node.die()
-            self._down_until[node.name] = self.world.now + fault.lasts
-            if node.name == self.master_name and fault.level < 0.4:
-                self._switch(node)
-
-    def _may_lose_power(self, node: Node) -> bool:
-        """The atlas: what page caches acknowledged stays somewhere it can be had from."""
-        if self.setup.durable:
-            return True
-        others = [other for other in self.nodes if other is not node]
-        return node.up and not self._zombies and all(self._trusted(other) for other in others)
+            self.down_until[node.name] = self.world.now + fault.lasts
+            self.keeper.after_kill(node, fault.level)
 
     def _power_cut(self, fault: Fault, node: Node) -> None:
-        if node.up and self._may_lose_power(node):
+        if node.up and self.keeper.may_lose_power(node):
             node.power_cut()
-            self._down_until[node.name] = self.world.now + fault.lasts
+            self.down_until[node.name] = self.world.now + fault.lasts
 
     def _fail_sync(self, fault: Fault, node: Node) -> None:
-        if node.up and self._may_lose_power(node):
+        if node.up and self.keeper.may_lose_power(node):
             node.disk.syncs_to_fail = 1
 
     def _pause(self, fault: Fault, node: Node) -> None:
@@ -303,12 +207,43 @@ class Cluster:
             node.double_connect()
 
     def _switch_master(self, fault: Fault, node: Node) -> None:
-        old = self.by_name[self.master_name]
-        if self._zombies:
+        self.keeper.switch(fault.level)
+
+    def _cut_etcd(self, fault: Fault, node: Node) -> None:
+        both = {(fault.node, ETCD), (ETCD, fault.node)}
+        one_way = {((fault.node, ETCD), (ETCD, fault.node))[int(fault.level * 9) % 2]}
+        self.ghost.mark("etcd_cut")
+        self._cut(fault, both if fault.level < 0.5 else one_way)
+
+    def _etcd_outage(self, fault: Fault, node: Node) -> None:
+        self.ghost.mark("etcd_outage")
+        self.etcd.outage(fault.lasts)
+
+    def _etcd_slow(self, fault: Fault, node: Node) -> None:
+        self.ghost.mark("etcd_slow")
+        self.etcd.slow(fault.lasts)
+
+    def _etcd_revoke(self, fault: Fault, node: Node) -> None:
+        if self.etcd.revoke_lock():
+            self.ghost.mark("lease_revoked")
+
+    def _etcd_watch_lag(self, fault: Fault, node: Node) -> None:
+        self.ghost.mark("watch_lag")
+        self.etcd.watch_lag = 40 + 800 * fault.level
+
+        def clear() -> None:
+            self.etcd.watch_lag = 0.0
+
+        self._later(fault, clear)
+
+    def _etcd_restore(self, fault: Fault, node: Node) -> None:
+        agents = [n.agent for n in self.nodes if n.up and n.agent is not None]
+        if len(agents) < len(self.nodes):
             return
-        if fault.level < 0.6 and old.up:
-            old.die()
-        self._switch(old)
+        seen = min(agent.machine.membership.version for agent in agents)
+        if self.etcd.restore(seen):
+            self.ghost.mark("registry_restored")
+            self.world.after(min(fault.lasts, 900.0), self.etcd.restore_newest)
 
     def _clock_step(self, fault: Fault, node: Node) -> None:
         node.wall_offset += CLOCK_STEPS_MS[int(fault.level * 4) % 4]
@@ -319,12 +254,14 @@ class Cluster:
         self._healed = True
         self.network.cuts.clear()
         self.network.weather = Weather()
+        self.etcd.heal()
+        self.etcd.restore_newest()
         for node in self.nodes:
             node.disk.full = False
             node.disk.syncs_to_fail = 0
             node.sync_ms = 1.0
             node.paused_until = 0.0
-        self._down_until.clear()
+        self.down_until.clear()
 
     def _converge(self) -> None:
         """Liveness: healed, everybody must have everything before long."""
@@ -335,8 +272,10 @@ class Cluster:
             self.world.run_until(self.world.now + 50, lambda: None)
 
     def _converged(self) -> bool:
-        master = self.by_name[self.master_name]
-        if not all(node.up for node in self.nodes) or master.master is None or self._zombies:
+        master = self.keeper.master
+        if master is None or master.master is None or self.keeper.busy:
+            return False
+        if not all(node.up for node in self.nodes):
             return False
         end = master.store.log.max_offset
         return master.store.replicated_offset == end == master.store.dispatcher.reput_from and all(
@@ -350,7 +289,7 @@ class Cluster:
 
     def _standing(self) -> str:
         return "; ".join(
-            f"{node.name} {'up' if node.up else 'down'} {node.role.value} "
+            f"{node.name} {'up' if node.up else 'down'} {node.store.role.value} "
             f"end {node.store.log.max_offset} confirm {node.store.confirm_offset} "
             f"reput {node.store.dispatcher.reput_from} "
             f"{node.slave.state.value + ' ' + node.slave.reason if node.slave else ''}"
@@ -358,6 +297,11 @@ class Cluster:
         )
 
 
-def run(seed: int, planned: list[Fault] | None = None, trace: bool = False) -> Outcome:
+def run(
+    seed: int,
+    planned: list[Fault] | None = None,
+    trace: bool = False,
+    elected: bool | None = None,
+) -> Outcome:
     """One run."""
-    return Cluster(seed, planned, trace).run()
+    return Cluster(seed, planned, trace, elected).run()

@@ -1,7 +1,7 @@
 """What differs from run to run beside the faults: sizes, modes, numbers of replicas."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ha.options import AckMode, HaOptions
 from store.options import StoreOptions
@@ -22,6 +22,7 @@ class Setup:
     rate: int
     message_bytes: int
     put_gap: float
+    patience: int = 3000
 
     def store_options(self, role: BrokerRole) -> StoreOptions:
         """The engine's options for a role."""
@@ -44,6 +45,7 @@ class Setup:
             in_sync_replicas=self.in_sync,
             min_in_sync_replicas=self.min_in_sync,
             slave_timeout=400,
+            ha_max_time_slave_not_catchup=self.patience,
             ha_slave_fallbehind_max=self.fallbehind,
             ha_send_heartbeat_interval=200,
             ha_housekeeping_interval=900,
@@ -53,10 +55,10 @@ class Setup:
         )
 
 
-def draw(chance: random.Random) -> Setup:
+def draw(chance: random.Random, elected: bool) -> Setup:
     """A configuration."""
     in_sync = chance.choice((2, 2, 3))
-    return Setup(
+    setup = Setup(
         in_sync=in_sync,
         min_in_sync=chance.choice((1, 1, in_sync)),
         durable=chance.random() < 0.5,
@@ -68,3 +70,6 @@ def draw(chance: random.Random) -> Setup:
         message_bytes=chance.choice((40, 300, 2000)),
         put_gap=chance.choice((15.0, 30.0, 60.0)),
     )
+    if not elected:
+        return setup
+    return replace(setup, in_sync=2, min_in_sync=1, patience=chance.choice((80, 250, 800)))

@@ -21,6 +21,14 @@ KINDS = (
     "switch_master",
     "clock_step",
 )
+ETCD_KINDS = (
+    "cut_etcd",
+    "etcd_outage",
+    "etcd_slow",
+    "etcd_revoke",
+    "etcd_watch_lag",
+    "etcd_restore",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +43,11 @@ class Fault:
     level: float = 0.0
 
 
-def plan(chance: random.Random, duration: float) -> list[Fault]:
+def plan(chance: random.Random, duration: float, elected: bool = False) -> list[Fault]:
     """Faults of one run: a handful of kinds, so that runs differ in character."""
     kinds = chance.sample(KINDS, chance.randint(2, 6))
+    if elected:
+        kinds += chance.sample(ETCD_KINDS, chance.randint(1, 3))
     found = []
     for _ in range(chance.randint(2, 14)):
         node, other = chance.sample(NODES, 2)
@@ -54,13 +64,15 @@ def plan(chance: random.Random, duration: float) -> list[Fault]:
     return sorted(found, key=lambda fault: fault.at)
 
 
-def dumps(seed: int, faults: list[Fault], why: str) -> str:
+def dumps(seed: int, faults: list[Fault], why: str, elected: bool) -> str:
     """A run as a file."""
-    value = {"seed": seed, "why": why, "faults": [asdict(fault) for fault in faults]}
+    rows = [asdict(fault) for fault in faults]
+    value = {"seed": seed, "elected": elected, "why": why, "faults": rows}
     return json.dumps(value, indent=1) + "\n"
 
 
-def loads(text: str) -> tuple[int, list[Fault]]:
-    """Read it back."""
+def loads(text: str) -> tuple[int, list[Fault], bool]:
+    """Read it back: seed, faults, and whether the group elects its masters."""
     value: dict[str, Any] = json.loads(text)
-    return int(value["seed"]), [Fault(**row) for row in value["faults"]]
+    faults = [Fault(**row) for row in value["faults"]]
+    return int(value["seed"]), faults, bool(value.get("elected", False))

@@ -3,9 +3,13 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from ha.epochs import EpochEntry, common_end
+from ha.groupstate import Replica, SyncStateSet
+from ha.master import Master
 from ha.progress import ConnectionState
 
 if TYPE_CHECKING:
+    from sim.etcd import SimEtcd
     from sim.node import Node
 
 
@@ -20,10 +24,16 @@ class Ghost:
     durable) while it followed or led that epoch.
     """
 
-    def __init__(self, needed: int, durable: bool) -> None:
+    def __init__(self, needed: int, durable: bool, etcd: "SimEtcd | None" = None) -> None:
+        """etcd: of an elected group, whose SyncStateSet says who must hold what."""
         self.needed = needed
         self.durable = durable
+        self.etcd = etcd
         self.held: dict[tuple[int, str], int] = {}
+        self.incarnations: dict[str, int] = {}
+        self.leaders: dict[int, str] = {}
+        self.promised: dict[str, int] = {}
+        self.sure: tuple[tuple[EpochEntry, ...], int] = ((), 0)  # lineage and end of what is
         self.confirmed: dict[str, int] = {}
         self.safe_end = 0  # all below was once held by enough nodes
         self.marks: Counter[str] = Counter()
@@ -37,6 +47,35 @@ class Ghost:
     def started(self, node: "Node") -> None:
         """A node begins."""
         self.confirmed.pop(node.name, None)
+        if self.incarnations.get(node.name) != node.incarnation:
+            self.incarnations[node.name] = node.incarnation
+            self.held = {key: end for key, end in self.held.items() if key[1] != node.name}
+        if self.etcd is not None:
+            self._must_be_complete(node, "came back")
+
+    def leads(self, node: "Node", epoch: int) -> None:
+        """A node was elected: I2, and it must have everything that was ever acknowledged."""
+        self.mark("elected")
+        if self.leaders.setdefault(epoch, node.name) != node.name:
+            raise Violation(f"{node.name} leads epoch {epoch}, as {self.leaders[epoch]} did")
+        if epoch > 1:
+            self.mark("failed_over")
+        self._must_be_complete(node, "was elected", always=True)
+
+    def _must_be_complete(self, node: "Node", what: str, always: bool = False) -> None:
+        """I1: a member of the SyncStateSet holds every acknowledged put."""
+        machine = node.master or node.slave
+        assert self.etcd is not None, "asked of elected groups"
+        assert machine is not None, "a node that runs"
+        truth = self.etcd.truth
+        members = truth.sync_state_set if truth is not None else frozenset()
+        if not always and Replica(node.name, node.incarnation) not in members:
+            return
+        entries, end = self.sure
+        mine = machine.history.entries
+        shared, _ = common_end(entries, end, mine, node.store.log.max_offset)
+        if shared < end:
+            raise Violation(f"{node.name} {what} with {shared} of {end} acknowledged bytes")
 
     def died(self, node: "Node") -> None:
         """A node ends."""
@@ -64,6 +103,9 @@ class Ghost:
         if slave.state is not ConnectionState.TRANSFER:
             return
         self._note(slave.epoch, node)
+        if slave.epoch < self.promised.get(node.name, 0):
+            raise Violation(f"{node.name} follows epoch {slave.epoch}, it had promised more")
+        self.promised[node.name] = slave.epoch
         master = node.peers.get(node.follows)
         if master is None or not master.up or master.master is None:
             return
@@ -84,20 +126,35 @@ class Ghost:
         if end > self.held.get(key, 0):
             self.held[key] = end
 
-    def acknowledged(self, node: "Node", end: int) -> None:
+    def acknowledged(self, node: "Node", end: int, master: Master) -> None:
         """A master says OK: enough nodes must hold the put, I4."""
-        assert node.master is not None, "masters acknowledge"
         if end > self.safe_end:
-            self._must_be_held(node, node.master.epoch, end, "acknowledged")
+            self._must_be_held(node, master.epoch, end, "acknowledged")
+        if end > self.sure[1]:
+            self.sure = (master.history.entries, end)
 
     def _must_be_held(self, node: "Node", epoch: int, end: int, what: str) -> None:
         self._note(epoch, node)
+        if self.etcd is not None and self.etcd.truth is not None:
+            self._whole_set_holds(node, epoch, end, what, self.etcd.truth.sync_state_set)
         nodes = [name for (e, name), held in self.held.items() if e == epoch and held >= end]
         if len(nodes) < self.needed:
             raise Violation(
                 f"{node.name} {what} {end} in epoch {epoch}, held by {sorted(nodes)} only"
             )
         self.safe_end = end
+
+    def _whole_set_holds(
+        self, node: "Node", epoch: int, end: int, what: str, members: SyncStateSet
+    ) -> None:
+        """I4: whoever the registry has in the set must hold it, whatever the master believes."""
+        for replica in sorted(members):
+            same = self.incarnations.get(replica.node) == replica.incarnation
+            if same and self.held.get((epoch, replica.node), 0) < end:
+                raise Violation(
+                    f"{node.name} {what} {end} in epoch {epoch}, {replica.node} of the set has "
+                    f"{self.held.get((epoch, replica.node), 0)}"
+                )
 
     def check(self, node: "Node") -> None:
         """After every event of a node: what must hold always."""

@@ -87,11 +87,11 @@ def _received_for_durable() -> list[Patch]:
 def _falling_confirm() -> list[Patch]:
     original = _MASTER.advance
 
-    def advance(self: Any) -> Any:
+    def advance(self: Any, now: int) -> Any:
         candidate = self._held_by_enough()
-        if self.slaves_needed and candidate < (self.store.replicated_offset or 0):
+        if self.promises and candidate < (self.store.replicated_offset or 0):
             self.store.replicated_offset = candidate
-        return original(self)
+        return original(self, now)
 
     return [(_MASTER, "advance", advance)]
 
@@ -170,12 +170,12 @@ def _new_master_cuts() -> list[Patch]:
     """A new master throws away what was not confirmed when it took over."""
     original = _MASTER.open_epoch
 
-    def open_epoch(self: Any, nonce: int, now: int) -> None:
+    def open_epoch(self: Any, nonce: int, now: int, number: int = 0) -> None:
         confirmed = self.store.checkpoint.confirm_phy_offset
         if self.store.log.min_offset < confirmed < self.store.log.max_offset:
             self.store.truncate(confirmed)
             self.history.truncate(confirmed)
-        original(self, nonce, now)
+        original(self, nonce, now, number)
 
     return [(_MASTER, "open_epoch", open_epoch)]
 
@@ -275,9 +275,9 @@ def _all_confirmed() -> list[Patch]:
     """A restarted master takes its whole log for confirmed."""
     original = _MASTER.open_epoch
 
-    def open_epoch(self: Any, nonce: int, now: int) -> None:
+    def open_epoch(self: Any, nonce: int, now: int, number: int = 0) -> None:
         self.store.checkpoint.confirm_phy_offset = self.store.log.max_offset
-        original(self, nonce, now)
+        original(self, nonce, now, number)
 
     return [(_MASTER, "open_epoch", open_epoch)]
 

@@ -6,7 +6,9 @@ from typing import Any
 
 from ha import identity
 from ha.epochs import recover_history
+from ha.failover import Lead
 from ha.frames import encode
+from ha.groupstate import Replica
 from ha.grouptransfer import Release
 from ha.handshake import Member
 from ha.master import Close, Master
@@ -23,9 +25,12 @@ from ha.slave import (
     Slave,
     Tick,
 )
+from ha.syncstate import SyncState
+from sim.agent import Agent
 from sim.config import Setup
 from sim.disk import SimDisk
-from sim.ghost import Ghost
+from sim.etcd import SimEtcd
+from sim.ghost import Ghost, Violation
 from sim.network import End, Network, stream
 from sim.world import World
 from store.columns import Columns
@@ -68,8 +73,10 @@ class Node:
         self.truncated_bytes = 0  # of the running slave's, as far as it was looked at
         self.paused_until = 0.0
         self.sync_ms = 1.0
-        self.role = BrokerRole.SLAVE
         self.follows = ""
+        self.etcd: SimEtcd
+        self.agent: Agent | None = None
+        self.incarnation = 0
         self.store: MessageStore
         self.master: Master | None = None
         self.slave: Slave | None = None
@@ -133,31 +140,43 @@ class Node:
         assert not self.up, "a node runs once"
         self.boot += 1
         self.truncated_bytes = 0
-        self.role, self.follows = role, follows
+        self.follows = follows
+        self.agent = None
         self.store = MessageStore(self.disk, self.setup.store_options(role))
         self.store.events.problem = self.problems.append
         self.master = self.slave = None
         self._ends, self._stream, self._spare = {}, None, None
         self._flushing = self._flush_again = False
         try:
-            self._recover()
+            self._recover(role)
         except OSError as error:
             self.world.note(f"{self.name} cannot start: {error.strerror}")
             self.disk.kill()
             return False
         self.up = True
+        if role is BrokerRole.AUTO:
+            self.agent = Agent(
+                self, self.etcd, self.incarnation, f"{self.chance.getrandbits(64):x}"
+            )
         self.ghost.started(self)
         log = self.store.log
         self.world.note(f"{self.name} up {role.value} [{log.min_offset}, {log.max_offset})")
         self.later(TICK_MS, self._tick)
         self.later(FLUSH_MS, self._flush_now_and_then)
         self.later(QUEUES_FLUSH_MS, self._flush_queues)
-        if self.slave is not None:
+        if self.follows:
             self.later(1.0, self._connect)
         self._settle()
         return True
 
-    def _recover(self) -> None:
+    def reboot_if_needed(self) -> None:
+        """After a failed sync the page cache is not what the platter has: only a reboot helps."""
+        if self.needs_reboot:
+            self.needs_reboot = False
+            self.disk.power_cut()
+            self.cuts += 1
+
+    def _recover(self, role: BrokerRole) -> None:
         store = self.store
         report = store.start()
         history = recover_history(store)
@@ -170,12 +189,59 @@ class Node:
             abnormal=report.abnormal,
             acks_durable=self.setup.durable,
         )
-        me = Member("sim", "group", self.name, f"{self.name}:1")
-        if self.role is BrokerRole.SLAVE:
-            self.slave = Slave(store, me, who, history)
+        self.incarnation = who.incarnation
+        if store.role is BrokerRole.SLAVE:
+            self.slave = Slave(store, self._me, who, history)
         else:
-            self.master = Master(store, self.setup.ha_options(), me, who, history)
+            self.master = Master(store, self.setup.ha_options(), self._me, who, history)
             self.master.open_epoch(self.chance.getrandbits(64), self.wall())
+
+    @property
+    def _me(self) -> Member:
+        return Member("sim", "group", self.name, f"{self.name}:1")
+
+    def become_master(self, lead: Lead, me: Replica) -> None:
+        """Elected. Raises OSError or StoreError where the disk does not let it."""
+        assert self.slave is not None, "slaves are elected"
+        self.follow("")
+        slave = self.slave
+        self.store.change_role(BrokerRole.SYNC_MASTER)
+        master = Master(
+            self.store,
+            self.setup.ha_options(),
+            self._me,
+            slave.identity,
+            slave.history,
+            sync_state=SyncState(me, lead.state.sync_state_set, lead.revision),
+        )
+        master.open_epoch(self.chance.getrandbits(64), self.wall(), lead.epoch)
+        self.world.note(f"{self.name} leads epoch {lead.epoch}")
+        self.master, self.slave = master, None
+
+    def become_slave(self) -> None:
+        """A mastership is over; nothing where there is none."""
+        if self.slave is not None:
+            self.store.change_role(BrokerRole.SLAVE)  # of a mastership that could not begin
+            return
+        assert self.master is not None, "it is one of both"
+        master, self.master = self.master, None
+        self._perform(master.fail_all())
+        for number in list(self._ends):
+            end = self._ends.pop(number)
+            end.close()
+        self.store.change_role(BrokerRole.SLAVE)
+        self.slave = Slave(self.store, self._me, master.identity, master.history)
+        self.truncated_bytes = 0
+
+    def follow(self, target: str) -> None:
+        """Copy another node's log from now on; empty: nobody's."""
+        self.follows = target
+        if self._stream is not None:
+            end = self._stream
+            end.close()
+            self._lost(end, "another master")
+        elif target:
+            self.later(1.0, self._connect)
 
     def die(self) -> None:
         """SIGKILL: nothing is said to anybody; whether the kernel resets streams is chance."""
@@ -208,7 +274,7 @@ class Node:
     def put(self, batch: PutBatch, reply: Reply) -> None:
         """A producer's request."""
         master = self.master
-        if master is None:
+        if master is None or master.stopped(self.mono()):
             reply(PutMessageStatus.SERVICE_NOT_AVAILABLE, None)
             return
         if master.refusal():
@@ -229,7 +295,9 @@ class Node:
 
         def answer(status: PutMessageStatus) -> None:
             if status is PutMessageStatus.PUT_OK:
-                self.ghost.acknowledged(self, end)
+                if master.is_over(self.mono()):
+                    raise Violation(f"{self.name} acknowledges after its lease's deadline")
+                self.ghost.acknowledged(self, end, master)
             self.ghost.mark(status.value.lower())
             reply(status, result)
 
@@ -274,7 +342,7 @@ class Node:
         self.store.commit_log_flushed(job)
         self.ghost.check(self)
         if self.master is not None:
-            self._perform(self.master.advance())
+            self._perform(self.master.advance(self.mono()))
         if self.slave is not None:
             self._do(self.slave.step(Flushed(), self.mono()))
         if self._flush_again:
@@ -361,7 +429,7 @@ class Node:
 
     def _connect(self) -> None:
         target = self.peers.get(self.follows)
-        if self.slave is None or self._stream is not None:
+        if self.slave is None or self._stream is not None or not self.follows:
             return
         network = self.network
         if target is None or not target.up or network.is_cut(self.name, target.name):

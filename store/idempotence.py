@@ -46,6 +46,14 @@ class _Window:
         return self.firsts[at] if at < len(self.firsts) else None
 
     def add(self, run: Run) -> None:
+        known = self.find(run.first)
+        while known is not None:  # a stretch of log that was read before
+            if known.end >= run.end:
+                return
+            run = replace(
+                run, first=known.end, queue_offset=run.queue_offset + known.end - run.first
+            )
+            known = self.find(run.first)
         at = bisect_right(self.firsts, run.first)
         if at and self._continues(self.runs[at - 1], run):
             before = self.runs[at - 1]

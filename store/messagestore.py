@@ -13,7 +13,7 @@ from store.columns import BadProperties, Columns
 from store.commitlog import CommitLog
 from store.delay import parse_delay_levels
 from store.disk import Disk
-from store.dispatch import Arrival, Dispatcher
+from store.dispatch import Arrival, Dispatcher, DispatchTargets
 from store.errors import BadMessage, CorruptRecord, OffsetOutOfRange, StoreClosed, StoreError
 from store.idempotence import IdempotenceTable, Run
 from store.indexservice import IndexService
@@ -106,7 +106,8 @@ class MessageStore:
         self.options = options
         self.events = events or StoreEvents()
         self.store_host = store_host
-        self.role = options.broker_role
+        elected = options.broker_role is BrokerRole.AUTO
+        self.role = BrokerRole.SLAVE if elected else options.broker_role
         self._sync_flush = options.sync_flush
         self.flags = RunningFlags()
         self.delays_ms = parse_delay_levels(options.message_delay_level)
@@ -411,6 +412,34 @@ class MessageStore:
             self.checkpoint.flush()
         self.queues.truncate(offset)
 
+    def change_role(self, role: BrokerRole) -> None:
+        """Become a master or a slave while readers go on, who see what they saw before.
+
+        A new master gives queue offsets and knows sequences after all that its log holds, also
+        what was never confirmed; that stays hidden until it is. Raises OSError where there is no
+        room for the queues' entries; the role is then as before.
+        """
+        if self.role is BrokerRole.SLAVE and role is not BrokerRole.SLAVE:
+            visible, arrivals = self.known_confirmed, list(self.dispatcher.arrivals)
+            try:
+                while self.dispatcher.step(self.log.max_offset, False, self._replica_targets()):
+                    pass
+                self.recover_topic_queue_table()
+            finally:
+                self.dispatcher.arrivals = arrivals
+                self.hide_from(visible)
+        self.role = role
+
+    @property
+    def known_confirmed(self) -> int:
+        """Everything below is known to be confirmed, now or by the checkpoint."""
+        return max(self.replicated_offset or 0, self.checkpoint.confirm_phy_offset)
+
+    def _replica_targets(self) -> DispatchTargets:
+        """What a slave's dispatch feeds: sequences too, a master's puts have noted theirs."""
+        index = self.index if self.options.message_index_enable else None
+        return DispatchTargets(self.queues, index, self.idempotence)
+
     def reset(self) -> None:
         """Forget everything: the log will start anew at another offset."""
         self.queues.destroy_logics()
@@ -424,6 +453,7 @@ class MessageStore:
         if self.replicated_offset is not None:
             self.replicated_offset = 0
         self.topic_queue_table.clear()
+        self.idempotence.cut({})
 
     # -- flush, dispatch -----------------------------------------------------------------------
 
@@ -483,7 +513,8 @@ class MessageStore:
         A full disk stops it (False) with DISK_FULL raised; it goes on where it stood later.
         """
         try:
-            return self.dispatcher.step(self.confirm_offset)
+            targets = self._replica_targets() if self.role is BrokerRole.SLAVE else None
+            return self.dispatcher.step(self.confirm_offset, False, targets)
         except OSError as error:
             self.flags.set(RunningFlags.DISK_FULL)
             self.events.problem(f"dispatch stopped: {error.strerror or error}")

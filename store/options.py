@@ -18,7 +18,9 @@ def option(default: Any, doc: str) -> Any:
 class StoreOptions:
     """Everything the engine can be told. Sizes are bytes, times ms unless the name says hours."""
 
-    broker_role: BrokerRole = option(BrokerRole.ASYNC_MASTER, "ASYNC_MASTER, SYNC_MASTER or SLAVE")
+    broker_role: BrokerRole = option(
+        BrokerRole.ASYNC_MASTER, "ASYNC_MASTER, SYNC_MASTER, SLAVE, or AUTO"
+    )
     flush_disk_type: FlushDiskType = option(
         FlushDiskType.ASYNC_FLUSH,
         "ASYNC_FLUSH answers before the disk has a message, SYNC_FLUSH after",
@@ -108,5 +110,5 @@ class StoreOptions:
         return (
             self.transient_store_pool_enable
             and not self.sync_flush
-            and self.broker_role is not BrokerRole.SLAVE
+            and self.broker_role in (BrokerRole.ASYNC_MASTER, BrokerRole.SYNC_MASTER)
         )

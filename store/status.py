@@ -26,6 +26,7 @@ class BrokerRole(enum.Enum):
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
     SLAVE = "SLAVE"
+    AUTO = "AUTO"  # elected: SLAVE until the group makes this node its master
 
 
 class FlushDiskType(enum.Enum):

@@ -116,7 +116,7 @@ def test_a_slave_that_disconnects_does_not_lower_what_is_confirmed() -> None:
     before = master.store.confirm_offset
     master.disconnect(link.number)
     put(master, b"y")
-    master.advance()
+    master.advance(0)
     assert master.store.confirm_offset == before
     again = Link(master, link.slave)
     assert master.store.confirm_offset == before
@@ -142,13 +142,13 @@ def test_under_sync_flush_the_masters_own_disk_counts_too() -> None:
     link = Link(master, open_slave())
     link.pump()
     flush(master)
-    master.advance()
+    master.advance(0)
     result = put(master, b"x")
     link.pump()
     assert link.slave.store.flushed_offset == result.end_offset
     assert master.store.confirm_offset < result.end_offset
     flush(master)
-    master.advance()
+    master.advance(0)
     assert master.store.confirm_offset == result.end_offset
 
 

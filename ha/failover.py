@@ -1,0 +1,734 @@
+"""Failover: who is the master, decided with the registry; one machine in every node of a group.
+
+The owner feeds it what the registry and the clock say, and does what it answers. It works by these
+rules: the state key changes by transactions that check what they build on; only a member of the
+SyncStateSet with its incarnation is elected; a transaction without an answer may be made at any
+later time, until another one on the same key is; a master stops at its lease's deadline, by its own
+clock; a registry that has forgotten something is not believed.
+
+| role | means | leaves it by |
+|------|-------|--------------|
+| STANDING | nobody to follow | a master's lock → FOLLOWING, its own → LEADING |
+| FOLLOWING | another node holds the lock | that lock changes |
+| LEADING | its own lock, its own epoch | lock or lease lost, deadline, hand-over |
+"""
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ha import membership
+from ha.groupstate import (
+    BadState,
+    Discarded,
+    GroupState,
+    Keys,
+    Registration,
+    Replica,
+    View,
+    view_of,
+)
+from ha.master import Master
+from ha.membership import Membership
+from ha.registry import Check, Delete, Put, Snapshot, Transaction
+from store.disk import Disk
+
+RANK_MS = 50  # each candidate waits so much longer than the one before it
+HEIR_MS = 1000  # the others leave a named heir so much time
+BOOTSTRAP_MS = 200  # an empty node leaves the beginning to one that has a log
+PAUSE_MS = 1000  # after a mastership that could not begin
+LOOK_MS = 1000  # the registry is read so often even if nothing seems to change
+HAND_OVER_MS = 2000  # longest pause of a planned switch
+DISCARDED_MAX = 32
+
+
+class Role(enum.Enum):
+    """What this node does in its group now."""
+
+    STANDING = "STANDING"
+    FOLLOWING = "FOLLOWING"
+    LEADING = "LEADING"
+
+
+# -- events ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """A lease was granted, or renewed; it is good until the deadline on this node's clock."""
+
+    lease: int
+    deadline_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost:
+    """The registry does not know the lease any more."""
+
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The group's keys, read after the last `Observe` was asked for; None: the read failed."""
+
+    snapshot: Snapshot | None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The answer to a transaction: its revision, None where a check failed."""
+
+    number: int
+    revision: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Uncertain:
+    """No answer to a transaction: it was made, or may yet be, or never."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Something changed in the registry: look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """An operator wants another node to be the master; empty: any other."""
+
+    target: str
+    token: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ElectUnclean:
+    """An operator makes this node the master, whatever others may have held. epoch: the last."""
+
+    epoch: int
+    token: Any
+
+
+Event = (
+    Leased | LeaseLost | Observed | Committed | Uncertain | Changed | Tick | HandOver | ElectUnclean
+)
+
+
+# -- effects ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AskLease:
+    """Get a lease and keep it renewed; an older one is not renewed any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropLease:
+    """End a lease."""
+
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class Observe:
+    """Read the group's keys, one read at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Send a transaction, once: no answer is Uncertain."""
+
+    number: int
+    transaction: Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """Open the epoch as its master, then call `leads`; or `cannot_lead`."""
+
+    epoch: int
+    state: GroupState
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """Copy this master's log, and accept nothing older than its epoch."""
+
+    master: Registration
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """Lead nobody, follow nobody."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Step with a Tick at this time at the latest."""
+
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Tell an operator; empty error: done."""
+
+    token: Any
+    error: str
+
+
+Effect = AskLease | DropLease | Observe | Commit | Lead | Follow | Stand | Wake | Answer
+
+
+class _Kind(enum.Enum):
+    REGISTER = "register"
+    ELECT = "elect"
+    MEMBERS = "members"
+    HAND_OVER = "hand over"
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A transaction that was sent. state: what the state key becomes with it."""
+
+    number: int
+    kind: _Kind
+    lease: int
+    state: GroupState | None = None
+    token: Any = None
+
+
+@dataclass(slots=True)
+class _HandingOver:
+    target: str
+    until_ms: int
+    token: Any
+
+
+class Failover:
+    """The machine. `view` is the group as it was read last."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        keys: Keys,
+        me: Registration,
+        needed: int,
+        fresh_id: str,
+        facts: "Facts",
+    ) -> None:
+        """Raises BadStoreFile where the node's membership cannot be trusted.
+
+        needed: replicas a put asks for (in_sync_replicas). fresh_id: random, for a group that
+        begins now.
+        """
+        self._disk = disk
+        self.keys = keys
+        self.me = me
+        self.role = Role.STANDING
+        self.reason = "nothing is known of the group yet"
+        self.view = View()
+        self.lease = 0
+        self.deadline_ms = 0
+        self.membership = membership.load(disk)
+        self.elections = 0  # won since the start
+        self._facts = facts
+        self._needed = needed
+        self._fresh_id = fresh_id
+        self._master: Master | None = None
+        self._followed: tuple[Registration, int] | None = None
+        self._led_epoch = 0
+        self._asked_lease = False
+        self._registered = 0  # lease that the replica key was bound to
+        self._reading = False
+        self._read_again = False
+        self._looked_ms = -LOOK_MS
+        self._known = False  # anything was read
+        self._pending: _Pending | None = None
+        self._numbers = 0
+        self._opportunity: tuple[int, int] | None = None  # state revision, when to elect
+        self._not_before_ms = 0
+        self._handing: _HandingOver | None = None
+        self._unclean: ElectUnclean | None = None
+
+    # -- events --------------------------------------------------------------------------------
+
+    def step(self, event: Event, now_ms: int) -> list[Effect]:
+        """What follows from an event. Raises OSError where the disk fails."""
+        effects: list[Effect] = []
+        match event:
+            case Leased(lease, deadline_ms):
+                self._leased(lease, deadline_ms)
+            case LeaseLost(lease) if lease == self.lease:
+                effects += self._abandon_lease("the lease is lost", dropped=True)
+            case Observed(snapshot):
+                effects += self._observed(snapshot, now_ms)
+            case Tick() if now_ms - self._looked_ms >= LOOK_MS:
+                effects += self._look(now_ms)
+            case Committed(number, revision) if self._is_pending(number):
+                effects += self._committed(revision, now_ms)
+            case Uncertain(number) if self._is_pending(number):
+                effects += self._uncertain(now_ms)
+            case Changed():
+                effects += self._look(now_ms)
+            case HandOver():
+                effects += self._start_hand_over(event, now_ms)
+            case ElectUnclean():
+                self._unclean = event
+                effects += self._look(now_ms)
+            case _:
+                pass
+        return effects + self._decide(now_ms)
+
+    def leads(self, master: Master) -> None:
+        """The mastership has begun."""
+        self._master = master
+        master.deadline_ms = self.deadline_ms
+        if self.view.state is not None and self._is_mine():
+            self._take_members(self.view.state, self.view.state_revision)
+
+    def cannot_lead(self, reason: str, now_ms: int) -> list[Effect]:
+        """The mastership could not begin: leave it to another node for a while."""
+        self._not_before_ms = now_ms + PAUSE_MS
+        return self._abandon_lease(f"could not lead: {reason}")
+
+    def _is_pending(self, number: int) -> bool:
+        return self._pending is not None and self._pending.number == number
+
+    # -- lease ---------------------------------------------------------------------------------
+
+    def _leased(self, lease: int, deadline_ms: int) -> None:
+        if lease == self.lease:
+            self.deadline_ms = max(self.deadline_ms, deadline_ms)
+        elif self._asked_lease:
+            self.lease, self.deadline_ms, self._asked_lease = lease, deadline_ms, False
+        if self._master is not None:
+            self._master.deadline_ms = self.deadline_ms
+
+    def _abandon_lease(self, reason: str, dropped: bool = False) -> list[Effect]:
+        """Stop whatever depends on the lease; a new one is asked for by itself."""
+        effects: list[Effect] = []
+        if self.role is Role.LEADING:
+            effects += self._step_down(reason)
+        if self.lease and not dropped:
+            effects.append(DropLease(self.lease))
+        self.lease = self.deadline_ms = self._registered = 0
+        return effects
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def _look(self, now_ms: int) -> list[Effect]:
+        """Read the keys; what is being read now may be too old."""
+        if self._reading:
+            self._read_again = True
+            return []
+        self._reading, self._looked_ms = True, now_ms
+        return [Observe()]
+
+    def _observed(self, snapshot: Snapshot | None, now_ms: int) -> list[Effect]:
+        self._reading = False
+        if snapshot is None:
+            return []  # tried again in a while
+        if self._read_again:
+            self._read_again = False
+            return self._look(now_ms)
+        try:
+            self.view = view_of(snapshot, self.keys)
+        except BadState as error:
+            return self._distrust_now(str(error))
+        self._known = True
+        wrong = self._distrust()
+        if wrong:
+            return self._distrust_now(wrong)
+        self._remember()
+        if self._master is not None and self.view.state is not None and self._is_mine():
+            self._take_members(self.view.state, self.view.state_revision)
+        return []
+
+    def _distrust(self) -> str:
+        """Why the registry cannot be believed, empty where it can."""
+        state, known = self.view.state, self.membership
+        if not known.group_id:
+            return ""
+        if state is None:
+            return f"the registry has lost group {known.group_id}: restore it, or elect by hand"
+        if state.group_id != known.group_id:
+            return f"the registry knows group {state.group_id}, this replica is of {known.group_id}"
+        if state.version < known.version:
+            return (
+                f"the registry fell back to version {state.version} of the group, "
+                f"{known.version} was seen: restore it, or elect by hand"
+            )
+        return ""
+
+    def _distrust_now(self, reason: str) -> list[Effect]:
+        if self.role is Role.LEADING:
+            return self._abandon_lease(reason)
+        return self._stand(reason)
+
+    def _remember(self) -> None:
+        """Note the newest state seen, durably: an older one will not be believed."""
+        state = self.view.state
+        if state is None:
+            return
+        seen = Membership(state.group_id, state.version)
+        if seen != self.membership:
+            membership.save(self._disk, seen)
+            self.membership = seen
+
+    # -- transactions --------------------------------------------------------------------------
+
+    def _send(self, kind: _Kind, transaction: Transaction, **how: Any) -> list[Effect]:
+        self._numbers += 1
+        self._pending = _Pending(self._numbers, kind, self.lease, **how)
+        return [Commit(self._numbers, transaction)]
+
+    def _committed(self, revision: int | None, now_ms: int) -> list[Effect]:
+        done, self._pending = self._pending, None
+        assert done is not None, "asked before"
+        if revision is None:
+            self._opportunity = None
+            return [*self._refused(done), *self._look(now_ms)]
+        match done.kind:
+            case _Kind.REGISTER:
+                self._registered = done.lease
+                return self._look(now_ms)
+            case _Kind.ELECT:
+                return [*self._say(done.token, ""), *self._look(now_ms)]
+            case _Kind.MEMBERS:
+                assert done.state is not None, "it changes the state"
+                self.view = replace(self.view, state=done.state, state_revision=revision)
+                self._remember()
+                self._take_members(done.state, revision)
+                return []
+            case _Kind.HAND_OVER:
+                effects = self._step_down("handed over") if self.role is Role.LEADING else []
+                return [*effects, *self._say(done.token, ""), *self._look(now_ms)]
+
+    def _refused(self, done: _Pending) -> list[Effect]:
+        if done.kind is _Kind.HAND_OVER:
+            self._end_hand_over("")
+        return self._say(done.token, "the group changed meanwhile")
+
+    def _uncertain(self, now_ms: int) -> list[Effect]:
+        lost, self._pending = self._pending, None
+        assert lost is not None, "asked before"
+        effects: list[Effect] = []
+        if lost.kind is _Kind.HAND_OVER and self.role is Role.LEADING:
+            effects += self._abandon_lease("a hand-over may have been made")
+        effects += self._say(lost.token, "the registry did not answer in time")
+        return [*effects, *self._look(now_ms)]
+
+    @staticmethod
+    def _say(token: Any, error: str) -> list[Effect]:
+        return [Answer(token, error)] if token is not None else []
+
+    def _take_members(self, state: GroupState, revision: int) -> None:
+        assert self._master is not None, "a master has members"
+        assert self._master.sync_state is not None, "an elected one"
+        self._master.sync_state.observe(state.sync_state_set, revision)
+        self._master.group_open = state.version > 1
+
+    # -- deciding ------------------------------------------------------------------------------
+
+    def _decide(self, now_ms: int) -> list[Effect]:
+        """What to do as things stand."""
+        effects: list[Effect] = []
+        if self.lease and now_ms >= self.deadline_ms:
+            effects += self._abandon_lease("the lease was not renewed in time")
+        if not self.lease and not self._asked_lease:
+            self._asked_lease = True
+            effects.append(AskLease())
+        if not self._known or self._pending is not None or self._reading:
+            return effects
+        if self._unclean is not None:
+            return effects + self._elect_unclean()
+        if self._distrust():
+            return effects
+        if self.role is Role.LEADING:
+            return effects + self._keep_leading(now_ms)
+        if self.lease and self._registered != self.lease:
+            key = self.keys.replica(self.me.replica.node)
+            put = Put(key, self.me.to_bytes(), self.lease)
+            return effects + self._send(_Kind.REGISTER, Transaction((), (put,)))
+        return effects + self._find_a_master(now_ms)
+
+    def _is_mine(self) -> bool:
+        """The lock is this lease's, and the state says that this replica is the master."""
+        view = self.view
+        return (
+            view.lock is not None
+            and view.state is not None
+            and bool(self.lease)
+            and view.lock.lease == self.lease
+            and view.state.master == self.me.replica
+        )
+
+    def _find_a_master(self, now_ms: int) -> list[Effect]:
+        view = self.view
+        if view.lock is None:
+            return [*self._stand("the group has no master"), *self._try_election(now_ms)]
+        self._opportunity = None
+        if self._is_mine():
+            assert view.state is not None, "it is mine"
+            if view.state.epoch <= self._led_epoch:
+                return self._abandon_lease("the lock of a mastership that is over")
+            self._led_epoch = view.state.epoch
+            self.role, self.reason, self._followed = Role.LEADING, "", None
+            self.elections += 1
+            return [Lead(view.state.epoch, view.state, view.state_revision)]
+        if view.holder == self.me.replica and view.lock.lease != self.lease:
+            # Of this replica's last process, or of a lease it gave up: nobody else is that replica.
+            return [*self._stand("an older lock of its own"), DropLease(view.lock.lease)]
+        if view.master is None or view.state is None:
+            return self._stand("the master is not registered")
+        target = (view.master, view.state.epoch)
+        if self.role is Role.FOLLOWING and self._followed == target:
+            return []
+        self.role, self.reason, self._followed = Role.FOLLOWING, "", target
+        return [Follow(*target)]
+
+    def _stand(self, reason: str) -> list[Effect]:
+        same = self.role is Role.STANDING and self.reason == reason
+        self.role, self.reason, self._followed = Role.STANDING, reason, None
+        return [] if same else [Stand(reason)]
+
+    def _step_down(self, reason: str) -> list[Effect]:
+        effects = self._end_hand_over(reason)
+        self._master = None
+        return [*effects, *self._stand(reason)]
+
+    # -- election ------------------------------------------------------------------------------
+
+    def _try_election(self, now_ms: int) -> list[Effect]:
+        view, state = self.view, self.view.state
+        if not self.lease or self._registered != self.lease:
+            return []
+        if state is None or self._may_begin_again(state):
+            delay, new = self._beginning(state)
+        elif self.me.replica not in state.sync_state_set:
+            self.reason = "not in the SyncStateSet: it may lack what was acknowledged"
+            return []
+        elif self._facts.promised_epoch() > state.epoch:
+            self.reason = f"epoch {self._facts.promised_epoch()} was seen, the registry's is older"
+            return []
+        else:
+            delay = self._rank(state)
+            new = state.changed(epoch=state.epoch + 1, master=self.me.replica, heir="")
+        unfit = self._facts.unfit()
+        if unfit:
+            self.reason = f"may not lead: {unfit}"
+            return []
+        if self._opportunity is None or self._opportunity[0] != view.state_revision:
+            self._opportunity = (view.state_revision, now_ms + delay)
+        at_ms = max(self._opportunity[1], self._not_before_ms)
+        if now_ms < at_ms:
+            return [Wake(at_ms)]
+        self._opportunity = None
+        return self._send(_Kind.ELECT, self._election(new), state=new)
+
+    def _election(self, new: GroupState) -> Transaction:
+        """Become the master of an epoch if the state is as it was read and nobody has the lock."""
+        checks = (Check(self.keys.state, self.view.state_revision), Check(self.keys.lock, 0))
+        lock = Put(self.keys.lock, self.me.to_bytes(), self.lease)
+        return Transaction(checks, (Put(self.keys.state, new.to_bytes()), lock))
+
+    def _may_begin_again(self, state: GroupState) -> bool:
+        """A group in which nothing was ever acknowledged, and whose first node is empty again."""
+        return (
+            state.version == 1
+            and state.master.node == self.me.replica.node
+            and self.me.replica not in state.sync_state_set
+            and self._facts.log_empty()
+        )
+
+    def _beginning(self, state: GroupState | None) -> tuple[int, GroupState]:
+        me = self.me.replica
+        epoch = max(state.epoch if state is not None else 0, self._facts.promised_epoch()) + 1
+        group_id = state.group_id if state is not None else self._fresh_id
+        delay = BOOTSTRAP_MS if self._facts.log_empty() else 0
+        return delay, GroupState(group_id, epoch, me, frozenset((me,)))
+
+    def _rank(self, state: GroupState) -> int:
+        """How long to leave the election to candidates that come first."""
+        view, me = self.view, self.me.replica
+        candidates = sorted(
+            (replica.node in view.drained, replica)
+            for replica in state.sync_state_set
+            if view.replicas.get(replica.node, self.me).replica == replica or replica == me
+        )
+        order = [replica for _, replica in candidates]
+        delay = order.index(me) * RANK_MS
+        if state.heir == me.node:
+            return 0
+        heir_lives = any(replica.node == state.heir for replica in order)
+        return delay + HEIR_MS if heir_lives else delay
+
+    def _elect_unclean(self) -> list[Effect]:
+        """An operator's order: this node, whatever others held; what is given up is recorded."""
+        asked, self._unclean = self._unclean, None
+        assert asked is not None, "asked before"
+        state = self.view.state
+        found = state.epoch if state is not None else 0
+        if asked.epoch != found:
+            return self._say(asked.token, f"the last epoch is {found}, not {asked.epoch}")
+        if self.view.lock is not None:
+            return self._say(asked.token, "the group has a master")
+        if not self.lease:
+            return self._say(asked.token, "this node holds no lease of the registry yet")
+        me = self.me.replica
+        epoch = max(found, self._facts.promised_epoch()) + 1
+        given_up = sorted(str(r) for r in (state.sync_state_set if state else ()) if r != me)
+        row = Discarded(epoch, me.node, self._facts.log_end(), tuple(given_up))
+        version = max(self.membership.version, state.version if state is not None else 0) + 1
+        new = GroupState(
+            self.membership.group_id or (state.group_id if state is not None else self._fresh_id),
+            epoch,
+            me,
+            frozenset((me,)),
+            version,
+            discarded=(*(state.discarded if state is not None else ()), row)[-DISCARDED_MAX:],
+        )
+        return self._send(_Kind.ELECT, self._election(new), state=new, token=asked.token)
+
+    # -- leading -------------------------------------------------------------------------------
+
+    def _keep_leading(self, now_ms: int) -> list[Effect]:
+        view, state, master = self.view, self.view.state, self._master
+        if state is None or not self._is_mine() or state.epoch != self._led_epoch:
+            return self._abandon_lease("another node is the master, or the lock is gone")
+        if master is None:
+            return []  # its epoch is being opened
+        if self._handing is not None:
+            return self._go_on_handing_over(self._handing, state, master, now_ms)
+        heir = self._best_heir(state, master)
+        if self.me.replica.node in view.drained and heir and now_ms >= self._not_before_ms:
+            self._not_before_ms = now_ms + PAUSE_MS
+            return self._start_hand_over(HandOver(heir, None), now_ms)
+        sync = master.sync_state
+        assert sync is not None, "an elected master has one"
+        wanted = master.wanted_members(view.replicas, view.drained, now_ms)
+        if wanted is None and (sync.unsettled or self._opens_alone(master)):
+            wanted = sync.members  # whatever is on its way cannot be made any more after this
+        if wanted is None:
+            return []
+        sync.propose(wanted)
+        new = state.changed(sync_state_set=wanted)
+        put = Put(self.keys.state, new.to_bytes())
+        return self._send(_Kind.MEMBERS, Transaction(self._mine(), (put,)), state=new)
+
+    def _opens_alone(self, master: Master) -> bool:
+        """A group of one replica that asks for no more: the state's second version opens it."""
+        return not master.group_open and self._needed == 1 and master.epoch_confirmed
+
+    def _mine(self) -> tuple[Check, ...]:
+        """The state is as it was read, and the lock is still this mastership's."""
+        assert self.view.lock is not None, "a master has the lock"
+        return (
+            Check(self.keys.state, self.view.state_revision),
+            Check(self.keys.lock, self.view.lock.mod_revision),
+        )
+
+    # -- hand-over -----------------------------------------------------------------------------
+
+    def _start_hand_over(self, asked: HandOver, now_ms: int) -> list[Effect]:
+        master, state = self._master, self.view.state
+        if self.role is not Role.LEADING or master is None or state is None:
+            return self._say(asked.token, "this node is not the master")
+        if self._handing is not None:
+            return self._say(asked.token, "a hand-over is under way")
+        target = asked.target or self._best_heir(state, master)
+        heirs = {r.node for r in state.sync_state_set if r != self.me.replica}
+        if target == self.me.replica.node:
+            return self._say(asked.token, "")
+        if target not in heirs or target not in self.view.replicas:
+            return self._say(
+                asked.token,
+                f"{target or 'no node'} may not take over: in sync are {sorted(heirs) or 'none'}",
+            )
+        self._handing = _HandingOver(target, now_ms + HAND_OVER_MS, asked.token)
+        master.pause(f"{target} takes over")
+        return []
+
+    def _best_heir(self, state: GroupState, master: Master) -> str:
+        live = [
+            (master.held_by(replica), replica.node)
+            for replica in state.sync_state_set
+            if replica != self.me.replica
+            and replica.node in self.view.replicas
+            and replica.node not in self.view.drained
+        ]
+        return max(live, default=(0, ""))[1]
+
+    def _go_on_handing_over(
+        self, handing: _HandingOver, state: GroupState, master: Master, now_ms: int
+    ) -> list[Effect]:
+        """Once the heir has everything, the lock goes, and with it the mastership."""
+        heir = next((r for r in state.sync_state_set if r.node == handing.target), None)
+        if heir is None or now_ms >= handing.until_ms:
+            return self._end_hand_over(f"{handing.target} did not catch up in time")
+        if master.held_by(heir) < master.store.log.max_offset:
+            return [Wake(now_ms + 5)]
+        new = state.changed(heir=handing.target)
+        transaction = Transaction(
+            self._mine(), (Put(self.keys.state, new.to_bytes()), Delete(self.keys.lock))
+        )
+        token, handing.token = handing.token, None
+        return self._send(_Kind.HAND_OVER, transaction, state=new, token=token)
+
+    def _end_hand_over(self, error: str) -> list[Effect]:
+        handing, self._handing = self._handing, None
+        if self._master is not None:
+            self._master.pause("")
+        return self._say(handing.token, error) if handing is not None else []
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the machine asks of its node.
+
+    unfit: why this node may not lead now (damage in its log, a failed disk), empty where it may.
+    """
+
+    unfit: Callable[[], str]
+    log_empty: Callable[[], bool]
+    log_end: Callable[[], int]
+    promised_epoch: Callable[[], int]
+
+
+__all__ = [
+    "Answer",
+    "AskLease",
+    "Changed",
+    "Commit",
+    "Committed",
+    "DropLease",
+    "ElectUnclean",
+    "Facts",
+    "Failover",
+    "Follow",
+    "HandOver",
+    "Lead",
+    "LeaseLost",
+    "Leased",
+    "Observe",
+    "Observed",
+    "Replica",
+    "Role",
+    "Stand",
+    "Tick",
+    "Uncertain",
+    "Wake",
+]

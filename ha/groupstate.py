@@ -1,0 +1,260 @@
+"""What a replica group agrees on in the registry: the keys, and what stands in them.
+
+| key, under /duolog/CLUSTER/GROUP/ | bound to | says |
+|-----------------------------------|----------|------|
+| state | - | epoch, master, SyncStateSet, version; one key, changed by transaction only |
+| lock | the master's lease | who is the master now; gone: elect |
+| replica/NODE | NODE's lease | that it lives: incarnation, addresses |
+| drained/NODE | - | it shall not be the master, nor count for puts |
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ha.registry import Row, Snapshot
+
+ROOT = "/duolog"
+
+
+class BadState(Exception):
+    """A key of the group holds what this version does not understand."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Replica:
+    """A node with what its disk holds: a wiped or lossy disk is another replica."""
+
+    node: str
+    incarnation: int
+
+    def __str__(self) -> str:
+        """For people."""
+        return f"{self.node}/{self.incarnation:016x}"
+
+
+SyncStateSet = frozenset[Replica]
+
+
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """An unclean election: what lay in the old set's logs from an offset on was given up."""
+
+    epoch: int
+    node: str
+    from_offset: int
+    given_up: tuple[str, ...]  # replicas that may have held more
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """The state key.
+
+    group_id: drawn when the group began; another one is another group, whatever its name.
+    version: counts the changes; one that falls back was restored from a backup.
+    heir: the node that is to be elected next, empty for any.
+    """
+
+    group_id: str
+    epoch: int
+    master: Replica
+    sync_state_set: SyncStateSet
+    version: int = 1
+    heir: str = ""
+    discarded: tuple[Discarded, ...] = ()
+
+    def changed(self, **values: Any) -> "GroupState":
+        """The next version."""
+        return replace(self, version=self.version + 1, **values)
+
+    def to_bytes(self) -> bytes:
+        """As JSON."""
+        value = {
+            "groupId": self.group_id,
+            "epoch": self.epoch,
+            "version": self.version,
+            "master": _replica_json(self.master),
+            "syncStateSet": [_replica_json(replica) for replica in sorted(self.sync_state_set)],
+            "heir": self.heir,
+            "discarded": [
+                {
+                    "epoch": row.epoch,
+                    "node": row.node,
+                    "fromOffset": row.from_offset,
+                    "givenUp": list(row.given_up),
+                }
+                for row in self.discarded
+            ],
+        }
+        return json.dumps(value, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "GroupState":
+        """Raises BadState."""
+        try:
+            value = json.loads(data)
+            return cls(
+                str(value["groupId"]),
+                int(value["epoch"]),
+                _replica(value["master"]),
+                frozenset(_replica(row) for row in value["syncStateSet"]),
+                int(value["version"]),
+                str(value["heir"]),
+                tuple(
+                    Discarded(
+                        int(row["epoch"]),
+                        str(row["node"]),
+                        int(row["fromOffset"]),
+                        tuple(str(name) for name in row["givenUp"]),
+                    )
+                    for row in value["discarded"]
+                ),
+            )
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise BadState(f"the group's state cannot be read: {error}") from error
+
+
+def _replica_json(replica: Replica) -> dict[str, str]:
+    return {"node": replica.node, "incarnation": f"{replica.incarnation:016x}"}
+
+
+def _replica(value: Any) -> Replica:
+    return Replica(str(value["node"]), int(value["incarnation"], 16))
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """The replica key: a node that lives, and where it is reached (HOST:PORT each)."""
+
+    replica: Replica
+    endpoint: str
+    ha_endpoint: str
+
+    def to_bytes(self) -> bytes:
+        """As JSON."""
+        value = {
+            **_replica_json(self.replica),
+            "endpoint": self.endpoint,
+            "haEndpoint": self.ha_endpoint,
+        }
+        return json.dumps(value, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Registration":
+        """Raises BadState."""
+        try:
+            value = json.loads(data)
+            return cls(_replica(value), str(value["endpoint"]), str(value["haEndpoint"]))
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise BadState(f"a registration cannot be read: {error}") from error
+
+
+def cluster_prefix(cluster: str) -> str:
+    """All keys of a cluster."""
+    return f"{ROOT}/{cluster}/"
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one group."""
+
+    cluster: str
+    group: str
+
+    @property
+    def prefix(self) -> str:
+        """Of all of them."""
+        return f"{cluster_prefix(self.cluster)}{self.group}/"
+
+    @property
+    def state(self) -> str:
+        """The one key that decides."""
+        return self.prefix + "state"
+
+    @property
+    def lock(self) -> str:
+        """The master's, for as long as its lease lives."""
+        return self.prefix + "lock"
+
+    def replica(self, node: str) -> str:
+        """A node that lives."""
+        return f"{self.prefix}replica/{node}"
+
+    def drained(self, node: str) -> str:
+        """A node that shall not matter for now."""
+        return f"{self.prefix}drained/{node}"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A group as one read of the registry showed it."""
+
+    revision: int = 0
+    state: GroupState | None = None
+    state_revision: int = 0
+    lock: Row | None = None
+    replicas: Mapping[str, Registration] = field(default_factory=dict)
+    leases: Mapping[str, int] = field(default_factory=dict)  # of the replicas' keys
+    drained: frozenset[str] = frozenset()
+
+    @property
+    def holder(self) -> Replica | None:
+        """Who holds the lock; None where nobody does, or nobody knows."""
+        if self.lock is None:
+            return None
+        try:
+            return Registration.from_bytes(self.lock.value).replica
+        except BadState:
+            return None
+
+    @property
+    def master(self) -> Registration | None:
+        """The master that holds the lock of its own epoch, and is registered."""
+        if self.state is None or self.holder != self.state.master:
+            return None
+        found = self.replicas.get(self.state.master.node)
+        return found if found is not None and found.replica == self.state.master else None
+
+
+def view_of(snapshot: Snapshot, keys: Keys) -> View:
+    """Read a group's keys out of a snapshot. Raises BadState where its state cannot be read."""
+    state_row = snapshot.rows.get(keys.state)
+    replicas: dict[str, Registration] = {}
+    leases: dict[str, int] = {}
+    start, drained = keys.replica(""), keys.drained("")
+    for key, row in snapshot.rows.items():
+        if not key.startswith(start):
+            continue
+        try:
+            registration = Registration.from_bytes(row.value)
+        except BadState:
+            continue  # another version's: it cannot be followed, and nothing else depends on it
+        replicas[registration.replica.node] = registration
+        leases[registration.replica.node] = row.lease
+    return View(
+        snapshot.revision,
+        GroupState.from_bytes(state_row.value) if state_row is not None else None,
+        state_row.mod_revision if state_row is not None else 0,
+        snapshot.rows.get(keys.lock),
+        replicas,
+        leases,
+        frozenset(key[len(drained) :] for key in snapshot.rows if key.startswith(drained)),
+    )
+
+
+def groups_of(snapshot: Snapshot, cluster: str) -> dict[str, View]:
+    """All groups of a cluster, by name; one whose state cannot be read is left out."""
+    prefix = cluster_prefix(cluster)
+    names = {
+        key[len(prefix) :].partition("/")[0] for key in snapshot.rows if key.startswith(prefix)
+    }
+    found = {}
+    for name in sorted(names):
+        keys = Keys(cluster, name)
+        rows = {k: row for k, row in snapshot.rows.items() if k.startswith(keys.prefix)}
+        try:
+            found[name] = view_of(Snapshot(snapshot.revision, rows), keys)
+        except BadState:
+            continue
+    return found

@@ -1,0 +1,160 @@
+"""The registry: the small, linearizable map that a cluster agrees in.
+
+Six verbs: lease, renew, commit (compare and set), get, watch, drop. etcd in clusters, memory in
+tests and within one process. `RegistryTable` is the map itself without a clock or a network: the
+memory registry and the simulator's etcd are made of it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class RegistryError(Exception):
+    """Base of what a registry raises."""
+
+
+class RegistryUnavailable(RegistryError):
+    """No answer in time: a commit may have been applied, or may yet be."""
+
+
+class LeaseGone(RegistryError):
+    """The lease has expired or was dropped, and all keys bound to it with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A key's value. Revisions are of the whole map; lease 0: bound to none."""
+
+    value: bytes
+    create_revision: int
+    mod_revision: int
+    lease: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All keys with a prefix, as of one revision."""
+
+    revision: int
+    rows: Mapping[str, Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A key was last changed at this revision; 0: it does not exist."""
+
+    key: str
+    mod_revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Set a key, bound to a lease or to none (0)."""
+
+    key: str
+    value: bytes
+    lease: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove a key."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """Changes that are made together if all checks hold, or not at all."""
+
+    checks: tuple[Check, ...]
+    changes: tuple[Put | Delete, ...]
+
+
+class Registry(Protocol):
+    """What a node asks of a registry. Every call has a deadline of its own.
+
+    All raise RegistryUnavailable where no member answers in time.
+    """
+
+    def lease(self, ttl_seconds: int) -> int:
+        """A new lease: keys bound to it vanish when it is not renewed for so long."""
+
+    def renew(self, lease: int) -> int:
+        """Renew; the ttl in seconds. Raises LeaseGone."""
+
+    def commit(self, transaction: Transaction) -> int | None:
+        """Make the changes; the new revision, None where a check failed. Raises LeaseGone."""
+
+    def get(self, prefix: str) -> Snapshot:
+        """All keys with a prefix; linearizable: never older than any commit answered before."""
+
+    def watch(self, prefix: str, after_revision: int, timeout_seconds: float) -> bool:
+        """Wait until a key with the prefix changes after a revision; False when time is up."""
+
+    def drop(self, lease: int) -> None:
+        """End a lease now; none is no error."""
+
+
+@dataclass(slots=True)
+class RegistryTable:
+    """The map: revisions, leases with deadlines on the owner's clock (ms)."""
+
+    revision: int = 1
+    rows: dict[str, Row] = field(default_factory=dict)
+    leases: dict[int, tuple[int, float]] = field(default_factory=dict)  # ttl, deadline
+    _last_lease: int = 0
+
+    def grant(self, ttl_ms: int, now_ms: float) -> int:
+        """A new lease."""
+        self._last_lease += 1
+        self.leases[self._last_lease] = (ttl_ms, now_ms + ttl_ms)
+        return self._last_lease
+
+    def renew(self, lease: int, now_ms: float) -> int:
+        """Renew; its ttl. Raises LeaseGone."""
+        self.expire(now_ms)
+        if lease not in self.leases:
+            raise LeaseGone(f"lease {lease} is gone")
+        ttl = self.leases[lease][0]
+        self.leases[lease] = (ttl, now_ms + ttl)
+        return ttl
+
+    def drop(self, lease: int) -> None:
+        """End a lease and what is bound to it."""
+        self.leases.pop(lease, None)
+        gone = [key for key, row in self.rows.items() if row.lease == lease]
+        if gone:
+            self.revision += 1
+        for key in gone:
+            del self.rows[key]
+
+    def expire(self, now_ms: float) -> None:
+        """Drop the leases whose time is over."""
+        for lease in [k for k, (_, deadline) in self.leases.items() if deadline <= now_ms]:
+            self.drop(lease)
+
+    def commit(self, transaction: Transaction) -> int | None:
+        """Apply, or None. Raises LeaseGone where a put names a lease that is gone."""
+        for check in transaction.checks:
+            row = self.rows.get(check.key)
+            if (row.mod_revision if row is not None else 0) != check.mod_revision:
+                return None
+        for change in transaction.changes:
+            if isinstance(change, Put) and change.lease and change.lease not in self.leases:
+                raise LeaseGone(f"lease {change.lease} is gone")
+        self.revision += 1
+        for change in transaction.changes:
+            if isinstance(change, Delete):
+                self.rows.pop(change.key, None)
+                continue
+            before = self.rows.get(change.key)
+            created = before.create_revision if before is not None else self.revision
+            self.rows[change.key] = Row(change.value, created, self.revision, change.lease)
+        return self.revision
+
+    def get(self, prefix: str) -> Snapshot:
+        """The keys with a prefix."""
+        rows = {key: row for key, row in self.rows.items() if key.startswith(prefix)}
+        return Snapshot(self.revision, rows)

@@ -1,0 +1,210 @@
+"""What a simulated node of an elected group does beside replication: lease, registry, roles."""
+
+from typing import TYPE_CHECKING, Any
+
+from ha import failover as machine
+from ha.failover import (
+    Answer,
+    AskLease,
+    Changed,
+    Commit,
+    Committed,
+    DropLease,
+    Facts,
+    Failover,
+    Follow,
+    HandOver,
+    Lead,
+    Leased,
+    LeaseLost,
+    Observe,
+    Observed,
+    Stand,
+    Tick,
+    Uncertain,
+    Wake,
+)
+from ha.groupstate import Registration, Replica
+from ha.registry import LeaseGone, Snapshot
+from sim.etcd import TIMEOUT_MS, SimEtcd
+from store.errors import StoreError
+
+if TYPE_CHECKING:
+    from sim.node import Node
+
+TTL_MS = 600
+MARGIN_MS = 90
+RETRY_MS = 60.0
+
+
+class Agent:
+    """Feeds a node's failover machine and does what it says."""
+
+    def __init__(self, node: "Node", etcd: SimEtcd, incarnation: int, fresh_id: str) -> None:
+        self.node = node
+        self.etcd = etcd
+        replica = Replica(node.name, incarnation)
+        self.machine = Failover(
+            node.disk,
+            etcd.keys,
+            Registration(replica, f"{node.name}:1", node.name),
+            node.setup.in_sync,
+            fresh_id,
+            Facts(
+                self._unfit,
+                lambda: node.store.log.max_offset == node.store.log.min_offset,
+                lambda: node.store.log.max_offset,
+                lambda: (node.master or node.slave).identity.promised_epoch,  # type: ignore[union-attr]
+            ),
+        )
+        self._lease = 0
+        self._renewing = 0
+        self._calls = 0
+        etcd.watch(node.name, node.guarded(lambda: self.step(Changed())))
+        node.later(1.0, self._tick)
+
+    def _unfit(self) -> str:
+        store = self.node.store
+        return store.fence_reason or ("damaged" if store.log.corrupt_ranges else "")
+
+    def _tick(self) -> None:
+        self.step(Tick())
+        self.node.later(25.0, self._tick)
+
+    def step(self, event: machine.Event) -> None:
+        """Feed the machine."""
+        for effect in self.machine.step(event, self.node.mono()):
+            self._do(effect)
+
+    def _do(self, effect: machine.Effect) -> None:
+        node = self.node
+        match effect:
+            case AskLease():
+                self._ask_lease()
+            case DropLease(lease):
+                if lease == self._lease:
+                    self._lease = 0
+                self.etcd.call(node.name, lambda table: table.drop(lease), lambda _: None)
+            case Observe():
+                prefix = self.etcd.keys.prefix
+                self._request(lambda table: table.get(prefix), self._observed, Observed(None))
+            case Commit(number, transaction):
+                self._request(
+                    lambda table: table.commit(transaction),
+                    lambda result: self._committed(number, result),
+                    Uncertain(number),
+                )
+            case Lead():
+                self._lead(effect)
+            case Follow(master, epoch):
+                node.world.note(f"{node.name} follows {master.replica.node} in epoch {epoch}")
+                node.become_slave()
+                assert node.slave is not None, "it is one"
+                node.slave.promise(epoch)
+                node.follow(master.replica.node)
+            case Stand(reason):
+                node.world.note(f"{node.name} stands: {reason}")
+                node.become_slave()
+                node.follow("")
+            case Wake(at_ms):
+                node.later(max(0.5, at_ms - node.mono()), lambda: self.step(Tick()))
+            case Answer(_, error):
+                node.world.note(f"{node.name} answers: {error or 'done'}")
+                node.ghost.mark("order_failed" if error else "order_done")
+
+    def _request(self, work: Any, answered: Any, nothing: machine.Event) -> None:
+        """A call with a deadline: whichever of answer and deadline comes first counts."""
+        open_ = [True]
+
+        def reply(result: Any) -> None:
+            if open_[0]:
+                open_[0] = False
+                answered(result)
+
+        def give_up() -> None:
+            if open_[0]:
+                open_[0] = False
+                self.node.ghost.mark("registry_timeout")
+                self.step(nothing)
+
+        self.etcd.call(self.node.name, work, self.node.guarded(reply))
+        self.node.later(TIMEOUT_MS, give_up)
+
+    def _observed(self, result: Snapshot) -> None:
+        self.step(Observed(result))
+
+    def _committed(self, number: int, result: Any) -> None:
+        if isinstance(result, LeaseGone):
+            self.step(Committed(number, None))
+            self.step(LeaseLost(self.machine.lease))
+        else:
+            self.step(Committed(number, result))
+
+    # -- lease ---------------------------------------------------------------------------------
+
+    def _ask_lease(self) -> None:
+        self._calls += 1
+        call, sent = self._calls, self.node.mono()
+        now = self.node.world
+
+        def granted(lease: int) -> None:
+            if call != self._calls or self._lease:
+                return
+            self._lease = lease
+            self.step(Leased(lease, sent + TTL_MS - MARGIN_MS))
+            self.node.later(TTL_MS / 3, self._renew_loop(lease))
+
+        def again() -> None:
+            if call == self._calls and not self._lease:
+                self._ask_lease()
+
+        self._lease = 0
+        self.etcd.call(
+            self.node.name, lambda table: table.grant(TTL_MS, now.now), self.node.guarded(granted)
+        )
+        self.node.later(TIMEOUT_MS + RETRY_MS, again)
+
+    def _renew_loop(self, lease: int) -> Any:
+        def renew() -> None:
+            if lease != self._lease:
+                return
+            sent = self.node.mono()
+            world = self.node.world
+
+            def renewed(result: Any) -> None:
+                if lease != self._lease:
+                    return
+                if isinstance(result, LeaseGone):
+                    self._lease = 0
+                    self.step(LeaseLost(lease))
+                else:
+                    self.step(Leased(lease, sent + TTL_MS - MARGIN_MS))
+
+            self.etcd.call(
+                self.node.name,
+                lambda table: table.renew(lease, world.now),
+                self.node.guarded(renewed),
+            )
+            self.node.later(TTL_MS / 3, renew)
+
+        return renew
+
+    # -- roles ---------------------------------------------------------------------------------
+
+    def _lead(self, effect: Lead) -> None:
+        node = self.node
+        try:
+            node.become_master(effect, self.machine.me.replica)
+        except (OSError, StoreError) as error:
+            node.world.note(f"{node.name} cannot lead: {error}")
+            node.become_slave()
+            for more in self.machine.cannot_lead(str(error), node.mono()):
+                self._do(more)
+            return
+        assert node.master is not None, "it is one"
+        self.machine.leads(node.master)
+        node.ghost.leads(node, effect.epoch)
+
+    def hand_over(self, target: str) -> None:
+        """An operator's order."""
+        self.step(HandOver(target, "order"))

@@ -1,0 +1,105 @@
+"""Who looks after an elected group: restarts what died, and does no more than a supervisor does.
+
+Only where nothing can go on by itself, an operator steps in: a group that lost its only beginning,
+a replica of a beginning that came to nothing, a registry that was restored from a bad backup.
+"""
+
+from typing import TYPE_CHECKING
+
+from ha.failover import ElectUnclean
+from sim.node import Node
+from store.status import BrokerRole
+
+if TYPE_CHECKING:
+    from sim.cluster import Cluster
+
+ROUND_MS = 70.0
+STUCK_MS = 2500.0
+
+
+class Caretaker:
+    """The supervisor of an elected group."""
+
+    def __init__(self, cluster: "Cluster") -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self.busy = False
+        self._no_master_since: float | None = None
+
+    @property
+    def master(self) -> Node | None:
+        """The node that leads the newest epoch, as far as it knows itself."""
+        leading = [n for n in self.cluster.nodes if n.up and n.master is not None]
+        return max(leading, key=lambda n: n.master.epoch if n.master else 0, default=None)
+
+    def target(self, chosen: str) -> Node | None:
+        """The node a producer sends to: the one that took its last send, or any."""
+        return self.cluster.by_name[chosen or self.cluster.nodes[0].name]
+
+    def boot(self, node: Node) -> None:
+        """Start a node."""
+        node.reboot_if_needed()
+        if not node.start(BrokerRole.AUTO):
+            self.cluster.down_until[node.name] = self.world.now + 200
+
+    def begin(self) -> None:
+        """Look after the cluster, again and again."""
+        self.world.after(ROUND_MS, self._operate)
+
+    def _operate(self) -> None:
+        cluster = self.cluster
+        for node in cluster.nodes:
+            if not node.up and self.world.now >= cluster.down_until.get(node.name, 0.0):
+                self.boot(node)
+            elif node.up and node.slave is not None and node.slave.reason.startswith("LINEAGE"):
+                self._empty(node)
+        self._begin_anew()
+        self.world.after(ROUND_MS, self._operate)
+
+    def _empty(self, node: Node) -> None:
+        """What the refusal advises, where nothing that the node holds was ever confirmed."""
+        store = node.store
+        if not store.checkpoint.confirm_phy_offset and not store.replicated_offset:
+            cluster = self.cluster
+            cluster.ghost.mark("emptied")
+            node.die()
+            node.empty_disk()
+            self.boot(node)
+
+    def _begin_anew(self) -> None:
+        """A group whose first node lost its only log before anybody was told anything."""
+        etcd = self.cluster.etcd
+        truth = etcd.truth
+        if self.master is not None or truth is None or truth.version > 1 or etcd.restored:
+            self._no_master_since = None
+            return
+        if self._no_master_since is None:
+            self._no_master_since = self.world.now
+        if self.world.now - self._no_master_since > STUCK_MS:
+            node = self.cluster.by_name[truth.master.node]
+            if node.up and node.agent is not None:
+                self.cluster.ghost.mark("elected_unclean")
+                self._no_master_since = self.world.now
+                node.agent.step(ElectUnclean(truth.epoch, "order"))
+
+    def may_lose_power(self, node: Node) -> bool:
+        """The atlas: what page caches acknowledged stays somewhere it can be had from."""
+        if self.cluster.setup.durable:
+            return True
+        others = [other for other in self.cluster.nodes if other is not node]
+        return node.up and all(self.trusted(other) for other in others)
+
+    def trusted(self, node: Node) -> bool:
+        """Its page cache has lost nothing that it has not got back."""
+        return self.cluster.setup.durable or not (node.lost_power or node.disk.syncs_to_fail)
+
+    def switch(self, level: float) -> None:
+        """An operator's planned switch."""
+        master = self.master
+        if master is not None and master.agent is not None:
+            self.cluster.ghost.mark("switched")
+            others = [node.name for node in self.cluster.nodes if node is not master]
+            master.agent.hand_over(others[int(level * 2) % 2] if level < 0.8 else "")
+
+    def after_kill(self, node: Node, level: float) -> None:
+        """Nothing: the group looks after itself."""

@@ -1,0 +1,158 @@
+"""The simulated etcd: a linearizable map behind a network that loses requests and replies.
+
+Injected: an outage (no quorum; a new leader then extends all leases, as etcd's does), slowness
+(a request is made long after its sender gave up), a lease that dies early, watches that lag or are
+lost, a backup that is restored.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ha.groupstate import GroupState, Keys
+from ha.registry import LeaseGone, RegistryTable, Row, Transaction
+from sim.network import Network
+from sim.world import World
+
+NAME = "etcd"
+TIMEOUT_MS = 250.0
+WATCH_MS = 4.0
+Reply = Callable[[Any], None]
+
+
+@dataclass(slots=True)
+class _Backup:
+    version: int
+    rows: dict[str, Row]
+
+
+class SimEtcd:
+    """One etcd cluster, seen as one. `truth` is the newest state of the group there ever was."""
+
+    def __init__(self, world: World, network: Network, keys: Keys) -> None:
+        self.world = world
+        self.network = network
+        self.keys = keys
+        self.table = RegistryTable()
+        self.truth: GroupState | None = None
+        self.restored = False
+        self.watch_lag = 0.0
+        self._down_until = 0.0
+        self._slow_until = 0.0
+        self._chance = world.chance("etcd")
+        self._watchers: dict[str, Callable[[], None]] = {}
+        self._backups: list[_Backup] = []
+        self._newest: _Backup | None = None
+
+    # -- calls ---------------------------------------------------------------------------------
+
+    def call(self, source: str, work: Callable[[RegistryTable], Any], reply: Reply) -> None:
+        """A request of a node; `reply` gets what it returned, or nothing ever comes back."""
+
+        def arrive() -> None:
+            if self.world.now < self._down_until:
+                if self._chance.random() < 0.5:
+                    return
+                self.world.at(self._down_until + self._chance.uniform(0, 50), arrive)
+                return
+            if self.world.now < self._slow_until:
+                delay = self._chance.uniform(10, 600)
+                self.world.after(delay, perform)
+                return
+            perform()
+
+        def perform() -> None:
+            before = self.table.revision
+            self.table.expire(self.world.now)
+            try:
+                result = work(self.table)
+            except LeaseGone as error:
+                result = error
+            if self.table.revision != before:
+                self._changed()
+            self.network.call(NAME, source, lambda: reply(result))
+
+        self.network.call(source, NAME, arrive)
+
+    def commit(self, source: str, transaction: Transaction, reply: Reply) -> None:
+        """A transaction."""
+        self.call(source, lambda table: table.commit(transaction), reply)
+
+    def watch(self, source: str, changed: Callable[[], None]) -> None:
+        """Be told of changes, as far as the network lets it."""
+        self._watchers[source] = changed
+
+    def expire(self) -> None:
+        """Leases end by themselves, but for an outage."""
+        if self.world.now >= self._down_until:
+            before = self.table.revision
+            self.table.expire(self.world.now)
+            if self.table.revision != before:
+                self._changed()
+        self.world.after(20.0, self.expire)
+
+    def _changed(self) -> None:
+        row = self.table.rows.get(self.keys.state)
+        if row is not None and not self.restored:
+            state = GroupState.from_bytes(row.value)
+            if self.truth is None or state.version > self.truth.version:
+                self.truth = state
+                self._newest = _Backup(state.version, dict(self.table.rows))
+                self._backups.append(self._newest)
+        for name, changed in self._watchers.items():
+            delay = WATCH_MS + self._chance.uniform(0, 2) + self.watch_lag
+            self.world.after(delay, self._notifier(name, changed))
+
+    def _notifier(self, name: str, changed: Callable[[], None]) -> Callable[[], None]:
+        return lambda: self.network.call(NAME, name, changed)
+
+    # -- faults --------------------------------------------------------------------------------
+
+    def outage(self, lasts: float) -> None:
+        """No quorum; afterwards every lease has its whole time again."""
+        until = self.world.now + lasts
+        self._down_until = max(self._down_until, until)
+        for lease, (ttl, _) in self.table.leases.items():
+            self.table.leases[lease] = (ttl, self._down_until + ttl)
+
+    def slow(self, lasts: float) -> None:
+        """Requests are made much later."""
+        self._slow_until = self.world.now + lasts
+
+    def heal(self) -> None:
+        """Everything works."""
+        self._down_until = self._slow_until = self.watch_lag = 0.0
+
+    def revoke_lock(self) -> bool:
+        """The master's lease dies early."""
+        row = self.table.rows.get(self.keys.lock)
+        if row is None:
+            return False
+        self.table.drop(row.lease)
+        self._changed()
+        return True
+
+    def restore(self, below_version: int) -> bool:
+        """An old backup takes the place of everything; only one that every node can tell is old."""
+        usable = [backup for backup in self._backups if backup.version < below_version]
+        if not usable or self.restored:
+            return False
+        self.restored = True
+        self._replace(self._chance.choice(usable))
+        return True
+
+    def restore_newest(self) -> None:
+        """The operator has found the right backup."""
+        if self.restored and self._newest is not None:
+            self.restored = False
+            self._replace(self._newest)
+
+    def _replace(self, backup: _Backup) -> None:
+        # Leases are in a backup, too; their holders are long gone or will renew others.
+        lost = {self.keys.lock}
+        self.table.rows = {
+            key: row for key, row in backup.rows.items() if key not in lost and row.lease == 0
+        }
+        self.table.leases.clear()
+        self.table.revision += 1
+        self._changed()

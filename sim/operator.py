@@ -1,0 +1,162 @@
+"""An operator who gives roles by hand, as the runbook says: fixed roles, no registry.
+
+It restarts what died, and where the master is gone for long, or has lost what its page cache held,
+makes the best slave the master. It plays by the rules of docs/guarantees.md, so whatever is lost
+then is our bug: where acknowledgements come from page caches it never trusts a node that lost power
+before that node has caught up.
+"""
+
+from typing import TYPE_CHECKING
+
+from ha.epochs import EpochEntry
+from sim.node import Node
+from store.status import BrokerRole
+
+if TYPE_CHECKING:
+    from sim.cluster import Cluster
+
+OPERATOR_MS = 70.0
+
+
+class Operator:
+    """Decides who is the master."""
+
+    def __init__(self, cluster: "Cluster") -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self.master_name = "a"
+        self._chance = cluster.world.chance("operator")
+        self._zombies: set[str] = set()
+        self._masterships: list[EpochEntry] = []
+
+    @property
+    def master(self) -> Node:
+        """The node that clients take for the master."""
+        return self.cluster.by_name[self.master_name]
+
+    @property
+    def busy(self) -> bool:
+        """A replaced master still runs."""
+        return bool(self._zombies)
+
+    def target(self, chosen: str) -> Node:
+        """The node a producer sends to: users are told."""
+        return self.master
+
+    def begin(self) -> None:
+        """Look after the cluster, again and again."""
+        self.world.after(OPERATOR_MS, self._operate)
+
+    def boot(self, node: Node) -> None:
+        """Start a node in its role."""
+        node.reboot_if_needed()
+        if node.name == self.master_name:
+            sure = node.start(BrokerRole.SYNC_MASTER)
+        else:
+            sure = node.start(BrokerRole.SLAVE, self.master_name)
+        if node.up and node.master is not None:
+            self._masterships.append(node.master.history.entries[-1])
+        if not sure:
+            self.cluster.down_until[node.name] = self.world.now + 200
+
+    def _operate(self) -> None:
+        for node in self.cluster.nodes:
+            if node.up:
+                if node.slave is not None and node.slave.reason.startswith("NEWER_EPOCH"):
+                    self._restart_master()
+                elif node.slave is not None and node.slave.reason.startswith("LINEAGE"):
+                    self._empty(node)
+                continue
+            if self.world.now < self.cluster.down_until.get(node.name, 0.0):
+                continue
+            if node.name == self.master_name and self._master_is_lost(node):
+                self._switch(node)
+            else:
+                self.boot(node)
+        self.world.after(OPERATOR_MS, self._operate)
+
+    def _empty(self, node: Node) -> None:
+        """What the refusal advises, where nothing that the slave holds was ever confirmed."""
+        store = node.store
+        if not store.checkpoint.confirm_phy_offset and not store.replicated_offset:
+            self.cluster.ghost.mark("emptied")
+            node.die()
+            node.empty_disk()
+            self.boot(node)
+
+    def _restart_master(self) -> None:
+        """What the refusal advises: a mastership that began and failed left a higher promise."""
+        master = self.master
+        if master.up:
+            self.cluster.ghost.mark("restarted_for_epoch")
+            master.die()
+            self.boot(master)
+
+    def _master_is_lost(self, node: Node) -> bool:
+        """Tell whether the master's own disk may not be trusted with what was acknowledged."""
+        return node.lost_power and not self.cluster.setup.durable
+
+    def trusted(self, node: Node) -> bool:
+        """Its page cache has lost nothing that it has not got back."""
+        return self.cluster.setup.durable or not (node.lost_power or node.disk.syncs_to_fail)
+
+    def may_lose_power(self, node: Node) -> bool:
+        """The atlas: what page caches acknowledged stays somewhere it can be had from."""
+        if self.cluster.setup.durable:
+            return True
+        others = [other for other in self.cluster.nodes if other is not node]
+        return node.up and not self._zombies and all(self.trusted(other) for other in others)
+
+    def after_kill(self, node: Node, level: float) -> None:
+        """A killed master is replaced at once now and then."""
+        if node.name == self.master_name and level < 0.4:
+            self._switch(node)
+
+    def switch(self, level: float) -> None:
+        """Replace the master, which may be alive."""
+        old = self.master
+        if self._zombies:
+            return
+        if level < 0.6 and old.up:
+            old.die()
+        self._switch(old)
+
+    def _switch(self, old: Node) -> None:
+        """Make the slave that has the most the master; the old one will follow it."""
+        slaves = [node for node in self.cluster.nodes if node is not old]
+        if not all(self.trusted(node) for node in slaves):
+            if not self._master_is_lost(old) and not old.up:
+                self.boot(old)
+            return
+        for node in slaves:  # a down one may be the one that has it all
+            self._retire(node)
+            if not node.up:
+                self.boot(node)
+            if not node.up:
+                return
+        best = max(slaves, key=self._place)
+        self.cluster.ghost.mark("switched")
+        self.world.note(f"operator: {best.name} instead of {old.name}")
+        self.master_name = best.name
+        for node in slaves:
+            node.die()
+            self.boot(node)
+        if old.up:
+            self._zombies.add(old.name)
+            self.world.after(self._chance.uniform(100, 1500), lambda: self._retire(old))
+
+    def _place(self, node: Node) -> tuple[int, int]:
+        """How much a slave has: the last mastership that it followed first, then how far it goes.
+
+        Not the epoch's number: masters that were given their role by hand may give one twice.
+        """
+        assert node.slave is not None, "asked of slaves"
+        known = node.slave.history.entries
+        followed = [k for k, entry in enumerate(self._masterships) if entry in known]
+        return max(followed, default=-1), node.store.log.max_offset
+
+    def _retire(self, old: Node) -> None:
+        """A master that was replaced while it lived is stopped, and follows from now on."""
+        self._zombies.discard(old.name)
+        if old.up and old.name != self.master_name and old.master is not None:
+            old.die()
