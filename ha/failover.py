@@ -411,7 +411,8 @@ class Failover:
                 assert done.state is not None, "it changes the state"
                 self.view = replace(self.view, state=done.state, state_revision=revision)
                 self._remember()
-                self._take_members(done.state, revision)
+                if self._master is not None:
+                    self._take_members(done.state, revision)
                 return []
             case _Kind.HAND_OVER:
                 effects = self._step_down("handed over") if self.role is Role.LEADING else []
@@ -439,7 +440,7 @@ class Failover:
         assert self._master is not None, "a master has members"
         assert self._master.sync_state is not None, "an elected one"
         self._master.sync_state.observe(state.sync_state_set, revision)
-        self._master.group_open = state.version > 1
+        self._master.group_open = state.opened
 
     # -- deciding ------------------------------------------------------------------------------
 
@@ -501,9 +502,9 @@ class Failover:
         return [Follow(*target)]
 
     def _stand(self, reason: str) -> list[Effect]:
-        same = self.role is Role.STANDING and self.reason == reason
+        stood = self.role is Role.STANDING
         self.role, self.reason, self._followed = Role.STANDING, reason, None
-        return [] if same else [Stand(reason)]
+        return [] if stood else [Stand(reason)]
 
     def _step_down(self, reason: str) -> list[Effect]:
         effects = self._end_hand_over(reason)
@@ -548,7 +549,7 @@ class Failover:
     def _may_begin_again(self, state: GroupState) -> bool:
         """A group in which nothing was ever acknowledged, and whose first node is empty again."""
         return (
-            state.version == 1
+            not state.opened
             and state.master.node == self.me.replica.node
             and self.me.replica not in state.sync_state_set
             and self._facts.log_empty()
@@ -559,7 +560,8 @@ class Failover:
         epoch = max(state.epoch if state is not None else 0, self._facts.promised_epoch()) + 1
         group_id = state.group_id if state is not None else self._fresh_id
         delay = BOOTSTRAP_MS if self._facts.log_empty() else 0
-        return delay, GroupState(group_id, epoch, me, frozenset((me,)))
+        version = state.version + 1 if state is not None else 1
+        return delay, GroupState(group_id, epoch, me, frozenset((me,)), version)
 
     def _rank(self, state: GroupState) -> int:
         """How long to leave the election to candidates that come first."""
@@ -599,6 +601,7 @@ class Failover:
             me,
             frozenset((me,)),
             version,
+            True,
             discarded=(*(state.discarded if state is not None else ()), row)[-DISCARDED_MAX:],
         )
         return self._send(_Kind.ELECT, self._election(new), state=new, token=asked.token)
@@ -625,12 +628,12 @@ class Failover:
         if wanted is None:
             return []
         sync.propose(wanted)
-        new = state.changed(sync_state_set=wanted)
+        new = state.changed(sync_state_set=wanted, opened=True)
         put = Put(self.keys.state, new.to_bytes())
         return self._send(_Kind.MEMBERS, Transaction(self._mine(), (put,)), state=new)
 
     def _opens_alone(self, master: Master) -> bool:
-        """A group of one replica that asks for no more: the state's second version opens it."""
+        """A group of one replica that asks for no more: it is opened once its log has begun."""
         return not master.group_open and self._needed == 1 and master.epoch_confirmed
 
     def _mine(self) -> tuple[Check, ...]:

@@ -53,6 +53,7 @@ class GroupState:
 
     group_id: drawn when the group began; another one is another group, whatever its name.
     version: counts the changes; one that falls back was restored from a backup.
+    opened: puts may have been answered; before that nothing in any log was promised to anybody.
     heir: the node that is to be elected next, empty for any.
     """
 
@@ -61,6 +62,7 @@ class GroupState:
     master: Replica
     sync_state_set: SyncStateSet
     version: int = 1
+    opened: bool = False
     heir: str = ""
     discarded: tuple[Discarded, ...] = ()
 
@@ -74,6 +76,7 @@ class GroupState:
             "groupId": self.group_id,
             "epoch": self.epoch,
             "version": self.version,
+            "opened": self.opened,
             "master": _replica_json(self.master),
             "syncStateSet": [_replica_json(replica) for replica in sorted(self.sync_state_set)],
             "heir": self.heir,
@@ -100,6 +103,7 @@ class GroupState:
                 _replica(value["master"]),
                 frozenset(_replica(row) for row in value["syncStateSet"]),
                 int(value["version"]),
+                bool(value["opened"]),
                 str(value["heir"]),
                 tuple(
                     Discarded(

@@ -70,7 +70,7 @@ class Caretaker:
         """A group whose first node lost its only log before anybody was told anything."""
         etcd = self.cluster.etcd
         truth = etcd.truth
-        if self.master is not None or truth is None or truth.version > 1 or etcd.restored:
+        if self.master is not None or truth is None or truth.opened or etcd.restored:
             self._no_master_since = None
             return
         if self._no_master_since is None:

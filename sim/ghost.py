@@ -135,10 +135,14 @@ class Ghost:
 
     def _must_be_held(self, node: "Node", epoch: int, end: int, what: str) -> None:
         self._note(epoch, node)
+        needed = self.needed
         if self.etcd is not None and self.etcd.truth is not None:
-            self._whole_set_holds(node, epoch, end, what, self.etcd.truth.sync_state_set)
+            members = self.etcd.truth.sync_state_set
+            self._whole_set_holds(node, epoch, end, what, members)
+            if what == "confirmed":  # a group of one has nobody to wait for, and answers no put
+                needed = min(needed, len(members))
         nodes = [name for (e, name), held in self.held.items() if e == epoch and held >= end]
-        if len(nodes) < self.needed:
+        if len(nodes) < needed:
             raise Violation(
                 f"{node.name} {what} {end} in epoch {epoch}, held by {sorted(nodes)} only"
             )
