@@ -251,7 +251,6 @@ class Failover:
         self._followed: tuple[Registration, int] | None = None
         self._led_epoch = 0
         self._asked_lease = False
-        self._registered = 0  # lease that the replica key was bound to
         self._reading = False
         self._read_again = False
         self._looked_ms = -LOOK_MS
@@ -324,7 +323,7 @@ class Failover:
             effects += self._step_down(reason)
         if self.lease and not dropped:
             effects.append(DropLease(self.lease))
-        self.lease = self.deadline_ms = self._registered = 0
+        self.lease = self.deadline_ms = 0
         return effects
 
     # -- reading -------------------------------------------------------------------------------
@@ -402,10 +401,7 @@ class Failover:
             self._opportunity = None
             return [*self._refused(done), *self._look(now_ms)]
         match done.kind:
-            case _Kind.REGISTER:
-                self._registered = done.lease
-                return self._look(now_ms)
-            case _Kind.ELECT:
+            case _Kind.REGISTER | _Kind.ELECT:
                 return [*self._say(done.token, ""), *self._look(now_ms)]
             case _Kind.MEMBERS:
                 assert done.state is not None, "it changes the state"
@@ -458,13 +454,18 @@ class Failover:
             return effects + self._elect_unclean()
         if self._distrust():
             return effects
-        if self.role is Role.LEADING:
-            return effects + self._keep_leading(now_ms)
-        if self.lease and self._registered != self.lease:
+        if self.lease and not self._is_registered():
+            # Also where an older registration was made late, and vanished with an older lease.
             key = self.keys.replica(self.me.replica.node)
             put = Put(key, self.me.to_bytes(), self.lease)
             return effects + self._send(_Kind.REGISTER, Transaction((), (put,)))
+        if self.role is Role.LEADING:
+            return effects + self._keep_leading(now_ms)
         return effects + self._find_a_master(now_ms)
+
+    def _is_registered(self) -> bool:
+        node = self.me.replica.node
+        return self.view.leases.get(node) == self.lease and self.view.replicas.get(node) == self.me
 
     def _is_mine(self) -> bool:
         """The lock is this lease's, and the state says that this replica is the master."""
@@ -515,7 +516,7 @@ class Failover:
 
     def _try_election(self, now_ms: int) -> list[Effect]:
         view, state = self.view, self.view.state
-        if not self.lease or self._registered != self.lease:
+        if not self.lease:
             return []
         if state is None or self._may_begin_again(state):
             delay, new = self._beginning(state)

@@ -65,7 +65,9 @@ class Agent:
 
     def _unfit(self) -> str:
         store = self.node.store
-        return store.fence_reason or ("damaged" if store.log.corrupt_ranges else "")
+        if not store.flags.writeable:
+            return ", ".join(store.flags.names())
+        return "damaged" if store.log.corrupt_ranges else ""
 
     def _tick(self) -> None:
         self.step(Tick())

@@ -28,9 +28,11 @@ class Caretaker:
 
     @property
     def master(self) -> Node | None:
-        """The node that leads the newest epoch, as far as it knows itself."""
-        leading = [n for n in self.cluster.nodes if n.up and n.master is not None]
-        return max(leading, key=lambda n: n.master.epoch if n.master else 0, default=None)
+        """The node that leads the newest epoch."""
+        truth = self.cluster.etcd.truth
+        epoch = truth.epoch if truth is not None else 0
+        leading = [node for node in self.cluster.nodes if node.up and node.master is not None]
+        return next((n for n in leading if n.master and n.master.epoch == epoch), None)
 
     def target(self, chosen: str) -> Node | None:
         """The node a producer sends to: the one that took its last send, or any."""

@@ -337,7 +337,11 @@ class Node:
 
     def _flushed(self, job: FlushJob) -> None:
         self._flushing = False
-        if not any(mapped in self.store.log.queue.files for mapped, _ in job.files):
+        files = self.store.log.queue.files
+        if (
+            not any(mapped in files for mapped, _ in job.files)
+            or job.end > self.store.log.max_offset
+        ):
             return  # the log was cut meanwhile
         self.store.commit_log_flushed(job)
         self.ghost.check(self)
@@ -359,6 +363,7 @@ class Node:
         if job is not None:
             self._sync(job)
             store.queues_flushed(job, True)
+        store.retention.check_space()
         store.note_confirmed()
         store.checkpoint.flush()
         self.later(QUEUES_FLUSH_MS, self._flush_queues)
