@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -27,9 +27,11 @@ from store.columns import Columns
 from store.disk import Disk
 from store.errors import BadMessage, SequenceTooOld, StoreFenced
 from store.flush import FlushSchedule
+from store.kernels.jit import I64
 from store.mappedfile import MappedFile
 from store.messagestore import MessageStore, PutBatch, PutResult, StoreEvents
 from store.metadata import PERM_READ, PERM_WRITE, TopicConfig, is_system_topic
+from store.reader import GetMessageStatus, GetResult
 from store.record import Host, check_topic
 from store.recovery import RecoveryReport
 from store.status import PutMessageStatus
@@ -106,7 +108,7 @@ class Broker:
         )
         self.metadata = MetadataLog(self)
         self.replication = Replication(self)
-        self._follower: ReplicationClient | None = None
+        self.follower: ReplicationClient | None = None
         self._ack_task: asyncio.Task[None] | None = None
         self._ack_due = False
         self._schedule = FlushSchedule.of(options)
@@ -139,10 +141,10 @@ class Broker:
             self._clean_loop,
             self._snapshot_loop,
         ]
-        if self.replication.slave is not None:
+        if self.replication.slave is not None and not self.replication.elected:
             address = self.config.ha.master  # type: ignore[attr-defined]
-            self._follower = ReplicationClient(self, self.replication.slave, address)
-            work.append(self._follower.run)
+            self.follower = ReplicationClient(self, self.replication.slave, address)
+            work.append(self.follower.run)
         self._tasks = [loop.create_task(self._guard(task)) for task in work]
         self.pump_soon()
         report = self.recovered
@@ -278,10 +280,10 @@ class Broker:
     def _flushed(self) -> None:
         """The commit log was synced."""
         self.replication.flushed()
-        if self._follower is not None:
+        if self.follower is not None:
             self._ack_due = True
             if self._ack_task is None or self._ack_task.done():
-                work = self._acknowledge(self._follower)
+                work = self._acknowledge(self.follower)
                 self._ack_task = asyncio.get_running_loop().create_task(work)
         self.pump_soon()
 
@@ -315,9 +317,9 @@ class Broker:
             self._populate()
 
     def _refusal(self, request: wire.AppendRequest) -> tuple[wire.PutStatus, str] | None:
-        if self.replication.slave is not None:
-            master = self.replication.master_endpoint
-            return wire.NOT_MASTER, f"this node is a slave, its master is {master or 'not known'}"
+        not_master = self.replication.not_master()
+        if not_master:
+            return wire.NOT_MASTER, not_master
         if self.replication.closed:
             return wire.SERVICE_NOT_AVAILABLE, self.replication.closed
         too_few = self.replication.refusal()
@@ -369,7 +371,7 @@ class Broker:
         reply.status = status
         reply.reason = reason
         if status == wire.NOT_MASTER:
-            reply.master = self.replication.master_endpoint
+            reply.master, reply.master_epoch = self.replication.master_endpoint
         return reply
 
     def _fill(self, reply: wire.AppendReply, result: PutResult) -> None:
@@ -518,11 +520,14 @@ class Broker:
     def refuses_changes(self) -> sdk.DuologError | None:
         """Why metadata may not be changed here and now: a change waits for the slaves, too."""
         replication = self.replication
-        if replication.slave is not None:
-            master = replication.master_endpoint
-            return sdk.NotMaster(f"this node is a slave, its master is {master or 'not known'}")
+        not_master = replication.not_master()
+        if not_master:
+            return sdk.NotMaster(not_master, *replication.master_endpoint)
         if replication.closed:
             return sdk.Busy(replication.closed)
+        if replication.elected:
+            too_few = replication.refusal()
+            return sdk.Busy(too_few) if too_few else None
         if replication.waits and replication.master is not None:
             needed, found = replication.options.in_sync_replicas, replication.master.in_sync()
             if found < needed:
@@ -531,17 +536,32 @@ class Broker:
 
     def check_master(self) -> None:
         """Raise NotMaster on a slave."""
-        if self.replication.slave is not None:
-            master = self.replication.master_endpoint
-            raise sdk.NotMaster(f"this node is a slave, its master is {master or 'not known'}")
+        not_master = self.replication.not_master()
+        if not_master:
+            raise sdk.NotMaster(not_master, *self.replication.master_endpoint)
 
     def check_readable(self) -> None:
         """Raise NotMaster on a slave that does not serve readers (slave_read_enable)."""
         replication = self.replication
         if replication.slave is not None and not replication.options.slave_read_enable:
+            endpoint, epoch = replication.master_endpoint
             raise sdk.NotMaster(
-                f"this slave serves no readers, its master is {replication.master_endpoint}"
+                f"this slave serves no readers, its master is {endpoint}", endpoint, epoch
             )
+
+    def read(
+        self, key: tuple[str, int], offset: int, count: int, size: int, codes: I64
+    ) -> GetResult:
+        """Messages of a queue. An offset past the end is one that may come, where this node may
+        be behind others: nobody is sent back to what was read already."""
+        result = self.store.get(*key, offset, count, size, codes)
+        if (
+            result.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY
+            and self.replication.may_be_behind()
+        ):
+            status = GetMessageStatus.OFFSET_OVERFLOW_ONE
+            return replace(result, status=status, next_offset=offset, max_offset=offset)
+        return result
 
     def suggested_endpoint(self, physical_offset: int) -> str:
         """suggestPullingFromSlave: where a reader at a log offset had better read, or empty.

@@ -5,7 +5,14 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import structlog
-from duolog._errors import ERROR_KEY, DuologError, status_of
+from duolog._errors import (
+    EPOCH_KEY,
+    ERROR_KEY,
+    MASTER_KEY,
+    DuologError,
+    NotMaster,
+    status_of,
+)
 
 from node.wirecodec import error_to_sdk
 from store.errors import StoreError
@@ -25,7 +32,10 @@ async def reporting(context: Any) -> AsyncIterator[None]:
         mapped = error_to_sdk(error)
         code, name = status_of(mapped)
         log.warning("call refused", kind=name, reason=str(mapped)[:500])
-        await context.abort(code, str(mapped), ((ERROR_KEY, name),))
+        trailing = [(ERROR_KEY, name)]
+        if isinstance(mapped, NotMaster) and mapped.endpoint:
+            trailing += [(MASTER_KEY, mapped.endpoint), (EPOCH_KEY, str(mapped.epoch))]
+        await context.abort(code, str(mapped), tuple(trailing))
 
 
 def unary(

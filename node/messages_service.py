@@ -150,7 +150,7 @@ class MessagesService(stubs.MessagesServicer):
         return result.status is not GetMessageStatus.NO_MATCHED_MESSAGE or result.lost > 0
 
     def _get(self, key: QueueKey, offset: int, count: int, size: int, codes: I64) -> GetResult:
-        return self._broker.store.get(*key, offset, count, size, codes)
+        return self._broker.read(key, offset, count, size, codes)
 
     def _count_out(self, result: GetResult) -> None:
         self._broker.counters.messages_out += result.count
@@ -282,8 +282,8 @@ class _Subscription:
             return False
         size = min(self._batch_bytes, max(1, self._credit))
         try:
-            result = self._broker.store.get(
-                *key, cursor.offset, self._broker.limits.pull_messages_max, size, self._codes
+            result = self._broker.read(
+                key, cursor.offset, self._broker.limits.pull_messages_max, size, self._codes
             )
         except StoreError as error:
             raise sdk.Unavailable(str(error)) from error

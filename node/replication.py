@@ -7,6 +7,7 @@ import asyncio
 import errno
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from ha.handshake import Member
 from ha.identity import Identity
 from ha.master import Close, Confirmed, Effect, Master
 from ha.slave import Slave
+from ha.syncstate import SyncState
 from store.errors import StoreError
 from store.recovery import RecoveryReport
 from store.status import BrokerRole, PutMessageStatus
@@ -30,6 +32,7 @@ log = structlog.get_logger("duolog.ha")
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 OPEN_AGAIN_MS = 2000
+Connection = tuple[Master, int]  # a session of one mastership
 HA_METHOD = "/duolog.ha.v1.Replication/Stream"
 
 
@@ -54,9 +57,11 @@ class Replication:
         self.options = broker.config.ha_options()
         self.master: Master | None = None
         self.slave: Slave | None = None
+        self.elected = broker.store.options.broker_role is BrokerRole.AUTO
+        self.known_master: Callable[[], tuple[str, int]] = lambda: ("", 0)
         self._tried_ms = 0
-        self._wakes: dict[int, asyncio.Event] = {}
-        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._wakes: dict[Connection, asyncio.Event] = {}
+        self._calls: dict[Connection, asyncio.Future[Any]] = {}
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -77,11 +82,15 @@ class Replication:
             abnormal=report.abnormal,
             acks_durable=store.options.sync_flush,
         )
-        me = Member(node.cluster, node.group, node.name, broker.advertised)
         if store.role is BrokerRole.SLAVE:
-            self.slave = Slave(store, me, who, history)
+            self.slave = Slave(store, self._me, who, history)
         else:
-            self._open_mastership(me, who, history, wall_ms)
+            self._open_mastership(self._me, who, history, wall_ms)
+
+    @property
+    def _me(self) -> Member:
+        node = self._broker.config.node
+        return Member(node.cluster, node.group, node.name, self._broker.advertised)
 
     def _open_mastership(
         self, me: Member, who: Identity, history: EpochHistory, wall_ms: int
@@ -113,6 +122,48 @@ class Replication:
         else:
             log.info("mastership", epoch=self.master.epoch, role=self.master.store.role.value)
 
+    # -- changes of role -----------------------------------------------------------------------
+
+    def become_master(self, epoch: int, members: SyncState, wall_ms: int) -> Master:
+        """Elected: a slave that follows nobody any more opens its epoch.
+
+        Raises OSError or StoreError where the disk does not let it; it is a slave then as before.
+        """
+        broker, slave = self._broker, self.slave
+        assert slave is not None, "slaves are elected"
+        broker.store.change_role(BrokerRole.SYNC_MASTER)
+        master = Master(
+            broker.store,
+            self.options,
+            self._me,
+            slave.identity,
+            slave.history,
+            broker.metadata.snapshot_bytes,
+            sync_state=members,
+        )
+        try:
+            master.open_epoch(secrets.randbits(64), wall_ms, epoch)
+        except (OSError, StoreError):
+            broker.store.change_role(BrokerRole.SLAVE)
+            slave.identity = master.identity
+            raise
+        self.master, self.slave = master, None
+        return master
+
+    def become_slave(self) -> None:
+        """A mastership is over: nobody knows what becomes of the puts that wait."""
+        master, self.master = self.master, None
+        if master is None:
+            return
+        self._release(master.fail_all())
+        for call in list(self._calls.values()):
+            call.cancel()
+        store = self._broker.store
+        store.change_role(BrokerRole.SLAVE)
+        self.slave = Slave(store, self._me, master.identity, master.history)
+
+    # -- what may be done ----------------------------------------------------------------------
+
     @property
     def closed(self) -> str:
         """Why nothing may be put here yet, empty where it may."""
@@ -123,12 +174,30 @@ class Replication:
     @property
     def waits(self) -> bool:
         """Puts wait for slaves."""
-        return self.master is not None and self.master.promises
+        return self.elected or (self.master is not None and self.master.promises)
+
+    def not_master(self) -> str:
+        """Why this node is no master now, empty where it is."""
+        if self.master is None:
+            endpoint, _ = self.master_endpoint
+            return f"this node is a slave, its master is {endpoint or 'not known'}"
+        stopped = self.master.stopped(now_ms())
+        return f"this node is no master any more: {stopped}" if stopped else ""
 
     @property
-    def master_endpoint(self) -> str:
-        """Client address of the master, as far as this slave knows it."""
-        return self.slave.master_endpoint if self.slave is not None else ""
+    def master_endpoint(self) -> tuple[str, int]:
+        """Client address of the master and its epoch, as far as they are known."""
+        if self.elected:
+            return self.known_master()
+        if self.slave is not None:
+            return self.slave.master_endpoint, self.slave.epoch
+        return "", 0
+
+    def may_be_behind(self) -> bool:
+        """Others may have confirmed what this node does not know of."""
+        if self.master is None:
+            return True
+        return self.elected and (self.master.is_over(now_ms()) or not self.master.epoch_confirmed)
 
     # -- puts ----------------------------------------------------------------------------------
 
@@ -159,31 +228,38 @@ class Replication:
 
     def perform(self, effects: list[Effect]) -> None:
         """Do what the master's machine says."""
+        self._release(effects)
         for effect in effects:
             match effect:
-                case Release(tokens, status):
-                    for future in tokens:
-                        if not future.done():
-                            future.set_result(status)
                 case Confirmed():
                     self._broker.pump_soon()
-                case Close(number, reason):
+                case Close(number, reason) if self.master is not None:
                     log.warning("replication connection closed", session=number, reason=reason)
-                    call = self._calls.get(number)
+                    call = self._calls.get((self.master, number))
                     if call is not None:
                         call.cancel()
 
-    def connected(self, number: int, wake: asyncio.Event, call: "asyncio.Future[Any]") -> None:
-        """A session: its sender's event, and the task that ends the connection with it."""
-        self._wakes[number] = wake
-        self._calls[number] = call
+    @staticmethod
+    def _release(effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Release):
+                for future in effect.tokens:
+                    if not future.done():
+                        future.set_result(effect.status)
 
-    def disconnected(self, number: int) -> None:
+    def connected(
+        self, connection: Connection, wake: asyncio.Event, call: "asyncio.Future[Any]"
+    ) -> None:
+        """A session: its sender's event, and the task that ends the connection with it."""
+        self._wakes[connection] = wake
+        self._calls[connection] = call
+
+    def disconnected(self, connection: Connection) -> None:
         """A session's connection is gone."""
-        self._wakes.pop(number, None)
-        self._calls.pop(number, None)
-        if self.master is not None:
-            self.master.disconnect(number)
+        self._wakes.pop(connection, None)
+        self._calls.pop(connection, None)
+        master, number = connection
+        master.disconnect(number)
 
     def tick(self) -> None:
         """Deadlines and housekeeping of a master."""

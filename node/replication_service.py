@@ -30,9 +30,8 @@ STREAM_OPTIONS = (
 class ReplicationService:
     """Serves slaves on a port of its own."""
 
-    def __init__(self, broker: "Broker", master: Master) -> None:
+    def __init__(self, broker: "Broker") -> None:
         self._broker = broker
-        self._master = master
         self._server = grpc.aio.server(options=STREAM_OPTIONS)
         service, _, method = HA_METHOD[1:].partition("/")
         handler = grpc.stream_stream_rpc_method_handler(self._stream)
@@ -57,15 +56,19 @@ class ReplicationService:
 
     async def _stream(self, requests: Any, context: Any) -> None:
         """One slave's connection: this task sends, another one reads."""
-        master, replication = self._master, self._broker.replication
+        replication = self._broker.replication
+        master = replication.master
+        if master is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this node is not the master")
+            return
         number = master.connect(now_ms())
         if number is None:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many slaves")
             return
         wake = asyncio.Event()
-        reader = asyncio.ensure_future(self._read(number, requests, wake))
-        sender = asyncio.ensure_future(self._send(number, context, wake))
-        replication.connected(number, wake, reader)
+        reader = asyncio.ensure_future(self._read(master, number, requests, wake))
+        sender = asyncio.ensure_future(self._send(master, number, context, wake))
+        replication.connected((master, number), wake, reader)
         try:
             await asyncio.wait((reader, sender), return_when=asyncio.FIRST_COMPLETED)
             # gRPC cannot end a call in the middle of a write: let the last one end by itself.
@@ -73,21 +76,24 @@ class ReplicationService:
             wake.set()
             await asyncio.wait((sender,), timeout=LAST_WRITE_SECONDS)
         finally:
-            replication.disconnected(number)  # first: awaiting may be cancelled once more
+            replication.disconnected((master, number))  # first: awaiting may be cancelled once more
             for task in (reader, sender):
                 task.cancel()
             await asyncio.gather(reader, sender, return_exceptions=True)
 
-    async def _read(self, number: int, requests: Any, wake: asyncio.Event) -> None:
-        master, perform = self._master, self._broker.replication.perform
+    async def _read(
+        self, master: Master, number: int, requests: Any, wake: asyncio.Event
+    ) -> None:
+        perform = self._broker.replication.perform
         async for data in requests:
             effects = master.receive(number, data, now_ms())
             if effects:
                 perform(effects)
             wake.set()
 
-    async def _send(self, number: int, context: Any, wake: asyncio.Event) -> None:
-        master = self._master
+    async def _send(
+        self, master: Master, number: int, context: Any, wake: asyncio.Event
+    ) -> None:
         loop = asyncio.get_running_loop()
         loader = _ColdLoader(self._broker, number)
         timer: asyncio.TimerHandle | None = None

@@ -192,7 +192,7 @@ def hunt(mutant: Mutant) -> tuple[str, int, str]:
     """Look for a seed that catches a planted bug: its name, the seed or -1, the violation."""
     with mutant.planted():
         for seed in range(MUTANT_SEEDS):
-            outcome = run(seed)
+            outcome = run(seed, elected=mutant.elected)
             if outcome.violation:
                 return mutant.name, seed, outcome.violation
     return mutant.name, -1, ""

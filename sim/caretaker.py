@@ -7,6 +7,7 @@ a replica of a beginning that came to nothing, a registry that was restored from
 from typing import TYPE_CHECKING
 
 from ha.failover import ElectUnclean
+from ha.groupstate import Replica
 from sim.node import Node
 from store.status import BrokerRole
 
@@ -88,12 +89,14 @@ class Caretaker:
         """The atlas: what page caches acknowledged stays somewhere it can be had from."""
         if self.cluster.setup.durable:
             return True
+        truth = self.cluster.etcd.truth
+        members = truth.sync_state_set if truth is not None and truth.opened else frozenset()
         others = [other for other in self.cluster.nodes if other is not node]
-        return node.up and all(self.trusted(other) for other in others)
-
-    def trusted(self, node: Node) -> bool:
-        """Its page cache has lost nothing that it has not got back."""
-        return self.cluster.setup.durable or not (node.lost_power or node.disk.syncs_to_fail)
+        return node.up and any(
+            Replica(other.name, other.incarnation) in members
+            and not (other.tainted or other.disk.syncs_to_fail)
+            for other in others
+        )
 
     def switch(self, level: float) -> None:
         """An operator's planned switch."""

@@ -88,7 +88,7 @@ class Ghost:
     def sync_failed(self, node: "Node") -> None:
         """A sync failed; its page cache is not what the platter has."""
         self.mark("sync_failed")
-        node.lost_power = node.needs_reboot = True
+        node.lost_power = node.needs_reboot = node.tainted = True
 
     def applied(self, node: "Node") -> None:
         """A slave took something in: its log must be the master's."""

@@ -77,6 +77,7 @@ class Node:
         self.etcd: SimEtcd
         self.agent: Agent | None = None
         self.incarnation = 0
+        self.tainted = False  # lost power, and has not found out yet
         self.store: MessageStore
         self.master: Master | None = None
         self.slave: Slave | None = None
@@ -189,7 +190,7 @@ class Node:
             abnormal=report.abnormal,
             acks_durable=self.setup.durable,
         )
-        self.incarnation = who.incarnation
+        self.incarnation, self.tainted = who.incarnation, False
         if store.role is BrokerRole.SLAVE:
             self.slave = Slave(store, self._me, who, history)
         else:
@@ -266,7 +267,7 @@ class Node:
         self.die()
         self.disk.power_cut()
         self.cuts += 1
-        self.lost_power = True
+        self.lost_power = self.tainted = True
         self.ghost.lost_power(self)
 
     # -- puts and reads ------------------------------------------------------------------------

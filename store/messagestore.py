@@ -425,9 +425,13 @@ class MessageStore:
                 while self.dispatcher.step(self.log.max_offset, False, self._replica_targets()):
                     pass
                 self.recover_topic_queue_table()
+                self.hide_from(visible)
+            except OSError:
+                self.hide_from(visible)
+                self._cut_queues(self.replicated_offset or 0)  # of a stretch done in part
+                raise
             finally:
                 self.dispatcher.arrivals = arrivals
-                self.hide_from(visible)
         self.role = role
 
     @property

@@ -1,4 +1,4 @@
-"""Generate the stubs of proto/ into client/duolog/wire; with --check, compare."""
+"""Generate the stubs of proto/ into client/duolog/wire and node/wire; with --check, compare."""
 
 import filecmp
 import sys
@@ -8,11 +8,15 @@ from pathlib import Path
 from grpc_tools import protoc
 
 ROOT = Path(__file__).parent.parent
-SCHEMA = "duolog/wire/duolog.proto"
-MADE = ("duolog_pb2.py", "duolog_pb2.pyi", "duolog_pb2_grpc.py")
+# Schema under proto/, and the root of the package its stubs belong to.
+SCHEMAS = (
+    ("duolog/wire/duolog.proto", ROOT / "client"),
+    ("node/wire/etcd.proto", ROOT),
+)
+MADE = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")
 
 
-def generate(target: Path) -> None:
+def generate(schema: str, target: Path) -> None:
     """Run protoc."""
     status = protoc.main(
         [
@@ -21,7 +25,7 @@ def generate(target: Path) -> None:
             f"--python_out={target}",
             f"--pyi_out={target}",
             f"--grpc_python_out={target}",
-            SCHEMA,
+            schema,
         ]
     )
     if status:
@@ -30,17 +34,20 @@ def generate(target: Path) -> None:
 
 def main() -> None:
     """Write, or compare."""
-    if "--check" not in sys.argv:
-        generate(ROOT / "client")
-        return
-    with tempfile.TemporaryDirectory() as directory:
-        generate(Path(directory))
-        for name in MADE:
-            made = Path(directory) / "duolog" / "wire" / name
-            kept = ROOT / "client" / "duolog" / "wire" / name
-            if not kept.exists() or not filecmp.cmp(made, kept, shallow=False):
-                print(f"{kept} is not what proto/ says: run make proto", file=sys.stderr)
-                sys.exit(1)
+    for schema, root in SCHEMAS:
+        if "--check" not in sys.argv:
+            generate(schema, root)
+            continue
+        with tempfile.TemporaryDirectory() as directory:
+            generate(schema, Path(directory))
+            for ending in MADE:
+                name = schema.removesuffix(".proto") + ending
+                kept = root / name
+                if not kept.exists() or not filecmp.cmp(
+                    Path(directory) / name, kept, shallow=False
+                ):
+                    print(f"{kept} is not what proto/ says: run make proto", file=sys.stderr)
+                    sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ from typing import Any
 import grpc
 
 ERROR_KEY = "duolog-error"
+MASTER_KEY = "duolog-master"
+EPOCH_KEY = "duolog-epoch"
 
 
 class DuologError(Exception):
@@ -41,7 +43,17 @@ class Timeout(Retryable):
 
 
 class NotMaster(Retryable):
-    """The node does not take writes now."""
+    """The node does not take writes now.
+
+    Attributes:
+        endpoint: HOST:PORT of the master, as far as the node knows it, or empty.
+        epoch: number of that master's epoch, 0 where roles are fixed.
+    """
+
+    def __init__(self, text: str = "", endpoint: str = "", epoch: int = 0) -> None:
+        super().__init__(text)
+        self.endpoint = endpoint
+        self.epoch = epoch
 
 
 class Busy(Retryable):
@@ -132,5 +144,10 @@ def error_of(failure: grpc.RpcError) -> DuologError:
     text = str(call.details() or call.code())
     for key, value in call.trailing_metadata() or ():
         if key == ERROR_KEY and value in _BY_NAME:
-            return _BY_NAME[value](text)
+            found = _BY_NAME[value](text)
+            if isinstance(found, NotMaster):
+                trailing = {k: str(v) for k, v in call.trailing_metadata() or ()}
+                found.endpoint = trailing.get(MASTER_KEY, "")
+                found.epoch = int(trailing.get(EPOCH_KEY, "0"))
+            return found
     return _BY_CODE.get(call.code(), DuologError)(text)

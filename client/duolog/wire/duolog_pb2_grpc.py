@@ -550,6 +550,26 @@ class AdminStub:
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.ClusterStatusRequest.SerializeToString,
                 response_deserializer=duolog_dot_wire_dot_duolog__pb2.ClusterStatusReply.FromString,
                 _registered_method=True)
+        self.Route = channel.unary_unary(
+                '/duolog.v1.Admin/Route',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.RouteRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.RouteReply.FromString,
+                _registered_method=True)
+        self.Failover = channel.unary_unary(
+                '/duolog.v1.Admin/Failover',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.FailoverRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.FailoverReply.FromString,
+                _registered_method=True)
+        self.Drain = channel.unary_unary(
+                '/duolog.v1.Admin/Drain',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.DrainRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.DrainReply.FromString,
+                _registered_method=True)
+        self.ElectUnclean = channel.unary_unary(
+                '/duolog.v1.Admin/ElectUnclean',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.ElectUncleanRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.ElectUncleanReply.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -617,6 +637,34 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Route(self, request, context):
+        """Who holds what: every node answers for the whole cluster, as far as the registry told it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Failover(self, request, context):
+        """Makes another node the master while all live (planned switch); asked of the master.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Drain(self, request, context):
+        """A drained node is not elected and does not count for puts.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ElectUnclean(self, request, context):
+        """Makes this very node the master though it may lack what was acknowledged.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -669,6 +717,26 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ClusterStatus,
                     request_deserializer=duolog_dot_wire_dot_duolog__pb2.ClusterStatusRequest.FromString,
                     response_serializer=duolog_dot_wire_dot_duolog__pb2.ClusterStatusReply.SerializeToString,
+            ),
+            'Route': grpc.unary_unary_rpc_method_handler(
+                    servicer.Route,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.RouteRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.RouteReply.SerializeToString,
+            ),
+            'Failover': grpc.unary_unary_rpc_method_handler(
+                    servicer.Failover,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.FailoverRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.FailoverReply.SerializeToString,
+            ),
+            'Drain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.DrainRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.DrainReply.SerializeToString,
+            ),
+            'ElectUnclean': grpc.unary_unary_rpc_method_handler(
+                    servicer.ElectUnclean,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.ElectUncleanRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.ElectUncleanReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -943,6 +1011,114 @@ class Admin:
             '/duolog.v1.Admin/ClusterStatus',
             duolog_dot_wire_dot_duolog__pb2.ClusterStatusRequest.SerializeToString,
             duolog_dot_wire_dot_duolog__pb2.ClusterStatusReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Route(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Admin/Route',
+            duolog_dot_wire_dot_duolog__pb2.RouteRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.RouteReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Failover(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Admin/Failover',
+            duolog_dot_wire_dot_duolog__pb2.FailoverRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.FailoverReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Admin/Drain',
+            duolog_dot_wire_dot_duolog__pb2.DrainRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.DrainReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ElectUnclean(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Admin/ElectUnclean',
+            duolog_dot_wire_dot_duolog__pb2.ElectUncleanRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.ElectUncleanReply.FromString,
             options,
             channel_credentials,
             insecure,

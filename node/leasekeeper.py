@@ -1,0 +1,132 @@
+"""Keeps the node's lease in the registry renewed, from a thread that nothing else can hold up.
+
+A renewal is a proof of health: it is not sent while the event loop stands still or a sync of the
+disk does not come back, so that a node which cannot work loses its mastership. A deadline is the
+time before the renewal was sent, plus the lease's time, less a margin: it never lies after the
+moment at which the registry may give the lease up.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+
+from ha.registry import LeaseGone, Registry, RegistryError
+
+log = structlog.get_logger("duolog.ha")
+
+RETRY_SECONDS = 0.1
+MARGIN_RATIO = 0.1
+
+
+class LeaseKeeper:
+    """One lease at a time. `granted` and `lost` are called from the thread."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        ttl_seconds: int,
+        unhealthy: Callable[[], str],
+        granted: Callable[[int, int], None],
+        lost: Callable[[int], None],
+    ) -> None:
+        """granted: lease and deadline (monotonic ms). unhealthy: why not to renew, or empty."""
+        self._registry = registry
+        self._ttl = ttl_seconds
+        self._unhealthy = unhealthy
+        self._granted = granted
+        self._lost = lost
+        self._lease = 0
+        self._wanted = False
+        self._drops: list[int] = []
+        self._ended = False
+        self._wake = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="duolog-lease", daemon=True)
+        self.current: tuple[int, int] = (0, 0)  # lease, deadline: as of the last renewal
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def ask(self) -> None:
+        """Get a new lease; an older one is not renewed any more."""
+        with self._wake:
+            self._lease, self._wanted = 0, True
+            self._wake.notify()
+
+    def drop(self, lease: int) -> None:
+        """End a lease, as soon as the registry can be told."""
+        with self._wake:
+            if lease == self._lease:
+                self._lease = 0
+            self._drops = [*self._drops, lease][-16:]
+            self._wake.notify()
+
+    def stop(self) -> None:
+        """End the lease and the thread; bounded."""
+        with self._wake:
+            self._ended = True
+            if self._lease:
+                self._drops.append(self._lease)
+            self._wake.notify()
+        self._thread.join(timeout=5.0)
+
+    def _run(self) -> None:
+        due = 0.0
+        while True:
+            with self._wake:
+                if not (self._ended or self._wanted or self._drops):
+                    self._wake.wait(max(0.001, due - time.monotonic()) if self._lease else None)
+                drops, self._drops = self._drops, []
+                wanted, lease, ended = self._wanted, self._lease, self._ended
+            for gone in drops:
+                with contextlib.suppress(RegistryError):
+                    self._registry.drop(gone)
+            if ended:
+                return
+            if wanted:
+                due = self._grant()
+            elif lease and time.monotonic() >= due:
+                due = self._renew(lease)
+
+    def _grant(self) -> float:
+        sent = time.monotonic()
+        try:
+            lease = self._registry.lease(self._ttl)
+        except RegistryError as error:
+            log.warning("no lease", reason=str(error))
+            time.sleep(RETRY_SECONDS)
+            return 0.0
+        with self._wake:
+            if not self._wanted:  # cannot be: only this thread takes the wish back
+                return 0.0
+            self._lease, self._wanted = lease, False
+        self._tell(lease, sent)
+        return sent + self._ttl / 3
+
+    def _renew(self, lease: int) -> float:
+        problem = self._unhealthy()
+        if problem:
+            log.error("the lease is not renewed", reason=problem)
+            return time.monotonic() + RETRY_SECONDS
+        sent = time.monotonic()
+        try:
+            self._registry.renew(lease)
+        except LeaseGone:
+            with self._wake:
+                if self._lease == lease:
+                    self._lease = 0
+            self._lost(lease)
+            return 0.0
+        except RegistryError as error:
+            log.warning("the lease could not be renewed", reason=str(error))
+            return time.monotonic() + RETRY_SECONDS
+        self._tell(lease, sent)
+        return sent + self._ttl / 3
+
+    def _tell(self, lease: int, sent: float) -> None:
+        deadline = int(1000 * (sent + self._ttl * (1 - MARGIN_RATIO)))
+        self.current = (lease, deadline)
+        self._granted(lease, deadline)

@@ -1,0 +1,67 @@
+"""The registry in this process's memory: for tests, and for several nodes in one process."""
+
+import threading
+import time
+
+from ha.registry import RegistryTable, Snapshot, Transaction
+
+LOOK_SECONDS = 0.05
+
+
+class MemoryRegistry:
+    """`ha.registry.Registry` on a table, with the monotonic clock. Safe to use from threads."""
+
+    def __init__(self) -> None:
+        self._table = RegistryTable()
+        self._changed = threading.Condition()
+
+    def _expire(self) -> float:
+        now = time.monotonic() * 1000
+        self._table.expire(now)
+        return now
+
+    def lease(self, ttl_seconds: int) -> int:
+        """A new lease."""
+        with self._changed:
+            return self._table.grant(ttl_seconds * 1000, self._expire())
+
+    def renew(self, lease: int) -> int:
+        """Renew."""
+        with self._changed:
+            return self._table.renew(lease, self._expire()) // 1000
+
+    def commit(self, transaction: Transaction) -> int | None:
+        """Make the changes, or none."""
+        with self._changed:
+            self._expire()
+            revision = self._table.commit(transaction)
+            self._changed.notify_all()
+            return revision
+
+    def get(self, prefix: str) -> Snapshot:
+        """The keys with a prefix."""
+        with self._changed:
+            self._expire()
+            return self._table.get(prefix)
+
+    def watch(self, prefix: str, after_revision: int, timeout_seconds: float) -> bool:
+        """Wait for any change after a revision."""
+        deadline = time.monotonic() + timeout_seconds
+        with self._changed:
+            while True:
+                self._expire()
+                if self._table.revision > after_revision:
+                    return True
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(min(left, LOOK_SECONDS))
+
+    def drop(self, lease: int) -> None:
+        """End a lease."""
+        with self._changed:
+            self._table.drop(lease)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Nothing to let go of."""

@@ -1,0 +1,1 @@
+"""Stubs of the APIs that a node speaks to others; generated, see tools/proto.py."""

@@ -1,0 +1,252 @@
+"""Planted bugs of elections: those of the protocol's model, and some that real systems had."""
+
+from dataclasses import replace
+from typing import Any
+
+from ha import identity, master, slave
+from ha.failover import Failover, Role
+from ha.syncstate import Standing, SyncState
+from sim.planted import Mutant, Patch
+from store.dispatch import DispatchTargets
+from store.messagestore import MessageStore
+
+_MASTER, _SLAVE = master.Master, slave.Slave
+
+
+def _any_member() -> list[Patch]:
+    """push2SlaveMaxOffset in the place of the whole set: some slave has it."""
+
+    def held(self: Any, own: int, standings: Any) -> int:
+        fastest = max((standing.held for standing in standings.values()), default=own)
+        return int(min(own, fastest))
+
+    return [(SyncState, "held", held)]
+
+
+def _members_only_connected() -> list[Patch]:
+    """A member that is not connected does not count (rmq#6662)."""
+
+    def held(self: Any, own: int, standings: Any) -> int:
+        there = [standings[r].held for r in self.required if r in standings]
+        return min([own, *there])
+
+    return [(SyncState, "held", held)]
+
+
+def _eager_shrink() -> list[Patch]:
+    """A smaller set is used before the registry has it."""
+    original = SyncState.propose
+
+    def propose(self: Any, members: Any) -> None:
+        original(self, members)
+        self.members = members
+        self._proposed.clear()
+
+    return [(SyncState, "propose", propose)]
+
+
+def _no_union() -> list[Patch]:
+    """A growing set is not required before its transaction is answered (rmq#5663)."""
+    return [(SyncState, "required", property(lambda self: self.members))]
+
+
+def _settled_by_reading() -> list[Patch]:
+    """A transaction without an answer is taken for lost when a read does not show it."""
+
+    def observe(self: Any, members: Any, revision: int) -> None:
+        self.members, self.revision = members, revision
+        self._proposed = {}
+
+    return [(SyncState, "observe", observe)]
+
+
+def _blind_members() -> list[Patch]:
+    """The set is written without a look at who is the master by now."""
+    return [(Failover, "_mine", lambda self: ())]
+
+
+def _no_incarnations() -> list[Patch]:
+    """A disk that lost its page cache passes for the same replica (NATS, Kafka before KIP-966)."""
+
+    def settle(disk: Any, node: str, fresh: int, boot: str, **how: Any) -> Any:
+        how["abnormal"] = False
+        return original(disk, node, fresh, boot, **how)
+
+    original = identity.settle
+    return [(identity, "settle", settle)]
+
+
+def _names_only() -> list[Patch]:
+    """Whoever bears the name of a member is one, whatever became of its disk (KAFKA-14139)."""
+    original = Failover._try_election
+
+    def attempt(self: Any, now: int) -> Any:
+        state = self.view.state
+        if state is not None:
+            me = self.me.replica
+            members = frozenset(me if r.node == me.node else r for r in state.sync_state_set)
+            self.view = replace(self.view, state=replace(state, sync_state_set=members))
+        return original(self, now)
+
+    return [(Failover, "_try_election", attempt)]
+
+
+def _cut_to_confirmed() -> list[Patch]:
+    """A slave cuts to its own confirm offset when it follows another master (KIP-101)."""
+    original = _SLAVE._say_hello
+
+    def hello(self: Any, now: int) -> Any:
+        confirmed = self.store.known_confirmed
+        inside = self.store.log.min_offset < confirmed < self.end
+        if self._cuts == 0 and inside and self.store.log.is_boundary(confirmed):
+            self._cut(confirmed)
+        return original(self, now)
+
+    return [(_SLAVE, "_say_hello", hello)]
+
+
+def _elect_outsiders() -> list[Patch]:
+    """Any replica may be elected."""
+    original = Failover._try_election
+
+    def attempt(self: Any, now: int) -> Any:
+        state = self.view.state
+        if state is not None:
+            members = state.sync_state_set | {self.me.replica}
+            self.view = replace(self.view, state=replace(state, sync_state_set=members))
+        return original(self, now)
+
+    return [(Failover, "_try_election", attempt)]
+
+
+def _no_fencing() -> list[Patch]:
+    """Replicas take log bytes of masters that are over."""
+
+    def unpromised(self: Any) -> Any:
+        return replace(hello(self), promised=0)
+
+    def answered(self: Any, frame: Any, now: int) -> Any:
+        self.identity = replace(self.identity, promised_epoch=0)
+        return original(self, frame, now)
+
+    def keep_following(self: Any, now: int) -> Any:
+        state, held = self.view.state, self._followed
+        if state is not None and held is not None and held[1] == state.epoch - 1:
+            return []
+        return find(self, now)
+
+    hello, original, find = _SLAVE.hello, _SLAVE._answered, Failover._find_a_master
+    return [
+        (_SLAVE, "hello", unpromised),
+        (_SLAVE, "_answered", answered),
+        (Failover, "_find_a_master", keep_following),
+    ]
+
+
+def _stale_acknowledgements() -> list[Patch]:
+    """What a slave held in an earlier epoch of this master still counts."""
+    seen: dict[str, dict[Any, int]] = {}
+    original = _MASTER._standings
+
+    def standings(self: Any, now: int) -> Any:
+        found = original(self, now)
+        known = seen.setdefault(self.me.node, {})
+        for replica, standing in found.items():
+            known[replica] = max(known.get(replica, 0), standing.held)
+        for replica, held in known.items():
+            lag = found[replica].lag_ms if replica in found else 0
+            found[replica] = Standing(held, lag)
+        return found
+
+    return [(_MASTER, "_standings", standings)]
+
+
+def _no_epoch_start() -> list[Patch]:
+    """A replica comes in with what is confirmed, though this epoch began further on."""
+    original = SyncState.wanted
+
+    def wanted(self: Any, needed: int, floor: int, *rest: Any) -> Any:
+        return original(self, needed, 0, *rest)
+
+    return [(SyncState, "wanted", wanted)]
+
+
+def _no_deadline() -> list[Patch]:
+    """A master trusts its lease for as long as nobody takes it away."""
+    return [(_MASTER, "is_over", lambda self, now: False)]
+
+
+def _registry_believed() -> list[Patch]:
+    """A registry that was restored from an old backup is taken at its word."""
+    return [(Failover, "_distrust", lambda self: "")]
+
+
+def _shrinks_to_one() -> list[Patch]:
+    """The set shrinks to the master alone, which then answers alone."""
+    original = SyncState.wanted
+
+    def wanted(self: Any, needed: int, *rest: Any) -> Any:
+        return original(self, 1, *rest)
+
+    return [
+        (SyncState, "wanted", wanted),
+        (_MASTER, "_set_too_small", lambda self, sync: ""),
+    ]
+
+
+def _sequences_forgotten() -> list[Patch]:
+    """A slave does not learn the sequences in its log: as a master it stores a repeat again."""
+
+    def targets(self: Any) -> Any:
+        return DispatchTargets(self.queues, None)
+
+    return [(MessageStore, "_replica_targets", targets)]
+
+
+def _offsets_of_readers() -> list[Patch]:
+    """A promoted slave counts queue offsets from what its readers saw (rmq#7689)."""
+
+    def change(self: Any, role: Any) -> None:
+        self.recover_topic_queue_table()
+        self.role = role
+
+    return [(MessageStore, "change_role", change)]
+
+
+def _lead_twice() -> list[Patch]:
+    """A master goes on with its epoch after it had stopped."""
+
+    def step_down(self: Any, reason: str) -> Any:
+        self._led_epoch = 0
+        return original(self, reason)
+
+    def abandon(self: Any, reason: str, dropped: bool = False) -> Any:
+        if self.role is Role.LEADING:
+            return self._step_down(reason)
+        return give_up(self, reason, dropped)
+
+    original, give_up = Failover._step_down, Failover._abandon_lease
+    return [(Failover, "_step_down", step_down), (Failover, "_abandon_lease", abandon)]
+
+
+ELECTION = [
+    Mutant("any-member", "one replica of the set is enough", _any_member, True),
+    Mutant("connected-only", "absent members do not count", _members_only_connected, True),
+    Mutant("eager-shrink", "a smaller set is used at once", _eager_shrink, True),
+    Mutant("no-union", "a growing set is not waited for", _no_union, True),
+    Mutant("settled-by-reading", "no answer is taken for no", _settled_by_reading, True),
+    Mutant("blind-members", "the set is written unchecked", _blind_members, True),
+    Mutant("no-incarnations", "a lossy disk is the same replica", _no_incarnations, True),
+    Mutant("names-only", "a name is enough to be elected", _names_only, True),
+    Mutant("cut-to-confirmed", "a slave cuts what is not confirmed", _cut_to_confirmed, True),
+    Mutant("outsiders-elected", "any replica is elected", _elect_outsiders, True),
+    Mutant("no-fencing", "old masters are obeyed", _no_fencing, True),
+    Mutant("stale-acks", "acknowledgements outlive an epoch", _stale_acknowledgements, True),
+    Mutant("no-epoch-start", "a replica comes in too early", _no_epoch_start, True),
+    Mutant("no-deadline", "a lease is trusted for ever", _no_deadline, True),
+    Mutant("registry-believed", "an old backup is believed", _registry_believed, True),
+    Mutant("shrinks-to-one", "the set shrinks to the master", _shrinks_to_one, True),
+    Mutant("sequences-forgotten", "a new master stores repeats", _sequences_forgotten, True),
+    Mutant("offsets-of-readers", "a new master gives offsets twice", _offsets_of_readers, True),
+    Mutant("leads-twice", "an epoch is led again", _lead_twice, True),
+]

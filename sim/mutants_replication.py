@@ -1,0 +1,313 @@
+"""Planted bugs of log, replication and fixed roles: each is a real bug of this kind of system."""
+
+import contextlib
+from dataclasses import replace
+from typing import Any
+
+from ha import frames, handshake, identity, master, slave
+from ha.epochs import common_end
+from ha.frames import Truncate
+from ha.handshake import Stream
+from ha.progress import SlaveSession
+from sim.planted import Mutant, Patch
+from store.consumequeue import ConsumeQueue
+from store.idempotence import IdempotenceTable
+from store.mappedfile import FlushJob, MappedFile
+from store.messagestore import MessageStore
+from store.status import PutMessageStatus
+
+_MASTER, _SLAVE = master.Master, slave.Slave
+
+
+def _ack_before_slave() -> list[Patch]:
+    def await_slaves(self: Any, end: int, now: int, token: Any) -> PutMessageStatus:
+        return PutMessageStatus.PUT_OK
+
+    return [(_MASTER, "await_slaves", await_slaves)]
+
+
+def _max_for_min() -> list[Patch]:
+    def held(self: Any) -> int:
+        fastest: int = max(self._offsets_by_node().values(), default=0)
+        return min(int(self.store.local_offset), fastest)
+
+    return [(_MASTER, "_held_by_enough", held)]
+
+
+def _connections_counted() -> list[Patch]:
+    def offsets(self: Any) -> dict[str, int]:
+        return {f"{s.node}/{s.number}": self._counted(s) for s in self._serving()}
+
+    original = _MASTER._welcome
+
+    def welcome(self: Any, session: SlaveSession, hello: Any, start: int, now: int) -> Any:
+        others = {n: s.node for n, s in self.sessions.items() if n != session.number}
+        for number in others:
+            self.sessions[number].node = f"?{number}"
+        effects = original(self, session, hello, start, now)
+        for number, node in others.items():
+            self.sessions[number].node = node
+        return effects
+
+    return [(_MASTER, "_offsets_by_node", offsets), (_MASTER, "_welcome", welcome)]
+
+
+def _sent_for_received() -> list[Patch]:
+    return [(_MASTER, "_counted", lambda self, session: session.sent)]
+
+
+def _received_for_durable() -> list[Patch]:
+    return [(_MASTER, "_counted", lambda self, session: session.received)]
+
+
+def _falling_confirm() -> list[Patch]:
+    original = _MASTER.advance
+
+    def advance(self: Any, now: int) -> Any:
+        candidate = self._held_by_enough()
+        if self.promises and candidate < (self.store.replicated_offset or 0):
+            self.store.replicated_offset = candidate
+        return original(self, now)
+
+    return [(_MASTER, "advance", advance)]
+
+
+def _memory_only_truncation() -> list[Patch]:
+    """Resurrected tail: cut positions are forgotten, the bytes stay valid on the disk."""
+    return [(MappedFile, "clear_from", lambda self, position: False)]
+
+
+def _swallowed_sync() -> list[Patch]:
+    original = FlushJob.run
+
+    def run(self: Any) -> None:
+        with contextlib.suppress(OSError):
+            original(self)
+
+    return [(FlushJob, "run", run)]
+
+
+def _sync_after_failure() -> list[Patch]:
+    """Retrying a failed sync: the second one says yes, and the bytes are gone."""
+    original = FlushJob.run
+
+    def run(self: Any) -> None:
+        try:
+            original(self)
+        except OSError:
+            original(self)
+
+    return [(FlushJob, "run", run)]
+
+
+def _readers_ahead() -> list[Patch]:
+    return [(MessageStore, "confirm_offset", property(lambda self: self.local_offset))]
+
+
+def _no_hiding() -> list[Patch]:
+    def hide(self: Any, offset: int) -> None:
+        self.replicated_offset = self.log.max_offset
+
+    return [(MessageStore, "hide_from", hide)]
+
+
+def _no_truncation() -> list[Patch]:
+    """The slave's log is taken for a prefix whatever its history says (RocketMQ 4)."""
+    original = handshake.judge
+
+    def judge(hello: Any, *rest: Any) -> Any:
+        verdict = original(hello, *rest)
+        return Stream(hello.end) if isinstance(verdict, Truncate) else verdict
+
+    return [(handshake, "judge", judge)]
+
+
+def _no_dedupe() -> list[Patch]:
+    """A repeated send is stored again."""
+    return [
+        (IdempotenceTable, "stored_prefix", lambda self, producer, sequence, count: []),
+        (IdempotenceTable, "overlaps_later", lambda self, producer, sequence, count: False),
+    ]
+
+
+def _early_durable() -> list[Patch]:
+    """What was appended while a sync ran is taken for synced by it."""
+
+    def flushed(self: Any, job: FlushJob) -> None:
+        job.done()
+        self.log.queue.flushed_where = self.log.queue.wrote_offset
+        for mapped in self.log.queue.files[-2:]:
+            mapped.flushed = mapped.wrote
+
+    return [(MessageStore, "commit_log_flushed", flushed)]
+
+
+def _new_master_cuts() -> list[Patch]:
+    """A new master throws away what was not confirmed when it took over."""
+    original = _MASTER.open_epoch
+
+    def open_epoch(self: Any, nonce: int, now: int, number: int = 0) -> None:
+        confirmed = self.store.checkpoint.confirm_phy_offset
+        if self.store.log.min_offset < confirmed < self.store.log.max_offset:
+            self.store.truncate(confirmed)
+            self.history.truncate(confirmed)
+        original(self, nonce, now, number)
+
+    return [(_MASTER, "open_epoch", open_epoch)]
+
+
+def _no_nonce() -> list[Patch]:
+    """Two masterships of one number pass for the same one."""
+
+    def common(mine: Any, my_end: int, theirs: Any, their_end: int) -> tuple[int, int]:
+        def plain(entries: Any) -> Any:
+            return tuple(replace(entry, nonce=0) for entry in entries)
+
+        return common_end(plain(mine), my_end, plain(theirs), their_end)
+
+    return [(handshake, "common_end", common)]
+
+
+def _no_epochs() -> list[Patch]:
+    """A mastership opens no epoch of its own."""
+    original = common_end
+    return [
+        (
+            handshake,
+            "common_end",
+            lambda mine, my_end, theirs, their_end: original((), my_end, (), their_end),
+        ),
+        (handshake, "tail_crc", lambda log, start, end: None),
+        (handshake, "TAIL_BYTES", -1),
+    ]
+
+
+def _unverified_records() -> list[Patch]:
+    """The slave applies what comes, wherever it belongs."""
+
+    def apply(self: Any, start: int, data: Any) -> int:
+        self.store.append_replica(start, data, 0)
+        return len(data)
+
+    return [(_SLAVE, "_apply", apply)]
+
+
+def _gap_ignored() -> list[Patch]:
+    """The slave appends at its end, whatever offset a chunk names."""
+    original = _SLAVE._chunk
+
+    def chunk(self: Any, frame: Any, now: int) -> Any:
+        return original(self, replace(frame, offset=self._expected), now)
+
+    return [(_SLAVE, "_chunk", chunk)]
+
+
+def _ack_ahead() -> list[Patch]:
+    """The slave acknowledges what it holds in memory and has not applied."""
+    original = _SLAVE._acknowledge
+
+    def acknowledge(self: Any, now: int) -> Any:
+        effects = original(self, now)
+        if self._pending and self._acked[0] < self._expected:
+            return [*effects, self._ack(self._expected, self._acked[1], now)]
+        return effects
+
+    return [(_SLAVE, "_acknowledge", acknowledge)]
+
+
+def _durable_is_received() -> list[Patch]:
+    """The slave calls durable what its page cache has."""
+
+    def ack(self: Any, received: int, durable: int, now: int) -> Any:
+        self._acked = (received, durable)
+        self._sent_ms = now
+        return slave.Send(frames.ack_frame(self.epoch, received, received, self._ack_tail))
+
+    return [(_SLAVE, "_ack", ack)]
+
+
+def _queue_offsets_from_visible() -> list[Patch]:
+    """The next queue offset is taken from the queues that readers see (rmq#7689)."""
+    original = MessageStore.hide_from
+
+    def hide(self: Any, offset: int) -> None:
+        original(self, offset)
+        self.recover_topic_queue_table()
+
+    return [(MessageStore, "hide_from", hide)]
+
+
+def _blank_tail_kept() -> list[Patch]:
+    """A cut queue keeps entries of records that are cut."""
+    original = ConsumeQueue.truncate
+
+    def truncate(self: Any, offset: int) -> None:
+        original(self, offset + 2000)
+
+    return [(ConsumeQueue, "truncate", truncate)]
+
+
+def _all_confirmed() -> list[Patch]:
+    """A restarted master takes its whole log for confirmed."""
+    original = _MASTER.open_epoch
+
+    def open_epoch(self: Any, nonce: int, now: int, number: int = 0) -> None:
+        self.store.checkpoint.confirm_phy_offset = self.store.log.max_offset
+        original(self, nonce, now, number)
+
+    return [(_MASTER, "open_epoch", open_epoch)]
+
+
+def _master_becomes_open_slave() -> list[Patch]:
+    """A master that comes back as a slave shows readers what was never confirmed."""
+    return [(identity, "follow", lambda disk, who, confirmed_only: who)]
+
+
+def _window_of_whole_records() -> list[Patch]:
+    """A record larger than the window is never sent to its end: a silent stall."""
+    from store.commitlog import CommitLog
+
+    return [(CommitLog, "record_bytes", lambda self, offset: 0)]
+
+
+def _deaf_heartbeat() -> list[Patch]:
+    """Nobody gives up a silent peer: a half-open connection lasts for ever."""
+    return [
+        (_MASTER, "tick", lambda self, now: []),
+        (_SLAVE, "_tick", lambda self, now: []),
+    ]
+
+
+REPLICATION = [
+    Mutant("ack-before-slave", "a put is answered before any slave has it", _ack_before_slave),
+    Mutant("max-for-min", "the fastest slave's offset confirms for all", _max_for_min),
+    Mutant("connections-counted", "two connections of one slave count twice", _connections_counted),
+    Mutant("sent-for-received", "what was sent counts as held", _sent_for_received),
+    Mutant("received-for-durable", "page caches count where disks should", _received_for_durable),
+    Mutant("durable-is-received", "a slave calls its page cache a disk", _durable_is_received),
+    Mutant("ack-ahead", "a slave acknowledges half a record", _ack_ahead),
+    Mutant("falling-confirm", "the confirm offset falls with a slave", _falling_confirm),
+    Mutant("resurrected-tail", "truncation only moves positions", _memory_only_truncation),
+    Mutant("swallowed-sync", "a failed sync is taken for a success", _swallowed_sync),
+    Mutant("retried-sync", "a failed sync is tried again", _sync_after_failure),
+    Mutant("readers-ahead", "readers see what is not confirmed", _readers_ahead),
+    Mutant("nothing-hidden", "recovery shows what was never confirmed", _no_hiding),
+    Mutant(
+        "all-confirmed",
+        "a restarted master confirms all it has",
+        _all_confirmed,
+    ),
+    Mutant("open-slave", "an old master shows its unconfirmed tail", _master_becomes_open_slave),
+    Mutant("no-truncation", "a diverged slave is appended to", _no_truncation),
+    Mutant("no-dedupe", "a repeated send is stored twice", _no_dedupe),
+    Mutant("early-durable", "a sync vouches for what came while it ran", _early_durable),
+    Mutant("new-master-cuts", "a new master drops its unconfirmed tail", _new_master_cuts),
+    Mutant("no-nonce", "epochs are told apart by number alone", _no_nonce),
+    Mutant("no-epochs", "logs are compared by length alone", _no_epochs),
+    Mutant("unverified", "bytes are applied unseen", _unverified_records),
+    Mutant("gap-ignored", "a chunk is appended wherever it belongs", _gap_ignored),
+    Mutant("visible-offsets", "queue offsets are given twice", _queue_offsets_from_visible),
+    Mutant("queue-tail", "a cut queue keeps entries of cut records", _blank_tail_kept),
+    Mutant("small-window", "a large record stalls replication", _window_of_whole_records),
+    Mutant("half-open", "nobody notices a dead connection", _deaf_heartbeat),
+]

@@ -1,0 +1,27 @@
+"""What a planted bug is: known code with a function replaced while a run lasts."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+Patch = tuple[Any, str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A bug: its name, what it stands for, and what it replaces."""
+
+    name: str
+    story: str
+    patches: Callable[[], list[Patch]]
+    elected: bool | None = None  # hunted in elected groups only, or in all
+
+    @contextlib.contextmanager
+    def planted(self) -> Iterator[None]:
+        """The code with the bug in it."""
+        with contextlib.ExitStack() as stack:
+            for target, attribute, value in self.patches():
+                stack.enter_context(mock.patch.object(target, attribute, value))
+            yield
