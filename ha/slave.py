@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ha import frames, handshake, identity
-from ha.epochs import EPOCH_TOPIC, EpochHistory, barrier_entry
+from ha.epochs import EPOCH_TOPIC, EpochEntry, EpochHistory, barrier_entry
 from ha.frames import BadFrame, Chunk, Frame, Heartbeat, Hello, Refuse, Reset, Truncate, Welcome
 from ha.handshake import Member
 from ha.identity import Identity
@@ -347,6 +347,7 @@ class Slave:
         one."""
         segment = self.store.log.queue.file_size
         position, store_time = 0, 0
+        barriers: list[EpochEntry] = []
         while True:
             code = scan.scan(
                 data, position, len(data), start, True, EMPTY_I64, self._rows, self._result
@@ -354,7 +355,7 @@ class Slave:
             rows = int(self._result[0])
             position = int(self._result[1])
             if rows:
-                self._note_barriers(data, rows)
+                barriers += self._barriers(data, rows)
                 store_time = int(self._rows[scan.STORE_TIME, rows - 1])
             if code == scan.SCAN_FULL:
                 continue
@@ -375,6 +376,7 @@ class Slave:
             break
         if position:
             self.store.append_replica(start, data[:position], store_time)
+            self._note(barriers)
         return position
 
     @staticmethod
@@ -384,7 +386,14 @@ class Slave:
             return None
         return int(_HEAD.unpack(data[position : position + _HEAD.size].tobytes())[0])
 
-    def _note_barriers(self, data: U8, rows: int) -> None:
+    def _note(self, barriers: list[EpochEntry]) -> None:
+        """Take in epochs whose barriers are in the log now."""
+        if [entry for entry in barriers if self.history.open(entry)]:
+            self.history.save(self.store.disk)
+
+    def _barriers(self, data: U8, rows: int) -> list[EpochEntry]:
+        """The epochs that open in the records found last."""
+        found = []
         table: Any = self._rows
         same = np.flatnonzero(table[scan.TOPIC_BYTES, :rows] == len(_TOPIC))
         for row in same:
@@ -394,8 +403,9 @@ class Slave:
             body_at = int(table[scan.BODY_AT, row])
             body = data[body_at : body_at + int(table[scan.BODY_BYTES, row])].tobytes()
             entry = barrier_entry(int(table[scan.PHY, row]), body)
-            if entry is not None and self.history.open(entry):
-                self.history.save(self.store.disk)
+            if entry is not None:
+                found.append(entry)
+        return found
 
     def _heartbeat(self, frame: Heartbeat, now_ms: int) -> list[Effect]:
         if frame.epoch != self.epoch:

@@ -10,8 +10,9 @@ from duolog.wire import duolog_pb2_grpc as stubs
 from ha.epochs import EPOCH_TOPIC
 from node.broker import Broker, now_ms
 from node.calls import unary
+from node.failover import FailoverService
 from node.groups_service import offset_at
-from node.replication_status import node_of, replication_status
+from node.replication_status import group_route, node_of, replication_status
 from store.metadata import (
     SYSTEM_TOPIC,
     TopicConfig,
@@ -224,6 +225,51 @@ class AdminService(stubs.AdminServicer):
         return wire.ClusterStatusReply(
             cluster=self._broker.config.node.cluster, nodes=[mine, *others]
         )
+
+    @unary
+    async def Route(self, request: wire.RouteRequest, context: Any) -> wire.RouteReply:
+        """The groups of the cluster and where they are reached."""
+        broker = self._broker
+        reply = wire.RouteReply(cluster=broker.config.node.cluster)
+        if broker.failover is None:
+            endpoint, epoch = broker.replication.master_endpoint
+            master = endpoint if broker.replication.slave is not None else broker.advertised
+            group = reply.groups.add(
+                group=broker.config.node.group, epoch=epoch, master_endpoint=master
+            )
+            group.replicas.add(
+                node=broker.config.node.name, endpoint=broker.advertised, in_sync=True
+            )
+            return reply
+        for name, view in broker.failover.routes.items():
+            reply.groups.append(group_route(name, view))
+        return reply
+
+    @unary
+    async def Failover(self, request: wire.FailoverRequest, context: Any) -> wire.FailoverReply:
+        """A planned switch."""
+        await self._failover().hand_over(request.node)
+        return wire.FailoverReply()
+
+    @unary
+    async def Drain(self, request: wire.DrainRequest, context: Any) -> wire.DrainReply:
+        """Take a node out, or back in."""
+        await self._failover().drain(request.node, request.undo)
+        return wire.DrainReply()
+
+    @unary
+    async def ElectUnclean(
+        self, request: wire.ElectUncleanRequest, context: Any
+    ) -> wire.ElectUncleanReply:
+        """This node becomes the master, whatever others held."""
+        await self._failover().elect_unclean(request.epoch)
+        return wire.ElectUncleanReply()
+
+    def _failover(self) -> FailoverService:
+        failover = self._broker.failover
+        if failover is None:
+            raise sdk.BadRequest("the roles of this group are fixed (broker_role is not AUTO)")
+        return failover
 
     def _status(self) -> wire.NodeStatusReply:
         broker = self._broker

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from duolog import _errors as sdk
@@ -23,6 +23,8 @@ from node.metadatalog import MetadataLog
 from node.replication import Replication
 from node.replication_client import ReplicationClient
 from node.wirecodec import PUT_STATUS
+from ha.master import Master
+from ha.syncstate import SyncState
 from store.columns import Columns
 from store.disk import Disk
 from store.errors import BadMessage, SequenceTooOld, StoreFenced
@@ -36,11 +38,15 @@ from store.record import Host, check_topic
 from store.recovery import RecoveryReport
 from store.status import PutMessageStatus
 
+if TYPE_CHECKING:
+    from node.failover import FailoverService
+
 log = structlog.get_logger("duolog.node")
 
 TICK_SECONDS = 0.1
 PUMP_SECONDS = 0.005  # longest the loop is kept dispatching at a stretch
 SLAVE_PUMP_SECONDS = 0.002  # a slave's readers can wait so long; its master's writers need not
+GROUP_GRACE_MS = 4000  # a new master's: its groups' members tell it first what they read
 EXIT_FENCED = 74  # EX_IOERR
 
 
@@ -107,6 +113,7 @@ class Broker:
             self.store, self.threads, self._flushed, self._disk_failed
         )
         self.metadata = MetadataLog(self)
+        self.failover: FailoverService | None = None  # of a node that may be elected
         self.replication = Replication(self)
         self.follower: ReplicationClient | None = None
         self._ack_task: asyncio.Task[None] | None = None
@@ -145,7 +152,7 @@ class Broker:
             address = self.config.ha.master  # type: ignore[attr-defined]
             self.follower = ReplicationClient(self, self.replication.slave, address)
             work.append(self.follower.run)
-        self._tasks = [loop.create_task(self._guard(task)) for task in work]
+        self._tasks = [loop.create_task(self.guard(task)) for task in work]
         self.pump_soon()
         report = self.recovered
         log.info(
@@ -159,7 +166,7 @@ class Broker:
         )
         return report
 
-    async def _guard(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def guard(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """A background task that dies takes the node with it: nothing fails in silence."""
         try:
             await work()
@@ -200,6 +207,23 @@ class Broker:
         self.replication.fail_all()
         self.metadata.fail_all(StoreFenced(reason))
         self.failed.set()
+
+    # -- roles ---------------------------------------------------------------------------------
+
+    def promote(self, epoch: int, members: SyncState) -> Master:
+        """This node was elected. Raises OSError or StoreError: it is a slave then as before."""
+        master = self.replication.become_master(epoch, members, now_ms())
+        self.metadata.promoted()
+        self.groups = GroupCoordinator(now_ms() + GROUP_GRACE_MS)
+        self.pump_soon()
+        return master
+
+    def demote(self) -> None:
+        """This node is no master any more: whoever waits is told that nobody knows."""
+        self.replication.become_slave()
+        self.metadata.fail_all(sdk.Unavailable("the master changed meanwhile"))
+        self.groups = GroupCoordinator()
+        self.pump_soon()
 
     # -- put -----------------------------------------------------------------------------------
 

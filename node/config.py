@@ -21,6 +21,7 @@ ENV_PREFIX = "DUOLOG_"
 DEFAULT_FILE = "duolog.toml"
 DEFAULT_LISTEN = "127.0.0.1:8081"
 # Environment that belongs to the command line, not to the node's config.
+SECTIONS = ("node", "limits", "ha", "registry", "store")
 CLI_VARIABLES = {"DUOLOG_ENDPOINTS", "DUOLOG_CONFIG"}
 
 
@@ -68,8 +69,8 @@ class NodeSection(_Section):
     @field_validator("name", "group", "cluster")
     @classmethod
     def _is_name(cls, value: str) -> str:
-        if not value or len(value) > 255 or not value.isprintable():
-            raise ValueError("has no 1 to 255 printable characters")
+        if not value or len(value) > 255 or not value.isprintable() or "/" in value:
+            raise ValueError("has no 1 to 255 printable characters other than /")
         return value
 
     @field_validator("log_level")
@@ -101,14 +102,48 @@ class HaAddresses(_Section):
     listen: str = Field(
         "", description="HOST:PORT of the replication port (haListenPort); empty: no slaves"
     )
+    advertise: str = Field(
+        "", description="HOST:PORT under which slaves reach it (AUTO); empty: as `listen`"
+    )
     master: str = Field(
         "", description="slave: HOST:PORT of the master's replication port (haMasterAddress)"
     )
 
-    @field_validator("listen", "master")
+    @field_validator("listen", "advertise", "master")
     @classmethod
     def _is_endpoint_or_empty(cls, value: str) -> str:
         return _endpoint(value) if value else value
+
+
+class RegistrySection(_Section):
+    """Where the nodes of a cluster agree on their masters (broker_role AUTO)."""
+
+    endpoints: str = Field(
+        "", description="etcd's client addresses, HOST:PORT[,HOST:PORT...] (etcd 3.4 or newer)"
+    )
+    lease_seconds: int = Field(
+        3, ge=2, le=300, description="a master that is silent for so long is replaced"
+    )
+    request_timeout_ms: int = Field(
+        800, ge=50, description="longest wait for one etcd member, then the next one is asked"
+    )
+    disk_stall_ms: int = Field(
+        4000, ge=100, description="a sync that takes longer costs the node its lease"
+    )
+    tls_ca: Path | None = Field(None, description="file: authority of etcd's certificate")
+    tls_cert: Path | None = Field(None, description="file: this node's certificate for etcd")
+    tls_key: Path | None = Field(None, description="file: its key")
+
+    @field_validator("endpoints")
+    @classmethod
+    def _are_endpoints(cls, value: str) -> str:
+        for word in filter(None, value.split(",")):
+            _endpoint(word.strip())
+        return value
+
+    def addresses(self) -> tuple[str, ...]:
+        """The endpoints, one by one."""
+        return tuple(word.strip() for word in self.endpoints.split(",") if word.strip())
 
 
 def _section_of(name: str, options: type, base: type[BaseModel]) -> type[BaseModel]:
@@ -133,6 +168,7 @@ class Config(_Section):
     node: NodeSection = NodeSection()
     limits: LimitsSection = LimitsSection()
     ha: HaSection = HaSection()  # type: ignore[valid-type]
+    registry: RegistrySection = RegistrySection()
     store: StoreSection = StoreSection()  # type: ignore[valid-type]
 
     def store_options(self) -> StoreOptions:
@@ -153,6 +189,12 @@ class Config(_Section):
             raise ConfigError("ha.master: a SLAVE needs the HOST:PORT of its master")
         if role is BrokerRole.SYNC_MASTER and not self.ha.listen:  # type: ignore[attr-defined]
             raise ConfigError("ha.listen: a SYNC_MASTER needs a port for its slaves")
+        if role is BrokerRole.AUTO and not self.ha.listen:  # type: ignore[attr-defined]
+            raise ConfigError("ha.listen: a node that may be elected needs a port for its slaves")
+        if role is BrokerRole.AUTO and not self.registry.addresses():
+            raise ConfigError("registry.endpoints: AUTO needs the addresses of etcd")
+        if bool(self.registry.tls_cert) != bool(self.registry.tls_key):
+            raise ConfigError("registry.tls_cert and registry.tls_key belong together")
 
 
 def _options(name: str, section: BaseModel, options: Any) -> Any:
@@ -200,7 +242,7 @@ def _read_file(path: Path) -> Tree:
     for section, keys in tree.items():
         if not isinstance(keys, dict):
             raise ConfigError(
-                f"{path}: {section!r} stands outside a section ([node], [limits], [ha] or [store])"
+                f"{path}: {section!r} stands outside a section ({', '.join(SECTIONS)})"
             )
     return tree
 
@@ -244,7 +286,7 @@ def _explain(error: ValidationError, origins: Origins) -> str:
 def rows(config: Config, origins: Origins) -> list[tuple[str, str, Any, str]]:
     """Every key as (section, key, value, origin)."""
     found = []
-    for section in ("node", "limits", "ha", "store"):
+    for section in SECTIONS:
         part: BaseModel = getattr(config, section)
         for key in type(part).model_fields:
             value = getattr(part, key)

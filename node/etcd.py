@@ -244,7 +244,5 @@ def _operation(change: Put | Delete) -> Any:
     if isinstance(change, Delete):
         return wire.RequestOp(request_delete_range=wire.DeleteRangeRequest(key=change.key.encode()))
     return wire.RequestOp(
-        request_put=wire.PutRequest(
-            key=change.key.encode(), value=change.value, lease=change.lease
-        )
+        request_put=wire.PutRequest(key=change.key.encode(), value=change.value, lease=change.lease)
     )

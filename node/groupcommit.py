@@ -6,6 +6,7 @@ stored, and may yet reach the disk.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 
@@ -33,6 +34,7 @@ class GroupCommitService:
         self._wake = asyncio.Event()
         self._timeout = store.options.sync_flush_timeout / 1000
         self.lock = asyncio.Lock()  # held while a sync runs
+        self.syncing_since = 0.0  # monotonic clock; 0 while no sync runs
         self.flushes = 0
         self.released = 0
 
@@ -77,12 +79,15 @@ class GroupCommitService:
             return True
 
     async def _run_job(self, job: FlushJob) -> bool:
+        self.syncing_since = time.monotonic()
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, job.run)
         except OSError as error:
             self._on_failure(error)
             self.fail_all()
             return False
+        finally:
+            self.syncing_since = 0.0
         self.flushes += 1
         self._store.commit_log_flushed(job)
         self._on_flushed()

@@ -52,7 +52,12 @@ def allocate_average(queues: list[Queue], members: list[str], member: str) -> li
 class GroupCoordinator:
     """All groups that have members now."""
 
-    def __init__(self) -> None:
+    def __init__(self, grace_until_ms: int = 0) -> None:
+        """grace_until_ms: before that members keep what they read, and get nothing else.
+
+        For a coordinator that knows nothing yet of members there are.
+        """
+        self._grace_until_ms = grace_until_ms
         self._groups: dict[str, Group] = {}
 
     def heartbeat(
@@ -86,6 +91,8 @@ class GroupCoordinator:
         target = self._share(group, member_id, queue_counts)
         held = self._held_by_others(group, member_id)
         granted = {queue for queue in target if queue not in held}
+        if now_ms < self._grace_until_ms:
+            granted &= owned  # others may still read what they do not know of
         if granted != member.granted:
             group.generation += 1
         member.granted = granted

@@ -70,6 +70,11 @@ class MetadataLog:
             if topic in self._tables.floors:
                 store.queues.remove_topic(topic)
 
+    def promoted(self) -> None:
+        """This node became the master: its tables are what its log says, no more."""
+        stored = self._broker.store.topic_queue_table.get((SYSTEM_TOPIC, QUEUE), 0)
+        self._tables.applied = min(self._tables.applied, stored)
+
     def _adopt(self) -> None:
         """A directory another program wrote: its queues say which topics there are."""
         for queue in self._broker.store.queues:

@@ -81,9 +81,7 @@ class ReplicationService:
                 task.cancel()
             await asyncio.gather(reader, sender, return_exceptions=True)
 
-    async def _read(
-        self, master: Master, number: int, requests: Any, wake: asyncio.Event
-    ) -> None:
+    async def _read(self, master: Master, number: int, requests: Any, wake: asyncio.Event) -> None:
         perform = self._broker.replication.perform
         async for data in requests:
             effects = master.receive(number, data, now_ms())
@@ -91,9 +89,7 @@ class ReplicationService:
                 perform(effects)
             wake.set()
 
-    async def _send(
-        self, master: Master, number: int, context: Any, wake: asyncio.Event
-    ) -> None:
+    async def _send(self, master: Master, number: int, context: Any, wake: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
         loader = _ColdLoader(self._broker, number)
         timer: asyncio.TimerHandle | None = None

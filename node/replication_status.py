@@ -2,6 +2,8 @@
 
 from duolog.wire import duolog_pb2 as wire
 
+from ha.failover import Failover
+from ha.groupstate import View
 from node.broker import Broker
 from node.replication import now_ms
 
@@ -38,7 +40,27 @@ def replication_status(broker: Broker) -> wire.ReplicationStatus:
         status.lag_ms = slave.lag_ms(now)
         status.truncated_bytes = slave.truncated_bytes
         status.resets = slave.resets
+    if broker.failover is not None:
+        _add_election(status, broker.failover.machine, now)
     return status
+
+
+def _add_election(status: wire.ReplicationStatus, machine: Failover, now: int) -> None:
+    """What a node that may be elected knows of its group."""
+    status.role = machine.role.value
+    status.elections = machine.elections
+    status.lease_left_ms = max(0, machine.deadline_ms - now)
+    status.reason = status.reason or machine.reason
+    state = machine.view.state
+    if state is None:
+        return
+    status.epoch = max(status.epoch, state.epoch)
+    status.sync_state_set.extend(sorted(replica.node for replica in state.sync_state_set))
+    status.discarded.extend(
+        f"epoch {row.epoch}: {row.node} led from {row.from_offset} on; given up: "
+        f"{', '.join(row.given_up) or 'nobody'}"
+        for row in state.discarded
+    )
 
 
 def node_of(row: wire.SlaveStatus, master: wire.NodeStatusReply) -> wire.NodeStatusReply:
@@ -61,3 +83,22 @@ def node_of(row: wire.SlaveStatus, master: wire.NodeStatusReply) -> wire.NodeSta
             lag_ms=row.lag_ms,
         ),
     )
+
+
+def group_route(name: str, view: View) -> wire.GroupRoute:
+    """A group of the cluster, as the registry shows it."""
+    state, master = view.state, view.master
+    route = wire.GroupRoute(group=name, epoch=state.epoch if state is not None else 0)
+    if master is not None:
+        route.master, route.master_endpoint = master.replica.node, master.endpoint
+    members = state.sync_state_set if state is not None else frozenset()
+    names = {replica.node for replica in members} | set(view.replicas)
+    for node in sorted(names):
+        found = view.replicas.get(node)
+        route.replicas.add(
+            node=node,
+            endpoint=found.endpoint if found is not None else "",
+            in_sync=any(replica.node == node for replica in members),
+            drained=node in view.drained,
+        )
+    return route

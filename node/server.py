@@ -15,9 +15,12 @@ from duolog.wire import duolog_pb2, duolog_pb2_grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from ha.registry import Registry
 from node.admin_service import AdminService
 from node.broker import EXIT_FENCED, Broker
 from node.config import Config, ConfigError, NodeSection
+from node.etcd import EtcdRegistry, EtcdTls
+from node.failover import FailoverService
 from node.groups_service import GroupsService
 from node.messages_service import MessagesService
 from node.replication_service import ReplicationService
@@ -72,14 +75,18 @@ def store_host_of(listen: str) -> Host:
 class Node:
     """A node in this process: for the command line, and for tests that run one inside."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, registry: Registry | None = None) -> None:
+        """registry: in the place of the configured one, for several nodes in one process."""
         self.config = config
+        self._given_registry = registry
         self.broker: Broker | None = None
         self._server: grpc.aio.Server | None = None
         self._health = health.aio.HealthServicer()
         self.port = 0
         self.ha_port = 0
         self._replication: ReplicationService | None = None
+        self.failover: FailoverService | None = None
+        self._registry: EtcdRegistry | None = None
 
     async def start(self) -> None:
         """Listen, recover, serve. Raises StoreError, OSError or ListenError."""
@@ -125,10 +132,13 @@ class Node:
         self.broker, self._server = broker, server
         try:
             await self._serve_slaves(broker)
+            self._prepare_election(broker)
         except BaseException:
             await self.stop()
             raise
         await server.start()
+        if self.failover is not None:
+            self.failover.start()
         for name in ("", *SERVICES):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         log.info("ready", listen=f"{host}:{self.port}", data=str(self.config.node.data))
@@ -136,9 +146,9 @@ class Node:
     async def _serve_slaves(self, broker: Broker) -> None:
         """A master's replication port. Raises ListenError."""
         listen: str = self.config.ha.listen  # type: ignore[attr-defined]
-        if broker.replication.master is None or not listen:
+        if not listen or (broker.replication.slave is not None and not broker.replication.elected):
             return
-        service = ReplicationService(broker, broker.replication.master)
+        service = ReplicationService(broker)
         self.ha_port = service.listen(listen)
         if self.ha_port == 0:
             raise ListenError(f"{listen} cannot be listened on: is it in use?")
@@ -146,8 +156,31 @@ class Node:
         self._replication = service
         log.info("serving slaves", listen=f"{listen.rpartition(':')[0]}:{self.ha_port}")
 
+    def _prepare_election(self, broker: Broker) -> None:
+        """AUTO: a part in the election of masters. Raises OSError, BadStoreFile."""
+        if not broker.replication.elected:
+            return
+        section = self.config.registry
+        registry = self._given_registry
+        if registry is None:
+            tls = None
+            if section.tls_ca is not None:
+                tls = EtcdTls(section.tls_ca, section.tls_cert, section.tls_key)
+            timeout = section.request_timeout_ms / 1000
+            registry = self._registry = EtcdRegistry(section.addresses(), timeout, tls)
+        host = self.config.ha.listen.rpartition(":")[0]  # type: ignore[attr-defined]
+        advertised: str = self.config.ha.advertise  # type: ignore[attr-defined]
+        self.failover = FailoverService(
+            broker, registry, advertised or f"{host}:{self.ha_port}", section.lease_seconds
+        )
+        broker.failover = self.failover
+
     async def stop(self) -> None:
         """Refuse new calls, finish those under way (bounded), close the store."""
+        if self.failover is not None:
+            await self.failover.stop()
+        if self._registry is not None:
+            self._registry.close()
         if self._replication is not None:
             await self._replication.stop()
         if self._server is not None:

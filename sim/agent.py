@@ -58,7 +58,8 @@ class Agent:
             ),
         )
         self._lease = 0
-        self._renewing = 0
+        self._last_lease = 0
+        self._deadline_ms = 0
         self._calls = 0
         etcd.watch(node.name, node.guarded(lambda: self.step(Changed())))
         node.later(1.0, self._tick)
@@ -72,6 +73,11 @@ class Agent:
     def _tick(self) -> None:
         self.step(Tick())
         self.node.later(25.0, self._tick)
+
+    @property
+    def deadline_ms(self) -> int:
+        """Of the lease that the last mastership stood on, by this node's clock."""
+        return self._deadline_ms
 
     def step(self, event: machine.Event) -> None:
         """Feed the machine."""
@@ -153,7 +159,7 @@ class Agent:
             if call != self._calls or self._lease:
                 return
             self._lease = lease
-            self.step(Leased(lease, sent + TTL_MS - MARGIN_MS))
+            self._take(lease, sent)
             self.node.later(TTL_MS / 3, self._renew_loop(lease))
 
         def again() -> None:
@@ -165,6 +171,13 @@ class Agent:
             self.node.name, lambda table: table.grant(TTL_MS, now.now), self.node.guarded(granted)
         )
         self.node.later(TIMEOUT_MS + RETRY_MS, again)
+
+    def _take(self, lease: int, sent: int) -> None:
+        deadline_ms = sent + TTL_MS - MARGIN_MS
+        if lease != self._last_lease:
+            self._last_lease, self._deadline_ms = lease, 0
+        self._deadline_ms = max(self._deadline_ms, deadline_ms)
+        self.step(Leased(lease, deadline_ms))
 
     def _renew_loop(self, lease: int) -> Any:
         def renew() -> None:
@@ -180,7 +193,7 @@ class Agent:
                     self._lease = 0
                     self.step(LeaseLost(lease))
                 else:
-                    self.step(Leased(lease, sent + TTL_MS - MARGIN_MS))
+                    self._take(lease, sent)
 
             self.etcd.call(
                 self.node.name,

@@ -28,7 +28,7 @@ def _members_only_connected() -> list[Patch]:
 
     def held(self: Any, own: int, standings: Any) -> int:
         there = [standings[r].held for r in self.required if r in standings]
-        return min([own, *there])
+        return int(min([own, *there]))
 
     return [(SyncState, "held", held)]
 
@@ -57,7 +57,21 @@ def _settled_by_reading() -> list[Patch]:
         self.members, self.revision = members, revision
         self._proposed = {}
 
-    return [(SyncState, "observe", observe)]
+    def uncertain(self: Any, now: int) -> Any:
+        quiet[self.me.replica] = now + 400  # it backs off before it asks again
+        return original(self, now)
+
+    def keep(self: Any, now: int) -> Any:
+        waits = self._is_mine() and now < quiet.get(self.me.replica, 0)
+        return [] if waits else keep_leading(self, now)
+
+    quiet: dict[Any, int] = {}
+    original, keep_leading = Failover._uncertain, Failover._keep_leading
+    return [
+        (SyncState, "observe", observe),
+        (Failover, "_uncertain", uncertain),
+        (Failover, "_keep_leading", keep),
+    ]
 
 
 def _blind_members() -> list[Patch]:

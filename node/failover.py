@@ -1,0 +1,389 @@
+"""Failover's place in a node: registry, lease and clock feed the machine, its effects are done here.
+
+The machine (`ha.failover`) decides. Registry calls run in threads; roles change one at a time, in
+the order in which the machine said so.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import structlog
+from duolog import _errors as sdk
+
+from ha import failover as machine
+from ha.failover import (
+    Answer,
+    AskLease,
+    Changed,
+    Commit,
+    Committed,
+    DropLease,
+    Effect,
+    Event,
+    Facts,
+    Failover,
+    Follow,
+    Lead,
+    Leased,
+    LeaseLost,
+    Observe,
+    Observed,
+    Role,
+    Stand,
+    Tick,
+    Uncertain,
+    Wake,
+)
+from ha.groupstate import Keys, Registration, Replica, View, cluster_prefix, groups_of
+from ha.registry import (
+    Delete,
+    LeaseGone,
+    Put,
+    Registry,
+    RegistryError,
+    RegistryUnavailable,
+    Snapshot,
+    Transaction,
+)
+from ha.syncstate import SyncState
+from node.leasekeeper import LeaseKeeper
+from node.replication import now_ms
+from node.replication_client import ReplicationClient
+from store.errors import StoreError
+
+if TYPE_CHECKING:
+    from node.broker import Broker
+
+log = structlog.get_logger("duolog.ha")
+
+T = TypeVar("T")
+TICK_SECONDS = 0.05
+WATCH_SECONDS = 5.0
+ORDER_SECONDS = 10.0
+LOOP_STALL_RATIO = 0.5  # of the lease: an event loop that stands still for so long is not healthy
+
+
+class FailoverService:
+    """Runs one node's failover machine."""
+
+    def __init__(
+        self, broker: "Broker", registry: Registry, ha_endpoint: str, lease_seconds: int
+    ) -> None:
+        """After recovery. Raises BadStoreFile."""
+        node = broker.config.node
+        slave = broker.replication.slave
+        assert slave is not None, "whoever may be elected begins as a slave"
+        self._broker = broker
+        self._registry = registry
+        self._lease_seconds = lease_seconds
+        self._disk_stall_seconds = broker.config.registry.disk_stall_ms / 1000
+        self._keys = Keys(node.cluster, node.group)
+        replica = Replica(node.name, slave.identity.incarnation)
+        self.machine = Failover(
+            broker.store.disk,
+            self._keys,
+            Registration(replica, broker.advertised, ha_endpoint),
+            broker.replication.options.in_sync_replicas,
+            secrets.token_hex(8),
+            Facts(
+                self._unfit, self._log_empty, lambda: broker.store.log.max_offset, self._promised
+            ),
+        )
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(3, thread_name_prefix="duolog-registry")
+        self._keeper = LeaseKeeper(
+            registry, lease_seconds, self._unhealthy, self._granted, self._lost
+        )
+        self._watcher = threading.Thread(target=self._watch, name="duolog-watch", daemon=True)
+        self._ended = threading.Event()
+        self._roles: asyncio.Queue[Lead | Follow | Stand] = asyncio.Queue()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._follower: asyncio.Task[None] | None = None
+        self._beat = time.monotonic()
+        self._wake: asyncio.TimerHandle | None = None
+        self.routes: dict[str, View] = {}
+        broker.replication.known_master = self._known_master
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin: the node's ports must be open."""
+        self._keeper.start()
+        self._watcher.start()
+        guard = self._broker.guard
+        self._tasks = [
+            self._loop.create_task(guard(self._tick)),
+            self._loop.create_task(guard(self._change_roles)),
+        ]
+        self.step(Changed())
+
+    async def stop(self) -> None:
+        """End the lease, so that another node takes over at once. Bounded."""
+        self._ended.set()
+        if self._wake is not None:
+            self._wake.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._follow_nobody()
+        self._broker.replication.become_slave()  # nothing is acknowledged from here on
+        await self._loop.run_in_executor(None, self._keeper.stop)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # -- what the machine asks -----------------------------------------------------------------
+
+    def _unfit(self) -> str:
+        store = self._broker.store
+        if store.fence_reason or not store.flags.writeable:
+            return store.fence_reason or ", ".join(store.flags.names())
+        ranges = len(store.log.corrupt_ranges)
+        return f"{ranges} corrupt ranges in its log" if ranges else ""
+
+    def _log_empty(self) -> bool:
+        log_ = self._broker.store.log
+        return log_.max_offset == log_.min_offset
+
+    def _promised(self) -> int:
+        replication = self._broker.replication
+        part = replication.master or replication.slave
+        assert part is not None, "one of both"
+        return part.identity.promised_epoch
+
+    def _known_master(self) -> tuple[str, int]:
+        view = self.machine.view
+        epoch = view.state.epoch if view.state is not None else 0
+        if self.machine.role is Role.LEADING:
+            return self._broker.advertised, epoch
+        return (view.master.endpoint, epoch) if view.master is not None else ("", 0)
+
+    def _unhealthy(self) -> str:
+        """Asked from the lease's thread: why this node should lose its lease."""
+        now = time.monotonic()
+        if now - self._beat > self._lease_seconds * LOOP_STALL_RATIO:
+            return f"the event loop has stood still for {now - self._beat:.1f} s"
+        syncing = self._broker.group_commit.syncing_since
+        if syncing and now - syncing > self._disk_stall_seconds:
+            return f"a sync of the disk has not come back for {now - syncing:.1f} s"
+        return self._broker.store.fence_reason
+
+    # -- events --------------------------------------------------------------------------------
+
+    def step(self, event: Event) -> None:
+        """Feed the machine."""
+        for effect in self.machine.step(event, now_ms()):
+            self._do(effect)
+
+    def _post(self, event: Event) -> None:
+        """From a thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self.step, event)
+
+    def _granted(self, lease: int, deadline_ms: int) -> None:
+        self._post(Leased(lease, deadline_ms))
+
+    def _lost(self, lease: int) -> None:
+        self._post(LeaseLost(lease))
+
+    async def _tick(self) -> None:
+        while True:
+            self._beat = time.monotonic()
+            lease, deadline_ms = self._keeper.current
+            if lease == self.machine.lease and lease:  # what the loop has not come to yet
+                self.step(Leased(lease, deadline_ms))
+            self.step(Tick())
+            await asyncio.sleep(TICK_SECONDS)
+
+    def _watch(self) -> None:
+        """The watching thread: says that something changed, never what."""
+        prefix = cluster_prefix(self._keys.cluster)
+        revision = 0
+        while not self._ended.is_set():
+            try:
+                snapshot = self._registry.get(prefix)
+                if snapshot.revision != revision:
+                    revision = snapshot.revision
+                    with contextlib.suppress(RuntimeError):
+                        self._loop.call_soon_threadsafe(self._learn_routes, snapshot)
+                if self._registry.watch(prefix, revision, WATCH_SECONDS):
+                    self._post(Changed())
+            except RegistryError as error:
+                log.debug("the registry cannot be watched", reason=str(error))
+                self._ended.wait(0.2)
+
+    def _learn_routes(self, snapshot: Snapshot) -> None:
+        self.routes = groups_of(snapshot, self._keys.cluster)
+
+    # -- effects -------------------------------------------------------------------------------
+
+    def _do(self, effect: Effect) -> None:
+        match effect:
+            case AskLease():
+                self._keeper.ask()
+            case DropLease(lease):
+                self._keeper.drop(lease)
+            case Observe():
+                self._call(lambda: self._registry.get(self._keys.prefix), self._observed)
+            case Commit(number, transaction):
+                self._call(
+                    lambda: self._registry.commit(transaction),
+                    lambda work: self._committed(number, work),
+                )
+            case Wake(at_ms):
+                if self._wake is not None:
+                    self._wake.cancel()
+                delay = max(0.0, (at_ms - now_ms()) / 1000)
+                self._wake = self._loop.call_later(delay, self.step, Tick())
+            case Answer(token, error):
+                if not token.done():
+                    token.set_result(error)
+            case Lead() | Follow() | Stand():
+                if isinstance(effect, Stand):
+                    self._stop_at_once(effect)
+                self._roles.put_nowait(effect)
+
+    def _stop_at_once(self, effect: Stand) -> None:
+        """A mastership that is over is over now, whatever role comes next and whenever."""
+        if self._broker.replication.master is not None:
+            log.warning("no master any more", reason=effect.reason)
+            self._broker.demote()
+
+    def _call(self, work: Callable[[], T], done: Callable[["asyncio.Future[T]"], None]) -> None:
+        future = self._loop.run_in_executor(self._threads, work)
+        future.add_done_callback(done)
+
+    def _observed(self, work: "asyncio.Future[Snapshot]") -> None:
+        if work.cancelled():
+            return
+        error = work.exception()
+        if error is not None and not isinstance(error, RegistryError):
+            raise error
+        if error is not None:
+            log.warning("the registry cannot be read", reason=str(error))
+        self.step(Observed(None if error is not None else work.result()))
+
+    def _committed(self, number: int, work: "asyncio.Future[int | None]") -> None:
+        if work.cancelled():
+            return
+        error = work.exception()
+        if error is None:
+            self.step(Committed(number, work.result()))
+        elif isinstance(error, LeaseGone):
+            self.step(Committed(number, None))
+            self.step(LeaseLost(self.machine.lease))
+        elif isinstance(error, RegistryError):
+            log.warning("the registry did not answer a change", reason=str(error))
+            self.step(Uncertain(number))
+        else:
+            raise error
+
+    # -- roles ---------------------------------------------------------------------------------
+
+    async def _change_roles(self) -> None:
+        while True:
+            effect = await self._roles.get()
+            if not self._roles.empty() and not isinstance(effect, Lead):
+                continue  # over before it began
+            match effect:
+                case Stand():
+                    await self._follow_nobody()
+                case Follow():
+                    await self._follow(effect)
+                case Lead():
+                    await self._lead(effect)
+
+    async def _follow_nobody(self) -> None:
+        task, self._follower = self._follower, None
+        self._broker.follower = None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _follow(self, effect: Follow) -> None:
+        await self._follow_nobody()
+        slave = self._broker.replication.slave
+        if slave is None:
+            return  # leading again already
+        slave.promise(effect.epoch)
+        log.info(
+            "following",
+            master=effect.master.replica.node,
+            address=effect.master.ha_endpoint,
+            epoch=effect.epoch,
+        )
+        client = ReplicationClient(self._broker, slave, effect.master.ha_endpoint)
+        self._broker.follower = client
+        self._follower = self._loop.create_task(self._broker.guard(client.run))
+
+    async def _lead(self, effect: Lead) -> None:
+        await self._follow_nobody()
+        if self.machine.role is not Role.LEADING or self.machine.view.state is None:
+            return  # over before it began
+        broker = self._broker
+        me = self.machine.me.replica
+        members = SyncState(me, effect.state.sync_state_set, effect.revision)
+        try:
+            async with broker.no_flush():
+                master = broker.promote(effect.epoch, members)
+        except (OSError, StoreError) as error:
+            log.error("elected, and cannot lead", epoch=effect.epoch, reason=str(error))
+            for more in self.machine.cannot_lead(str(error), now_ms()):
+                self._do(more)
+            return
+        if self.machine.role is not Role.LEADING:
+            broker.demote()
+            return
+        self.machine.leads(master)
+        broker.group_commit.nudge()  # the barrier
+        log.info("mastership", epoch=effect.epoch, members=sorted(map(str, members.members)))
+        self.step(Tick())
+
+    # -- orders --------------------------------------------------------------------------------
+
+    async def hand_over(self, target: str) -> None:
+        """Make another node the master. Raises NotMaster, BadRequest, Busy."""
+        if self.machine.role is not Role.LEADING:
+            raise sdk.NotMaster("this node is not the master", *self._known_master())
+        await self._order(lambda token: machine.HandOver(target, token))
+
+    async def elect_unclean(self, epoch: int) -> None:
+        """Make this node the master whatever others held. Raises BadRequest, Busy."""
+        await self._order(lambda token: machine.ElectUnclean(epoch, token))
+
+    async def _order(self, event: Callable[[Any], Event]) -> None:
+        answered: asyncio.Future[str] = self._loop.create_future()
+        self.step(event(answered))
+        try:
+            async with asyncio.timeout(ORDER_SECONDS):
+                error = await answered
+        except TimeoutError:
+            raise sdk.Busy("the group did not decide in time") from None
+        if error:
+            raise sdk.BadRequest(error)
+
+    async def drain(self, node: str, undo: bool) -> None:
+        """Keep a node from being elected and from counting, or no more. Raises Unavailable."""
+        key = self._keys.drained(node)
+        known = {replica.node for replica in self._members()}
+        if node not in known and not undo:
+            raise sdk.BadRequest(f"there is no node {node!r} in the group, but {sorted(known)}")
+        change = Delete(key) if undo else Put(key, b"{}")
+        try:
+            await self._loop.run_in_executor(
+                self._threads, self._registry.commit, Transaction((), (change,))
+            )
+        except RegistryUnavailable as error:
+            raise sdk.Unavailable(str(error)) from None
+
+    def _members(self) -> set[Replica]:
+        view = self.machine.view
+        state = view.state.sync_state_set if view.state is not None else frozenset()
+        return {*state, *(row.replica for row in view.replicas.values())}
+
+
+__all__ = ["FailoverService"]
