@@ -8,11 +8,17 @@ from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
 from ha.epochs import EPOCH_TOPIC
+from ha.progress import ConnectionState
 from node.broker import Broker, now_ms
 from node.calls import unary
 from node.failover import FailoverService
 from node.groups_service import offset_at
-from node.replication_status import group_route, node_of, replication_status
+from node.replication_status import (
+    add_routed,
+    group_route,
+    node_of,
+    replication_status,
+)
 from store.metadata import (
     SYSTEM_TOPIC,
     TopicConfig,
@@ -213,7 +219,8 @@ class AdminService(stubs.AdminServicer):
         mine = self._status()
         others = [node_of(row, mine) for row in mine.replication.slaves]
         slave = self._broker.replication.slave
-        if slave is not None and slave.master_node:
+        following = slave is not None and slave.state is ConnectionState.TRANSFER
+        if slave is not None and slave.master_node and (following or not self._elected):
             others.append(
                 wire.NodeStatusReply(
                     name=slave.master_node,
@@ -222,9 +229,12 @@ class AdminService(stubs.AdminServicer):
                     max_offset=slave.master_end,
                 )
             )
-        return wire.ClusterStatusReply(
+        reply = wire.ClusterStatusReply(
             cluster=self._broker.config.node.cluster, nodes=[mine, *others]
         )
+        if self._broker.failover is not None:
+            add_routed(reply, self._broker.failover.routes)
+        return reply
 
     @unary
     async def Route(self, request: wire.RouteRequest, context: Any) -> wire.RouteReply:
@@ -264,6 +274,10 @@ class AdminService(stubs.AdminServicer):
         """This node becomes the master, whatever others held."""
         await self._failover().elect_unclean(request.epoch)
         return wire.ElectUncleanReply()
+
+    @property
+    def _elected(self) -> bool:
+        return self._broker.failover is not None
 
     def _failover(self) -> FailoverService:
         failover = self._broker.failover

@@ -15,6 +15,8 @@ from duolog import _errors as sdk
 from duolog._columns import crc32
 from duolog.wire import duolog_pb2 as wire
 
+from ha.master import Master
+from ha.syncstate import SyncState
 from node.arrivals import ArrivalBoard
 from node.config import Config
 from node.groupcommit import GroupCommitService
@@ -23,8 +25,6 @@ from node.metadatalog import MetadataLog
 from node.replication import Replication
 from node.replication_client import ReplicationClient
 from node.wirecodec import PUT_STATUS
-from ha.master import Master
-from ha.syncstate import SyncState
 from store.columns import Columns
 from store.disk import Disk
 from store.errors import BadMessage, SequenceTooOld, StoreFenced

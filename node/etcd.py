@@ -158,7 +158,9 @@ class EtcdRegistry:
         with self._lock:
             at = self._current
         open_requests = _OpenRequests(wire.WatchRequest(create_request=create))
-        call = stubs.WatchStub(self._channels[at]).Watch(open_requests, timeout=timeout_seconds)
+        call = stubs.WatchStub(self._channels[at]).Watch(
+            iter(open_requests), timeout=timeout_seconds
+        )
         try:
             for reply in call:
                 if reply.events or reply.canceled or reply.compact_revision:

@@ -1,4 +1,4 @@
-"""Failover's place in a node: registry, lease and clock feed the machine, its effects are done here.
+"""Failover in a node: registry, lease and clock feed the machine, its effects are done here.
 
 The machine (`ha.failover`) decides. Registry calls run in threads; roles change one at a time, in
 the order in which the machine said so.
@@ -176,7 +176,14 @@ class FailoverService:
 
     def step(self, event: Event) -> None:
         """Feed the machine."""
-        for effect in self.machine.step(event, now_ms()):
+        effects = self.machine.step(event, now_ms())
+        if effects:
+            log.debug(
+                "failover",
+                on=type(event).__name__,
+                does=[type(effect).__name__ for effect in effects],
+            )
+        for effect in effects:
             self._do(effect)
 
     def _post(self, event: Event) -> None:
@@ -194,7 +201,8 @@ class FailoverService:
         while True:
             self._beat = time.monotonic()
             lease, deadline_ms = self._keeper.current
-            if lease == self.machine.lease and lease:  # what the loop has not come to yet
+            known = (self.machine.lease, self.machine.deadline_ms)
+            if lease == known[0] != 0 and deadline_ms > known[1]:  # not come to yet
                 self.step(Leased(lease, deadline_ms))
             self.step(Tick())
             await asyncio.sleep(TICK_SECONDS)

@@ -1,5 +1,7 @@
 """Replication for status: a node's own part, and its slaves as rows of a cluster."""
 
+from collections.abc import Mapping
+
 from duolog.wire import duolog_pb2 as wire
 
 from ha.failover import Failover
@@ -102,3 +104,23 @@ def group_route(name: str, view: View) -> wire.GroupRoute:
             drained=node in view.drained,
         )
     return route
+
+
+def add_routed(reply: wire.ClusterStatusReply, routes: Mapping[str, View]) -> None:
+    """Complete a cluster's status with the nodes that only the registry told of."""
+    known = {(node.replication.group, node.name) for node in reply.nodes}
+    for name, view in routes.items():
+        for row in group_route(name, view).replicas:
+            if (name, row.node) in known:
+                continue
+            master = view.master is not None and view.master.replica.node == row.node
+            role = ("MASTER" if master else "SLAVE") if row.endpoint else "DOWN"
+            epoch = view.state.epoch if view.state is not None else 0
+            reply.nodes.add(
+                name=row.node,
+                role=role,
+                listen=row.endpoint,
+                replication=wire.ReplicationStatus(
+                    group=name, epoch=epoch, state="" if row.endpoint else "DOWN"
+                ),
+            )

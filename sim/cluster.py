@@ -70,6 +70,7 @@ class Cluster:
         for node in self.nodes:
             node.peers = self.by_name
             node.etcd = self.etcd
+        self.etcd.on_truth = lambda: self.ghost.members_changed(self.nodes)
         self.history = History()
         self.produce_until = FAULTY_MS
         self.planned = (

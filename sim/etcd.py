@@ -35,6 +35,7 @@ class SimEtcd:
         self.keys = keys
         self.table = RegistryTable()
         self.truth: GroupState | None = None
+        self.on_truth: Callable[[], None] = lambda: None  # the group's state changed
         self.restored = False
         self.watch_lag = 0.0
         self._down_until = 0.0
@@ -99,6 +100,7 @@ class SimEtcd:
                 self.truth = state
                 self._newest = _Backup(state.version, dict(self.table.rows))
                 self._backups.append(self._newest)
+                self.on_truth()
         for name, changed in self._watchers.items():
             delay = WATCH_MS + self._chance.uniform(0, 2) + self.watch_lag
             self.world.after(delay, self._notifier(name, changed))

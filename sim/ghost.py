@@ -62,6 +62,12 @@ class Ghost:
             self.mark("failed_over")
         self._must_be_complete(node, "was elected", always=True)
 
+    def members_changed(self, nodes: "list[Node]") -> None:
+        """The registry has another SyncStateSet: whoever is in it has everything, I1."""
+        for node in nodes:
+            if node.up:
+                self._must_be_complete(node, "is in the set")
+
     def _must_be_complete(self, node: "Node", what: str, always: bool = False) -> None:
         """I1: a member of the SyncStateSet holds every acknowledged put."""
         machine = node.master or node.slave

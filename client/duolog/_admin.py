@@ -113,10 +113,52 @@ class Admin:
         return int(reply.queue_offset)
 
     async def node_status(self) -> wire.NodeStatusReply:
-        """What the node says of itself."""
+        """What the node says of itself: the one that the client was given, or the first of them
+        that answers."""
         request = wire.NodeStatusRequest()
-        return await self._call(
-            lambda left: self._connection.admin.NodeStatus(request, timeout=left)
+        return await self._connection.call(
+            lambda left: self._connection.admin.NodeStatus(request, timeout=left),
+            self._timeout,
+            stay=True,
+        )
+
+    async def route(self) -> wire.RouteReply:
+        """The replica groups, their masters and replicas, and where they are reached."""
+        request = wire.RouteRequest()
+        return await self._call(lambda left: self._connection.admin.Route(request, timeout=left))
+
+    async def failover(self, node: str = "") -> None:
+        """Make another node the master while all live (planned switch); any one where not named.
+
+        Raises BadRequest where that node is not in sync.
+        """
+        request = wire.FailoverRequest(node=node)
+        await self._connection.call(
+            lambda left: self._connection.admin.Failover(request, timeout=left),
+            self._timeout,
+            attempt=self._timeout,
+        )
+
+    async def drain(self, node: str, *, undo: bool = False) -> None:
+        """Take a node out: it is not elected and does not count for puts; undo brings it back."""
+        request = wire.DrainRequest(node=node, undo=undo)
+        await self._call(lambda left: self._connection.admin.Drain(request, timeout=left))
+
+    async def elect_unclean(self, epoch: int) -> None:
+        """Make the node that the client was given the master, whatever others may have held.
+
+        Args:
+            epoch: the last epoch; another one is refused.
+
+        What the other members of the SyncStateSet held alone is given up; the group's state
+        records it. Raises BadRequest.
+        """
+        request = wire.ElectUncleanRequest(epoch=epoch)
+        await self._connection.call(
+            lambda left: self._connection.admin.ElectUnclean(request, timeout=left),
+            self._timeout,
+            retry=False,
+            attempt=self._timeout,
         )
 
     async def cluster_status(self) -> wire.ClusterStatusReply:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from duolog._admin import Admin
-from duolog._connection import Connection
+from duolog._connection import ATTEMPT_SECONDS, Connection
 from duolog._consumer import Consumer
 from duolog._errors import BadRequest
 from duolog._message import Batch
@@ -43,7 +43,8 @@ class Client:
         """
         if timeout <= 0:
             raise BadRequest(f"a timeout of {timeout} s")
-        self._connection = Connection(parse_endpoints(endpoints))
+        self._endpoints = parse_endpoints(endpoints)
+        self._connection = Connection(self._endpoints)
         self._topics = TopicCache(self._connection)
         self._timeout = timeout
         self._producers: list[Producer] = []
@@ -90,6 +91,7 @@ class Client:
         """
         made = Consumer(
             self._connection,
+            Connection(self._endpoints),
             group,
             [topics] if isinstance(topics, str) else topics,
             tags=tags,
@@ -125,6 +127,7 @@ class Client:
         reply = await self._connection.call(
             lambda left: self._connection.messages.Pull(request, timeout=left),
             self._timeout + wait,
+            attempt=wait + ATTEMPT_SECONDS,
         )
         return Batch(reply)
 

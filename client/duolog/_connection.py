@@ -9,17 +9,21 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
-from duolog._errors import DuologError, Timeout, Unavailable, error_of
+from duolog._backoff import BackOff
+from duolog._errors import DuologError, NotMaster, Timeout, Unavailable, error_of
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
 T = TypeVar("T")
 MESSAGE_BYTES_MAX = 64 << 20
+ATTEMPT_SECONDS = 4.0  # for one node; a node that waits for its slaves answers sooner
+LEARN_SECONDS = 3.0
+ENDPOINTS_MAX = 64
 _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_time_ms", 6000),
+    ("grpc.keepalive_timeout_ms", 4000),
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -112,22 +116,35 @@ class AppendStream:
 
 
 class Connection:
-    """Calls to whichever of the endpoints answers; the others are tried when it does not."""
+    """Calls to the node that answers, and to the master where one is needed; follows it around.
+
+    Endpoints beside the given ones are learnt from the nodes. Whoever failed says which endpoint
+    failed it: of many tasks that a broken connection wakes, one moves on, and the others follow.
+    """
 
     def __init__(self, endpoints: tuple[str, ...]) -> None:
-        self._endpoints = itertools.cycle(endpoints)
-        self._count = len(endpoints)
-        self._known = frozenset(endpoints)
-        self.endpoint = next(self._endpoints)
+        self._endpoints = list(endpoints)
+        self._given = len(endpoints)
+        self.endpoint = endpoints[0]
+        self.epoch = 0  # newest that a node named with its master
+        self.moves = 0
         self._channel: grpc.aio.Channel | None = None
         self._stream: AppendStream | None = None
+        self._learning: asyncio.Task[None] | None = None
+        self._closed = False
         self.ids = itertools.count(1)
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """All endpoints that are known."""
+        return tuple(self._endpoints)
 
     @property
     def channel(self) -> grpc.aio.Channel:
         """The open channel."""
         if self._channel is None:
             self._channel = grpc.aio.insecure_channel(self.endpoint, options=_CHANNEL_OPTIONS)
+            self._learn_soon()
         return self._channel
 
     @property
@@ -152,45 +169,114 @@ class Connection:
         return self._stream
 
     async def call(
-        self, make: Callable[[float], Awaitable[T]], timeout: float, *, retry: bool = True
+        self,
+        make: Callable[[float], Awaitable[T]],
+        timeout: float,
+        *,
+        retry: bool = True,
+        attempt: float = ATTEMPT_SECONDS,
+        stay: bool = False,
     ) -> T:
-        """Run a unary call; on Unavailable go to the next endpoint until the deadline passes.
+        """Run a unary call; where it reaches no node, or not the master, go on to another one.
 
-        make: gets the seconds that are left and returns the call.
+        make: gets the seconds that are left and returns the call. timeout: seconds for everything.
+        attempt: seconds for one node. stay: ask no node but those the user named.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        pause = 0.05
+        back_off = BackOff()
         while True:
             left = deadline - loop.time()
             if left <= 0:
                 raise Timeout(f"no answer from {self.endpoint} within {timeout:g} s")
+            move = self.moves
             try:
-                return await make(left)
+                return await make(min(left, attempt))
             except grpc.RpcError as failure:
                 error = error_of(failure)
-                if not (retry and isinstance(error, Unavailable)):
-                    raise error from None
-                if loop.time() + pause >= deadline:
-                    raise error from None
+            again = isinstance(error, Unavailable | NotMaster) or (
+                isinstance(error, Timeout) and loop.time() < deadline
+            )
+            if not (retry and again):
+                raise error from None
+            hint, epoch = ("", 0)
+            if isinstance(error, NotMaster):
+                hint, epoch = error.endpoint, error.epoch
+            pause = back_off.next(bool(hint))
+            if loop.time() + pause >= deadline:
+                raise error from None
             await asyncio.sleep(pause)
-            pause = min(pause * 2, 1.0)
-            await self.rotate()
+            if stay:
+                await self._rotate_among(self._endpoints[: self._given], move)
+            else:
+                await self.rotate(move, hint, epoch)
 
-    async def rotate(self, hint: str = "") -> None:
-        """Go to the next endpoint, or to the one that a node named as its master."""
-        if hint and hint != self.endpoint:
-            await self.close()
-            self.endpoint = hint
-        elif self._count > 1 or self.endpoint not in self._known:
-            await self.close()
-            self.endpoint = next(self._endpoints)
+    async def rotate(self, move: int, hint: str = "", epoch: int = 0) -> None:
+        """Go to the endpoint that a node named as its master, or else to the next one.
 
-    async def close(self) -> None:
-        """Close stream and channel."""
+        move: `moves` as of the call that failed; nothing happens where others moved meanwhile. A
+        hint of an epoch older than one that was seen names a master of the past.
+        """
+        if move != self.moves:
+            return
+        current = epoch >= self.epoch
+        if hint and current:
+            self.epoch = epoch
+            self._add(hint)
+        if hint and current and hint != self.endpoint:
+            await self._go_to(hint)
+        else:
+            await self._rotate_among(self._endpoints, move)
+
+    async def _rotate_among(self, endpoints: list[str], move: int) -> None:
+        if move != self.moves or endpoints == [self.endpoint]:
+            return
+        at = endpoints.index(self.endpoint) if self.endpoint in endpoints else -1
+        await self._go_to(endpoints[(at + 1) % len(endpoints)])
+
+    async def _go_to(self, endpoint: str) -> None:
+        self.moves += 1
+        self.endpoint = endpoint
+        await self._let_go()
+
+    # -- endpoints -----------------------------------------------------------------------------
+
+    def _add(self, endpoint: str) -> None:
+        if endpoint and endpoint not in self._endpoints:
+            self._endpoints.append(endpoint)
+            if len(self._endpoints) > ENDPOINTS_MAX:
+                del self._endpoints[self._given]
+
+    def _learn_soon(self) -> None:
+        if self._learning is None or self._learning.done():
+            self._learning = asyncio.ensure_future(self._learn())
+
+    async def _learn(self) -> None:
+        """Ask the node for the others of the cluster; what it cannot say, it need not."""
+        channel = self._channel
+        if channel is None:
+            return
+        with contextlib.suppress(grpc.RpcError, Unavailable, asyncio.InvalidStateError):
+            request = wire.RouteRequest()
+            reply = await uncancelled(
+                stubs.AdminStub(channel).Route(request, timeout=LEARN_SECONDS)
+            )
+            for group in reply.groups:
+                for replica in group.replicas:
+                    self._add(replica.endpoint)
+
+    async def _let_go(self) -> None:
         stream, self._stream = self._stream, None
         channel, self._channel = self._channel, None
         if stream is not None:
             await stream.close()
         if channel is not None:
             await channel.close(None)
+
+    async def close(self) -> None:
+        """Close stream and channel."""
+        learning, self._learning = self._learning, None
+        if learning is not None:
+            learning.cancel()
+            await asyncio.gather(learning, return_exceptions=True)
+        await self._let_go()

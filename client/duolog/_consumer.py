@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from duolog._backoff import BackOff
 from duolog._connection import Connection, uncancelled
 from duolog._errors import (
     BadRequest,
@@ -49,6 +50,7 @@ class Consumer:
     def __init__(
         self,
         connection: Connection,
+        reading: Connection,
         group: str,
         topics: Sequence[str],
         *,
@@ -58,12 +60,16 @@ class Consumer:
         session: float = 10.0,
         timeout: float = 10.0,
     ) -> None:
-        """Not called by users: see `Client.consumer`."""
+        """Not called by users: see `Client.consumer`.
+
+        reading: the consumer's own; what it reads may come from a slave, what it commits may not.
+        """
         if start not in ("earliest", "latest"):
             raise BadRequest(f"start is 'earliest' or 'latest', not {start!r}")
         if not group or not topics:
             raise BadRequest("a consumer needs a group and at least one topic")
         self._connection = connection
+        self._reading = reading
         self.group = group
         self.topics = list(topics)
         self._tags = list(tags)
@@ -133,6 +139,7 @@ class Consumer:
                 min(2.0, self._timeout),
                 retry=False,
             )
+        await self._reading.close()
 
     async def __aenter__(self) -> "Consumer":
         """Join."""
@@ -245,7 +252,7 @@ class Consumer:
             log.debug("the subscription broke while writing")
 
     async def _open(self) -> None:
-        self._call = self._connection.messages.Subscribe()
+        self._call = self._reading.messages.Subscribe()
         first = wire.SubscribeRequest(
             credit_bytes=CREDIT_BYTES, tags=self._tags, batch_bytes=BATCH_BYTES
         )
@@ -285,10 +292,12 @@ class Consumer:
         starts = {queue: self._reading_from(queue) for queue in self._owned}
         loop = asyncio.get_running_loop()
         deadline = loop.time() + max(self._timeout, self._session)
-        pause = 0.1
+        back_off = BackOff()
         while True:
             self._call = None
-            await self._connection.rotate()
+            # Where the group's master answers, rather than anywhere.
+            await self._reading.rotate(self._reading.moves, self._connection.endpoint)
+            pause = back_off.next()
             await asyncio.sleep(pause)
             try:
                 await self._open()
@@ -298,7 +307,6 @@ class Consumer:
             except Retryable:
                 if loop.time() + pause >= deadline:
                     raise
-            pause = min(pause * 2, 1.0)
 
     def _reading_from(self, queue: Queue) -> int:
         if self._handed is not None and self._handed[0] == queue:

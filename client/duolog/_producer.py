@@ -8,8 +8,9 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from duolog._backoff import BackOff
 from duolog._columns import crc32, pack, property_text, repeat
-from duolog._connection import Connection
+from duolog._connection import ATTEMPT_SECONDS, Connection
 from duolog._errors import (
     BadRequest,
     Busy,
@@ -19,6 +20,7 @@ from duolog._errors import (
     NoPermission,
     NotMaster,
     ResultUnknown,
+    Retryable,
     Timeout,
     Unavailable,
     UnknownTopic,
@@ -413,37 +415,40 @@ class Producer:
             producer_id=self.producer_id,
             sequence=sequence,
         )
-        maybe_sent = False
-        pause = 0.05
-        hint = ""
+        back_off = BackOff()
+        maybe_stored = False  # by any of the tries: a later refusal says nothing about them
         while True:
-            left = deadline - loop.time()
+            hint, epoch, move = "", 0, self._connection.moves
+            sent = unknown = False
+            error: DuologError
             try:
-                if left <= 0:
-                    raise Timeout(f"{topic}: not sent within {seconds:g} s")
-                async with asyncio.timeout(left), self._window:
-                    maybe_sent = True
+                left = deadline - loop.time()
+                async with asyncio.timeout(min(left, ATTEMPT_SECONDS)), self._window:
+                    sent = True
                     reply = await self._connection.stream().append(request)
-                error = self._refusal(topic, reply)
-                if error is None:
+                refused = self._refusal(topic, reply)
+                if refused is None:
                     return self._parts(request, reply, count, first)
+                error = refused
                 self._topics.forget(topic)  # it may not be what it was
-                if not isinstance(error, Busy | NotMaster) or loop.time() + pause >= deadline:
+                unknown = reply.status == wire.UNKNOWN_ERROR
+                maybe_stored = maybe_stored or unknown
+                hint, epoch = reply.master, reply.master_epoch
+            except (TimeoutError, Unavailable) as problem:
+                maybe_stored = maybe_stored or sent
+                error = Timeout(f"{topic}: not sent within {seconds:g} s ({problem})")
+            again = unknown or isinstance(error, Retryable)
+            pause = back_off.next(bool(hint))
+            if not again or loop.time() + pause >= deadline:
+                if not maybe_stored:
                     raise error
-                maybe_sent = False  # the node said that it did not store it
-                hint = reply.master
-            except (TimeoutError, Timeout, Unavailable) as problem:
-                if loop.time() + pause >= deadline:
-                    if maybe_sent:
-                        raise ResultUnknown(
-                            f"{topic}: no answer within {seconds:g} s ({problem}); "
-                            "the messages may or may not be stored"
-                        ) from None
-                    raise Timeout(f"{topic}: not sent within {seconds:g} s") from None
+                raise ResultUnknown(
+                    f"{topic}: no answer within {seconds:g} s that tells ({error}); "
+                    "the messages may or may not be stored"
+                ) from None
             await asyncio.sleep(pause)
-            pause = min(pause * 2, 1.0)
-            await self._connection.rotate(hint)
-            hint = ""
+            if not isinstance(error, Busy):
+                await self._connection.rotate(move, hint, epoch)
 
     @staticmethod
     def _refusal(topic: str, reply: wire.AppendReply) -> DuologError | None:

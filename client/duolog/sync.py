@@ -234,6 +234,22 @@ class Admin:
         """Status of the cluster."""
         return self._loop.run(self._admin.cluster_status())
 
+    def route(self) -> Any:
+        """Groups, masters and replicas, and where they are reached."""
+        return self._loop.run(self._admin.route())
+
+    def failover(self, node: str = "") -> None:
+        """Make another node the master (planned switch)."""
+        self._loop.run(self._admin.failover(node))
+
+    def drain(self, node: str, *, undo: bool = False) -> None:
+        """Take a node out, or back in."""
+        self._loop.run(self._admin.drain(node, undo=undo))
+
+    def elect_unclean(self, epoch: int) -> None:
+        """Make this node the master, whatever others may have held."""
+        self._loop.run(self._admin.elect_unclean(epoch))
+
 
 class Client:
     """The synchronous client.

@@ -1,19 +1,20 @@
-"""`duolog cluster`: state of the nodes."""
+"""`duolog cluster`: state of the nodes, planned switches, nodes taken out for maintenance."""
 
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 import typer
 
-from node.cli.output import DEFAULT_ENDPOINTS, Endpoints, Json, Timeout, print_rows, run
+from node.cli.output import DEFAULT_ENDPOINTS, Endpoints, Json, Timeout, fail, print_rows, run
 
 app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()
 def _group() -> None:
-    """State of the cluster."""
+    """The nodes of the cluster and who leads."""
 
 
 @app.command()
@@ -61,8 +62,8 @@ def show(reply: Any, as_json: bool, clear: bool) -> None:
 def row_of(cluster: str, node: Any) -> dict[str, Any]:
     """One node as a row."""
     part = node.replication
-    in_sync = ""
-    if node.role.endswith("MASTER"):
+    in_sync = " ".join(part.sync_state_set)
+    if not in_sync and node.role.endswith("MASTER"):
         in_sync = str(part.in_sync_replicas or "")
     return {
         "cluster": cluster,
@@ -80,3 +81,71 @@ def row_of(cluster: str, node: Any) -> dict[str, Any]:
         "state": " ".join([*node.flags, part.state or "SERVING"]),
         "reason": part.reason or node.fence_reason,
     }
+
+
+@app.command()
+def failover(
+    node: Annotated[str, typer.Argument(help="The next master; any in-sync one if left out.")] = "",
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+) -> None:
+    """Make another node the master while all live: puts pause for some ms, nothing is lost."""
+    order(endpoints, timeout, lambda admin: admin.failover(node))
+    print(f"{node or 'another node'} takes over")
+
+
+@app.command()
+def drain(
+    node: Annotated[str, typer.Argument(help="Name of the node.")],
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+) -> None:
+    """Take a node out: it hands over, is not elected, and no put waits for it, until undrain."""
+    order(endpoints, timeout, lambda admin: admin.drain(node))
+    print(f"{node} is drained")
+
+
+@app.command()
+def undrain(
+    node: Annotated[str, typer.Argument(help="Name of the node.")],
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+) -> None:
+    """Let a drained node take part again."""
+    order(endpoints, timeout, lambda admin: admin.drain(node, undo=True))
+    print(f"{node} takes part again")
+
+
+@app.command()
+def elect(
+    epoch: Annotated[int, typer.Option(help="The last epoch, as `cluster status` shows it.")],
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 15.0,
+    unclean: Annotated[
+        bool, typer.Option("--unclean", help="Yes: what other nodes held alone is given up.")
+    ] = False,
+) -> None:
+    """Make the node at the endpoint the master of a group that lost its in-sync replicas.
+
+    The last resort: acknowledged messages that this node lacks are lost. The group's state records
+    what was given up.
+    """
+    if not unclean:
+        fail(
+            "this may lose acknowledged messages: say --unclean to do it all the same",
+            "duolog cluster status",
+            2,
+        )
+    order(endpoints, timeout, lambda admin: admin.elect_unclean(epoch))
+    print(f"elected; what the others held alone after epoch {epoch} is given up")
+
+
+def order(endpoints: str, timeout: float, what: Callable[[Any], Awaitable[None]]) -> None:
+    """Give an order to the node at the endpoints."""
+    from duolog import Client
+
+    async def give() -> None:
+        async with Client(endpoints, timeout=timeout) as client:
+            await what(client.admin)
+
+    run(give())

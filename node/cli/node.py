@@ -27,13 +27,16 @@ def start(
     listen: Annotated[str | None, typer.Option(help="HOST:PORT of the client API.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the node in its group.")] = None,
     role: Annotated[
-        str | None, typer.Option(help="ASYNC_MASTER (default), SYNC_MASTER or SLAVE.")
+        str | None, typer.Option(help="ASYNC_MASTER (default), SYNC_MASTER, SLAVE or AUTO.")
     ] = None,
     ha_listen: Annotated[
         str | None, typer.Option(help="Master: HOST:PORT of the replication port.")
     ] = None,
     ha_master: Annotated[
         str | None, typer.Option(help="Slave: HOST:PORT of its master's replication port.")
+    ] = None,
+    registry: Annotated[
+        str | None, typer.Option(help="AUTO: etcd's addresses, HOST:PORT[,HOST:PORT...].")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file (default ./duolog.toml).")] = None,
     set_: Annotated[
@@ -59,6 +62,7 @@ def start(
         ("store", "broker_role"): role,
         ("ha", "listen"): ha_listen,
         ("ha", "master"): ha_master,
+        ("registry", "endpoints"): registry,
     }
     for (section, key), chosen in given.items():
         if chosen is not None:

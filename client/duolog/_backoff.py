@@ -1,0 +1,28 @@
+"""How long to wait before the next try."""
+
+import random
+
+FIRST_SECONDS = 0.05
+LONGEST_SECONDS = 0.4
+HINTED_SECONDS = 0.005
+
+
+class BackOff:
+    """Pauses that double up to a limit, each drawn from half to one and a half of it.
+
+    The limit is short: a group without a master has one again within seconds, and whoever asks
+    late is late. Jitter keeps the clients of a dead node from returning as one.
+    """
+
+    def __init__(self) -> None:
+        self._pause = FIRST_SECONDS
+        self._hints = 0
+
+    def next(self, hinted: bool = False) -> float:
+        """Seconds; hardly any where the answer named the master (a few times, lest two nodes
+        that name each other are asked in a loop)."""
+        if hinted and self._hints < 3:
+            self._hints += 1
+            return HINTED_SECONDS
+        pause, self._pause = self._pause, min(2 * self._pause, LONGEST_SECONDS)
+        return pause * random.uniform(0.5, 1.5)
