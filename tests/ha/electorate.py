@@ -1,0 +1,267 @@
+"""Failover machines of a group on one registry table: every call answered at once, time by hand."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ha import identity
+from ha.epochs import recover_history
+from ha.failover import (
+    Answer,
+    AskLease,
+    Changed,
+    Commit,
+    Committed,
+    DropLease,
+    Effect,
+    Event,
+    Facts,
+    Failover,
+    Follow,
+    Lead,
+    Leased,
+    LeaseLost,
+    Observe,
+    Observed,
+    Stand,
+    Tick,
+    Uncertain,
+    Wake,
+)
+from ha.groupstate import GroupState, Keys, Registration, Replica
+from ha.handshake import Member
+from ha.master import Master
+from ha.options import HaOptions
+from ha.registry import LeaseGone, RegistryTable
+from ha.slave import Slave
+from ha.syncstate import SyncState
+from sim.disk import SimDisk
+from store.status import BrokerRole
+from tests.ha.pair import NOW, Link, new_disk, open_store
+
+TTL_MS = 3000
+KEYS = Keys("c", "g")
+
+
+class Voter:
+    """One node: its store, its machine, and what the machine said."""
+
+    def __init__(
+        self,
+        group: "Electorate",
+        name: str,
+        disk: SimDisk | None = None,
+        incarnation: int | None = None,
+    ) -> None:
+        self.group = group
+        self.name = name
+        self.disk = disk or new_disk(ord(name))
+        self.store = open_store(self.disk, BrokerRole.AUTO)
+        fresh = ord(name) if incarnation is None else incarnation
+        who = identity.settle(
+            self.disk, name, fresh, "boot", log_empty=False, abnormal=False, acks_durable=False
+        )
+        self.me = Member("c", "g", name, f"{name}:1")
+        self.slave: Slave | None = Slave(self.store, self.me, who, recover_history(self.store))
+        self.master: Master | None = None
+        self.link: Link | None = None
+        self.unfit = ""
+        self.said: list[Effect] = []
+        self.answers: list[str] = []
+        self.cut_off = False  # from the registry
+        self.lose_replies = False
+        self.refuse_to_lead = ""
+        self._lease = 0
+        self.machine = Failover(
+            self.disk,
+            KEYS,
+            Registration(Replica(name, who.incarnation), f"{name}:1", f"{name}:2"),
+            group.needed,
+            f"id-{name}",
+            Facts(
+                lambda: self.unfit,
+                lambda: self.store.log.max_offset == self.store.log.min_offset,
+                lambda: self.store.log.max_offset,
+                lambda: self.part.identity.promised_epoch,
+            ),
+        )
+
+    @property
+    def part(self) -> Master | Slave:
+        part = self.master or self.slave
+        assert part is not None
+        return part
+
+    @property
+    def state(self) -> GroupState:
+        return self.group.state
+
+    def step(self, event: Event) -> None:
+        for effect in self.machine.step(event, self.group.now):
+            self._do(effect)
+
+    def _do(self, effect: Effect) -> None:
+        self.said.append(effect)
+        match effect:
+            case AskLease():
+                self._lease = 0
+            case DropLease(lease) if not self.cut_off:
+                self.group.table.drop(lease)
+            case Observe():
+                table = self.group.table
+                self.step(Observed(None if self.cut_off else table.get(KEYS.prefix)))
+            case Commit(number, transaction):
+                if self.cut_off:
+                    self.step(Uncertain(number))
+                    return
+                try:
+                    revision = self.group.table.commit(transaction)
+                except LeaseGone:
+                    revision = None
+                self.step(Uncertain(number) if self.lose_replies else Committed(number, revision))
+            case Lead():
+                self._lead(effect)
+            case Follow(master, epoch):
+                self._become_slave()
+                assert self.slave is not None
+                self.slave.promise(epoch)
+                leader = self.group.voters[master.replica.node].master
+                self.link = Link(leader, self.slave) if leader is not None else None
+            case Stand():
+                self._become_slave()
+            case Answer(_, error):
+                self.answers.append(error)
+            case Wake():
+                pass
+
+    def _lead(self, effect: Lead) -> None:
+        if self.refuse_to_lead:
+            for more in self.machine.cannot_lead(self.refuse_to_lead, self.group.now):
+                self._do(more)
+            return
+        assert self.slave is not None
+        self._cut_link()
+        self.store.change_role(BrokerRole.SYNC_MASTER)
+        master = Master(
+            self.store,
+            HaOptions(in_sync_replicas=self.group.needed),
+            self.me,
+            self.slave.identity,
+            self.slave.history,
+            sync_state=SyncState(
+                self.machine.me.replica, effect.state.sync_state_set, effect.revision
+            ),
+        )
+        master.open_epoch(effect.epoch, NOW, effect.epoch)
+        self.master, self.slave = master, None
+        self.machine.leads(master)
+
+    def _become_slave(self) -> None:
+        self._cut_link()
+        if self.master is None:
+            return
+        master, self.master = self.master, None
+        self.store.change_role(BrokerRole.SLAVE)
+        self.slave = Slave(self.store, self.me, master.identity, master.history)
+
+    def _cut_link(self) -> None:
+        if self.link is not None:
+            self.link.master.disconnect(self.link.number)
+        self.link = None
+
+    def renew(self) -> None:
+        """What the lease's keeper does."""
+        if self.cut_off:
+            return
+        table, now = self.group.table, self.group.now
+        if not self._lease:
+            self._lease = table.grant(TTL_MS, now)
+        else:
+            try:
+                table.renew(self._lease, now)
+            except LeaseGone:
+                gone, self._lease = self._lease, 0
+                self.step(LeaseLost(gone))
+                return
+        self.step(Leased(self._lease, now + TTL_MS - 300))
+
+
+class Electorate:
+    """A group of voters and the clock."""
+
+    def __init__(self, *names: str, needed: int = 2) -> None:
+        self.needed = needed
+        self.now = 1_000_000
+        self.table = RegistryTable()
+        self.voters: dict[str, Voter] = {}
+        self.down: set[str] = set()
+        for name in names:
+            self.voters[name] = Voter(self, name)
+
+    @property
+    def state(self) -> GroupState:
+        return GroupState.from_bytes(self.table.rows[KEYS.state].value)
+
+    @property
+    def leader(self) -> Voter | None:
+        found = [v for n, v in self.voters.items() if v.master is not None and n not in self.down]
+        return max(found, key=lambda v: v.master.epoch if v.master else 0, default=None)
+
+    def run(self, ms: int) -> None:
+        """Let time pass: leases, clocks, replication."""
+        until = self.now + ms
+        while self.now < until:
+            self.now += 25
+            self.table.expire(self.now)
+            for name, voter in self.voters.items():
+                if name in self.down:
+                    continue
+                if self.now % 500 == 0:
+                    voter.renew()
+                voter.step(Changed())
+                voter.step(Tick())
+                self._replicate(voter)
+
+    def _replicate(self, voter: Voter) -> None:
+        if voter.master is not None:
+            voter.master.tick(self.now)
+        link = voter.link
+        if link is None or voter.slave is None:
+            if voter.slave is not None and voter.machine.role.value == "FOLLOWING":
+                leader = self.leader
+                if leader is not None and leader.master is not None:
+                    voter.link = Link(leader.master, voter.slave, self.now)
+            return
+        if link.closed:
+            voter.link = None
+            return
+        link.pump(self.now)
+
+    def until(self, holds: Callable[[], bool], ms: int = 20_000) -> None:
+        for _ in range(ms // 25):
+            if holds():
+                return
+            self.run(25)
+        raise AssertionError(
+            [(n, v.machine.role, v.machine.reason) for n, v in self.voters.items()]
+        )
+
+    def kill(self, name: str) -> None:
+        self.down.add(name)
+        voter = self.voters[name]
+        voter.disk.kill()
+        voter._cut_link()
+        for other in self.voters.values():
+            if other.link is not None and other.link.master is voter.master:
+                other.link = None
+
+    def restart(
+        self, name: str, disk: SimDisk | None = None, incarnation: int | None = None
+    ) -> Any:
+        self.down.discard(name)
+        self.voters[name] = Voter(self, name, disk or self.voters[name].disk, incarnation)
+        return self.voters[name]
+
+
+def names(state: GroupState) -> set[str]:
+    """Who is in the SyncStateSet."""
+    return {replica.node for replica in state.sync_state_set}

@@ -1,0 +1,361 @@
+"""The failover machine: elections, leases, hand-overs, and a registry that is not to be believed."""
+
+import pytest
+
+from ha.failover import Changed, ElectUnclean, HandOver, Role, Tick
+from ha.groupstate import GroupState
+from ha.membership import Membership, load, save
+from ha.registry import Check, Delete, Put, RegistryTable, Transaction
+from store.errors import BadStoreFile
+from tests.ha.electorate import KEYS, Electorate, names
+from tests.ha.pair import new_disk, put
+
+
+@pytest.fixture
+def three() -> Electorate:
+    group = Electorate("a", "b", "c")
+    group.until(lambda: KEYS.state in group.table.rows and names(group.state) == {"a", "b", "c"})
+    return group
+
+
+def write_state(group: Electorate, state: GroupState) -> None:
+    group.table.commit(Transaction((), (Put(KEYS.state, state.to_bytes()),)))
+
+
+def test_a_group_begins_with_one_master_and_grows_to_all_of_its_nodes(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    assert leader.master is not None
+    assert leader.master.epoch == three.state.epoch == 1
+    assert [v.machine.role for v in three.voters.values()].count(Role.LEADING) == 1
+    assert three.state.opened
+
+
+def test_no_put_is_taken_before_a_second_replica_is_in_sync() -> None:
+    group = Electorate("a", "b")
+    group.down.add("b")
+    group.until(lambda: group.leader is not None)
+    assert group.leader is not None
+    assert group.leader.master is not None
+    assert "begun" in group.leader.master.refusal()
+    group.down.discard("b")
+    group.until(lambda: len(group.state.sync_state_set) == 2)
+    assert group.leader.master.refusal() == ""
+
+
+def test_a_node_with_a_log_begins_a_group_before_an_empty_one() -> None:
+    group = Electorate("a", "b")
+    group.down.add("a")
+    group.until(lambda: group.leader is not None)
+    disk = group.voters["b"].disk
+    group.kill("b")
+    fresh = Electorate("a", "b")
+    from store.disk import Disk
+
+    def forget(disk_: Disk) -> None:
+        save(disk_, Membership())
+
+    forget(disk)
+    fresh.voters["b"].disk.kill()
+    fresh.restart("b", disk)
+    fresh.until(lambda: fresh.leader is not None)
+    assert fresh.leader is fresh.voters["b"]
+
+
+def test_when_the_master_dies_another_member_leads_the_next_epoch(three: Electorate) -> None:
+    old = three.leader
+    assert old is not None
+    three.kill(old.name)
+    three.until(lambda: three.leader is not None, 4000)
+    new = three.leader
+    assert new is not None
+    assert new is not old
+    assert three.state.epoch == 2
+    three.until(lambda: names(three.state) == set("abc") - {old.name})
+
+
+def test_an_old_master_comes_back_as_a_slave_by_itself(three: Electorate) -> None:
+    old = three.leader
+    assert old is not None
+    three.kill(old.name)
+    three.until(lambda: three.leader is not None)
+    again = three.restart(old.name)
+    three.until(lambda: names(three.state) == set("abc"))
+    assert again.machine.role is Role.FOLLOWING
+    assert again.slave is not None
+    assert again.slave.identity.promised_epoch == 2
+
+
+def test_a_restarted_master_does_not_wait_for_its_own_old_lease(three: Electorate) -> None:
+    old = three.leader
+    assert old is not None
+    began = three.now
+    three.kill(old.name)
+    three.restart(old.name)
+    three.until(lambda: three.leader is not None)
+    assert three.now - began < 1500
+
+
+def test_a_master_stops_at_its_deadline_by_its_own_clock(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    leader.cut_off = True
+    master = leader.master
+    assert master is not None
+    deadline = master.deadline_ms
+    assert deadline is not None
+    end = put(master, b"late").end_offset
+    master.await_slaves(end, three.now, "token")
+    assert master.advance(deadline) == []
+    assert master.stopped(deadline)
+    three.now = deadline
+    leader.step(Tick())
+    assert leader.master is None
+    assert leader.machine.role is Role.STANDING
+    # By the registry's clock the lease lives for a moment longer: nobody leads before.
+    assert all(v.master is None for v in three.voters.values())
+
+
+def test_a_master_whose_lease_is_revoked_stops_at_once(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    three.table.drop(leader.machine.lease)
+    leader.step(Changed())
+    assert leader.master is None
+
+
+def test_a_node_outside_the_set_is_never_elected(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    lagging = next(name for name in "abc" if name != leader.name)
+    three.kill(lagging)
+    three.until(lambda: names(three.state) == set("abc") - {lagging}, 10_000)
+    for name in set("abc") - {lagging}:
+        three.kill(name)
+    back = three.restart(lagging)
+    three.run(10_000)
+    assert three.leader is None
+    assert "not in the SyncStateSet" in back.machine.reason
+
+
+def test_a_replaced_disk_is_not_the_member_it_was() -> None:
+    group = Electorate("a", "b", "c")
+    group.until(lambda: KEYS.state in group.table.rows and len(group.state.sync_state_set) == 3)
+    leader = group.leader
+    assert leader is not None
+    for name in "abc":
+        group.kill(name)
+    victim = next(name for name in "abc" if name != leader.name)
+    back = group.restart(victim, new_disk(99), incarnation=4242)
+    group.run(6000)
+    assert group.leader is None
+    assert "not in the SyncStateSet" in back.machine.reason
+
+
+def test_an_unfit_node_leaves_the_election_to_others(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    others = sorted(set("abc") - {leader.name})
+    three.voters[others[0]].unfit = "damage"
+    three.kill(leader.name)
+    three.until(lambda: three.leader is not None)
+    assert three.leader is three.voters[others[1]]
+
+
+def test_who_cannot_open_its_epoch_leaves_it_to_another(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    others = sorted(set("abc") - {leader.name})
+    three.voters[others[0]].refuse_to_lead = "no room"
+    three.kill(leader.name)
+    three.until(lambda: three.leader is not None)
+    assert three.leader is three.voters[others[1]]
+
+
+def test_an_election_whose_answer_was_lost_is_found_out(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    three.kill(leader.name)
+    for voter in three.voters.values():
+        voter.lose_replies = True
+    three.until(lambda: three.leader is not None)
+    assert three.state.epoch == 2
+
+
+def test_elections_without_a_write_in_between_count_on(three: Electorate) -> None:
+    for _ in range(20):
+        leader = three.leader
+        assert leader is not None
+        epoch = three.state.epoch
+        leader.step(HandOver("", "t"))
+        three.until(lambda e=epoch: three.leader is not None and three.state.epoch == e + 1)
+        three.until(lambda: len(three.state.sync_state_set) == 3)
+        three.run(100)
+    entries = [entry.epoch for entry in three.leader.part.history.entries]  # type: ignore[union-attr]
+    assert entries == list(range(1, 22))
+
+
+# -- planned switches ------------------------------------------------------------------------------
+
+
+def test_a_planned_switch_makes_the_named_node_the_master(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    target = max(set("abc") - {leader.name})
+    leader.step(HandOver(target, "t"))
+    three.until(lambda: three.leader is three.voters[target], 500)
+    assert leader.answers == [""]
+    assert three.state.heir == ""
+
+
+def test_a_planned_switch_waits_until_the_heir_has_everything(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    assert leader.master is not None
+    target = max(set("abc") - {leader.name})
+    put(leader.master, b"not yet copied")
+    leader.step(HandOver(target, "t"))
+    assert leader.master is not None
+    assert "takes over" in leader.master.stopped(three.now)
+    three.until(lambda: three.leader is three.voters[target], 500)
+
+
+def test_a_switch_to_a_node_that_may_not_lead_is_refused(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    leader.step(HandOver("z", "t"))
+    assert "may not take over" in leader.answers[-1]
+    other = three.voters[min(set("abc") - {leader.name})]
+    other.step(HandOver("", "t"))
+    assert "not the master" in other.answers[-1]
+    assert leader.master is not None
+    assert leader.master.stopped(three.now) == ""
+
+
+def test_a_switch_that_cannot_be_done_in_time_is_given_up_and_puts_go_on(
+    three: Electorate,
+) -> None:
+    leader = three.leader
+    assert leader is not None
+    assert leader.master is not None
+    target = max(set("abc") - {leader.name})
+    put(leader.master, b"never copied")
+    three.kill(target)
+    leader.step(HandOver(target, "t"))
+    three.until(lambda: bool(leader.answers), 5000)
+    assert "in time" in leader.answers[-1] or "may not" in leader.answers[-1]
+    assert leader.master.stopped(three.now) == ""
+
+
+def test_a_drained_master_hands_over_and_leaves_the_set(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    three.table.commit(Transaction((), (Put(KEYS.drained(leader.name), b"{}"),)))
+    three.until(lambda: three.leader not in (None, leader))
+    three.until(lambda: names(three.state) == set("abc") - {leader.name})
+    three.table.commit(Transaction((), (Delete(KEYS.drained(leader.name)),)))
+    three.until(lambda: names(three.state) == set("abc"))
+
+
+# -- a registry that forgot ------------------------------------------------------------------------
+
+
+def test_a_registry_that_fell_back_is_not_believed(three: Electorate) -> None:
+    old = three.state
+    leader = three.leader
+    assert leader is not None
+    leader.step(HandOver("", "t"))
+    three.until(lambda: three.state.epoch == 2 and three.leader is not None)
+    newest = three.state
+    for key in (KEYS.lock,):
+        three.table.commit(Transaction((), (Delete(key),)))
+    write_state(three, old)
+    three.run(5000)
+    assert three.leader is None
+    assert all("fell back" in voter.machine.reason for voter in three.voters.values())
+    write_state(three, newest)
+    three.until(lambda: three.leader is not None)
+
+
+def test_a_registry_that_lost_everything_is_not_begun_anew(three: Electorate) -> None:
+    three.table.rows.clear()
+    three.run(5000)
+    assert three.leader is None
+    assert KEYS.state not in three.table.rows
+    assert all("lost" in voter.machine.reason for voter in three.voters.values())
+
+
+def test_a_registry_of_another_group_is_not_believed() -> None:
+    group = Electorate("a", "b")
+    group.until(lambda: KEYS.state in group.table.rows and len(group.state.sync_state_set) == 2)
+    for name in "ab":
+        group.kill(name)
+    group.table = RegistryTable()
+    other = Electorate("a", "b")
+    other.until(lambda: KEYS.state in other.table.rows)
+    disk = group.voters["a"].disk
+    other.kill("a")
+    back = other.restart("a", disk)
+    other.run(3000)
+    assert "knows group" in back.machine.reason
+
+
+# -- the last resort -------------------------------------------------------------------------------
+
+
+def test_an_unclean_election_names_the_epoch_and_records_what_it_gives_up(
+    three: Electorate,
+) -> None:
+    leader = three.leader
+    assert leader is not None
+    lagging = next(name for name in "abc" if name != leader.name)
+    three.kill(lagging)
+    three.until(lambda: len(three.state.sync_state_set) == 2, 10_000)
+    for name in set("abc") - {lagging}:
+        three.kill(name)
+    back = three.restart(lagging)
+    three.run(5000)
+    back.step(ElectUnclean(7, "t"))
+    assert "not 7" in back.answers[-1]
+    back.step(ElectUnclean(1, "t"))
+    assert back.answers[-1] == ""
+    three.run(100)
+    assert back.master is not None
+    (row,) = three.state.discarded
+    assert (row.epoch, row.node) == (2, lagging)
+    assert len(row.given_up) == 2
+
+
+def test_an_unclean_election_begins_a_lost_registry_anew_for_everybody(three: Electorate) -> None:
+    three.table.rows.clear()
+    three.run(5000)
+    three.voters["b"].step(ElectUnclean(0, "t"))
+    three.until(lambda: three.leader is three.voters["b"])
+    three.until(lambda: len(three.state.sync_state_set) == 3)
+    assert three.state.epoch == 2
+
+
+def test_nobody_is_elected_uncleanly_while_there_is_a_master(three: Electorate) -> None:
+    other = next(v for v in three.voters.values() if v.master is None)
+    other.step(ElectUnclean(three.state.epoch, "t"))
+    assert other.answers == ["the group has a master"]
+
+
+def test_a_change_of_the_set_is_refused_when_the_lock_is_another_ones(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    # What a zombie does: everything it checks has changed meanwhile.
+    stale = Transaction(
+        (Check(KEYS.state, 1), Check(KEYS.lock, 1)), (Put(KEYS.state, three.state.to_bytes()),)
+    )
+    assert three.table.commit(stale) is None
+
+
+def test_a_membership_file_that_is_damaged_is_not_taken_for_none() -> None:
+    disk = new_disk()
+    save(disk, Membership("id", 7))
+    assert load(disk) == Membership("id", 7)
+    text = disk.read("config/membership.json").replace(b"7", b"8", 1)
+    disk.write("config/membership.json", text)
+    with pytest.raises(BadStoreFile):
+        load(disk)

@@ -1,0 +1,98 @@
+"""What stands in the registry's keys."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ha.groupstate import (
+    BadState,
+    Discarded,
+    GroupState,
+    Keys,
+    Registration,
+    Replica,
+    groups_of,
+    view_of,
+)
+from ha.registry import Row, Snapshot
+
+A, B = Replica("a", 1), Replica("b", (1 << 64) - 1)
+KEYS = Keys("c", "g")
+
+replicas = st.builds(Replica, st.text(max_size=20), st.integers(0, (1 << 64) - 1))
+
+
+@given(
+    st.builds(
+        GroupState,
+        st.text(max_size=16),
+        st.integers(0, 1 << 62),
+        replicas,
+        st.frozensets(replicas, max_size=4),
+        st.integers(0, 1 << 62),
+        st.booleans(),
+        st.text(max_size=16),
+        st.lists(
+            st.builds(
+                Discarded,
+                st.integers(0, 1 << 40),
+                st.text(max_size=9),
+                st.integers(0, 1 << 62),
+                st.lists(st.text(max_size=9), max_size=3).map(tuple),
+            ),
+            max_size=2,
+        ).map(tuple),
+    )
+)
+def test_a_state_is_read_as_it_was_written(state: GroupState) -> None:
+    assert GroupState.from_bytes(state.to_bytes()) == state
+
+
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_state_are_refused(data: bytes) -> None:
+    with pytest.raises(BadState):
+        GroupState.from_bytes(data)
+
+
+def row(value: bytes, revision: int = 5, lease: int = 0) -> Row:
+    return Row(value, revision, revision, lease)
+
+
+def a_group(lock: Replica | None = A) -> dict[str, Row]:
+    state = GroupState("id", 3, A, frozenset((A, B)), 7, True)
+    rows = {
+        KEYS.state: row(state.to_bytes()),
+        KEYS.replica("a"): row(Registration(A, "a:1", "a:2").to_bytes(), lease=11),
+        KEYS.drained("b"): row(b"{}"),
+    }
+    if lock is not None:
+        rows[KEYS.lock] = row(Registration(lock, "", "").to_bytes(), lease=11)
+    return rows
+
+
+def test_a_master_holds_the_lock_of_its_own_epoch_and_is_registered() -> None:
+    view = view_of(Snapshot(9, a_group()), KEYS)
+    assert view.master is not None
+    assert view.master.ha_endpoint == "a:2"
+    assert view.leases == {"a": 11}
+    assert view.drained == {"b"}
+    assert view_of(Snapshot(9, a_group(None)), KEYS).master is None
+    assert view_of(Snapshot(9, a_group(B)), KEYS).master is None
+    unregistered = {k: v for k, v in a_group().items() if k != KEYS.replica("a")}
+    assert view_of(Snapshot(9, unregistered), KEYS).master is None
+
+
+def test_groups_of_a_cluster_are_told_apart_and_a_broken_one_is_left_out() -> None:
+    rows = {
+        **a_group(),
+        Keys("c", "h").state: row(b"nonsense"),
+        Keys("c", "i").replica("x"): row(Registration(B, "x:1", "").to_bytes()),
+    }
+    found = groups_of(Snapshot(9, rows), "c")
+    assert set(found) == {"g", "i"}
+    assert found["i"].state is None
+
+
+def test_a_registration_of_another_version_is_passed_over() -> None:
+    rows = {**a_group(), KEYS.replica("z"): row(b'{"node": 1}')}
+    assert set(view_of(Snapshot(9, rows), KEYS).replicas) == {"a"}

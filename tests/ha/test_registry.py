@@ -1,0 +1,55 @@
+"""The registry's map: checks, revisions, leases."""
+
+import pytest
+
+from ha.registry import Check, Delete, LeaseGone, Put, RegistryTable, Transaction
+
+
+def put(key: str, value: bytes = b"v", lease: int = 0) -> Transaction:
+    return Transaction((), (Put(key, value, lease),))
+
+
+def test_a_transaction_is_made_in_whole_or_not_at_all() -> None:
+    table = RegistryTable()
+    first = table.commit(put("k"))
+    assert first is not None
+    changes = (Put("k", b"2"), Put("other", b"1"))
+    assert table.commit(Transaction((Check("k", first + 1),), changes)) is None
+    assert "other" not in table.rows
+    assert table.commit(Transaction((Check("k", first), Check("other", 0)), changes)) == first + 1
+    assert table.rows["k"].value == b"2"
+    assert table.rows["k"].create_revision == first
+
+
+def test_a_key_that_was_removed_does_not_exist_for_a_check() -> None:
+    table = RegistryTable()
+    table.commit(put("k"))
+    table.commit(Transaction((), (Delete("k"),)))
+    assert table.commit(Transaction((Check("k", 0),), (Put("k", b"again"),))) is not None
+
+
+def test_keys_vanish_with_their_lease_and_others_stay() -> None:
+    table = RegistryTable()
+    lease = table.grant(1000, 0)
+    table.commit(put("bound", lease=lease))
+    table.commit(put("free"))
+    assert table.renew(lease, 900) == 1000
+    table.expire(1800)
+    assert set(table.rows) == {"bound", "free"}
+    before = table.revision
+    table.expire(1900)
+    assert set(table.rows) == {"free"}
+    assert table.revision > before
+    with pytest.raises(LeaseGone):
+        table.renew(lease, 1900)
+    with pytest.raises(LeaseGone):
+        table.commit(put("bound", lease=lease))
+
+
+def test_a_read_shows_one_prefix_as_of_one_revision() -> None:
+    table = RegistryTable()
+    table.commit(put("/a/1"))
+    table.commit(put("/b/1"))
+    snapshot = table.get("/a/")
+    assert list(snapshot.rows) == ["/a/1"]
+    assert snapshot.revision == table.revision

@@ -1,0 +1,116 @@
+"""Who must hold a put, while the SyncStateSet changes."""
+
+from ha.groupstate import Registration, Replica
+from ha.syncstate import Standing, SyncState
+
+A, B, C = Replica("a", 1), Replica("b", 2), Replica("c", 3)
+ALL = {r.node: Registration(r, "", "") for r in (A, B, C)}
+
+
+def held(*pairs: tuple[Replica, int]) -> dict[Replica, Standing]:
+    return {replica: Standing(offset, 0) for replica, offset in pairs}
+
+
+def state(*members: Replica) -> SyncState:
+    return SyncState(A, frozenset(members), 10)
+
+
+def wanted(sync: SyncState, standings: dict[Replica, Standing], **how: object) -> object:
+    given = {
+        "needed": 2,
+        "floor": 100,
+        "patience_ms": 1000,
+        "registered": ALL,
+        "drained": (),
+        "now_ms": 0,
+        **how,
+    }
+    return sync.wanted(standings=standings, **given)  # type: ignore[arg-type]
+
+
+def test_the_least_of_the_set_confirms_and_an_absent_member_stops_it() -> None:
+    sync = state(A, B, C)
+    assert sync.held(90, held((B, 50), (C, 70))) == 50
+    assert sync.held(40, held((B, 50), (C, 70))) == 40
+    assert sync.held(90, held((B, 50))) == 0
+
+
+def test_an_acknowledgement_of_another_incarnation_counts_for_nothing() -> None:
+    assert state(A, B).held(90, held((Replica("b", 7), 90))) == 0
+
+
+def test_a_growing_set_is_required_before_the_registry_answers() -> None:
+    sync = state(A, B)
+    sync.propose(frozenset((A, B, C)))
+    assert sync.required == {A, B, C}
+    sync.observe(frozenset((A, B, C)), 11)
+    assert sync.required == {A, B, C}
+    assert not sync.unsettled
+
+
+def test_a_shrinking_set_is_required_in_whole_until_the_registry_answers() -> None:
+    sync = state(A, B, C)
+    sync.propose(frozenset((A, B)))
+    assert sync.required == {A, B, C}
+    sync.observe(frozenset((A, B)), 11)
+    assert sync.required == {A, B}
+
+
+def test_a_change_without_an_answer_stays_required_until_it_can_no_more_be_made() -> None:
+    sync = state(A, B)
+    sync.propose(frozenset((A, B, C)))
+    sync.observe(frozenset((A, B)), 10)  # read, and not there: it may still be on its way
+    assert sync.required == {A, B, C}
+    sync.observe(frozenset((A, B)), 11)  # another change was made: that one's check fails now
+    assert sync.required == {A, B}
+
+
+def test_who_holds_what_is_confirmed_comes_in_and_who_does_not_waits() -> None:
+    sync = state(A, B)
+    assert wanted(sync, held((B, 200), (C, 99))) is None
+    assert wanted(sync, held((B, 200), (C, 100))) == {A, B, C}
+
+
+def test_who_is_not_registered_or_drained_stays_out() -> None:
+    sync = state(A, B)
+    others = {name: row for name, row in ALL.items() if name != "c"}
+    assert wanted(sync, held((B, 200), (C, 200)), registered=others) is None
+    assert wanted(sync, held((B, 200), (C, 200)), drained=("c",)) is None
+
+
+def test_a_member_that_is_dead_leaves_at_once_and_one_that_is_away_in_a_while() -> None:
+    sync = state(A, B, C)
+    assert wanted(sync, held((B, 200)), now_ms=0) is None
+    assert wanted(sync, held((B, 200)), now_ms=900) is None
+    assert wanted(sync, held((B, 200)), now_ms=1001) == {A, B}
+    dead = {name: row for name, row in ALL.items() if name != "c"}
+    assert wanted(state(A, B, C), held((B, 200)), registered=dead) == {A, B}
+
+
+def test_a_member_that_came_back_is_not_late_for_the_time_before() -> None:
+    sync = state(A, B, C)
+    wanted(sync, held((B, 200)), now_ms=0)
+    wanted(sync, held((B, 200), (C, 200)), now_ms=800)
+    assert wanted(sync, held((B, 200)), now_ms=1500) is None
+
+
+def test_a_member_that_lags_for_too_long_leaves() -> None:
+    late = {B: Standing(200, 0), C: Standing(150, 1001)}
+    assert wanted(state(A, B, C), late) == {A, B}
+
+
+def test_the_set_never_shrinks_below_what_puts_ask_for() -> None:
+    assert wanted(state(A, B), {}, now_ms=0) is None
+    sync = state(A, B, C)
+    wanted(sync, {}, now_ms=0)
+    found = wanted(sync, {}, now_ms=5000)
+    assert isinstance(found, frozenset)
+    assert len(found) == 2
+    assert A in found
+
+
+def test_a_node_with_a_new_disk_takes_its_old_place() -> None:
+    renewed = Replica("b", 99)
+    registered = {**ALL, "b": Registration(renewed, "", "")}
+    found = wanted(state(A, B), held((renewed, 200)), registered=registered)
+    assert found == {A, renewed}
