@@ -282,8 +282,8 @@ class FailoverService:
         if error is None:
             self.step(Committed(number, work.result()))
         elif isinstance(error, LeaseGone):
-            self.step(Committed(number, None))
             self.step(LeaseLost(self.machine.lease))
+            self.step(Committed(number, None))
         elif isinstance(error, RegistryError):
             log.warning("the registry did not answer a change", reason=str(error))
             self.step(Uncertain(number))

@@ -143,8 +143,8 @@ class Agent:
 
     def _committed(self, number: int, result: Any) -> None:
         if isinstance(result, LeaseGone):
-            self.step(Committed(number, None))
             self.step(LeaseLost(self.machine.lease))
+            self.step(Committed(number, None))
         else:
             self.step(Committed(number, result))
 

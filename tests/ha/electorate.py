@@ -1,7 +1,6 @@
 """Failover machines of a group on one registry table: every call answered at once, time by hand."""
 
 from collections.abc import Callable
-from typing import Any
 
 from ha import identity
 from ha.epochs import recover_history
@@ -76,7 +75,7 @@ class Voter:
             KEYS,
             Registration(Replica(name, who.incarnation), f"{name}:1", f"{name}:2"),
             group.needed,
-            f"id-{name}",
+            f"{group.fresh_id}-{name}",
             Facts(
                 lambda: self.unfit,
                 lambda: self.store.log.max_offset == self.store.log.min_offset,
@@ -117,6 +116,7 @@ class Voter:
                     revision = self.group.table.commit(transaction)
                 except LeaseGone:
                     revision = None
+                    self.step(LeaseLost(self.machine.lease))
                 self.step(Uncertain(number) if self.lose_replies else Committed(number, revision))
             case Lead():
                 self._lead(effect)
@@ -188,7 +188,8 @@ class Voter:
 class Electorate:
     """A group of voters and the clock."""
 
-    def __init__(self, *names: str, needed: int = 2) -> None:
+    def __init__(self, *names: str, needed: int = 2, fresh_id: str = "id") -> None:
+        self.fresh_id = fresh_id
         self.needed = needed
         self.now = 1_000_000
         self.table = RegistryTable()
@@ -241,9 +242,8 @@ class Electorate:
             if holds():
                 return
             self.run(25)
-        raise AssertionError(
-            [(n, v.machine.role, v.machine.reason) for n, v in self.voters.items()]
-        )
+        machines = {name: voter.machine for name, voter in self.voters.items()}
+        raise AssertionError([(name, m.role, m.reason) for name, m in machines.items()])
 
     def kill(self, name: str) -> None:
         self.down.add(name)
@@ -256,7 +256,7 @@ class Electorate:
 
     def restart(
         self, name: str, disk: SimDisk | None = None, incarnation: int | None = None
-    ) -> Any:
+    ) -> Voter:
         self.down.discard(name)
         self.voters[name] = Voter(self, name, disk or self.voters[name].disk, incarnation)
         return self.voters[name]
