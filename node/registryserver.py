@@ -1,0 +1,127 @@
+"""A registry in memory, served with etcd's API: for the demo and for tests, where no etcd is.
+
+It forgets everything when it ends and has no second member, so nothing that matters may rely on it.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+
+from ha.registry import Check, Delete, LeaseGone, Put, Snapshot, Transaction
+from node.memoryregistry import MemoryRegistry
+from node.wire import etcd_pb2 as wire
+from node.wire import etcd_pb2_grpc as stubs
+
+THREADS = 64  # each open watch holds one
+WATCH_SECONDS = 0.5
+
+
+def _prefix(request: Any) -> str:
+    """Prefix of a range: only whole prefixes are asked for."""
+    return str(request.key.decode())
+
+
+class _Kv(stubs.KVServicer):
+    def __init__(self, registry: MemoryRegistry) -> None:
+        self._registry = registry
+
+    def Range(self, request: Any, context: Any) -> Any:
+        """All keys with a prefix."""
+        snapshot = self._registry.get(_prefix(request))
+        return wire.RangeResponse(header=_header(snapshot), kvs=_rows(snapshot))
+
+    def Txn(self, request: Any, context: Any) -> Any:
+        """Compare modification revisions, put and delete."""
+        checks = tuple(Check(c.key.decode(), c.mod_revision) for c in request.compare)
+        changes = tuple(_change(operation) for operation in request.success)
+        try:
+            revision = self._registry.commit(Transaction(checks, changes))
+        except LeaseGone:
+            context.abort(grpc.StatusCode.NOT_FOUND, "etcdserver: requested lease not found")
+        header = wire.ResponseHeader(revision=revision or 0)
+        return wire.TxnResponse(header=header, succeeded=revision is not None)
+
+
+class _Watch(stubs.WatchServicer):
+    def __init__(self, registry: MemoryRegistry) -> None:
+        self._registry = registry
+
+    def Watch(self, request_iterator: Any, context: Any) -> Any:
+        """One watch a stream: says that something changed, once."""
+        create = next(request_iterator).create_request
+        yield wire.WatchResponse(created=True)
+        while context.is_active():
+            prefix, after = _prefix(create), create.start_revision - 1
+            if self._registry.watch(prefix, after, WATCH_SECONDS):
+                yield wire.WatchResponse(events=[wire.Event()])
+                return
+
+
+class _Lease(stubs.LeaseServicer):
+    def __init__(self, registry: MemoryRegistry) -> None:
+        self._registry = registry
+
+    def LeaseGrant(self, request: Any, context: Any) -> Any:
+        """A new lease."""
+        return wire.LeaseGrantResponse(ID=self._registry.lease(request.TTL), TTL=request.TTL)
+
+    def LeaseRevoke(self, request: Any, context: Any) -> Any:
+        """End a lease."""
+        self._registry.drop(request.ID)
+        return wire.LeaseRevokeResponse()
+
+    def LeaseKeepAlive(self, request_iterator: Any, context: Any) -> Any:
+        """Renew, once for each request."""
+        for request in request_iterator:
+            try:
+                ttl = self._registry.renew(request.ID)
+            except LeaseGone:
+                ttl = 0
+            yield wire.LeaseKeepAliveResponse(ID=request.ID, TTL=ttl)
+
+
+def _header(snapshot: Snapshot) -> Any:
+    return wire.ResponseHeader(revision=snapshot.revision)
+
+
+def _rows(snapshot: Snapshot) -> list[Any]:
+    return [
+        wire.KeyValue(
+            key=key.encode(),
+            value=row.value,
+            create_revision=row.create_revision,
+            mod_revision=row.mod_revision,
+            lease=row.lease,
+        )
+        for key, row in sorted(snapshot.rows.items())
+    ]
+
+
+def _change(operation: Any) -> Put | Delete:
+    if operation.HasField("request_put"):
+        put = operation.request_put
+        return Put(put.key.decode(), put.value, put.lease)
+    return Delete(operation.request_delete_range.key.decode())
+
+
+class RegistryServer:
+    """The server, on a port of its own."""
+
+    def __init__(self, listen: str = "127.0.0.1:0") -> None:
+        """Raises RuntimeError where the address cannot be had."""
+        self.registry = MemoryRegistry()
+        self._server = grpc.server(ThreadPoolExecutor(THREADS, "duolog-registry-server"))
+        stubs.add_KVServicer_to_server(_Kv(self.registry), self._server)
+        stubs.add_WatchServicer_to_server(_Watch(self.registry), self._server)
+        stubs.add_LeaseServicer_to_server(_Lease(self.registry), self._server)
+        port = self._server.add_insecure_port(listen)
+        self.endpoint = f"{listen.rpartition(':')[0]}:{port}"
+
+    def start(self) -> None:
+        """Serve."""
+        self._server.start()
+
+    def stop(self) -> None:
+        """Stop; calls under way end."""
+        self._server.stop(0.5).wait(5.0)

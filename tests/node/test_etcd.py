@@ -1,0 +1,208 @@
+"""The registry adapters: etcd itself, the server in memory, and the table, all with one meaning."""
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ha.registry import (
+    Check,
+    Delete,
+    LeaseGone,
+    Put,
+    Registry,
+    RegistryUnavailable,
+    Transaction,
+)
+from node.etcd import EtcdRegistry
+from node.memoryregistry import MemoryRegistry
+from node.registryserver import RegistryServer
+from tests.etcd import Etcd, need_etcd
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    need_etcd()
+    cluster = Etcd(tmp_path_factory.mktemp("etcd"))
+    cluster.start()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture(params=["etcd", "server", "memory"])
+def registry(request: pytest.FixtureRequest) -> Iterator[Registry]:
+    if request.param == "memory":
+        yield MemoryRegistry()
+        return
+    server = None
+    if request.param == "etcd":
+        endpoints = request.getfixturevalue("etcd").endpoints
+    else:
+        server = RegistryServer()
+        server.start()
+        endpoints = (server.endpoint,)
+    made = EtcdRegistry(endpoints, 2.0)
+    yield made
+    made.close()
+    if server is not None:
+        server.stop()
+
+
+def put(key: str, value: bytes, lease: int = 0) -> Transaction:
+    return Transaction((), (Put(key, value, lease),))
+
+
+def test_what_is_committed_is_read(registry: Registry) -> None:
+    revision = registry.commit(put("/t1/k", b"v"))
+    snapshot = registry.get("/t1/")
+    assert snapshot.rows["/t1/k"].value == b"v"
+    assert snapshot.rows["/t1/k"].mod_revision == revision
+    assert snapshot.revision >= (revision or 0)
+    assert registry.get("/t1/other").rows == {}
+
+
+def test_a_transaction_with_a_check_that_fails_changes_nothing(registry: Registry) -> None:
+    first = registry.commit(put("/t2/k", b"1"))
+    assert first is not None
+    stale = Transaction((Check("/t2/k", first - 1),), (Put("/t2/k", b"2"), Put("/t2/l", b"2")))
+    assert registry.commit(stale) is None
+    assert set(registry.get("/t2/").rows) == {"/t2/k"}
+    missing = Transaction((Check("/t2/l", 0), Check("/t2/k", first)), (Delete("/t2/k"),))
+    assert registry.commit(missing) is not None
+    assert registry.get("/t2/").rows == {}
+
+
+def test_a_lease_takes_its_keys_with_it(registry: Registry) -> None:
+    lease = registry.lease(2)
+    registry.commit(put("/t3/k", b"v", lease))
+    assert registry.get("/t3/").rows["/t3/k"].lease == lease
+    assert registry.renew(lease) == 2
+    registry.drop(lease)
+    assert registry.get("/t3/").rows == {}
+    with pytest.raises(LeaseGone):
+        registry.renew(lease)
+    with pytest.raises(LeaseGone):
+        registry.commit(put("/t3/k", b"v", lease))
+    registry.drop(lease)  # none is no error
+
+
+def test_a_lease_that_nobody_renews_ends(registry: Registry) -> None:
+    lease = registry.lease(2)
+    registry.commit(put("/t4/k", b"v", lease))
+    revision = registry.get("/t4/").revision
+    until = time.monotonic() + 10
+    while registry.get("/t4/").rows:
+        assert time.monotonic() < until
+        registry.watch("/t4/", revision, 1.0)
+
+
+def test_a_watch_tells_of_changes_since_a_revision(registry: Registry) -> None:
+    revision = registry.get("/t5/").revision
+    assert not registry.watch("/t5/", registry.get("/t5/").revision, 0.2)
+    registry.commit(put("/t5/k", b"v"))
+    assert registry.watch("/t5/", revision, 5.0)  # it was before the watch began
+    seen: list[bool] = []
+    now = registry.get("/t5/").revision
+    watcher = threading.Thread(target=lambda: seen.append(registry.watch("/t5/", now, 10.0)))
+    watcher.start()
+    registry.commit(put("/t5/k", b"w"))
+    watcher.join(10)
+    assert seen == [True]
+
+
+def test_etcd_and_the_table_agree_on_any_script(etcd: Etcd) -> None:
+    """The same random transactions: the same answers, the same rows."""
+    registry, memory = EtcdRegistry(etcd.endpoints, 2.0), MemoryRegistry()
+    chance = random.Random(5)
+    keys = [f"/script/{name}" for name in "abcd"]
+    leases = [(registry.lease(60), memory.lease(60)) for _ in range(2)]
+
+    def rows(which: Any) -> dict[str, tuple[bytes, bool, bool]]:
+        found = which.get("/script/").rows
+        newest = max((row.mod_revision for row in found.values()), default=0)
+        return {
+            key: (row.value, row.mod_revision == newest, row.create_revision == row.mod_revision)
+            for key, row in found.items()
+        }
+
+    for step in range(120):
+        known = [which.get("/script/").rows for which in (registry, memory)]
+        script: list[Transaction] = []
+        plan = [(chance.choice(keys), chance.random() < 0.7) for _ in range(chance.randint(0, 2))]
+        writes = [
+            (key, chance.random() < 0.75, chance.choice((None, 0, 1)))
+            for key in chance.sample(keys, chance.randint(1, 3))
+        ]
+        for side in (0, 1):
+            checks = []
+            for key, right in plan:
+                row = known[side].get(key)
+                revision = row.mod_revision if row is not None else 0
+                checks.append(Check(key, revision if right else revision + 1))
+            changes: list[Put | Delete] = []
+            for key, write, which in writes:
+                lease = leases[which][side] if which is not None else 0
+                changes.append(Put(key, b"%d" % step, lease) if write else Delete(key))
+            script.append(Transaction(tuple(checks), tuple(changes)))
+        answers = [registry.commit(script[0]) is None, memory.commit(script[1]) is None]
+        assert answers[0] == answers[1], (step, script)
+        assert rows(registry) == rows(memory), step
+        if step == 80:
+            registry.drop(leases[0][0])
+            memory.drop(leases[0][1])
+            leases[0] = (registry.lease(60), memory.lease(60))
+            assert rows(registry) == rows(memory)
+    registry.close()
+
+
+def test_the_next_endpoint_answers_when_one_is_gone(etcd: Etcd) -> None:
+    registry = EtcdRegistry(("127.0.0.1:1", *etcd.endpoints), 0.5)
+    lease = registry.lease(5)
+    assert registry.renew(lease) == 5
+    assert registry.get("/nowhere/").rows == {}
+    registry.close()
+
+
+def test_no_answer_is_an_error_in_time_and_a_commit_is_sent_once(tmp_path: Path) -> None:
+    registry = EtcdRegistry(("127.0.0.1:1", "127.0.0.1:2"), 0.3)
+    began = time.monotonic()
+    for call in (
+        lambda: registry.get("/"),
+        lambda: registry.lease(3),
+        lambda: registry.commit(put("/k", b"v")),
+        lambda: registry.watch("/", 1, 0.3),
+    ):
+        with pytest.raises(RegistryUnavailable):
+            call()
+    assert time.monotonic() - began < 5
+    registry.close()
+
+
+def test_a_cluster_goes_on_without_one_member_and_not_without_two(tmp_path: Path) -> None:
+    need_etcd()
+    cluster = Etcd(tmp_path, 3)
+    cluster.start()
+    try:
+        registry = EtcdRegistry(cluster.endpoints, 1.0)
+        assert registry.commit(put("/m/k", b"1")) is not None
+        cluster.kill(0)
+        until = time.monotonic() + 20
+        while True:
+            try:
+                assert registry.commit(put("/m/k", b"2")) is not None
+                break
+            except RegistryUnavailable:
+                assert time.monotonic() < until
+        assert registry.get("/m/").rows["/m/k"].value == b"2"
+        cluster.kill(1)
+        with pytest.raises(RegistryUnavailable):
+            registry.get("/m/")  # linearizable: a minority does not answer from its memory
+        registry.close()
+    finally:
+        cluster.stop()
