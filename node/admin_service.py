@@ -227,6 +227,9 @@ class AdminService(stubs.AdminServicer):
                     role="MASTER",
                     listen=slave.master_endpoint,
                     max_offset=slave.master_end,
+                    replication=wire.ReplicationStatus(
+                        group=mine.replication.group, epoch=mine.replication.epoch
+                    ),
                 )
             )
         reply = wire.ClusterStatusReply(

@@ -20,8 +20,8 @@ class Violation(Exception):
 class Ghost:
     """Who has ever held what, and what was promised.
 
-    held: per epoch and node, the log end that the node has had (synced, where acknowledgements are
-    durable) while it followed or led that epoch.
+    held: per epoch and replica, the log end that the replica has had (synced, where
+    acknowledgements are durable) while it followed or led that epoch.
     """
 
     def __init__(self, needed: int, durable: bool, etcd: "SimEtcd | None" = None) -> None:
@@ -29,8 +29,7 @@ class Ghost:
         self.needed = needed
         self.durable = durable
         self.etcd = etcd
-        self.held: dict[tuple[int, str], int] = {}
-        self.incarnations: dict[str, int] = {}
+        self.held: dict[tuple[int, Replica], int] = {}
         self.leaders: dict[int, str] = {}
         self.promised: dict[str, int] = {}
         self.sure: tuple[tuple[EpochEntry, ...], int] = ((), 0)  # lineage and end of what is
@@ -47,9 +46,6 @@ class Ghost:
     def started(self, node: "Node") -> None:
         """A node begins."""
         self.confirmed.pop(node.name, None)
-        if self.incarnations.get(node.name) != node.incarnation:
-            self.incarnations[node.name] = node.incarnation
-            self.held = {key: end for key, end in self.held.items() if key[1] != node.name}
         if self.etcd is not None:
             self._must_be_complete(node, "came back")
 
@@ -126,7 +122,7 @@ class Ghost:
                 node.lost_power = False
 
     def _note(self, epoch: int, node: "Node") -> None:
-        key = (epoch, node.name)
+        key = (epoch, Replica(node.name, node.incarnation))
         store = node.store
         end = store.flushed_offset if self.durable else store.log.max_offset
         if end > self.held.get(key, 0):
@@ -147,7 +143,7 @@ class Ghost:
             self._whole_set_holds(node, epoch, end, what, members)
             if what == "confirmed":  # a group of one has nobody to wait for, and answers no put
                 needed = min(needed, len(members))
-        nodes = [name for (e, name), held in self.held.items() if e == epoch and held >= end]
+        nodes = {r.node for (e, r), held in self.held.items() if e == epoch and held >= end}
         if len(nodes) < needed:
             raise Violation(
                 f"{node.name} {what} {end} in epoch {epoch}, held by {sorted(nodes)} only"
@@ -159,11 +155,10 @@ class Ghost:
     ) -> None:
         """I4: whoever the registry has in the set must hold it, whatever the master believes."""
         for replica in sorted(members):
-            same = self.incarnations.get(replica.node) == replica.incarnation
-            if same and self.held.get((epoch, replica.node), 0) < end:
+            held = self.held.get((epoch, replica), 0)
+            if held < end:
                 raise Violation(
-                    f"{node.name} {what} {end} in epoch {epoch}, {replica.node} of the set has "
-                    f"{self.held.get((epoch, replica.node), 0)}"
+                    f"{node.name} {what} {end} in epoch {epoch}, {replica} of the set has {held}"
                 )
 
     def check(self, node: "Node") -> None:

@@ -1,6 +1,7 @@
 """`duolog node`: start a node, check one."""
 
 import asyncio
+import contextlib
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +20,8 @@ from node.cli.output import (
 )
 
 app = typer.Typer(no_args_is_help=True)
+
+PROBE_TOPIC = "duolog-probe"
 
 
 @app.command()
@@ -100,21 +103,42 @@ def _replication(status: Any) -> dict[str, Any]:
     return facts
 
 
+async def _probe(client: Any, status: Any, timeout: float) -> str:
+    """Go the way of a put as far as this node has a part in it; what is wrong, or empty."""
+    from duolog import DuologError, TopicExists
+
+    if not status.role.endswith("MASTER"):
+        part = status.replication
+        return "" if part.state == "TRANSFER" else f"follows no master: {part.reason or part.role}"
+    try:
+        with contextlib.suppress(TopicExists):
+            await client.admin.create_topic(PROBE_TOPIC, 1)
+        async with client.producer(timeout=timeout) as producer:
+            receipt = await producer.send(PROBE_TOPIC, b"probe", queue_id=0)
+    except DuologError as error:
+        return f"a put failed: {error}"
+    return "" if receipt.status == "PUT_OK" else f"a put was answered {receipt.status}"
+
+
 @app.command()
 def check(
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 5.0,
     as_json: Annotated[bool, Json] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="A master must answer a put, a slave must follow.")
+    ] = False,
 ) -> None:
     """Ask a node how it is. Exit 0: serving; 1: not reachable; 2: serving, with a problem."""
     from duolog import Client
 
     async def ask() -> Any:
         async with Client(endpoints, timeout=timeout) as client:
-            return await client.admin.node_status()
+            found = await client.admin.node_status()
+            return found, await _probe(client, found, timeout) if write else ""
 
-    status = run(ask())
-    problems = [*status.flags]
+    status, failed = run(ask())
+    problems = [*status.flags, *([failed] if failed else [])]
     if status.fence_reason:
         problems.append(status.fence_reason)
     if status.corrupt_ranges:

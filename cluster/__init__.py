@@ -1,0 +1,1 @@
+"""What one deploys, and the driver that breaks it."""

@@ -1,0 +1,170 @@
+"""What must be true of a history. Every checker says what it found, with an example.
+
+| finding | means |
+|---------|-------|
+| lost | acknowledged, and on a replica not where the receipt says (total-queue, lost write) |
+| unexpected | read, and never sent |
+| duplicated | one message at two offsets |
+| inconsistent | one offset, two messages: between receipts, polls and replicas |
+| aborted | a send that surely failed was read (G1a) |
+| gap | offsets of a queue that are not 0, 1, 2, ... |
+| skipped | a process's poll passes over messages that others read |
+| backwards | a process's poll returns to what it had |
+| differs | two replicas serve other queues |
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cluster.chaos.history import FAIL, History, Queue
+
+EXAMPLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that must not be."""
+
+    kind: str
+    count: int
+    examples: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """For people."""
+        return f"{self.kind}: {self.count}, as {'; '.join(self.examples)}"
+
+
+def finding(kind: str, examples: list[str]) -> list[Finding]:
+    """None where there are no examples."""
+    return [Finding(kind, len(examples), tuple(examples[:EXAMPLES]))] if examples else []
+
+
+def lost(history: History) -> list[Finding]:
+    """Every acknowledged message is on every replica, where its receipt says."""
+    found = []
+    for node, queues in history.drains.items():
+        places = {key: dict(rows) for key, rows in queues.items()}
+        for send in history.sends:
+            if send.offset < 0:
+                continue
+            there = places.get((send.topic, send.queue_id), {}).get(send.offset)
+            if there != send.body:
+                where = f"{send.topic}/{send.queue_id}@{send.offset}"
+                found.append(f"{send.body} is not at {where} of {node}, but {there}")
+    return finding("lost", found)
+
+
+def unexpected(history: History) -> list[Finding]:
+    """Nothing is read that nobody sent."""
+    sent = {send.body for send in history.sends}
+    read = {body for bodies in _everything_read(history).values() for _, body in bodies}
+    return finding("unexpected", sorted(read - sent))
+
+
+def duplicated(history: History) -> list[Finding]:
+    """A message is stored once, however often its sender repeated it."""
+    found = []
+    for node, queues in history.drains.items():
+        seen: dict[str, tuple[Queue, int]] = {}
+        for key, rows in queues.items():
+            for offset, body in rows:
+                if body in seen:
+                    found.append(f"{body} at {seen[body]} and {(key, offset)} of {node}")
+                seen[body] = (key, offset)
+    return finding("duplicated", found)
+
+
+def inconsistent(history: History) -> list[Finding]:
+    """An offset holds one message, whoever says so, and whenever."""
+    known: dict[tuple[Queue, int], str] = {}
+    found = []
+    claims = [
+        ((send.topic, send.queue_id), send.offset, send.body)
+        for send in history.sends
+        if send.offset >= 0
+    ]
+    for key, rows in _everything_read(history).items():
+        claims += [(key, offset, body) for offset, body in rows]
+    for key, offset, body in claims:
+        before = known.setdefault((key, offset), body)
+        if before != body:
+            found.append(f"{key}@{offset}: {before} and {body}")
+    return finding("inconsistent", found)
+
+
+def aborted(history: History) -> list[Finding]:
+    """A send that was told to have failed is nowhere."""
+    failed = {send.body for send in history.sends if send.outcome == FAIL}
+    read = {body for rows in _everything_read(history).values() for _, body in rows}
+    return finding("aborted", sorted(failed & read))
+
+
+def gaps(history: History) -> list[Finding]:
+    """Offsets are dense."""
+    found = []
+    for node, queues in history.drains.items():
+        for key, rows in queues.items():
+            offsets = [offset for offset, _ in rows]
+            if offsets != list(range(len(offsets))):
+                wrong = next(k for k, offset in enumerate(offsets) if offset != k)
+                found.append(f"{key} of {node}: {offsets[wrong]} comes as number {wrong}")
+    return finding("gap", found)
+
+
+def order(history: History) -> list[Finding]:
+    """A process's polls of a queue go on where they stood: no skip, no return."""
+    places: dict[tuple[int, Queue], int] = {}
+    skipped, backwards = [], []
+    for poll in history.polls:
+        place = (poll.process, (poll.topic, poll.queue_id))
+        expected = places.get(place, 0)
+        if poll.first > expected:
+            skipped.append(f"process {place[0]} of {place[1]}: from {expected} to {poll.first}")
+        elif poll.first < expected:
+            backwards.append(f"process {place[0]} of {place[1]}: {expected} back to {poll.first}")
+        places[place] = poll.first + len(poll.bodies)
+    return [*finding("skipped", skipped), *finding("backwards", backwards)]
+
+
+def differs(history: History) -> list[Finding]:
+    """All replicas serve the same."""
+    found: list[str] = []
+    nodes = sorted(history.drains)
+    for node in nodes[1:]:
+        for key in sorted(history.drains[nodes[0]].keys() | history.drains[node].keys()):
+            ours, theirs = history.drains[nodes[0]].get(key, []), history.drains[node].get(key, [])
+            if ours != theirs:
+                found.append(
+                    f"{key} has {len(ours)} messages on {nodes[0]}, {len(theirs)} on {node}"
+                )
+    return finding("differs", found)
+
+
+def _everything_read(history: History) -> dict[Queue, list[tuple[int, str]]]:
+    rows: dict[Queue, list[tuple[int, str]]] = defaultdict(list)
+    for poll in history.polls:
+        rows[poll.topic, poll.queue_id] += [
+            (poll.first + k, body) for k, body in enumerate(poll.bodies)
+        ]
+    for queues in history.drains.values():
+        for key, found in queues.items():
+            rows[key] += found
+    return rows
+
+
+CHECKERS: tuple[Callable[[History], list[Finding]], ...] = (
+    lost,
+    unexpected,
+    duplicated,
+    inconsistent,
+    aborted,
+    gaps,
+    order,
+    differs,
+)
+
+
+def check(history: History) -> list[Finding]:
+    """All of them."""
+    return [found for checker in CHECKERS for found in checker(history)]

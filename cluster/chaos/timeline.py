@@ -1,0 +1,90 @@
+"""What goes wrong in a run, and when: a list of faults, as JSON.
+
+Faults are struck one after the other. The words are the simulator's where it has the same fault, so
+that a list from here says the same there.
+"""
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+MASTER, SLAVE = "master", "slave"  # in the place of a name: whoever is it when the fault strikes
+KINDS = (
+    "kill",  # SIGKILL, started again after `lasts`
+    "pause",  # SIGSTOP, or the freezer of a container's cgroup
+    "disconnect",  # cut off from everybody in both directions
+    "cut_one_way",  # what `other` sends does not reach `node`
+    "restart",  # SIGTERM and start
+    "etcd_kill",  # SIGKILL of an etcd member
+    "disk_full",
+    "power_cut_all",  # all nodes lose what their disks have not
+    "switch",  # a planned switch to another master
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault.
+
+    node: a name, "master" or "slave". other: of cut_one_way, a name, "etcd" or "all". lasts:
+    seconds until it is undone. gap: seconds of quiet before it. healthy: it waits for that until
+    all replicas are in sync. at, struck, undone: seconds since the run began, filled in as it goes.
+    """
+
+    kind: str
+    node: str = MASTER
+    other: str = ""
+    lasts: float = 1.0
+    gap: float = 0.5
+    healthy: bool = True
+    struck: float = -1.0
+    undone: float = -1.0
+    hit: str = ""  # name of the node it met
+
+    @property
+    def happened(self) -> bool:
+        """It was struck, and undone."""
+        return self.struck >= 0 and self.undone >= self.struck
+
+
+class BadTimeline(Exception):
+    """A timeline cannot be read, or asks for what there is not."""
+
+
+def plan(
+    kinds: Mapping[str, int], seed: int, lasts: float = 1.0, gap: float = 0.5, *, shuffle: bool
+) -> list[Fault]:
+    """So many faults of each kind, in a random order. Raises BadTimeline."""
+    chance = random.Random(seed)
+    found: list[Fault] = []
+    for kind, count in kinds.items():
+        if kind not in KINDS:
+            raise BadTimeline(f"there is no fault {kind!r}, but {', '.join(KINDS)}")
+        for k in range(count):
+            node = MASTER if k % 4 != 3 or kind in ("switch", "power_cut_all") else SLAVE
+            other = chance.choice(("all", "etcd", "all")) if kind == "cut_one_way" else ""
+            length = round(lasts * chance.uniform(0.6, 1.6), 2)
+            found.append(Fault(kind, node, other, length, round(gap * chance.uniform(0.4, 1.6), 2)))
+    if shuffle:
+        chance.shuffle(found)
+    return found
+
+
+def dumps(faults: Sequence[Fault], **about: Any) -> str:
+    """As JSON, with what else there is to say of the run."""
+    return json.dumps({**about, "faults": [asdict(fault) for fault in faults]}, indent=1) + "\n"
+
+
+def loads(text: str) -> list[Fault]:
+    """Read a list back, as not struck yet. Raises BadTimeline."""
+    try:
+        rows = json.loads(text)["faults"]
+        found = [replace(Fault(**row), struck=-1.0, undone=-1.0, hit="") for row in rows]
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadTimeline(f"no timeline: {error}") from error
+    for fault in found:
+        if fault.kind not in KINDS:
+            raise BadTimeline(f"there is no fault {fault.kind!r}, but {', '.join(KINDS)}")
+    return found

@@ -1,0 +1,144 @@
+"""Clients of a cluster under test: producers that wait for each answer, readers of every queue."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+
+import duolog
+
+from cluster.chaos.history import FAIL, OK, UNKNOWN, History, Poll, Queue, Send
+
+TOPIC = "chaos"
+POLL_SECONDS = 0.5
+
+
+class Workload:
+    """Producers and readers that note what they do and are told."""
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        history: History,
+        *,
+        queues: int = 4,
+        producers: int = 4,
+        readers: int = 2,
+        body_bytes: int = 100,
+        timeout: float = 20.0,
+        pause: float = 0.002,
+    ) -> None:
+        """timeout: seconds of one send, retries included. pause: between a producer's sends."""
+        self.history = history
+        self.queues = queues
+        self.began = time.monotonic()
+        self._endpoints = list(endpoints)
+        self._producers = producers
+        self._readers = readers
+        self._body_bytes = body_bytes
+        self._timeout = timeout
+        self._pause = pause
+        self._stopping = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._clients: list[duolog.Client] = []
+        self.last_ok = 0.0  # when a send was last answered
+
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self.began
+
+    async def start(self) -> None:
+        """Make the topic and begin."""
+        client = self._client()
+        with contextlib.suppress(duolog.TopicExists):
+            await client.admin.create_topic(TOPIC, self.queues)
+        for number in range(self._producers):
+            self._tasks.append(asyncio.ensure_future(self._produce(number)))
+        for number in range(self._readers):
+            for queue_id in range(self.queues):
+                self._tasks.append(asyncio.ensure_future(self._read(number, queue_id)))
+
+    def _client(self, at: int = 0) -> duolog.Client:
+        # Clients begin at different nodes: nobody depends on the first one.
+        turned = self._endpoints[at:] + self._endpoints[:at]
+        made = duolog.Client(turned, timeout=self._timeout)
+        self._clients.append(made)
+        return made
+
+    async def stop(self) -> None:
+        """Let sends under way end; stop the readers."""
+        self._stopping = True
+        producers = self._tasks[: self._producers]
+        await asyncio.gather(*producers)
+        for task in self._tasks[self._producers :]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for client in self._clients:
+            await client.close()
+
+    async def _produce(self, number: int) -> None:
+        client = self._client(number % len(self._endpoints))
+        producer = client.producer(timeout=self._timeout)
+        count = 0
+        while not self._stopping:
+            count += 1
+            body = f"{number}-{count}"
+            queue_id = (number + count) % self.queues
+            send = Send(number, body, TOPIC, queue_id, self.now())
+            self.history.sends.append(send)
+            padded = body.encode().ljust(self._body_bytes, b".")
+            try:
+                receipt = await producer.send(TOPIC, padded, queue_id=queue_id)
+                if receipt.status == "PUT_OK":
+                    send.outcome, send.offset = OK, receipt.queue_offset
+            except duolog.ResultUnknown:
+                send.outcome = UNKNOWN
+            except duolog.DuologError:
+                send.outcome = FAIL
+            send.end = self.now()
+            if send.outcome == OK:
+                self.last_ok = time.monotonic()
+            await asyncio.sleep(self._pause)
+
+    async def _read(self, number: int, queue_id: int) -> None:
+        """Read a queue from any node that answers, always from where it stands."""
+        client = self._client(number % len(self._endpoints))
+        offset = 0
+        while not self._stopping:
+            try:
+                batch = await client.pull(TOPIC, queue_id, offset, wait=POLL_SECONDS)
+            except duolog.DuologError:
+                await asyncio.sleep(0.1)
+                continue
+            first, bodies = numbered(batch)
+            if bodies:
+                poll = Poll(number, TOPIC, queue_id, self.now(), first, bodies)
+                self.history.polls.append(poll)
+                offset = first + len(bodies)
+
+
+def numbered(batch: duolog.Batch) -> tuple[int, list[str]]:
+    """Offset of the first message of a batch, and the bodies without their padding."""
+    offsets = list(batch.queue_offsets)
+    bodies = [bytes(body).rstrip(b".").decode() for body in batch.body_list()]
+    return (offsets[0] if offsets else 0), bodies
+
+
+async def drain(endpoint: str, queues: int, timeout: float) -> dict[Queue, list[tuple[int, str]]]:
+    """Everything one replica serves, from offset 0."""
+    found: dict[Queue, list[tuple[int, str]]] = {}
+    async with duolog.Client(endpoint, timeout=timeout) as client:
+        for queue_id in range(queues):
+            rows: list[tuple[int, str]] = []
+            offset = 0
+            while True:
+                batch = await client.pull(TOPIC, queue_id, offset)
+                if not batch.count:
+                    break
+                rows += [
+                    (at, bytes(body).rstrip(b".").decode())
+                    for at, body in zip(batch.queue_offsets, batch.body_list(), strict=True)
+                ]
+                offset = batch.next_offset
+            found[TOPIC, queue_id] = rows
+    return found
