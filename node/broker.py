@@ -404,6 +404,8 @@ class Broker:
         reply.queue_offset = result.queue_offset
         reply.physical_offset = result.physical_offset
         reply.store_time = result.store_time
+        if self.replication.master is not None:
+            reply.master_epoch = self.replication.master.epoch
         reply.store_host = f"{self.store.store_host.address}:{self.store.store_host.port}"
         for run in result.duplicates:
             reply.duplicates.add(

@@ -59,6 +59,7 @@ class Receipt:
     Attributes:
         status: PUT_OK, or the name of what it did not wait for (stored all the same).
         duplicate: the node had it already, from an earlier try.
+        epoch: number of the mastership that answered.
     """
 
     topic: str
@@ -68,6 +69,7 @@ class Receipt:
     store_time: int
     status: str = "PUT_OK"
     duplicate: bool = False
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ class Part:
     store_time: int
     status: str
     duplicate: bool = False
+    epoch: int = 0
 
 
 @dataclass(slots=True)
@@ -288,6 +291,7 @@ class Producer:
             part.store_time,
             part.status,
             part.duplicate,
+            part.epoch,
         )
 
     def unique_key(self, sequence: int) -> str:
@@ -478,6 +482,7 @@ class Producer:
                     reply.store_time,
                     status,
                     True,
+                    reply.master_epoch,
                 )
             )
             done += run.count
@@ -492,6 +497,8 @@ class Producer:
                     request.sequence + done,
                     reply.store_time,
                     status,
+                    False,
+                    reply.master_epoch,
                 )
             )
         return parts

@@ -27,6 +27,7 @@ class Send:
     end: float = -1.0
     outcome: str = UNKNOWN
     offset: int = -1
+    epoch: int = 0
 
 
 @dataclass(slots=True)

@@ -41,7 +41,7 @@ class Workload:
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
         self._clients: list[duolog.Client] = []
-        self.last_ok = 0.0  # when a send was last answered
+        self.answered: dict[int, float] = {}  # when each epoch's master first answered a send
 
     def now(self) -> float:
         """Seconds since the run began."""
@@ -91,13 +91,14 @@ class Workload:
                 receipt = await producer.send(TOPIC, padded, queue_id=queue_id)
                 if receipt.status == "PUT_OK":
                     send.outcome, send.offset = OK, receipt.queue_offset
+                    send.epoch = receipt.epoch
             except duolog.ResultUnknown:
                 send.outcome = UNKNOWN
             except duolog.DuologError:
                 send.outcome = FAIL
             send.end = self.now()
             if send.outcome == OK:
-                self.last_ok = time.monotonic()
+                self.answered.setdefault(send.epoch, time.monotonic())
             await asyncio.sleep(self._pause)
 
     async def _read(self, number: int, queue_id: int) -> None:

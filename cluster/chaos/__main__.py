@@ -1,0 +1,157 @@
+"""python -m cluster.chaos: break a cluster and check what its clients were told.
+
+python -m cluster.chaos --target processes --kill 20
+python -m cluster.chaos --target containers --kill 10 --pause 5 --disconnect 10 --cut-one-way 10
+python -m cluster.chaos --target processes --disks 192 --flush SYNC_FLUSH --power-cut-all 50
+python -m cluster.chaos --replay DIR/timeline.json
+
+Exit 0: nothing was found; 1: a promise was broken; 2: the run proves nothing.
+"""
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from cluster.chaos import report
+from cluster.chaos.processes import ProcessTarget
+from cluster.chaos.run import Result, Run
+from cluster.chaos.target import Target
+from cluster.chaos.timeline import KINDS, BadTimeline, Fault, dumps, loads, plan
+
+
+def parse(words: list[str] | None = None) -> argparse.Namespace:
+    """The arguments."""
+    parser = argparse.ArgumentParser(prog="python -m cluster.chaos", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--target", choices=("processes", "containers"), default="processes")
+    for kind in KINDS:
+        word = kind.replace("_", "-")
+        parser.add_argument(f"--{word}", type=int, default=0, metavar="N", help=f"{word}: so many")
+    parser.add_argument("--seed", type=int, default=1, help="of the order and the times")
+    parser.add_argument("--replay", type=Path, help="a timeline.json of an earlier run")
+    parser.add_argument("--lasts", type=float, default=0.5, help="seconds of a fault, about")
+    parser.add_argument("--gap", type=float, default=0.3, help="seconds of quiet between, about")
+    parser.add_argument(
+        "--quiet", type=float, default=0.0, help="seconds without faults at the end"
+    )
+    parser.add_argument("--lease", type=int, default=3, help="processes: lease in seconds")
+    parser.add_argument("--etcd", type=int, default=1, help="processes: members of etcd")
+    parser.add_argument("--disks", type=int, default=0, help="processes: MiB of each node's disk")
+    parser.add_argument("--flush", default="ASYNC_FLUSH", help="processes: flush_disk_type")
+    parser.add_argument("--producers", type=int, default=4)
+    parser.add_argument("--pause-ms", type=float, default=2.0, help="of a producer between sends")
+    parser.add_argument("--least-ok", type=int, default=100, help="answered sends, or invalid")
+    parser.add_argument("--out", type=Path, default=Path("chaos-results"), help="folder of reports")
+    parser.add_argument("--name", default="", help="of this run's report")
+    return parser.parse_args(words)
+
+
+def faults_of(arguments: argparse.Namespace) -> list[Fault]:
+    """The planned faults. Raises BadTimeline, OSError."""
+    if arguments.replay is not None:
+        return loads(arguments.replay.read_text())
+    counts = {kind: getattr(arguments, kind) for kind in KINDS if getattr(arguments, kind)}
+    return plan(counts, arguments.seed, arguments.lasts, arguments.gap, shuffle=True)
+
+
+def target_of(arguments: argparse.Namespace, scratch: Path) -> Target:
+    """The target. Raises what it raises."""
+    if arguments.target == "containers":
+        from cluster.chaos.containers import ContainerTarget
+
+        return ContainerTarget()
+    flags: tuple[str, ...] = ("--set", "node.log_level=warning")
+    flags += ("--set", f"store.flush_disk_type={arguments.flush}")
+    if arguments.disks:
+        flags += ("--set", "store.mapped_file_size_commit_log=4194304")
+        flags += ("--set", "store.mapped_file_size_consume_queue=300000")
+        flags += ("--set", "store.max_hash_slot_num=50000", "--set", "store.max_index_num=200000")
+    else:
+        flags += ("--set", "store.mapped_file_size_commit_log=67108864")
+    return ProcessTarget(
+        scratch,
+        etcd_members=arguments.etcd,
+        lease_seconds=arguments.lease,
+        disk_bytes=arguments.disks << 20,
+        flags=flags,
+    )
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run, report."""
+    arguments = parse(words)
+    try:
+        faults = faults_of(arguments)
+    except (BadTimeline, OSError) as error:
+        print(f"no timeline: {error}", file=sys.stderr)
+        return 2
+    scratch = Path(tempfile.mkdtemp(prefix="duolog-chaos-"))
+    name = arguments.name or f"{arguments.target}-{time.strftime('%Y%m%d-%H%M%S')}"
+    out: Path = arguments.out / name
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        target = target_of(arguments, scratch)
+    except Exception as error:
+        print(f"no target: {type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    try:
+        run = Run(
+            target,
+            faults,
+            say=lambda text: print(text, file=sys.stderr, flush=True),
+            least_ok=arguments.least_ok,
+            quiet=arguments.quiet,
+            producers=arguments.producers,
+            pause=arguments.pause_ms / 1000,
+        )
+        result = asyncio.run(run.carry_out())
+        if not result.passed:
+            target.collect(out)
+    finally:
+        target.stop()
+        close = getattr(target, "close", None)
+        if close is not None:
+            close()
+        shutil.rmtree(scratch, ignore_errors=True)
+    summary = summary_of(result)
+    (out / "timeline.json").write_text(dumps(result.faults, summary=summary))
+    result.history.save(out / "history.jsonl")
+    report.write(result, out / "report.html", f"duolog chaos: {name}")
+    print(json.dumps(summary, indent=1))
+    print(f"report: {out / 'report.html'}", file=sys.stderr)
+    if result.findings:
+        return 1
+    return 2 if result.invalid else 0
+
+
+def summary_of(result: Result) -> dict[str, object]:
+    """The run's figures."""
+    kinds = sorted({row.kind for row in result.failovers})
+    return {
+        "passed": result.passed,
+        "invalid": result.invalid,
+        "findings": [str(found) for found in result.findings],
+        "sends": dict(result.history.outcomes()),
+        "faults": len(result.faults),
+        "elections": len(result.epochs),
+        "log_bytes": result.log_bytes,
+        "seconds": round(result.seconds, 1),
+        "first_answer_seconds": {
+            kind: {
+                "count": sum(1 for row in result.failovers if row.kind == kind),
+                "p50": round(result.quantile((kind,), 0.5), 3),
+                "p99": round(result.quantile((kind,), 0.99), 3),
+                "max": round(result.quantile((kind,), 1.0), 3),
+            }
+            for kind in kinds
+        },
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

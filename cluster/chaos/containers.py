@@ -1,0 +1,203 @@
+"""The compose cluster as a target: what `make up` started is broken through the Docker engine.
+
+One-way cuts are packet filters in a node's own network, set by a helper container beside it.
+"""
+
+import contextlib
+import time
+from pathlib import Path
+from typing import Any
+
+import docker
+import docker.errors
+
+from cluster.chaos.target import Unsupported
+
+PROJECT = "duolog"
+HELPER_IMAGE = "duolog-chaos:bookworm"
+READY_SECONDS = 60.0
+ADDRESSES = {
+    "a1": "172.31.77.11",
+    "a2": "172.31.77.12",
+    "a3": "172.31.77.13",
+    "etcd1": "172.31.77.2",
+    "etcd2": "172.31.77.3",
+    "etcd3": "172.31.77.4",
+}
+ETCD = ("etcd1", "etcd2", "etcd3")
+
+
+class ContainerTarget:
+    """Nodes a1, a2, a3 of a compose project."""
+
+    def __init__(self, project: str = PROJECT) -> None:
+        """Raises docker.errors.DockerException where no engine answers."""
+        self.nodes: tuple[str, ...] = ("a1", "a2", "a3")
+        self._project = project
+        self._docker = docker.from_env(timeout=30)
+        self._helpers: dict[str, Any] = {}
+        self._disconnected: set[str] = set()
+
+    def _container(self, service: str) -> Any:
+        labels = [
+            f"com.docker.compose.project={self._project}",
+            f"com.docker.compose.service={service}",
+        ]
+        found = self._docker.containers.list(all=True, filters={"label": labels})
+        if len(found) != 1:
+            raise RuntimeError(f"{len(found)} containers of service {service}: run make up")
+        return found[0]
+
+    def start(self) -> None:
+        """They run already; nothing of an earlier run is left in their way."""
+        for service in (*ETCD, *self.nodes):
+            container = self._container(service)
+            if container.status == "paused":
+                container.unpause()
+            elif container.status != "running":
+                container.start()
+        for node in self.nodes:
+            self.mend(node)
+
+    def stop(self) -> None:
+        """Undo what is left; the cluster goes on running."""
+        for node in self.nodes:
+            self.mend(node)
+        self.start()
+
+    def endpoint(self, node: str) -> str:
+        """Of the client API."""
+        return f"{ADDRESSES[node]}:8081"
+
+    # -- faults --------------------------------------------------------------------------------
+
+    def kill(self, node: str) -> None:
+        """SIGKILL; the engine leaves down what was killed by hand."""
+        self._drop_helper(node)
+        self._container(node).kill("SIGKILL")
+        self._until(node, "exited")
+
+    def revive(self, node: str) -> None:
+        """Start again."""
+        self._container(node).start()
+        self._until(node, "running")
+
+    def restart(self, node: str) -> None:
+        """SIGTERM, and start."""
+        self._drop_helper(node)
+        self._container(node).restart(timeout=15)
+
+    def pause(self, node: str) -> None:
+        """The cgroup freezer."""
+        self._container(node).pause()
+
+    def resume(self, node: str) -> None:
+        """Thaw."""
+        self._container(node).unpause()
+
+    def cut(self, node: str, other: str, *, both: bool) -> None:
+        """Drop packets in the node's own network; from and to everybody by disconnecting it."""
+        if other == "all" and both:
+            self._network().disconnect(self._container(node))
+            self._disconnected.add(node)
+            return
+        helper = self._helper(node)
+        for source in self._sources(node, other):
+            self._run(helper, f"iptables -I INPUT -s {source} -j DROP")
+            if both:
+                self._run(helper, f"iptables -I OUTPUT -d {source} -j DROP")
+
+    def mend(self, node: str) -> None:
+        """Connect again, and no more filters."""
+        if node in self._disconnected:
+            self._network().connect(self._container(node), ipv4_address=ADDRESSES[node])
+            self._disconnected.discard(node)
+        helper = self._helpers.get(node)
+        if helper is not None:
+            self._run(helper, "iptables -F")
+
+    def kill_etcd(self, member: int) -> None:
+        """SIGKILL of an etcd member."""
+        self._container(ETCD[member % 3]).kill("SIGKILL")
+        self._until(ETCD[member % 3], "exited")
+
+    def revive_etcd(self, member: int) -> None:
+        """Start it again."""
+        self._container(ETCD[member % 3]).start()
+
+    def fill_disk(self, node: str) -> None:
+        """All containers share the host's disk."""
+        raise Unsupported("the containers' disks are the host's: filled with processes only")
+
+    def free_disk(self, node: str) -> None:
+        """Nothing was filled."""
+
+    def power_cut_all(self) -> None:
+        """All containers share the host's disk."""
+        raise Unsupported("the containers' disks are the host's: power is cut with processes only")
+
+    # -- parts ---------------------------------------------------------------------------------
+
+    def _sources(self, node: str, other: str) -> list[str]:
+        if other == "etcd":
+            return [ADDRESSES[name] for name in ETCD]
+        if other == "all":
+            return [address for name, address in ADDRESSES.items() if name != node]
+        return [ADDRESSES[other]]
+
+    def _network(self) -> Any:
+        label = f"com.docker.compose.project={self._project}"
+        (found,) = self._docker.networks.list(filters={"label": label})
+        return found
+
+    def _helper(self, node: str) -> Any:
+        if node not in self._helpers:
+            self._helpers[node] = self._docker.containers.run(
+                HELPER_IMAGE,
+                network_mode=f"container:{self._container(node).id}",
+                cap_add=["NET_ADMIN"],
+                detach=True,
+                remove=True,
+                labels={"duolog.chaos": self._project},
+            )
+        return self._helpers[node]
+
+    def _drop_helper(self, node: str) -> None:
+        """A node's network ends with its container; so does the helper's part in it."""
+        helper = self._helpers.pop(node, None)
+        if helper is not None:
+            with contextlib.suppress(docker.errors.APIError):
+                helper.kill()
+
+    @staticmethod
+    def _run(helper: Any, command: str) -> None:
+        code, output = helper.exec_run(command)
+        if code:
+            raise RuntimeError(f"{command}: {output.decode(errors='replace')}")
+
+    def _until(self, service: str, status: str) -> None:
+        until = time.monotonic() + READY_SECONDS
+        while self._container(service).status != status:
+            if time.monotonic() > until:
+                raise RuntimeError(f"{service} is not {status} within {READY_SECONDS:g} s")
+            time.sleep(0.02)
+
+    def log_digest(self, node: str, end: int) -> str:
+        """Of the log's bytes, computed beside them."""
+        source = (Path(__file__).parent / "logdigest.py").read_text()
+        command = ["python", "-c", source, "/data/store", str(end)]
+        code, output = self._container(node).exec_run(command)
+        if code:
+            raise RuntimeError(f"no digest of {node}: {output.decode(errors='replace')[-500:]}")
+        return str(output.decode().strip())
+
+    def collect(self, directory: Path) -> None:
+        """The containers' logs."""
+        for service in (*ETCD, *self.nodes):
+            text = self._container(service).logs(tail=20_000)
+            (directory / f"{service}.log").write_bytes(text)
+
+    def close(self) -> None:
+        """Remove the helpers."""
+        for node in list(self._helpers):
+            self._drop_helper(node)

@@ -1,0 +1,299 @@
+"""One run: clients at work, faults one after the other, then all healed, drained, compared."""
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import duolog
+
+from cluster.chaos import checkers
+from cluster.chaos.checkers import Finding
+from cluster.chaos.history import OK, History
+from cluster.chaos.target import Target
+from cluster.chaos.timeline import MASTER, SLAVE, Fault
+from cluster.chaos.workload import Workload, drain
+
+HEALTHY_SECONDS = 90.0
+FIRST_ACK_SECONDS = 60.0
+CALL_SECONDS = 2.0
+SAMPLE_SECONDS = 0.5
+WORTH_OK = 0.5  # of all sends; a run in which fewer succeeded says little
+GAP_SECONDS = 0.5  # without an answer for so long puts are not available
+
+
+class Invalid(Exception):
+    """The run proves nothing: a fault did not happen, or nothing could be compared."""
+
+
+@dataclass(slots=True)
+class Failover:
+    """One loss of the master: when, and how long until another one answered a put."""
+
+    kind: str
+    at: float
+    seconds: float
+
+
+@dataclass(slots=True)
+class Result:
+    """What a run was and found."""
+
+    history: History
+    faults: list[Fault] = field(default_factory=list)
+    failovers: list[Failover] = field(default_factory=list)
+    epochs: list[tuple[float, int, str]] = field(default_factory=list)  # time, epoch, master
+    findings: list[Finding] = field(default_factory=list)
+    invalid: str = ""
+    seconds: float = 0.0
+    log_bytes: int = 0
+
+    @property
+    def passed(self) -> bool:
+        """Nothing was found, and the run is worth something."""
+        return not self.findings and not self.invalid
+
+    def unavailable(self) -> list[tuple[float, float]]:
+        """Spans without an answered put."""
+        ends = [send.end for send in self.history.acknowledged()]
+        return [(a, b) for a, b in itertools.pairwise(ends) if b - a > GAP_SECONDS]
+
+    def quantile(self, kinds: tuple[str, ...], share: float) -> float:
+        """Failover seconds after faults of these kinds; 0 where there were none."""
+        found = sorted(row.seconds for row in self.failovers if row.kind in kinds)
+        return found[min(len(found) - 1, int(share * len(found)))] if found else 0.0
+
+
+class Run:
+    """Carries a list of faults out on a target."""
+
+    def __init__(
+        self,
+        target: Target,
+        faults: list[Fault],
+        *,
+        say: Callable[[str], None] = lambda text: None,
+        least_ok: int = 100,
+        quiet: float = 0.0,
+        **workload: Any,
+    ) -> None:
+        """quiet: seconds of work without any fault at the end. workload: see `Workload`."""
+        self.target = target
+        self.planned = faults
+        self._say = say
+        self._least_ok = least_ok
+        self._quiet = quiet
+        self.history = History()
+        self.result = Result(self.history)
+        endpoints = [target.endpoint(node) for node in target.nodes]
+        self.workload = Workload(endpoints, self.history, **workload)
+        self._watcher: asyncio.Task[None] | None = None
+        self._clients = {n: duolog.Client(target.endpoint(n), timeout=1.5) for n in target.nodes}
+        self._master = ""
+        self._epoch = 0
+        self._before = 0  # the epoch that a fault meets
+
+    async def carry_out(self) -> Result:
+        """The whole run; a broken target is an invalid result, not an exception."""
+        result, workload = self.result, self.workload
+        try:
+            await asyncio.to_thread(self.target.start)
+            self._watcher = asyncio.ensure_future(self._watch())
+            await self._healthy()
+            workload.began = time.monotonic()
+            await workload.start()
+            for number, fault in enumerate(self.planned, 1):
+                result.faults.append(await self._strike(fault))
+                done = result.faults[-1]
+                ok = self.history.outcomes()[OK] if number % 10 == 0 else 0
+                told = f", {ok} acknowledged so far" if ok else ""
+                self._say(f"{number}/{len(self.planned)} {done.kind} {done.hit}{told}")
+            await asyncio.sleep(self._quiet)
+            await self._healthy()
+            await workload.stop()
+            await self._compare()
+        except Invalid as error:
+            result.invalid = str(error)
+        except Exception as error:
+            result.invalid = f"{type(error).__name__}: {error}"
+        finally:
+            with contextlib.suppress(Exception):
+                await workload.stop()
+            if self._watcher is not None:
+                self._watcher.cancel()
+                await asyncio.gather(self._watcher, return_exceptions=True)
+            for client in self._clients.values():
+                await client.close()
+        result.seconds = workload.now()
+        result.findings = checkers.check(self.history)
+        self._judge()
+        return result
+
+    def _judge(self) -> None:
+        outcomes = self.history.outcomes()
+        total = sum(outcomes.values())
+        missing = [fault for fault in self.result.faults if not fault.happened]
+        if self.result.invalid:
+            return
+        if len(self.result.faults) < len(self.planned) or missing:
+            self.result.invalid = f"{len(missing) or 'some'} faults did not happen"
+        elif outcomes[OK] < max(self._least_ok, WORTH_OK * total):
+            self.result.invalid = f"only {outcomes[OK]} of {total} sends were answered"
+
+    # -- watching ------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Note masters and epochs as they come."""
+        while True:
+            for status in await self._statuses():
+                part = status.replication
+                if part.role == "LEADING" and part.epoch > self._epoch:
+                    self._master, self._epoch = status.name, part.epoch
+                    row = (self.workload.now(), part.epoch, status.name)
+                    self.result.epochs.append(row)
+            await asyncio.sleep(SAMPLE_SECONDS)
+
+    async def _statuses(self) -> list[Any]:
+        async def ask(client: duolog.Client) -> Any:
+            try:
+                async with asyncio.timeout(CALL_SECONDS):
+                    return await client.admin.node_status()
+            except (duolog.DuologError, TimeoutError):
+                return None
+
+        found = await asyncio.gather(*(ask(client) for client in self._clients.values()))
+        return [status for status in found if status is not None]
+
+    async def _healthy(self) -> list[Any]:
+        """Wait until one node leads and all are in its SyncStateSet. Raises Invalid."""
+        until = time.monotonic() + HEALTHY_SECONDS
+        statuses: list[Any] = []
+        while time.monotonic() < until:
+            statuses = await self._statuses()
+            leading = [s for s in statuses if s.replication.role == "LEADING"]
+            if len(statuses) == len(self.target.nodes) and len(leading) == 1:
+                part = leading[0].replication
+                if len(part.sync_state_set) == len(statuses) == part.in_sync_replicas:
+                    self._master, self._epoch = leading[0].name, max(self._epoch, part.epoch)
+                    return statuses
+            await asyncio.sleep(0.05)
+        told = [f"{s.name} {s.replication.role} {s.replication.reason}" for s in statuses]
+        raise Invalid(f"not healthy again within {HEALTHY_SECONDS:g} s: {told}")
+
+    # -- faults --------------------------------------------------------------------------------
+
+    async def _strike(self, fault: Fault) -> Fault:
+        if fault.healthy:
+            await self._healthy()
+        await asyncio.sleep(fault.gap)
+        master = self._master
+        others = [node for node in self.target.nodes if node != master]
+        hit = {MASTER: master, SLAVE: others[len(self.result.faults) % len(others)]}.get(
+            fault.node, fault.node
+        )
+        acted = getattr(self, "_" + fault.kind, None)
+        if acted is None:
+            raise Invalid(f"there is no fault {fault.kind!r}")
+        struck = self.workload.now()
+        self._before = max([self._epoch, *self.workload.answered])
+        loses_master = hit == master and fault.kind != "disk_full"
+        undone = await acted(fault, hit, loses_master)
+        return replace(fault, struck=struck, undone=undone, hit=hit)
+
+    async def _first_answer(self, kind: str, since: float, epoch: int) -> None:
+        """Wait for the first put that a master of a later epoch answered."""
+        until = time.monotonic() + FIRST_ACK_SECONDS
+        while not (later := [at for e, at in self.workload.answered.items() if e > epoch]):
+            if time.monotonic() > until:
+                raise Invalid(f"no put was answered within {FIRST_ACK_SECONDS:g} s after {kind}")
+            await asyncio.sleep(0.002)
+        row = Failover(kind, since - self.workload.began, min(later) - since)
+        self.result.failovers.append(row)
+
+    async def _lasting(
+        self, fault: Fault, struck: float, undo: Callable[[], object], failover: bool
+    ) -> float:
+        """Wait as long as the fault lasts, but until another master answers at least; undo it."""
+        since = time.monotonic()
+        if failover:
+            await self._first_answer(fault.kind, struck, self._before)
+        await asyncio.sleep(max(0.0, since + fault.lasts - time.monotonic()))
+        await asyncio.to_thread(undo)
+        return self.workload.now()
+
+    async def _kill(self, fault: Fault, node: str, failover: bool) -> float:
+        struck = time.monotonic()
+        await asyncio.to_thread(self.target.kill, node)
+        return await self._lasting(fault, struck, lambda: self.target.revive(node), failover)
+
+    async def _pause(self, fault: Fault, node: str, failover: bool) -> float:
+        await asyncio.to_thread(self.target.pause, node)
+        struck = time.monotonic()
+        return await self._lasting(fault, struck, lambda: self.target.resume(node), failover)
+
+    async def _disconnect(self, fault: Fault, node: str, failover: bool) -> float:
+        await asyncio.to_thread(lambda: self.target.cut(node, "all", both=True))
+        struck = time.monotonic()
+        return await self._lasting(fault, struck, lambda: self.target.mend(node), failover)
+
+    async def _cut_one_way(self, fault: Fault, node: str, failover: bool) -> float:
+        other = fault.other or "all"
+        await asyncio.to_thread(lambda: self.target.cut(node, other, both=False))
+        struck = time.monotonic()
+        return await self._lasting(fault, struck, lambda: self.target.mend(node), failover)
+
+    async def _restart(self, fault: Fault, node: str, failover: bool) -> float:
+        struck = time.monotonic()
+        await asyncio.to_thread(self.target.restart, node)
+        return await self._lasting(fault, struck, lambda: None, failover)
+
+    async def _etcd_kill(self, fault: Fault, node: str, failover: bool) -> float:
+        member = len(self.result.faults) % 3
+        await asyncio.to_thread(self.target.kill_etcd, member)
+        await asyncio.sleep(fault.lasts)
+        await asyncio.to_thread(self.target.revive_etcd, member)
+        return self.workload.now()
+
+    async def _disk_full(self, fault: Fault, node: str, failover: bool) -> float:
+        await asyncio.to_thread(self.target.fill_disk, node)
+        await asyncio.sleep(fault.lasts)
+        await asyncio.to_thread(self.target.free_disk, node)
+        return self.workload.now()
+
+    async def _power_cut_all(self, fault: Fault, node: str, failover: bool) -> float:
+        await asyncio.to_thread(self.target.power_cut_all)
+        return await self._lasting(fault, time.monotonic(), lambda: None, True)
+
+    async def _switch(self, fault: Fault, node: str, failover: bool) -> float:
+        struck = time.monotonic()
+        async with duolog.Client(self.target.endpoint(self._master), timeout=10) as client:
+            await client.admin.failover()
+        return await self._lasting(fault, struck, lambda: None, True)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    async def _compare(self) -> None:
+        """Read every replica from the beginning, and compare the logs byte by byte."""
+        until = time.monotonic() + HEALTHY_SECONDS
+        while True:
+            statuses = await self._healthy()
+            ends = {(status.max_offset, status.confirm_offset) for status in statuses}
+            if len(ends) == 1 and len(set(*ends)) == 1:
+                break
+            if time.monotonic() > until:
+                raise Invalid(f"the replicas do not come to one end: {sorted(ends)}")
+            await asyncio.sleep(0.05)
+        end = statuses[0].max_offset
+        for node in self.target.nodes:
+            endpoint = self.target.endpoint(node)
+            self.history.drains[node] = await drain(endpoint, self.workload.queues, 30)
+        digests = {
+            node: await asyncio.to_thread(self.target.log_digest, node, end)
+            for node in self.target.nodes
+        }
+        self.result.log_bytes = end
+        if len(set(digests.values())) != 1:
+            raise Invalid(f"the logs differ below {end}: {digests}")
