@@ -1,0 +1,137 @@
+"""Each checker, against a planted fault: a checker that cannot fail checks nothing."""
+
+import copy
+
+import pytest
+
+from cluster.chaos import checkers, report
+from cluster.chaos.history import FAIL, OK, UNKNOWN, History, Poll, Send
+from cluster.chaos.run import Failover, Result
+from cluster.chaos.timeline import BadTimeline, Fault, dumps, loads, plan
+
+KEY = ("t", 0)
+
+
+def a_history() -> History:
+    """Three acknowledged sends, one of unknown fate that was stored, one that failed."""
+    sends = [Send(0, f"m{k}", "t", 0, k, k + 0.5, OK, k) for k in range(3)]
+    sends.append(Send(0, "m3", "t", 0, 3, 3.5, UNKNOWN))
+    sends.append(Send(0, "m4", "t", 0, 4, 4.5, FAIL))
+    rows = [(k, f"m{k}") for k in range(4)]
+    drains = {node: {KEY: list(rows)} for node in "abc"}
+    polls = [Poll(1, "t", 0, 2.0, 0, ["m0", "m1"]), Poll(1, "t", 0, 3.0, 2, ["m2"])]
+    return History(sends, polls, drains)
+
+
+def kinds(history: History) -> set[str]:
+    return {found.kind for found in checkers.check(history)}
+
+
+def test_a_history_without_faults_passes() -> None:
+    assert checkers.check(a_history()) == []
+
+
+def test_an_acknowledged_message_that_is_gone_is_lost() -> None:
+    history = a_history()
+    for queues in history.drains.values():
+        queues[KEY] = queues[KEY][:2]
+    assert "lost" in kinds(history)
+
+
+def test_a_message_that_one_replica_lacks_is_lost_there() -> None:
+    history = a_history()
+    history.drains["c"][KEY].pop()
+    assert kinds(history) == {"differs"}  # nobody was told that m3 is stored
+    history.drains["c"][KEY].pop()
+    assert "lost" in kinds(history)
+
+
+def test_two_messages_that_changed_places_are_lost_and_inconsistent() -> None:
+    history = a_history()
+    for queues in history.drains.values():
+        queues[KEY] = [(0, "m1"), (1, "m0"), *queues[KEY][2:]]
+    assert {"lost", "inconsistent"} <= kinds(history)
+
+
+def test_a_message_that_nobody_sent_is_unexpected() -> None:
+    history = a_history()
+    for queues in history.drains.values():
+        queues[KEY].append((4, "ghost"))
+    assert kinds(history) == {"unexpected"}
+
+
+def test_a_message_stored_twice_is_duplicated() -> None:
+    history = a_history()
+    for queues in history.drains.values():
+        queues[KEY].append((4, "m0"))
+    assert kinds(history) == {"duplicated"}
+
+
+def test_an_offset_that_changed_its_message_is_inconsistent() -> None:
+    history = a_history()
+    history.polls.append(Poll(2, "t", 0, 1.0, 0, ["m9"]))
+    history.sends.append(Send(0, "m9", "t", 0, 9, 9.5, UNKNOWN))
+    assert "inconsistent" in kinds(history)
+
+
+def test_a_failed_send_that_is_read_is_an_aborted_read() -> None:
+    history = a_history()
+    for queues in history.drains.values():
+        queues[KEY].append((4, "m4"))
+    assert kinds(history) == {"aborted"}
+
+
+def test_offsets_with_a_hole_are_a_gap() -> None:
+    history = a_history()
+    for queues in history.drains.values():
+        queues[KEY][3] = (5, "m3")
+    assert kinds(history) == {"gap"}
+
+
+@pytest.mark.parametrize(("first", "kind"), [(3, "skipped"), (1, "backwards")])
+def test_a_reader_that_skips_or_returns_is_seen(first: int, kind: str) -> None:
+    history = a_history()
+    history.polls[1] = Poll(1, "t", 0, 3.0, first, [f"m{first}"])
+    assert kinds(history) == {kind}
+
+
+def test_every_checker_has_a_planted_fault() -> None:
+    tested = {"lost", "unexpected", "duplicated", "inconsistent", "aborted", "gap"}
+    tested |= {"skipped", "backwards", "differs"}
+    told = {
+        row.split("|")[1].strip() for row in (checkers.__doc__ or "").splitlines() if "|" in row
+    }
+    assert told - {"finding", "---------"} == tested
+
+
+# -- timelines, reports ----------------------------------------------------------------------------
+
+
+def test_a_timeline_is_read_as_it_was_written_and_not_yet_struck() -> None:
+    faults = plan({"kill": 3, "cut_one_way": 2}, 7, shuffle=True)
+    assert plan({"kill": 3, "cut_one_way": 2}, 7, shuffle=True) == faults
+    struck = [Fault("kill", struck=1.0, undone=2.0, hit="a")]
+    assert loads(dumps([*faults, *struck])) == [*faults, Fault("kill")]
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"faults": [{"kind": "flood"}]}', '{"faults": [3]}'])
+def test_nonsense_is_no_timeline(text: str) -> None:
+    with pytest.raises(BadTimeline):
+        loads(text)
+    with pytest.raises(BadTimeline):
+        plan({"flood": 1}, 1, shuffle=False)
+
+
+def test_the_report_shows_findings_faults_and_spans_without_an_answer() -> None:
+    history = copy.deepcopy(a_history())
+    result = Result(history, [Fault("kill", struck=1.0, undone=2.0, hit="<a>")], seconds=5.0)
+    result.failovers.append(Failover("kill", 1.0, 3.25))
+    result.epochs.append((0.0, 1, "a"))
+    result.findings = [checkers.Finding("lost", 1, ("m0 is not there",))]
+    page = report.page(result, "a run")
+    for text in ("FAILED", "lost: 1", "p50 3.25 s", "&lt;a&gt;", "<svg", "no answer for 1.00 s"):
+        assert text in page
+    result.findings = []
+    result.invalid = "a fault did not happen"
+    assert "invalid: a fault did not happen" in report.page(result, "a run")
+    assert not result.passed

@@ -1,0 +1,96 @@
+"""Three nodes as processes with a real etcd: masters die, are switched, stand still, lack room.
+
+The long runs are `make chaos`; here every kind of fault is met a few times.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cluster.chaos.__main__ import main
+from cluster.chaos.history import OK
+from cluster.chaos.processes import ProcessTarget
+from cluster.chaos.run import Result, Run
+from cluster.chaos.timeline import Fault
+from tests.etcd import need_etcd
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+
+SMALL = (
+    "--set", "node.log_level=warning",
+    "--set", "store.mapped_file_size_commit_log=4194304",
+    "--set", "store.mapped_file_size_consume_queue=300000",
+    "--set", "store.max_hash_slot_num=50000",
+    "--set", "store.max_index_num=200000",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _etcd() -> None:
+    need_etcd()
+
+
+async def carry_out(target: ProcessTarget, faults: list[Fault], **how: object) -> Result:
+    run = Run(target, faults, producers=3, pause=0.005, **how)  # type: ignore[arg-type]
+    try:
+        result = await run.carry_out()
+    finally:
+        target.stop()
+    assert result.findings == []
+    assert result.invalid == ""
+    return result
+
+
+async def test_nothing_is_lost_or_doubled_when_masters_die_and_the_next_one_leads(
+    tmp_path: Path,
+) -> None:
+    target = ProcessTarget(tmp_path, lease_seconds=2, flags=SMALL)
+    faults = [
+        Fault("kill"),
+        Fault("kill", "slave"),
+        Fault("switch"),
+        Fault("kill"),
+        Fault("restart"),
+        Fault("kill", lasts=4.0),
+    ]
+    result = await carry_out(target, faults)
+    assert [row.kind for row in result.failovers].count("kill") == 3
+    assert all(row.seconds < 10 for row in result.failovers)
+    assert result.history.outcomes()[OK] > 300
+
+
+async def test_a_master_that_stands_still_for_longer_than_its_lease_is_replaced(
+    tmp_path: Path,
+) -> None:
+    target = ProcessTarget(tmp_path, lease_seconds=2, flags=SMALL)
+    await carry_out(target, [Fault("pause", lasts=7.0), Fault("pause", "slave", lasts=4.0)])
+
+
+async def test_the_group_goes_on_while_an_etcd_member_is_away(tmp_path: Path) -> None:
+    target = ProcessTarget(tmp_path, lease_seconds=2, etcd_members=3, flags=SMALL)
+    faults = [Fault("etcd_kill", lasts=2.0), Fault("kill"), Fault("etcd_kill", lasts=1.0)]
+    await carry_out(target, faults)
+
+
+@pytest.mark.privileged
+@pytest.mark.skipif(os.geteuid() != 0, reason="disks on loop devices need root")
+async def test_nothing_acknowledged_is_lost_when_every_node_loses_power(tmp_path: Path) -> None:
+    flags = (*SMALL, "--set", "store.flush_disk_type=SYNC_FLUSH")
+    target = ProcessTarget(tmp_path, lease_seconds=2, disk_bytes=96 << 20, flags=flags)
+    await carry_out(target, [Fault("power_cut_all"), Fault("power_cut_all")], least_ok=50)
+
+
+@pytest.mark.privileged
+@pytest.mark.skipif(os.geteuid() != 0, reason="disks on loop devices need root")
+async def test_a_full_disk_costs_no_acknowledged_message(tmp_path: Path) -> None:
+    target = ProcessTarget(tmp_path, lease_seconds=2, disk_bytes=96 << 20, flags=SMALL)
+    faults = [Fault("disk_full", "slave", lasts=2.0), Fault("disk_full", lasts=2.0)]
+    await carry_out(target, faults)
+
+
+def test_wrong_words_get_one_line_and_status_2(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["--replay", str(tmp_path / "none.json"), "--out", str(tmp_path)]) == 2
+    assert "no timeline" in capsys.readouterr().err
