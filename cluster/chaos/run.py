@@ -289,7 +289,9 @@ class Run:
         end = statuses[0].max_offset
         for node in self.target.nodes:
             endpoint = self.target.endpoint(node)
-            self.history.drains[node] = await drain(endpoint, self.workload.queues, 30)
+            self.history.drains[node] = await drain(
+                endpoint, self.workload.topic, self.workload.queues, 30
+            )
         digests = {
             node: await asyncio.to_thread(self.target.log_digest, node, end)
             for node in self.target.nodes

@@ -9,7 +9,6 @@ import duolog
 
 from cluster.chaos.history import FAIL, OK, UNKNOWN, History, Poll, Queue, Send
 
-TOPIC = "chaos"
 POLL_SECONDS = 0.5
 
 
@@ -31,6 +30,8 @@ class Workload:
         """timeout: seconds of one send, retries included. pause: between a producer's sends."""
         self.history = history
         self.queues = queues
+        # A cluster may have been through earlier runs: a topic of this run's own.
+        self.topic = f"chaos-{time.time_ns():x}"
         self.began = time.monotonic()
         self._endpoints = list(endpoints)
         self._producers = producers
@@ -51,7 +52,7 @@ class Workload:
         """Make the topic and begin."""
         client = self._client()
         with contextlib.suppress(duolog.TopicExists):
-            await client.admin.create_topic(TOPIC, self.queues)
+            await client.admin.create_topic(self.topic, self.queues)
         for number in range(self._producers):
             self._tasks.append(asyncio.ensure_future(self._produce(number)))
         for number in range(self._readers):
@@ -84,11 +85,11 @@ class Workload:
             count += 1
             body = f"{number}-{count}"
             queue_id = (number + count) % self.queues
-            send = Send(number, body, TOPIC, queue_id, self.now())
+            send = Send(number, body, self.topic, queue_id, self.now())
             self.history.sends.append(send)
             padded = body.encode().ljust(self._body_bytes, b".")
             try:
-                receipt = await producer.send(TOPIC, padded, queue_id=queue_id)
+                receipt = await producer.send(self.topic, padded, queue_id=queue_id)
                 if receipt.status == "PUT_OK":
                     send.outcome, send.offset = OK, receipt.queue_offset
                     send.epoch = receipt.epoch
@@ -107,13 +108,13 @@ class Workload:
         offset = 0
         while not self._stopping:
             try:
-                batch = await client.pull(TOPIC, queue_id, offset, wait=POLL_SECONDS)
+                batch = await client.pull(self.topic, queue_id, offset, wait=POLL_SECONDS)
             except duolog.DuologError:
                 await asyncio.sleep(0.1)
                 continue
             first, bodies = numbered(batch)
             if bodies:
-                poll = Poll(number, TOPIC, queue_id, self.now(), first, bodies)
+                poll = Poll(number, self.topic, queue_id, self.now(), first, bodies)
                 self.history.polls.append(poll)
                 offset = first + len(bodies)
 
@@ -125,7 +126,9 @@ def numbered(batch: duolog.Batch) -> tuple[int, list[str]]:
     return (offsets[0] if offsets else 0), bodies
 
 
-async def drain(endpoint: str, queues: int, timeout: float) -> dict[Queue, list[tuple[int, str]]]:
+async def drain(
+    endpoint: str, topic: str, queues: int, timeout: float
+) -> dict[Queue, list[tuple[int, str]]]:
     """Everything one replica serves, from offset 0."""
     found: dict[Queue, list[tuple[int, str]]] = {}
     async with duolog.Client(endpoint, timeout=timeout) as client:
@@ -133,7 +136,7 @@ async def drain(endpoint: str, queues: int, timeout: float) -> dict[Queue, list[
             rows: list[tuple[int, str]] = []
             offset = 0
             while True:
-                batch = await client.pull(TOPIC, queue_id, offset)
+                batch = await client.pull(topic, queue_id, offset)
                 if not batch.count:
                     break
                 rows += [
@@ -141,5 +144,5 @@ async def drain(endpoint: str, queues: int, timeout: float) -> dict[Queue, list[
                     for at, body in zip(batch.queue_offsets, batch.body_list(), strict=True)
                 ]
                 offset = batch.next_offset
-            found[TOPIC, queue_id] = rows
+            found[topic, queue_id] = rows
     return found
