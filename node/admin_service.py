@@ -243,16 +243,13 @@ class AdminService(stubs.AdminServicer):
     async def Route(self, request: wire.RouteRequest, context: Any) -> wire.RouteReply:
         """The groups of the cluster and where they are reached."""
         broker = self._broker
-        reply = wire.RouteReply(cluster=broker.config.node.cluster)
+        node = broker.config.node
+        reply = wire.RouteReply(cluster=node.cluster, group=node.group)
         if broker.failover is None:
             endpoint, epoch = broker.replication.master_endpoint
             master = endpoint if broker.replication.slave is not None else broker.advertised
-            group = reply.groups.add(
-                group=broker.config.node.group, epoch=epoch, master_endpoint=master
-            )
-            group.replicas.add(
-                node=broker.config.node.name, endpoint=broker.advertised, in_sync=True
-            )
+            group = reply.groups.add(group=node.group, epoch=epoch, master_endpoint=master)
+            group.replicas.add(node=node.name, endpoint=broker.advertised, in_sync=True)
             return reply
         for name, view in broker.failover.routes.items():
             reply.groups.append(group_route(name, view))

@@ -176,6 +176,8 @@ class FailoverService:
 
     def step(self, event: Event) -> None:
         """Feed the machine."""
+        if self._ended.is_set():
+            return
         effects = self.machine.step(event, now_ms())
         if effects:
             log.debug(

@@ -262,8 +262,9 @@ class Connection:
                 stubs.AdminStub(channel).Route(request, timeout=LEARN_SECONDS)
             )
             for group in reply.groups:
-                for replica in group.replicas:
-                    self._add(replica.endpoint)
+                if group.group == reply.group:  # the others hold other logs
+                    for replica in group.replicas:
+                        self._add(replica.endpoint)
 
     async def _let_go(self) -> None:
         stream, self._stream = self._stream, None

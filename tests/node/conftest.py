@@ -7,6 +7,7 @@ from typing import Any
 import duolog
 import pytest
 
+from ha.registry import Registry
 from node.config import Config
 from node.server import Node
 
@@ -32,17 +33,25 @@ async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
         limits: Any = None,
         ha: Any = None,
         name: str = "test",
+        registry: Registry | None = None,
+        group: str = "broker-a",
         **store: Any,
     ) -> Node:
         config = Config.model_validate(
             {
-                "node": {"data": data or tmp_path / "data", "listen": listen, "name": name},
+                "node": {
+                    "data": data or tmp_path / "data",
+                    "listen": listen,
+                    "name": name,
+                    "group": group,
+                },
+                "registry": {"endpoints": "127.0.0.1:1" if registry is not None else ""},
                 "limits": limits or {},
                 "ha": ha or {},
                 "store": {**SMALL_STORE, **store},
             }
         )
-        node = Node(config)
+        node = Node(config, registry)
         await node.start()
         running.append(node)
         return node

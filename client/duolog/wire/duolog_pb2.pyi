@@ -637,12 +637,14 @@ class RouteRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class RouteReply(_message.Message):
-    __slots__ = ("cluster", "groups")
+    __slots__ = ("cluster", "groups", "group")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     groups: _containers.RepeatedCompositeFieldContainer[GroupRoute]
-    def __init__(self, cluster: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupRoute, _Mapping]]] = ...) -> None: ...
+    group: str
+    def __init__(self, cluster: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupRoute, _Mapping]]] = ..., group: _Optional[str] = ...) -> None: ...
 
 class GroupRoute(_message.Message):
     __slots__ = ("group", "epoch", "master", "master_endpoint", "replicas")

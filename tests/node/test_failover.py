@@ -1,0 +1,425 @@
+"""Nodes that elect their master, inside the test's process, on a registry in memory."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duolog
+import pytest
+from duolog.wire import duolog_pb2 as wire
+
+from ha.failover import Role
+from ha.groupstate import Keys
+from ha.registry import Delete, LeaseGone, RegistryUnavailable, Transaction
+from node.failover import FailoverService
+from node.leasekeeper import LeaseKeeper
+from node.memoryregistry import MemoryRegistry
+from node.server import Node
+from tests.node.conftest import StartNode
+from tests.node.replicas import broker_of, log_bytes, until
+
+KEYS = Keys("DefaultCluster", "broker-a")
+
+
+class Voters:
+    """Nodes a, b, c of one group."""
+
+    def __init__(self, start: StartNode, root: Path) -> None:
+        self._start = start
+        self.root = root
+        self.registry = MemoryRegistry()
+        self.nodes: dict[str, Node] = {}
+
+    async def start(self, name: str, **how: Any) -> Node:
+        self.nodes[name] = await self._start(
+            self.root / name,
+            ha={"listen": "127.0.0.1:0", **how.pop("ha", {})},
+            name=name,
+            registry=how.pop("registry", self.registry),
+            broker_role="AUTO",
+            **how,
+        )
+        return self.nodes[name]
+
+    async def stop(self, name: str) -> None:
+        await self.nodes.pop(name).stop()
+
+    async def start_all(self) -> None:
+        for name in "abc":
+            await self.start(name)
+        await self.whole()
+
+    async def whole(self) -> None:
+        """Wait until one leads and all are in its set."""
+        await until(
+            lambda: (
+                self.leader is not None
+                and len(self.members()) == len(self.nodes)
+                and broker_of(self.leader).replication.refusal() == ""
+            )
+        )
+
+    @property
+    def leader(self) -> Node | None:
+        leading = [n for n in self.nodes.values() if broker_of(n).replication.master is not None]
+        return leading[0] if len(leading) == 1 else None
+
+    def the_leader(self) -> Node:
+        assert self.leader is not None
+        return self.leader
+
+    def members(self) -> set[str]:
+        view = service(self.the_leader()).machine.view
+        return {r.node for r in view.state.sync_state_set} if view.state is not None else set()
+
+    def client(self, *names: str, timeout: float = 15.0) -> duolog.Client:
+        chosen = [self.nodes[name] for name in names or sorted(self.nodes)]
+        return duolog.Client([f"127.0.0.1:{node.port}" for node in chosen], timeout=timeout)
+
+
+def service(node: Node) -> FailoverService:
+    assert node.failover is not None
+    return node.failover
+
+
+@pytest.fixture
+async def voters(start_node: StartNode, tmp_path: Path) -> Voters:
+    return Voters(start_node, tmp_path)
+
+
+def name_of(node: Node) -> str:
+    return node.config.node.name
+
+
+async def test_three_nodes_elect_one_and_answer_puts(voters: Voters) -> None:
+    await voters.start_all()
+    async with voters.client() as client, client.producer() as producer:
+        await client.admin.create_topic("T", 2)
+        receipt = await producer.send("T", b"x")
+    assert receipt.status == "PUT_OK"
+    assert receipt.epoch == 1
+    end = broker_of(voters.the_leader()).store.log.max_offset
+    for node in voters.nodes.values():
+        assert broker_of(node).store.log.max_offset == end
+
+
+async def test_a_producer_follows_through_a_planned_switch_and_stores_once(voters: Voters) -> None:
+    await voters.start_all()
+    async with voters.client() as client, client.producer() as producer:
+        await client.admin.create_topic("T", 1)
+        sent: list[bytes] = []
+
+        async def produce() -> None:
+            while len(sent) < 400:
+                body = b"%d" % len(sent)
+                receipt = await producer.send("T", body)
+                assert receipt.queue_offset == len(sent)
+                sent.append(body)
+
+        work = asyncio.ensure_future(produce())
+        for _ in range(3):
+            await asyncio.sleep(0.2)
+            old = voters.leader
+            await client.admin.failover()
+            await until(lambda old=old: voters.leader not in (None, old))  # type: ignore[misc]
+            await voters.whole()
+        await work
+        batch = await client.pull("T", 0, 0)
+        assert batch.body_list() == sent
+    logs = {log_bytes(node) for node in voters.nodes.values()}
+    assert len(logs) == 1
+
+
+async def test_a_switch_to_a_named_node_and_to_one_that_is_not_there(voters: Voters) -> None:
+    await voters.start_all()
+    target = next(name for name in "abc" if name != name_of(voters.the_leader()))
+    async with voters.client() as client:
+        with pytest.raises(duolog.BadRequest, match="may not take over"):
+            await client.admin.failover("z")
+        await client.admin.failover(target)
+        await until(lambda: voters.leader is voters.nodes[target])
+        await client.admin.failover(target)  # it is
+
+
+async def test_a_node_that_stops_cleanly_hands_its_lease_back_at_once(voters: Voters) -> None:
+    await voters.start_all()
+    old = voters.the_leader()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await voters.stop(name_of(old))
+    await until(lambda: voters.leader is not None)
+    assert loop.time() - began < 2.5  # not a whole lease
+
+
+async def test_a_lease_that_is_revoked_costs_the_mastership_and_nothing_else(
+    voters: Voters,
+) -> None:
+    await voters.start_all()
+    async with voters.client() as client, client.producer() as producer:
+        await client.admin.create_topic("T", 1)
+        await producer.send("T", b"before")
+        old = voters.the_leader()
+        voters.registry.drop(service(old).machine.lease)
+        receipt = await producer.send("T", b"after")
+        assert receipt.queue_offset == 1
+        assert receipt.epoch > 1
+
+
+async def test_while_nobody_leads_slaves_serve_readers_and_puts_wait(voters: Voters) -> None:
+    await voters.start_all()
+    async with voters.client() as client, client.producer() as producer:
+        await client.admin.create_topic("T", 1)
+        await producer.send("T", b"x")
+        await until(
+            lambda: all(
+                broker_of(n).store.queue_range("T", 0) == (0, 1) for n in voters.nodes.values()
+            )
+        )
+        # A lock that nobody's lease holds: the group has no master for as long as it stands.
+        master = voters.the_leader()
+        row = voters.registry.get(KEYS.lock).rows[KEYS.lock]
+        from ha.registry import Put
+
+        voters.registry.commit(Transaction((), (Put(KEYS.lock, row.value.replace(b"a", b"z")),)))
+        await until(lambda: voters.leader is None)
+        assert broker_of(master).replication.slave is not None
+        for name in voters.nodes:
+            async with voters.client(name) as reader:
+                assert (await reader.pull("T", 0, 0)).body_list() == [b"x"]
+        waiting = asyncio.ensure_future(producer.send("T", b"y", timeout=20))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        voters.registry.commit(Transaction((), (Delete(KEYS.lock),)))
+        assert (await waiting).queue_offset == 1
+
+
+async def test_a_drained_node_hands_over_leaves_and_comes_back(voters: Voters) -> None:
+    await voters.start_all()
+    old = name_of(voters.the_leader())
+    async with voters.client() as client:
+        await client.admin.drain(old)
+        await until(lambda: voters.leader is not None and name_of(voters.leader) != old)
+        await until(lambda: old not in voters.members())
+        with pytest.raises(duolog.BadRequest, match="no node 'z'"):
+            await client.admin.drain("z")
+        route = await client.admin.route()
+        rows = {replica.node: replica for replica in route.groups[0].replicas}
+        assert rows[old].drained
+        assert not rows[old].in_sync
+        await client.admin.drain(old, undo=True)
+        await until(lambda: old in voters.members())
+
+
+async def test_every_node_answers_for_the_whole_cluster(voters: Voters) -> None:
+    await voters.start_all()
+    other = await voters._start(
+        voters.root / "x",
+        ha={"listen": "127.0.0.1:0", "in_sync_replicas": 1},
+        name="x",
+        registry=voters.registry,
+        group="broker-b",
+        broker_role="AUTO",
+    )
+    await until(lambda: broker_of(other).replication.master is not None)
+    for node in (*voters.nodes.values(), other):
+        async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+
+            async def complete(client: duolog.Client = client) -> bool:
+                route = await client.admin.route()
+                rows = {group.group: group for group in route.groups}
+                return (
+                    set(rows) == {"broker-a", "broker-b"}
+                    and rows["broker-a"].master == name_of(voters.the_leader())
+                    and rows["broker-b"].master == "x"
+                    and len(rows["broker-a"].replicas) == 3
+                )
+
+            async with asyncio.timeout(10):
+                while not await complete():
+                    await asyncio.sleep(0.02)
+            status = await client.admin.cluster_status()
+            assert {row.name for row in status.nodes} == {"a", "b", "c", "x"}
+
+
+async def test_a_group_of_one_opens_itself(voters: Voters) -> None:
+    node = await voters.start("a", ha={"in_sync_replicas": 1})
+    await until(lambda: broker_of(node).replication.refusal() == "" and voters.leader is node)
+    async with voters.client() as client, client.producer() as producer:
+        await client.admin.create_topic("T", 1)
+        assert (await producer.send("T", b"x")).status == "PUT_OK"
+
+
+async def test_a_deposed_master_tells_its_waiting_senders_that_nobody_knows(
+    voters: Voters,
+) -> None:
+    await voters.start_all()
+    master = voters.the_leader()
+    async with voters.client() as client, client.producer() as producer:
+        await client.admin.create_topic("T", 1)
+        await producer.send("T", b"x")
+    broker = broker_of(master)
+    waiting = broker.replication.await_slaves(broker.store.log.max_offset + 1000)
+    voters.registry.drop(service(master).machine.lease)
+    assert (await waiting).value == "UNKNOWN_ERROR"
+    await until(lambda: voters.leader is not None)
+
+
+async def test_an_unclean_election_is_an_explicit_order(voters: Voters) -> None:
+    await voters.start_all()
+    master = name_of(voters.the_leader())
+    others = [name for name in "abc" if name != master]
+    lagging = others[0]
+    await voters.stop(lagging)
+    await until(lambda: lagging not in voters.members())
+    for name in (master, others[1]):
+        await voters.stop(name)
+    back = await voters.start(lagging)
+    await until(lambda: "SyncStateSet" in service(back).machine.reason)
+    async with voters.client() as client:
+        with pytest.raises(duolog.BadRequest, match="epoch"):
+            await client.admin.elect_unclean(99)
+        state = service(back).machine.view.state
+        assert state is not None
+        await client.admin.elect_unclean(state.epoch)
+        await until(lambda: voters.leader is back)
+        status = await client.admin.node_status()
+        assert lagging in status.replication.discarded[0]
+        assert master in status.replication.discarded[0]
+
+
+async def test_orders_to_a_group_with_fixed_roles_are_refused(client: duolog.Client) -> None:
+    with pytest.raises(duolog.BadRequest, match="fixed"):
+        await client.admin.failover()
+    with pytest.raises(duolog.BadRequest, match="fixed"):
+        await client.admin.drain("x")
+    route = await client.admin.route()
+    assert [group.group for group in route.groups] == ["broker-a"]
+
+
+async def test_consumers_go_on_from_committed_offsets_under_the_next_master(
+    voters: Voters,
+) -> None:
+    await voters.start_all()
+    async with voters.client() as client, client.producer() as producer:
+        await client.admin.create_topic("T", 2)
+        await producer.send_batch("T", [b"%d" % k for k in range(100)])
+        seen: list[bytes] = []
+        async with client.consumer("g", "T", commit_interval=0.1) as consumer:
+            while len(seen) < 60:
+                message = await consumer.get(10)
+                assert message is not None
+                seen.append(message.body)
+            await consumer.commit()
+            await client.admin.failover()
+            while len(set(seen)) < 100:
+                message = await consumer.get(10)
+                assert message is not None
+                seen.append(message.body)
+        assert len(seen) == len(set(seen)) == 100
+
+
+# -- the lease's thread ----------------------------------------------------------------------------
+
+
+class Lease:
+    """What a keeper said."""
+
+    def __init__(self, registry: Any, unhealthy: Callable[[], str] = lambda: "") -> None:
+        self.granted: list[tuple[int, int]] = []
+        self.lost: list[int] = []
+        self.changed = threading.Event()
+        self.keeper = LeaseKeeper(registry, 2, unhealthy, self._granted, self._lost)
+
+    def _granted(self, lease: int, deadline_ms: int) -> None:
+        self.granted.append((lease, deadline_ms))
+        self.changed.set()
+
+    def _lost(self, lease: int) -> None:
+        self.lost.append(lease)
+        self.changed.set()
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        for _ in range(200):
+            if holds():
+                return
+            self.changed.wait(0.05)
+            self.changed.clear()
+        raise AssertionError((self.granted, self.lost))
+
+
+def test_a_lease_is_renewed_until_it_is_dropped() -> None:
+    registry = MemoryRegistry()
+    lease = Lease(registry)
+    lease.keeper.start()
+    lease.keeper.ask()
+    lease.until(lambda: len(lease.granted) >= 3)
+    numbers = {number for number, _ in lease.granted}
+    assert len(numbers) == 1
+    deadlines = [deadline for _, deadline in lease.granted]
+    assert deadlines == sorted(deadlines)
+    lease.keeper.stop()
+    with pytest.raises(LeaseGone):
+        registry.renew(numbers.pop())
+
+
+def test_a_lease_that_the_registry_lost_is_reported() -> None:
+    registry = MemoryRegistry()
+    lease = Lease(registry)
+    lease.keeper.start()
+    lease.keeper.ask()
+    lease.until(lambda: bool(lease.granted))
+    registry.drop(lease.granted[0][0])
+    lease.until(lambda: lease.lost == [lease.granted[0][0]])
+    lease.keeper.stop()
+
+
+def test_a_node_that_is_not_healthy_does_not_renew() -> None:
+    registry = MemoryRegistry()
+    sick = threading.Event()
+    lease = Lease(registry, lambda: "a sync does not come back" if sick.is_set() else "")
+    lease.keeper.start()
+    lease.keeper.ask()
+    lease.until(lambda: bool(lease.granted))
+    sick.set()
+    count = len(lease.granted)
+    number = lease.granted[0][0]
+
+    def gone() -> bool:
+        try:
+            registry.watch("/", registry.get("/").revision, 0.1)
+            return number not in registry._table.leases
+        except LeaseGone:
+            return True
+
+    lease.until(gone)
+    assert len(lease.granted) <= count + 1
+    sick.clear()
+    lease.until(lambda: bool(lease.lost))
+    lease.keeper.stop()
+
+
+def test_a_registry_that_does_not_answer_is_asked_again() -> None:
+    class Flaky(MemoryRegistry):
+        def __init__(self) -> None:
+            super().__init__()
+            self.failures = 3
+
+        def lease(self, ttl_seconds: int) -> int:
+            if self.failures:
+                self.failures -= 1
+                raise RegistryUnavailable("no answer")
+            return super().lease(ttl_seconds)
+
+    lease = Lease(Flaky())
+    lease.keeper.start()
+    lease.keeper.ask()
+    lease.until(lambda: bool(lease.granted))
+    lease.keeper.stop()
+
+
+def test_the_roles_are_those_of_the_wire() -> None:
+    text = wire.DESCRIPTOR.message_types_by_name["ReplicationStatus"].fields_by_name["role"]
+    assert text is not None
+    assert {role.value for role in Role} == {"STANDING", "FOLLOWING", "LEADING"}
