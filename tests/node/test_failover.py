@@ -162,6 +162,7 @@ async def test_a_lease_that_is_revoked_costs_the_mastership_and_nothing_else(
         await producer.send("T", b"before")
         old = voters.the_leader()
         voters.registry.drop(service(old).machine.lease)
+        await until(lambda: broker_of(old).replication.master_endpoint[1] > 1)
         receipt = await producer.send("T", b"after")
         assert receipt.queue_offset == 1
         assert receipt.epoch > 1
