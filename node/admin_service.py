@@ -94,7 +94,12 @@ class AdminService(stubs.AdminServicer):
         return known
 
     def _topic(self, config: TopicConfig) -> wire.TopicReply:
-        reply = wire.TopicReply(topic=config.name, queues=config.queues, perm=config.perm)
+        reply = wire.TopicReply(
+            topic=config.name,
+            queues=config.queues,
+            perm=config.perm,
+            group=self._broker.config.node.group,
+        )
         store = self._broker.store
         for queue_id in range(config.queues):
             low, high = store.queue_range(config.name, queue_id)
@@ -199,6 +204,7 @@ class AdminService(stubs.AdminServicer):
                     lag_messages=lag,
                     lag_ms=max(0, now - stored) if stored else 0,
                     member_id=readers.get((topic, queue_id), ""),
+                    replica_group=broker.config.node.group,
                 )
         return reply
 

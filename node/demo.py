@@ -404,8 +404,7 @@ class Demo:
         doubled = sum(1 for times in seen.values() if times > 1)
         if missing or doubled:
             raise DemoError(
-                f"{topic} on {where}: {missing} acknowledged messages missing, "
-                f"{doubled} doubled"
+                f"{topic} on {where}: {missing} acknowledged messages missing, {doubled} doubled"
             )
         self.note(
             f"verified {topic} on {where}",

@@ -217,6 +217,7 @@ class Replication:
         status = self.master.await_slaves(end_offset, now_ms(), future)
         if status is not None:
             future.set_result(status)
+            self._broker.pump_soon()
         return future
 
     def flushed(self) -> None:

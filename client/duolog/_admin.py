@@ -1,68 +1,137 @@
 """Administration: topics, groups, node and cluster status, single messages."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from duolog._connection import Connection
+from duolog._errors import DuologError, NoSuchMessage, TopicExists, UnknownGroup, UnknownTopic
+from duolog._router import Router
 from duolog.wire import duolog_pb2 as wire
 
 T = TypeVar("T")
 
 
 class Admin:
-    """Calls of the Admin service, and lookups. Made by `Client.admin`. Times are ms."""
+    """Calls of the Admin service, and lookups. Made by `Client.admin`. Times are ms.
 
-    def __init__(self, connection: Connection, timeout: float) -> None:
+    What concerns a topic or a consumer group is done in every replica group of the cluster, or in
+    those that hold it.
+    """
+
+    def __init__(self, router: Router, timeout: float) -> None:
         """Not called by users."""
-        self._connection = connection
+        self._router = router
         self._timeout = timeout
+
+    @property
+    def _connection(self) -> Connection:
+        return self._router.seed
 
     async def _call(self, make: Callable[[float], Awaitable[T]]) -> T:
         return await self._connection.call(make, self._timeout)
 
-    async def create_topic(self, topic: str, queues: int = 4, perm: int = 6) -> wire.TopicReply:
-        """Create a topic. Raises TopicExists, BadRequest."""
+    async def _everywhere(
+        self,
+        make: Callable[[Connection, float], Awaitable[T]],
+        but: type[DuologError] | None = None,
+        groups: Sequence[str] | None = None,
+    ) -> list[T]:
+        """Do something in every replica group; what the groups said.
+
+        but: an error that some of them may answer with; raised where all of them do.
+        """
+        names = list(groups) if groups is not None else await self._router.groups(self._timeout)
+        connections = [self._router.connection(name) for name in names]
+
+        def one(connection: Connection) -> Awaitable[T]:
+            return connection.call(lambda left: make(connection, left), self._timeout)
+
+        answers = await asyncio.gather(*map(one, connections), return_exceptions=True)
+        found: list[T] = []
+        excused: BaseException | None = None
+        for answer in answers:
+            if not isinstance(answer, BaseException):
+                found.append(answer)
+            elif but is not None and isinstance(answer, but):
+                excused = answer
+            else:
+                raise answer
+        if not found and excused is not None:
+            raise excused
+        return found
+
+    async def create_topic(
+        self,
+        topic: str,
+        queues: int = 4,
+        perm: int = 6,
+        *,
+        groups: Sequence[str] | None = None,
+    ) -> wire.TopicReply:
+        """Create a topic. Raises TopicExists, BadRequest.
+
+        Args:
+            topic: its name.
+            queues: in each replica group.
+            perm: READ 4, WRITE 2.
+            groups: replica groups that shall hold it; all where not given.
+        """
         request = wire.TopicRequest(topic=topic, queues=queues, perm=perm)
-        return await self._call(
-            lambda left: self._connection.admin.CreateTopic(request, timeout=left)
+        await self._router.groups(self._timeout)
+        answers: list[wire.TopicReply] = await self._everywhere(
+            lambda connection, left: connection.admin.CreateTopic(request, timeout=left),
+            TopicExists,
+            groups,
         )
+        return answers[0]
 
     async def alter_topic(self, topic: str, queues: int = 0, perm: int = 0) -> wire.TopicReply:
         """Add queues or change permissions (READ 4, WRITE 2); 0 leaves as it is."""
         request = wire.TopicRequest(topic=topic, queues=queues, perm=perm)
-        return await self._call(
-            lambda left: self._connection.admin.AlterTopic(request, timeout=left)
+        answers: list[wire.TopicReply] = await self._everywhere(
+            lambda connection, left: connection.admin.AlterTopic(request, timeout=left),
+            UnknownTopic,
         )
+        return answers[0]
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic and its messages. Raises UnknownTopic."""
         request = wire.DeleteTopicRequest(topic=topic)
-        await self._call(lambda left: self._connection.admin.DeleteTopic(request, timeout=left))
+        await self._everywhere(
+            lambda connection, left: connection.admin.DeleteTopic(request, timeout=left),
+            UnknownTopic,
+        )
 
     async def topics(
         self, names: Sequence[str] = (), system: bool = False
     ) -> list[wire.TopicReply]:
-        """Topics with the ranges of their queues; all, or those named that exist."""
+        """Topics with the ranges of their queues; all, or those named that exist.
+
+        A topic that several replica groups hold comes once for each of them.
+        """
         request = wire.ListTopicsRequest(topics=list(names), system=system)
-        reply = await self._call(
-            lambda left: self._connection.admin.ListTopics(request, timeout=left)
+        answers = await self._everywhere(
+            lambda connection, left: connection.admin.ListTopics(request, timeout=left)
         )
-        return list(reply.topics)
+        return [topic for answer in answers for topic in answer.topics]
 
     async def groups(self) -> list[wire.GroupDescription]:
         """All groups with their lag."""
         request = wire.ListGroupsRequest()
-        reply = await self._call(
-            lambda left: self._connection.admin.ListGroups(request, timeout=left)
+        answers = await self._everywhere(
+            lambda connection, left: connection.admin.ListGroups(request, timeout=left)
         )
-        return list(reply.groups)
+        return merged([group for answer in answers for group in answer.groups])
 
     async def group(self, group: str) -> wire.GroupDescription:
         """One group. Raises UnknownGroup."""
         request = wire.DescribeGroupRequest(group=group)
-        return await self._call(
-            lambda left: self._connection.admin.DescribeGroup(request, timeout=left)
+        answers = await self._everywhere(
+            lambda connection, left: connection.admin.DescribeGroup(request, timeout=left),
+            UnknownGroup,
         )
+        return merged(answers)[0]
 
     async def reset_group(
         self, group: str, topic: str, *, time: int = -1, offset: int | None = None
@@ -71,14 +140,19 @@ class Admin:
         request = wire.ResetGroupRequest(
             group=group, topic=topic, time=time, offset=offset or 0, use_offset=offset is not None
         )
-        return await self._call(
-            lambda left: self._connection.admin.ResetGroup(request, timeout=left)
+        answers = await self._everywhere(
+            lambda connection, left: connection.admin.ResetGroup(request, timeout=left),
+            UnknownTopic,
         )
+        return wire.OffsetsReply(offsets=[row for answer in answers for row in answer.offsets])
 
     async def delete_group(self, group: str) -> None:
         """Forget a group and its offsets. Raises UnknownGroup."""
         request = wire.DeleteGroupRequest(group=group)
-        await self._call(lambda left: self._connection.admin.DeleteGroup(request, timeout=left))
+        await self._everywhere(
+            lambda connection, left: connection.admin.DeleteGroup(request, timeout=left),
+            UnknownGroup,
+        )
 
     async def find(
         self,
@@ -101,16 +175,28 @@ class Admin:
             begin_time=begin_time,
             end_time=end_time,
         )
-        reply = await self._call(lambda left: self._connection.messages.Find(request, timeout=left))
-        return list(reply.messages)
-
-    async def offset_at_time(self, topic: str, queue_id: int, time: int) -> int:
-        """Queue offset of the first message stored at or after a time; -1 earliest, -2 latest."""
-        request = wire.OffsetAtTimeRequest(topic=topic, queue_id=queue_id, time=time)
-        reply = await self._call(
-            lambda left: self._connection.groups.OffsetAtTime(request, timeout=left)
+        several = len(await self._router.groups(self._timeout)) > 1
+        answers = await self._everywhere(
+            lambda connection, left: connection.messages.Find(request, timeout=left),
+            (NoSuchMessage if unique_key or message_id else UnknownTopic) if several else None,
         )
-        return int(reply.queue_offset)
+        found = [message for answer in answers for message in answer.messages]
+        return sorted(found, key=lambda message: message.store_time)[:count] if several else found
+
+    async def offset_at_time(
+        self, topic: str, queue_id: int, time: int, *, group: str | None = None
+    ) -> int:
+        """Queue offset of the first message stored at or after a time; -1 earliest, -2 latest.
+
+        group: the replica group of the queue; the first one where not given.
+        """
+        request = wire.OffsetAtTimeRequest(topic=topic, queue_id=queue_id, time=time)
+        names = await self._router.groups(self._timeout)
+        answers = await self._everywhere(
+            lambda connection, left: connection.groups.OffsetAtTime(request, timeout=left),
+            groups=[group] if group is not None else names[:1],
+        )
+        return int(answers[0].queue_offset)
 
     async def node_status(self) -> wire.NodeStatusReply:
         """What the node says of itself: the one that the client was given, or the first of them
@@ -167,3 +253,15 @@ class Admin:
         return await self._call(
             lambda left: self._connection.admin.ClusterStatus(request, timeout=left)
         )
+
+
+def merged(groups: Sequence[wire.GroupDescription]) -> list[wire.GroupDescription]:
+    """Consumer groups by name: what several replica groups said of one of them, together."""
+    found: dict[str, wire.GroupDescription] = {}
+    for group in groups:
+        known = found.setdefault(
+            group.group, wire.GroupDescription(group=group.group, members=group.members)
+        )
+        known.members = max(known.members, group.members)
+        known.queues.extend(group.queues)
+    return list(found.values())

@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Sequence
 
 from duolog._admin import Admin
-from duolog._connection import ATTEMPT_SECONDS, Connection
+from duolog._connection import ATTEMPT_SECONDS
 from duolog._consumer import Consumer
 from duolog._errors import BadRequest
 from duolog._message import Batch
 from duolog._producer import Producer
+from duolog._router import Router
 from duolog._topics import TopicCache
 from duolog.wire import duolog_pb2 as wire
 
@@ -44,12 +45,12 @@ class Client:
         if timeout <= 0:
             raise BadRequest(f"a timeout of {timeout} s")
         self._endpoints = parse_endpoints(endpoints)
-        self._connection = Connection(self._endpoints)
-        self._topics = TopicCache(self._connection)
+        self._router = Router(self._endpoints)
+        self._topics = TopicCache(self._router)
         self._timeout = timeout
         self._producers: list[Producer] = []
         self._consumers: list[Consumer] = []
-        self.admin = Admin(self._connection, timeout)
+        self.admin = Admin(self._router, timeout)
 
     def producer(
         self, *, timeout: float | None = None, linger: float = 0.0, producer_id: bytes | None = None
@@ -63,9 +64,7 @@ class Client:
         """
         if producer_id is not None and len(producer_id) != 10:
             raise BadRequest(f"a producer id has 10 bytes, not {len(producer_id)}")
-        made = Producer(
-            self._connection, self._topics, timeout or self._timeout, linger, producer_id
-        )
+        made = Producer(self._router, self._topics, timeout or self._timeout, linger, producer_id)
         self._producers.append(made)
         return made
 
@@ -90,8 +89,8 @@ class Client:
             session: seconds of silence after which the group goes on without this member.
         """
         made = Consumer(
-            self._connection,
-            Connection(self._endpoints),
+            self._router,
+            self._topics,
             group,
             [topics] if isinstance(topics, str) else topics,
             tags=tags,
@@ -113,8 +112,15 @@ class Client:
         max_bytes: int = 0,
         wait: float = 0.0,
         tags: Sequence[str] = (),
+        group: str | None = None,
     ) -> Batch:
-        """One batch of a queue, without a group; waits up to `wait` seconds for a message."""
+        """One batch of a queue, without a group; waits up to `wait` seconds for a message.
+
+        Any node of the queue's replica group may answer. group: that replica group, where the topic
+        lies in several.
+        """
+        replica_group, _ = await self._topics.slot(topic, queue_id, group, self._timeout)
+        connection = self._router.connection(replica_group)
         request = wire.PullRequest(
             topic=topic,
             queue_id=queue_id,
@@ -124,18 +130,18 @@ class Client:
             wait_ms=int(wait * 1000),
             tags=list(tags),
         )
-        reply = await self._connection.call(
-            lambda left: self._connection.messages.Pull(request, timeout=left),
+        reply = await connection.call(
+            lambda left: connection.messages.Pull(request, timeout=left),
             self._timeout + wait,
             attempt=wait + ATTEMPT_SECONDS,
         )
-        return Batch(reply)
+        return Batch(reply, replica_group)
 
     async def close(self) -> None:
         """Close everything that was made from this client. May be called again."""
         await asyncio.gather(*(consumer.close() for consumer in self._consumers))
         await asyncio.gather(*(producer.close() for producer in self._producers))
-        await self._connection.close()
+        await self._router.close()
 
     async def __aenter__(self) -> "Client":
         """Use it in `async with`."""

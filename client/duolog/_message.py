@@ -22,6 +22,7 @@ class Batch:
         properties, property_offsets: property texts in the same way.
         next_offset: queue offset to read on from.
         lost: queue entries in this range whose records are gone or corrupt.
+        group: replica group of the queue.
     """
 
     __slots__ = (
@@ -29,6 +30,7 @@ class Batch:
         "bodies",
         "body_offsets",
         "count",
+        "group",
         "lost",
         "next_offset",
         "properties",
@@ -38,7 +40,7 @@ class Batch:
         "topic",
     )
 
-    def __init__(self, batch: wire.MessageBatch) -> None:
+    def __init__(self, batch: wire.MessageBatch, group: str = "") -> None:
         """Check and take a batch from the wire. Raises CorruptBatch."""
         if batch.crc32 != crc32(
             batch.bodies, batch.body_offsets, batch.properties, batch.property_offsets
@@ -46,6 +48,7 @@ class Batch:
             raise CorruptBatch(f"a batch of {batch.topic}/{batch.queue_id} was damaged on its way")
         _check_shapes(batch)
         self._wire = batch
+        self.group = group
         self.topic = batch.topic
         self.queue_id = batch.queue_id
         self.count = batch.count
@@ -149,6 +152,11 @@ class Message:
     def queue_id(self) -> int:
         """Queue."""
         return self._batch.queue_id
+
+    @property
+    def group(self) -> str:
+        """Replica group of the queue."""
+        return self._batch.group
 
     @property
     def queue_offset(self) -> int:

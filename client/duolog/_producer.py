@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from duolog._backoff import BackOff
 from duolog._columns import crc32, pack, property_text, repeat
-from duolog._connection import ATTEMPT_SECONDS, Connection
+from duolog._connection import ATTEMPT_SECONDS
 from duolog._errors import (
     BadRequest,
     Busy,
@@ -25,7 +25,8 @@ from duolog._errors import (
     Unavailable,
     UnknownTopic,
 )
-from duolog._topics import TopicCache
+from duolog._router import Router
+from duolog._topics import Slot, TopicCache
 from duolog.wire import duolog_pb2 as wire
 
 BATCH_BYTES = 1 << 20
@@ -60,6 +61,7 @@ class Receipt:
         status: PUT_OK, or the name of what it did not wait for (stored all the same).
         duplicate: the node had it already, from an earlier try.
         epoch: number of the mastership that answered.
+        group: replica group that the queue lies in.
     """
 
     topic: str
@@ -70,6 +72,7 @@ class Receipt:
     status: str = "PUT_OK"
     duplicate: bool = False
     epoch: int = 0
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,7 @@ class Part:
     status: str
     duplicate: bool = False
     epoch: int = 0
+    group: str = ""
 
 
 @dataclass(slots=True)
@@ -117,7 +121,7 @@ class Producer:
 
     def __init__(
         self,
-        connection: Connection,
+        router: Router,
         topics: TopicCache,
         timeout: float,
         linger: float = 0.0,
@@ -127,14 +131,14 @@ class Producer:
 
         producer_id: 10 bytes, unique for all time; random where not given.
         """
-        self._connection = connection
+        self._router = router
         self._topics = topics
         self._timeout = timeout
         self._linger = linger
         self.producer_id = os.urandom(10) if producer_id is None else producer_id
         self._sequence = 0
         self._round = 0
-        self._filling: dict[tuple[str, int], _Filling] = {}
+        self._filling: dict[tuple[str, Slot | None], _Filling] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._alone = 0  # sends that go out without a task of their own
         self._quiet = asyncio.Event()
@@ -153,6 +157,7 @@ class Producer:
         tags: str | None = None,
         properties: dict[str, str] | None = None,
         queue_id: int | None = None,
+        group: str | None = None,
         timeout: float | None = None,
     ) -> Receipt:
         """Send one message; while a batch is on its way, the next one fills.
@@ -165,6 +170,7 @@ class Producer:
             tags: what consumers filter by.
             properties: names and values of the user's own.
             queue_id: the queue to use, whatever the key.
+            group: the replica group of that queue, where the topic lies in several.
             timeout: seconds for everything: route, retries, answer.
 
         Raises:
@@ -175,10 +181,12 @@ class Producer:
         self._check_open()
         seconds = self._timeout if timeout is None else timeout
         text = property_text(tags, [*([key] if key else []), *keys], properties)
-        queue = -1 if queue_id is None else queue_id
-        if queue < 0 and key is not None:
-            queues = await self._topics.queues(topic, seconds)
-            queue = zlib.crc32(key.encode()) % queues
+        queue: Slot | None = None
+        if queue_id is not None:
+            queue = await self._topics.slot(topic, queue_id, group, seconds)
+        elif key is not None:
+            slots = await self._topics.slots(topic, seconds)
+            queue = slots[zlib.crc32(key.encode()) % len(slots)]
         filling = self._filling.get((topic, queue))
         if filling is None:
             filling = self._filling[topic, queue] = _Filling()
@@ -200,7 +208,13 @@ class Producer:
             raise self._give_up(topic, filling, future, seconds) from None
 
     async def _send_alone(
-        self, topic: str, queue: int, filling: _Filling, body: bytes, text: bytes, seconds: float
+        self,
+        topic: str,
+        queue: Slot | None,
+        filling: _Filling,
+        body: bytes,
+        text: bytes,
+        seconds: float,
     ) -> Receipt:
         """Send a message while nothing else is on its way: no task, no future in between."""
         filling.running = True
@@ -216,7 +230,7 @@ class Producer:
                 filling.running = False
         return self._receipt(part, 0)
 
-    def _start_draining(self, topic: str, queue: int, filling: _Filling) -> None:
+    def _start_draining(self, topic: str, queue: Slot | None, filling: _Filling) -> None:
         task = asyncio.get_running_loop().create_task(self._drain(topic, queue, filling))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -234,7 +248,7 @@ class Producer:
             f"{topic}: no answer within {seconds:g} s; the message may or may not be stored"
         )
 
-    async def _drain(self, topic: str, queue: int, filling: _Filling) -> None:
+    async def _drain(self, topic: str, queue: Slot | None, filling: _Filling) -> None:
         """Send what has filled up, batch after batch, until nothing is left."""
         if self._linger > 0:
             await asyncio.sleep(self._linger)
@@ -292,6 +306,7 @@ class Producer:
             part.status,
             part.duplicate,
             part.epoch,
+            part.group,
         )
 
     def unique_key(self, sequence: int) -> str:
@@ -309,6 +324,7 @@ class Producer:
         keys: Sequence[Sequence[str]] | None = None,
         tags_list: Sequence[str | None] | None = None,
         queue_id: int | None = None,
+        group: str | None = None,
         timeout: float | None = None,
     ) -> BatchReceipt:
         """Send many messages as columns: the fast way. Parts go to the queues in turn.
@@ -319,7 +335,8 @@ class Producer:
             tags: one tag for all, or
             tags_list: one for each.
             keys: keys of each message.
-            queue_id: send all of it to this queue.
+            queue_id: send all of it to this queue,
+            group: of this replica group, where the topic lies in several.
             timeout: seconds for the whole batch.
 
         Raises:
@@ -342,7 +359,10 @@ class Producer:
                 )
                 for k in range(len(bodies))
             ]
-        return await self._send_texts(topic, bodies, same, texts, queue_id, seconds)
+        slot = None
+        if queue_id is not None:
+            slot = await self._topics.slot(topic, queue_id, group, seconds)
+        return await self._send_texts(topic, bodies, same, texts, slot, seconds)
 
     async def _send_texts(
         self,
@@ -350,7 +370,7 @@ class Producer:
         bodies: Sequence[bytes],
         same: bytes,
         texts: list[bytes] | None,
-        queue_id: int | None,
+        slot: Slot | None,
         seconds: float,
     ) -> BatchReceipt:
         deadline = asyncio.get_running_loop().time() + seconds
@@ -365,7 +385,7 @@ class Producer:
                 left = deadline - asyncio.get_running_loop().time()
                 work = self._send_part(
                     topic,
-                    -1 if queue_id is None else queue_id,
+                    slot,
                     pack(chunk),
                     columns,
                     len(chunk),
@@ -388,7 +408,7 @@ class Producer:
     async def _send_part(
         self,
         topic: str,
-        queue_id: int,
+        slot: Slot | None,
         bodies: tuple[bytes, bytes],
         texts: tuple[bytes, bytes],
         count: int,
@@ -397,17 +417,17 @@ class Producer:
     ) -> list[Part]:
         """Send one batch to one queue, again after a broken connection, until the deadline.
 
-        A repeated request has the same sequence, so it is stored once.
+        A repeated request has the same sequence, so it is stored once. A batch without a queue of
+        its own goes to another replica group where the first one surely has not stored it.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        if queue_id < 0:
-            queues = await self._topics.queues(topic, seconds)
-            queue_id = self._round % queues
-            self._round += 1
+        anywhere = slot is None
+        group, queue_id = slot if slot is not None else await self._next_slot(topic, seconds)
+        connection = self._router.connection(group)
         sequence, self._sequence = self._sequence, self._sequence + count
         request = wire.AppendRequest(
-            id=next(self._connection.ids),
+            id=next(connection.ids),
             topic=topic,
             queue_id=queue_id,
             bodies=bodies[0],
@@ -422,22 +442,23 @@ class Producer:
         back_off = BackOff()
         maybe_stored = False  # by any of the tries: a later refusal says nothing about them
         while True:
-            hint, epoch, move = "", 0, self._connection.moves
+            hint, epoch, move = "", 0, connection.moves
             sent = unknown = False
             error: DuologError
             try:
                 left = deadline - loop.time()
                 async with asyncio.timeout(min(left, ATTEMPT_SECONDS)), self._window:
                     sent = True
-                    reply = await self._connection.stream().append(request)
+                    reply = await connection.stream().append(request)
                 refused = self._refusal(topic, reply)
                 if refused is None:
-                    return self._parts(request, reply, count, first)
+                    return self._parts(group, request, reply, count, first)
                 error = refused
                 self._topics.forget(topic)  # it may not be what it was
                 unknown = reply.status == wire.UNKNOWN_ERROR
                 maybe_stored = maybe_stored or unknown
-                hint, epoch = reply.master, reply.master_epoch
+                if reply.master != connection.endpoint:  # else it only pauses
+                    hint, epoch = reply.master, reply.master_epoch
             except (TimeoutError, Unavailable) as problem:
                 maybe_stored = maybe_stored or sent
                 error = Timeout(f"{topic}: not sent within {seconds:g} s ({problem})")
@@ -452,7 +473,31 @@ class Producer:
                 ) from None
             await asyncio.sleep(pause)
             if not isinstance(error, Busy):
-                await self._connection.rotate(move, hint, epoch)
+                await connection.rotate(move, hint, epoch)
+            if anywhere and not maybe_stored and not hint:
+                other = await self._elsewhere(topic, group, deadline - loop.time())
+                if other is not None:
+                    group, request.queue_id = other
+                    connection = self._router.connection(group)
+                    request.id = next(connection.ids)
+
+    async def _next_slot(self, topic: str, seconds: float) -> Slot:
+        """The queue whose turn it is."""
+        slots = await self._topics.slots(topic, seconds)
+        self._round += 1
+        return slots[(self._round - 1) % len(slots)]
+
+    async def _elsewhere(self, topic: str, group: str, seconds: float) -> Slot | None:
+        """A queue in another group than one that could not take a batch; None for no such."""
+        try:
+            if len(await self._router.groups(seconds)) < 2 or seconds <= 0:
+                return None
+            slots = await self._topics.slots(topic, seconds)
+        except DuologError:
+            return None
+        others = [slot for slot in slots if slot[0] != group]
+        self._round += 1
+        return others[self._round % len(others)] if others else None
 
     @staticmethod
     def _refusal(topic: str, reply: wire.AppendReply) -> DuologError | None:
@@ -465,7 +510,7 @@ class Producer:
 
     @staticmethod
     def _parts(
-        request: wire.AppendRequest, reply: wire.AppendReply, count: int, first: int
+        group: str, request: wire.AppendRequest, reply: wire.AppendReply, count: int, first: int
     ) -> list[Part]:
         parts = []
         done = 0
@@ -483,6 +528,7 @@ class Producer:
                     status,
                     True,
                     reply.master_epoch,
+                    group,
                 )
             )
             done += run.count
@@ -499,6 +545,7 @@ class Producer:
                     status,
                     False,
                     reply.master_epoch,
+                    group,
                 )
             )
         return parts

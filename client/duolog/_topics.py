@@ -1,24 +1,24 @@
-"""What the SDK remembers of topics: how many queues they have."""
+"""Which queues a topic has, in which replica groups: asked of the nodes, kept for a while."""
 
 import asyncio
 
-from duolog._connection import Connection
 from duolog._errors import UnknownTopic
+from duolog._router import FRESH_SECONDS, Router
 from duolog.wire import duolog_pb2 as wire
 
-FRESH_SECONDS = 30.0
+Slot = tuple[str, int]  # replica group, queue id in it
 
 
 class TopicCache:
-    """Queue counts, asked of the node and kept for 30 seconds."""
+    """A topic's queues by group, kept for 30 seconds."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._known: dict[str, tuple[float, int]] = {}
-        self._asking: dict[str, asyncio.Future[int]] = {}
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._known: dict[str, tuple[float, list[Slot]]] = {}
+        self._asking: dict[str, asyncio.Future[list[Slot]]] = {}
 
-    async def queues(self, topic: str, timeout: float) -> int:
-        """Queues of a topic. Raises UnknownTopic."""
+    async def slots(self, topic: str, timeout: float) -> list[Slot]:
+        """All queues of a topic, sorted by group and id. Raises UnknownTopic."""
         now = asyncio.get_running_loop().time()
         known = self._known.get(topic)
         if known is not None and now - known[0] < FRESH_SECONDS:
@@ -31,17 +31,49 @@ class TopicCache:
             asking.add_done_callback(lambda _: self._asking.pop(topic, None))
         return await asyncio.shield(asking)
 
-    async def _ask(self, topic: str, timeout: float) -> int:
-        request = wire.ListTopicsRequest(topics=[topic])
-        reply = await self._connection.call(
-            lambda left: self._connection.admin.ListTopics(request, timeout=left), timeout
+    async def _ask(self, topic: str, timeout: float) -> list[Slot]:
+        groups = await self._router.groups(timeout)
+        answers = await asyncio.gather(
+            *(self._queues(group, topic, timeout) for group in groups), return_exceptions=True
         )
-        if not reply.topics:
+        found = [
+            (group, queue_id)
+            for group, answer in zip(groups, answers, strict=True)
+            if isinstance(answer, int)
+            for queue_id in range(answer)
+        ]
+        if not found:
             self._known.pop(topic, None)
+            for answer in answers:
+                if isinstance(answer, BaseException):
+                    raise answer
             raise UnknownTopic(f"topic {topic!r} does not exist; create it first")
-        now = asyncio.get_running_loop().time()
-        self._known[topic] = (now, reply.topics[0].queues)
-        return int(reply.topics[0].queues)
+        if all(isinstance(answer, int) for answer in answers):  # else a group is missing: ask soon
+            self._known[topic] = (asyncio.get_running_loop().time(), found)
+        return found
+
+    async def _queues(self, group: str, topic: str, timeout: float) -> int:
+        """Queues of a topic in one group, 0 where it has none."""
+        connection = self._router.connection(group)
+        request = wire.ListTopicsRequest(topics=[topic])
+        reply = await connection.call(
+            lambda left: connection.admin.ListTopics(request, timeout=left), timeout
+        )
+        return int(reply.topics[0].queues) if reply.topics else 0
+
+    async def slot(
+        self, topic: str, queue_id: int, group: str | None, timeout: float
+    ) -> tuple[str, int]:
+        """The one queue that a user named. Raises UnknownTopic where the name fits several."""
+        groups = await self._router.groups(timeout)
+        if group is None and len(groups) > 1:
+            groups = sorted({name for name, _ in await self.slots(topic, timeout)})
+        if group is None and len(groups) > 1:
+            raise UnknownTopic(
+                f"{topic} has queues in {', '.join(groups)}: name the replica group of queue "
+                f"{queue_id}"
+            )
+        return (group if group is not None else groups[0]), queue_id
 
     def forget(self, topic: str) -> None:
         """Ask again the next time."""

@@ -12,9 +12,11 @@ import grpc
 import grpc.aio
 import pytest
 from duolog import _columns
-from duolog._connection import AppendStream, Connection
+from duolog._connection import AppendStream
 from duolog._errors import DuologError, error_of, status_of
 from duolog._producer import Part, Producer
+from duolog._router import Router
+from duolog._topics import TopicCache
 from duolog.wire import duolog_pb2 as wire
 from hypothesis import given
 from hypothesis import strategies as st
@@ -129,7 +131,12 @@ async def test_a_send_whose_time_is_over_is_told_so_even_while_others_wait() -> 
             await asyncio.sleep(arguments[-1])
             raise duolog.ResultUnknown("the deadline passed")
 
-    producer = Silent(Connection(("127.0.0.1:1",)), None, 60.0)  # type: ignore[arg-type]
+    class OneQueue(TopicCache):
+        async def slot(self, topic: str, queue_id: int, *rest: Any) -> tuple[str, int]:
+            return "g", queue_id
+
+    router = Router(("127.0.0.1:1",))
+    producer = Silent(router, OneQueue(router), 60.0)
     first = asyncio.ensure_future(producer.send("T", b"1", queue_id=0, timeout=0.05))
     await asyncio.sleep(0.01)
     with pytest.raises(duolog.Timeout):  # still waiting to go out: certainly not stored

@@ -30,7 +30,7 @@ def append_request(bodies: list[bytes], **changes: object) -> wire.AppendRequest
 
 
 async def append(client: duolog.Client, request: wire.AppendRequest) -> wire.AppendReply:
-    return await client._connection.stream().append(request)
+    return await client._router.seed.stream().append(request)
 
 
 async def test_a_sent_message_comes_back_whole(client: duolog.Client) -> None:
@@ -171,10 +171,10 @@ async def test_half_a_stream_and_a_reset_leave_the_node_well(
 ) -> None:
     await append(client, append_request([b"there"]))
     for _ in range(20):
-        call = client._connection.messages.Append()
+        call = client._router.seed.messages.Append()
         await call.write(append_request([b"x"] * 100))
         call.cancel()
-    subscription = client._connection.messages.Subscribe()
+    subscription = client._router.seed.messages.Subscribe()
     await subscription.write(
         wire.SubscribeRequest(
             add=[wire.QueueOffset(topic="T", queue_id=0, offset=0)], credit_bytes=1 << 20
@@ -279,7 +279,7 @@ async def test_a_batch_damaged_on_its_way_is_noticed(client: duolog.Client) -> N
 async def test_a_subscription_sends_no_more_than_was_granted(client: duolog.Client) -> None:
     async with client.producer() as producer:
         await producer.send_batch("T", [b"x" * 1000] * 100, queue_id=0)
-    call = client._connection.messages.Subscribe()
+    call = client._router.seed.messages.Subscribe()
     await call.write(
         wire.SubscribeRequest(
             credit_bytes=10_000,
@@ -307,7 +307,7 @@ async def test_a_subscription_to_what_is_not_there_is_refused(
 ) -> None:
     import grpc
 
-    call = client._connection.messages.Subscribe()
+    call = client._router.seed.messages.Subscribe()
     await call.write(
         wire.SubscribeRequest(add=[wire.QueueOffset(topic=topic, queue_id=queue_id, offset=offset)])
     )

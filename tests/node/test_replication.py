@@ -361,7 +361,7 @@ async def test_a_slave_takes_no_writes_and_names_its_master(group: Group) -> Non
         assert reply.status == wire.NOT_MASTER
         assert reply.master == f"127.0.0.1:{master.port}"
         with pytest.raises(grpc.RpcError) as refused:
-            await client._connection.admin.CreateTopic(wire.TopicRequest(topic="T", queues=1))
+            await client._router.seed.admin.CreateTopic(wire.TopicRequest(topic="T", queues=1))
         error = error_of(refused.value)
         assert isinstance(error, duolog.NotMaster)
         assert error.endpoint == f"127.0.0.1:{master.port}"
@@ -403,7 +403,7 @@ async def test_slave_read_enable_false_sends_readers_away(group: Group) -> None:
     async with group.client(slave) as reader:
         with pytest.raises(grpc.RpcError) as refused:
             request = wire.PullRequest(topic="T", queue_id=0, queue_offset=0)
-            await reader._connection.messages.Pull(request)
+            await reader._router.seed.messages.Pull(request)
         assert isinstance(error_of(refused.value), duolog.NotMaster)
         assert (await reader.pull("T", 0, 0)).count == 0  # by the master
 
@@ -420,10 +420,10 @@ async def test_readers_who_lag_are_sent_to_a_slave(
             await producer.send_batch("T", [b"x" * 1000] * 100)
         await until(lambda: broker_of(master).store.queue_range("T", 0)[1] == 100)
         request = wire.PullRequest(topic="T", queue_id=0, queue_offset=0, max_messages=10)
-        near = await client._connection.messages.Pull(request)
+        near = await client._router.seed.messages.Pull(request)
         assert near.suggest_endpoint == ""
         monkeypatch.setattr(broker_of(master), "_in_memory_bytes", 1000)
-        far = await client._connection.messages.Pull(request)
+        far = await client._router.seed.messages.Pull(request)
         assert far.suggest_endpoint == f"127.0.0.1:{slave.port}"
 
 
@@ -437,10 +437,10 @@ async def test_an_offset_the_slave_has_not_reached_is_waited_for_not_reset(group
     await caught_up(master, slave)
     async with group.client(slave) as reader:
         request = wire.PullRequest(topic="T", queue_id=0, queue_offset=5)
-        reply = await reader._connection.messages.Pull(request)
+        reply = await reader._router.seed.messages.Pull(request)
         assert (reply.status, reply.next_offset) == (wire.NO_NEW_MESSAGE, 5)
     async with group.client(master) as reader:
-        reply = await reader._connection.messages.Pull(request)
+        reply = await reader._router.seed.messages.Pull(request)
         assert (reply.status, reply.next_offset) == (wire.OFFSET_TOO_LARGE, 1)
 
 

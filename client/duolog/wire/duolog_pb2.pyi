@@ -399,16 +399,18 @@ class QueueStats(_message.Message):
     def __init__(self, queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., last_store_time: _Optional[int] = ...) -> None: ...
 
 class TopicReply(_message.Message):
-    __slots__ = ("topic", "queues", "perm", "stats")
+    __slots__ = ("topic", "queues", "perm", "stats", "group")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     PERM_FIELD_NUMBER: _ClassVar[int]
     STATS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queues: int
     perm: int
     stats: _containers.RepeatedCompositeFieldContainer[QueueStats]
-    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[int] = ..., perm: _Optional[int] = ..., stats: _Optional[_Iterable[_Union[QueueStats, _Mapping]]] = ...) -> None: ...
+    group: str
+    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[int] = ..., perm: _Optional[int] = ..., stats: _Optional[_Iterable[_Union[QueueStats, _Mapping]]] = ..., group: _Optional[str] = ...) -> None: ...
 
 class DeleteTopicRequest(_message.Message):
     __slots__ = ("topic",)
@@ -461,7 +463,7 @@ class GroupDescription(_message.Message):
     def __init__(self, group: _Optional[str] = ..., members: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ...) -> None: ...
 
 class GroupQueue(_message.Message):
-    __slots__ = ("topic", "queue_id", "committed", "min_offset", "max_offset", "lag_messages", "lag_ms", "member_id")
+    __slots__ = ("topic", "queue_id", "committed", "min_offset", "max_offset", "lag_messages", "lag_ms", "member_id", "replica_group")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
@@ -470,6 +472,7 @@ class GroupQueue(_message.Message):
     LAG_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     LAG_MS_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_GROUP_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     committed: int
@@ -478,7 +481,8 @@ class GroupQueue(_message.Message):
     lag_messages: int
     lag_ms: int
     member_id: str
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., committed: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., lag_messages: _Optional[int] = ..., lag_ms: _Optional[int] = ..., member_id: _Optional[str] = ...) -> None: ...
+    replica_group: str
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., committed: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., lag_messages: _Optional[int] = ..., lag_ms: _Optional[int] = ..., member_id: _Optional[str] = ..., replica_group: _Optional[str] = ...) -> None: ...
 
 class ResetGroupRequest(_message.Message):
     __slots__ = ("group", "topic", "time", "offset", "use_offset")

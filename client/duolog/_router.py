@@ -1,0 +1,78 @@
+"""The replica groups of a cluster, and a connection to each that follows its master.
+
+A cluster has one group or several; a topic's queues may lie in any of them. Whoever knows one node
+learns the rest from it.
+"""
+
+import asyncio
+
+from duolog._connection import Connection
+from duolog._errors import UnknownTopic
+from duolog.wire import duolog_pb2 as wire
+
+FRESH_SECONDS = 30.0
+
+
+class Router:
+    """Connections by group."""
+
+    def __init__(self, endpoints: tuple[str, ...]) -> None:
+        self._seeds = endpoints
+        self._seed = Connection(endpoints)
+        self._connections: dict[str, Connection] = {}
+        self._fresh_until = 0.0
+        self._asking: asyncio.Future[None] | None = None
+
+    @property
+    def seed(self) -> Connection:
+        """To whichever of the given nodes answers."""
+        return self._seed
+
+    async def groups(self, timeout: float) -> list[str]:
+        """Names of all groups, sorted. Raises Unavailable, Timeout."""
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._fresh_until:
+            # Whoever asks meanwhile waits for the same answer.
+            if self._asking is None:
+                self._asking = asyncio.ensure_future(self._ask(timeout))
+                self._asking.add_done_callback(self._asked)
+            await asyncio.shield(self._asking)
+        return sorted(self._connections)
+
+    def _asked(self, _: object) -> None:
+        self._asking = None
+
+    async def _ask(self, timeout: float) -> None:
+        request = wire.RouteRequest()
+        try:
+            reply = await self._seed.call(
+                lambda left: self._seed.admin.Route(request, timeout=left), timeout
+            )
+        except Exception:
+            if self._connections:  # what was known is better than nothing
+                return
+            raise
+        for route in reply.groups:
+            endpoints = tuple(replica.endpoint for replica in route.replicas if replica.endpoint)
+            if route.group not in self._connections and endpoints:
+                alone = len(reply.groups) == 1 and not self._connections
+                self._connections[route.group] = self._seed if alone else Connection(endpoints)
+        self._fresh_until = asyncio.get_running_loop().time() + FRESH_SECONDS
+
+    def connection(self, group: str) -> Connection:
+        """To a group's master. Raises UnknownTopic for a group that no node told of."""
+        found = self._connections.get(group)
+        if found is None:
+            raise UnknownTopic(f"there is no replica group {group!r}")
+        return found
+
+    def reading(self, group: str) -> Connection:
+        """A new connection, of the caller's own, to any node of a group."""
+        return Connection(self.connection(group).endpoints)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._asking is not None:
+            self._asking.cancel()
+        for connection in {self._seed, *self._connections.values()}:
+            await connection.close()

@@ -1,0 +1,148 @@
+"""How the SDK follows masters: hints, epochs, pauses, and what it tells of a send."""
+
+import asyncio
+import statistics
+from typing import Any
+
+import duolog
+import grpc
+import grpc.aio
+import pytest
+from duolog._backoff import HINTED_SECONDS, LONGEST_SECONDS, BackOff
+from duolog._connection import Connection
+from duolog._errors import EPOCH_KEY, ERROR_KEY, MASTER_KEY, error_of
+from duolog.wire import duolog_pb2 as wire
+from duolog.wire import duolog_pb2_grpc as stubs
+
+
+def test_pauses_grow_to_a_short_limit_with_jitter() -> None:
+    pauses = []
+    for _ in range(200):
+        back_off = BackOff()
+        found = [back_off.next() for _ in range(10)]
+        assert max(found) <= 1.5 * LONGEST_SECONDS
+        assert found[0] < 0.1
+        pauses.append(found[-1])
+    assert statistics.pstdev(pauses) > 0.05
+
+
+def test_a_hint_is_followed_at_once_and_not_for_ever() -> None:
+    back_off = BackOff()
+    found = [back_off.next(True) for _ in range(6)]
+    assert found[:3] == [HINTED_SECONDS] * 3
+    assert min(found[3:]) > HINTED_SECONDS
+
+
+async def test_a_hint_of_an_older_epoch_is_not_followed() -> None:
+    connection = Connection(("127.0.0.1:1", "127.0.0.1:2"))
+    await connection.rotate(connection.moves, "127.0.0.1:9", 5)
+    assert connection.endpoint == "127.0.0.1:9"
+    await connection.rotate(connection.moves, "127.0.0.1:8", 4)  # a node that lives in the past
+    assert connection.endpoint != "127.0.0.1:8"
+    await connection.rotate(connection.moves, "127.0.0.1:8", 6)
+    assert connection.endpoint == "127.0.0.1:8"
+
+
+async def test_of_many_that_failed_together_one_moves_on() -> None:
+    connection = Connection(("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"))
+    before = connection.moves
+    await asyncio.gather(*(connection.rotate(before) for _ in range(8)))
+    assert connection.endpoint == "127.0.0.1:2"
+
+
+def test_not_master_carries_the_master_and_its_epoch() -> None:
+    trailing = grpc.aio.Metadata(
+        (ERROR_KEY, "NotMaster"), (MASTER_KEY, "10.0.0.1:8081"), (EPOCH_KEY, "7")
+    )
+    failure = grpc.aio.AioRpcError(
+        grpc.StatusCode.FAILED_PRECONDITION, grpc.aio.Metadata(), trailing, "a slave"
+    )
+    error = error_of(failure)
+    assert isinstance(error, duolog.NotMaster)
+    assert (error.endpoint, error.epoch) == ("10.0.0.1:8081", 7)
+
+
+# -- sends against a node that answers as it is told -----------------------------------------------
+
+
+class Script(stubs.MessagesServicer):
+    """Answers appends with the statuses of a list; the last one again and again."""
+
+    def __init__(self, *statuses: int) -> None:
+        self.statuses = list(statuses)
+        self.seen: list[wire.AppendRequest] = []
+
+    async def Append(self, requests: Any, context: Any) -> None:
+        async for request in requests:
+            self.seen.append(request)
+            status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
+            if status < 0:
+                await asyncio.sleep(60)
+            reply = wire.AppendReply(id=request.id, count=1)
+            reply.status = status  # type: ignore[assignment]
+            await context.write(reply)
+
+
+class Admin(stubs.AdminServicer):
+    def __init__(self, endpoint: list[str]) -> None:
+        self._endpoint = endpoint
+
+    async def Route(self, request: Any, context: Any) -> wire.RouteReply:
+        group = wire.GroupRoute(group="g", master="m", master_endpoint=self._endpoint[0])
+        group.replicas.add(node="m", endpoint=self._endpoint[0], in_sync=True)
+        return wire.RouteReply(cluster="c", group="g", groups=[group])
+
+    async def ListTopics(self, request: Any, context: Any) -> wire.ListTopicsReply:
+        return wire.ListTopicsReply(topics=[wire.TopicReply(topic="T", queues=1)])
+
+
+async def serve(script: Script) -> tuple[grpc.aio.Server, str]:
+    server = grpc.aio.server()
+    endpoint = [""]
+    stubs.add_MessagesServicer_to_server(script, server)  # type: ignore[no-untyped-call]
+    stubs.add_AdminServicer_to_server(Admin(endpoint), server)  # type: ignore[no-untyped-call]
+    endpoint[0] = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    return server, endpoint[0]
+
+
+async def send(script: Script, timeout: float) -> duolog.Receipt:
+    server, endpoint = await serve(script)
+    try:
+        async with duolog.Client(endpoint) as client, client.producer() as producer:
+            return await producer.send("T", b"x", timeout=timeout)
+    finally:
+        await server.stop(0)
+
+
+async def test_an_unknown_answer_is_asked_again_with_the_same_sequence() -> None:
+    script = Script(wire.UNKNOWN_ERROR, wire.PUT_OK)
+    assert (await send(script, 5)).status == "PUT_OK"
+    first, second = script.seen
+    assert (first.producer_id, first.sequence) == (second.producer_id, second.sequence)
+    assert first.bodies == second.bodies
+
+
+async def test_what_stays_unknown_is_told_as_unknown() -> None:
+    with pytest.raises(duolog.ResultUnknown):
+        await send(Script(wire.UNKNOWN_ERROR), 0.4)
+
+
+async def test_a_refusal_after_an_unknown_answer_does_not_make_it_a_failure() -> None:
+    with pytest.raises(duolog.ResultUnknown):
+        await send(Script(wire.UNKNOWN_ERROR, wire.IN_SYNC_REPLICAS_NOT_ENOUGH), 0.4)
+    with pytest.raises(duolog.ResultUnknown):
+        await send(Script(wire.UNKNOWN_ERROR, wire.MESSAGE_ILLEGAL), 0.4)
+
+
+async def test_what_was_only_ever_refused_surely_was_not_stored() -> None:
+    with pytest.raises(duolog.Busy):
+        await send(Script(wire.IN_SYNC_REPLICAS_NOT_ENOUGH), 0.3)
+
+
+async def test_one_deadline_covers_a_node_that_never_answers() -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with pytest.raises(duolog.ResultUnknown):
+        await send(Script(-1), 0.5)
+    assert loop.time() - began < 2

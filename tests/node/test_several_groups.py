@@ -1,0 +1,130 @@
+"""A cluster of two replica groups: topics lie in both, and clients hardly notice."""
+
+from collections import Counter
+from pathlib import Path
+
+import duolog
+import pytest
+
+from node.memoryregistry import MemoryRegistry
+from node.server import Node
+from tests.node.conftest import StartNode
+from tests.node.replicas import broker_of, until
+
+GROUPS = ("broker-a", "broker-b")
+
+
+@pytest.fixture
+async def nodes(start_node: StartNode, tmp_path: Path) -> dict[str, Node]:
+    registry = MemoryRegistry()
+    made = {}
+    for group in GROUPS:
+        made[group] = await start_node(
+            tmp_path / group,
+            ha={"listen": "127.0.0.1:0", "in_sync_replicas": 1},
+            name=f"node-of-{group}",
+            registry=registry,
+            group=group,
+            broker_role="AUTO",
+        )
+    for node in made.values():
+        await until(lambda node=node: broker_of(node).replication.refusal() == "")  # type: ignore[misc]
+        await until(
+            lambda node=node: (  # type: ignore[misc]
+                node.failover is not None
+                and {n for n, view in node.failover.routes.items() if view.master} == set(GROUPS)
+                and broker_of(node).replication.master is not None
+                and broker_of(node).replication.refusal() == ""
+            )
+        )
+    return made
+
+
+def client_of(node: Node) -> duolog.Client:
+    return duolog.Client(f"127.0.0.1:{node.port}", timeout=10)
+
+
+async def test_a_topic_is_made_in_every_group_and_spreads_over_them(nodes: dict[str, Node]) -> None:
+    async with client_of(nodes["broker-a"]) as client, client.producer() as producer:
+        await client.admin.create_topic("T", 2)
+        with pytest.raises(duolog.TopicExists):
+            await client.admin.create_topic("T", 2)
+        receipts = [await producer.send("T", b"%d" % k) for k in range(40)]
+        places = Counter((receipt.group, receipt.queue_id) for receipt in receipts)
+        assert places == {(group, queue): 10 for group in GROUPS for queue in (0, 1)}
+        listed = await client.admin.topics(["T"])
+        assert sorted(topic.group for topic in listed) == sorted(GROUPS)
+
+
+async def test_messages_of_one_key_stay_in_one_queue_of_one_group(nodes: dict[str, Node]) -> None:
+    async with client_of(nodes["broker-b"]) as client, client.producer() as producer:
+        await client.admin.create_topic("T", 2)
+        for key in ("k1", "k2", "k3"):
+            sent = [await producer.send("T", b"x", key=key) for _ in range(5)]
+            assert len({(receipt.group, receipt.queue_id) for receipt in sent}) == 1
+            assert [r.queue_offset - sent[0].queue_offset for r in sent] == [0, 1, 2, 3, 4]
+            found = await client.admin.find("T", key=key)
+            assert len(found) == 5
+
+
+async def test_a_queue_that_is_in_two_groups_is_named_with_its_group(
+    nodes: dict[str, Node],
+) -> None:
+    async with client_of(nodes["broker-a"]) as client, client.producer() as producer:
+        await client.admin.create_topic("T", 1)
+        with pytest.raises(duolog.UnknownTopic, match="broker-a, broker-b"):
+            await producer.send("T", b"x", queue_id=0)
+        with pytest.raises(duolog.UnknownTopic, match="no replica group 'z'"):
+            await producer.send("T", b"x", queue_id=0, group="z")
+        receipt = await producer.send("T", b"x", queue_id=0, group="broker-b")
+        assert receipt.group == "broker-b"
+        batch = await client.pull("T", 0, 0, group="broker-b")
+        assert (batch.body_list(), batch.group) == ([b"x"], "broker-b")
+        await client.admin.create_topic("only-b", 1, groups=["broker-b"])
+        assert (await producer.send("only-b", b"y", queue_id=0)).group == "broker-b"
+
+
+async def test_a_consumer_reads_all_groups_and_commits_in_each(nodes: dict[str, Node]) -> None:
+    async with client_of(nodes["broker-a"]) as client, client.producer() as producer:
+        await client.admin.create_topic("T", 2)
+        await producer.send_batch("T", [b"%d" % k for k in range(30)])
+        for k in range(30, 60):
+            await producer.send("T", b"%d" % k)
+        seen: set[bytes] = set()
+        groups: set[str] = set()
+        async with client.consumer("g", "T") as consumer:
+            assert len(consumer.assignment) == 4 or consumer.assignment == []
+            while len(seen) < 60:
+                message = await consumer.get(10)
+                assert message is not None
+                seen.add(message.body)
+                groups.add(message.group)
+        assert groups == set(GROUPS)
+        described = await client.admin.group("g")
+        assert sum(queue.committed for queue in described.queues) == 60
+        assert {queue.replica_group for queue in described.queues} == set(GROUPS)
+        async with client.consumer("g", "T") as again:
+            assert await again.get(0.3) is None
+
+
+async def test_sends_without_a_queue_go_to_the_group_that_takes_them(
+    nodes: dict[str, Node],
+) -> None:
+    async with client_of(nodes["broker-a"]) as client, client.producer() as producer:
+        await client.admin.create_topic("T", 1)
+        await producer.send("T", b"x")
+        master = broker_of(nodes["broker-b"]).replication.master
+        assert master is not None
+        master.pause("nothing is taken here")
+        receipts = [await producer.send("T", b"%d" % k, timeout=5) for k in range(6)]
+        assert {receipt.group for receipt in receipts} == {"broker-a"}
+        with pytest.raises(duolog.NotMaster):
+            await producer.send("T", b"x", queue_id=0, group="broker-b", timeout=0.3)
+
+
+async def test_the_cluster_is_shown_whole(nodes: dict[str, Node]) -> None:
+    async with client_of(nodes["broker-a"]) as client:
+        route = await client.admin.route()
+        assert [group.group for group in route.groups] == list(GROUPS)
+        status = await client.admin.cluster_status()
+        assert {node.replication.group for node in status.nodes} == set(GROUPS)
