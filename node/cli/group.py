@@ -71,6 +71,7 @@ def show(
             "queue_id": queue.queue_id,
             "committed": queue.committed if queue.committed >= 0 else None,
             "max_offset": queue.max_offset,
+            "replica_group": queue.replica_group,
             "lag_messages": queue.lag_messages,
             "lag_seconds": queue.lag_ms / 1000,
             "member": queue.member_id,

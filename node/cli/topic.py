@@ -30,6 +30,7 @@ def _client(endpoints: str, timeout: float) -> Any:
 def _row(topic: Any) -> dict[str, Any]:
     return {
         "topic": topic.topic,
+        "group": topic.group,
         "queues": topic.queues,
         "perm": topic.perm,
         "messages": sum(s.max_offset - s.min_offset for s in topic.stats),
@@ -49,7 +50,7 @@ def list_(
         async with _client(endpoints, timeout) as client:
             return await client.admin.topics(system=system)
 
-    print_rows(map(_row, run(ask())), ["topic", "queues", "perm", "messages"], as_json)
+    print_rows(map(_row, run(ask())), ["topic", "group", "queues", "perm", "messages"], as_json)
 
 
 @app.command()
@@ -138,6 +139,7 @@ def stats(
             "max_offset": s.max_offset,
             "last_store_time": s.last_store_time or None if as_json else iso(s.last_store_time),
         }
-        for s in found[0].stats
+        for topic_row in found
+        for s in topic_row.stats
     ]
     print_rows(rows, ["queue_id", "min_offset", "max_offset", "last_store_time"], as_json)

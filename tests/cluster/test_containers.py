@@ -1,0 +1,132 @@
+"""The compose cluster: it comes up, serves from outside, loses its master, its links, its etcd.
+
+These run where a Docker engine answers, are skipped with the reason elsewhere, and fail in CI where
+they would be skipped. The long run is `make chaos-containers`.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duolog
+import pytest
+
+from cluster.chaos.run import Result, Run
+from cluster.chaos.timeline import Fault
+
+ROOT = Path(__file__).parent.parent.parent
+OUTSIDE = "127.0.0.1:18081,127.0.0.1:18082,127.0.0.1:18083"
+
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(900), pytest.mark.xdist_group("docker")]
+
+
+def run(*command: str, timeout: float = 600) -> str:
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout[-2000:]} {done.stderr[-2000:]}"
+    return done.stdout
+
+
+def why_not() -> str:
+    """Why containers cannot be run here, empty where they can."""
+    if shutil.which("docker") is None:
+        return "docker is not installed"
+    if subprocess.run(["docker", "version"], capture_output=True, check=False).returncode:
+        return "no Docker engine answers"
+    compose = subprocess.run(["docker", "compose", "version"], capture_output=True, check=False)
+    if compose.returncode and shutil.which("docker-compose") is None:
+        return "neither docker compose nor docker-compose is installed"
+    return ""
+
+
+@pytest.fixture(scope="module")
+def up() -> Iterator[None]:
+    """The cluster, from nothing, and nothing left of it afterwards."""
+    reason = why_not()
+    if reason:
+        if os.environ.get("CI") or os.environ.get("DUOLOG_TEST_CONTAINERS"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    run("cluster/down", "--volumes")
+    run("cluster/up", timeout=900)
+    if subprocess.run(
+        ["docker", "image", "inspect", "duolog-chaos:bookworm"], capture_output=True, check=False
+    ).returncode:
+        run("cluster/chaos-image")
+    yield
+    run("cluster/down", "--volumes")
+
+
+@pytest.fixture
+def target(up: None) -> Iterator[Any]:
+    from cluster.chaos.containers import ContainerTarget
+
+    made = ContainerTarget()
+    made.start()
+    yield made
+    made.stop()
+    made.close()
+
+
+async def carry_out(target: Any, faults: list[Fault]) -> Result:
+    result = await Run(target, faults, producers=3, pause=0.005).carry_out()
+    assert result.findings == []
+    assert result.invalid == ""
+    return result
+
+
+async def test_clients_outside_reach_the_whole_cluster(up: None) -> None:
+    async with duolog.Client(OUTSIDE, timeout=15) as client, client.producer() as producer:
+        route = await client.admin.route()
+        (group,) = route.groups
+        assert {replica.node for replica in group.replicas} == {"a1", "a2", "a3"}
+        await client.admin.create_topic("outside", 2)
+        receipt = await producer.send("outside", b"x")
+        assert receipt.status == "PUT_OK"
+
+
+def test_nodes_run_without_root_and_cannot_write_where_they_need_not(up: None) -> None:
+    import docker
+
+    engine = docker.from_env()
+    filters: dict[str, Any] = {"label": "com.docker.compose.project=duolog"}
+    names = ("a1", "a2", "a3")
+    nodes = [
+        container
+        for container in engine.containers.list(filters=filters)
+        if container.labels["com.docker.compose.service"] in names
+    ]
+    assert len(nodes) == 3
+    for container in nodes:
+        host = container.attrs["HostConfig"]
+        assert container.attrs["Config"]["User"] == "10001:10001"
+        assert host["ReadonlyRootfs"]
+        assert host["CapDrop"] == ["ALL"]
+        assert host["Memory"] > 0
+        assert host["PidsLimit"] > 0
+        code, _ = container.exec_run("touch /opt/x")
+        assert code != 0
+        code, output = container.exec_run(
+            "duolog node check --write --json --endpoints 127.0.0.1:8081"
+        )
+        assert code == 0, output
+    engine.close()
+
+
+async def test_nothing_is_lost_when_masters_die_freeze_or_are_cut_off(target: Any) -> None:
+    faults = [
+        Fault("kill"),
+        Fault("disconnect", lasts=5.0),
+        Fault("cut_one_way", other="all", lasts=5.0),
+        Fault("cut_one_way", other="etcd", lasts=5.0),
+        Fault("pause", lasts=10.0),
+        Fault("etcd_kill", lasts=1.0),
+        Fault("disconnect", "slave", lasts=3.0),
+        Fault("switch"),
+    ]
+    result = await carry_out(target, faults)
+    assert all(row.seconds < 12 for row in result.failovers)
