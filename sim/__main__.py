@@ -192,7 +192,8 @@ def hunt(mutant: Mutant) -> tuple[str, int, str]:
     """Look for a seed that catches a planted bug: its name, the seed or -1, the violation."""
     with mutant.planted():
         for seed in range(MUTANT_SEEDS):
-            outcome = run(seed, elected=mutant.elected)
+            planned = mutant.weather(seed) if mutant.weather is not None else None
+            outcome = run(seed, planned, elected=mutant.elected)
             if outcome.violation:
                 return mutant.name, seed, outcome.violation
     return mutant.name, -1, ""

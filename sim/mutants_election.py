@@ -1,11 +1,13 @@
 """Planted bugs of elections: those of the protocol's model, and some that real systems had."""
 
+import random
 from dataclasses import replace
 from typing import Any
 
 from ha import identity, master, slave
 from ha.failover import Failover, Role
 from ha.syncstate import Standing, SyncState
+from sim.faults import NODES, Fault
 from sim.planted import Mutant, Patch
 from store.dispatch import DispatchTargets
 from store.messagestore import MessageStore
@@ -243,12 +245,31 @@ def _lead_twice() -> list[Patch]:
     return [(Failover, "_step_down", step_down), (Failover, "_abandon_lease", abandon)]
 
 
+def slow_etcd_and_short_cuts(seed: int) -> list[Fault]:
+    """Changes of the set that are made long after they were sent, while slaves come and go."""
+    chance = random.Random(seed)
+    found = [Fault(300.0, "etcd_slow", "a", lasts=3400.0)]
+    for k in range(20):
+        node, other = chance.sample(NODES, 2)
+        kind = chance.choice(("cut_link", "pause", "reset_streams"))
+        lasts = round(chance.uniform(60, 500), 1)
+        at = round(300 + 160 * k + chance.uniform(0, 100), 1)
+        found.append(Fault(at, kind, node, other, lasts, 0.3))
+    return found
+
+
 ELECTION = [
     Mutant("any-member", "one replica of the set is enough", _any_member, True),
     Mutant("connected-only", "absent members do not count", _members_only_connected, True),
     Mutant("eager-shrink", "a smaller set is used at once", _eager_shrink, True),
     Mutant("no-union", "a growing set is not waited for", _no_union, True),
-    Mutant("settled-by-reading", "no answer is taken for no", _settled_by_reading, True),
+    Mutant(
+        "settled-by-reading",
+        "no answer is taken for no",
+        _settled_by_reading,
+        True,
+        slow_etcd_and_short_cuts,
+    ),
     Mutant("blind-members", "the set is written unchecked", _blind_members, True),
     Mutant("no-incarnations", "a lossy disk is the same replica", _no_incarnations, True),
     Mutant("names-only", "a name is enough to be elected", _names_only, True),

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+from sim.faults import Fault
+
 Patch = tuple[Any, str, Any]
 
 
@@ -17,6 +19,7 @@ class Mutant:
     story: str
     patches: Callable[[], list[Patch]]
     elected: bool | None = None  # hunted in elected groups only, or in all
+    weather: Callable[[int], list[Fault]] | None = None  # the faults of a seed that it needs
 
     @contextlib.contextmanager
     def planted(self) -> Iterator[None]:
