@@ -262,6 +262,11 @@ class Failover:
         self._handing: _HandingOver | None = None
         self._unclean: ElectUnclean | None = None
 
+    @property
+    def led_epoch(self) -> int:
+        """The epoch this node leads, or led last."""
+        return self._led_epoch
+
     # -- events --------------------------------------------------------------------------------
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:

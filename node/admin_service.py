@@ -79,6 +79,8 @@ class AdminService(stubs.AdminServicer):
         topics = self._broker.metadata.topics
         if request.topics:
             found = [topics[name] for name in request.topics if name in topics]
+            if len(found) < len(set(request.topics)):
+                self._broker.check_knows()
         else:
             found = [topics[name] for name in sorted(topics)]
         reply = wire.ListTopicsReply(topics=[self._topic(config) for config in found])

@@ -566,6 +566,12 @@ class Broker:
         if not_master:
             raise sdk.NotMaster(not_master, *self.replication.master_endpoint)
 
+    def check_knows(self) -> None:
+        """Raise NotMaster where a topic that is not here may yet be on its way to here."""
+        if self.replication.may_be_behind():
+            endpoint, epoch = self.replication.master_endpoint
+            raise sdk.NotMaster("a slave that may be behind does not know it", endpoint, epoch)
+
     def check_readable(self) -> None:
         """Raise NotMaster on a slave that does not serve readers (slave_read_enable)."""
         replication = self.replication
@@ -607,6 +613,7 @@ class Broker:
         self.check_readable()
         topic = self.metadata.topics.get(name)
         if topic is None:
+            self.check_knows()
             raise sdk.UnknownTopic(f"topic {name!r} does not exist")
         if not topic.perm & PERM_READ:
             raise sdk.NoPermission(f"topic {name!r} may not be read")

@@ -332,21 +332,18 @@ class FailoverService:
 
     async def _lead(self, effect: Lead) -> None:
         await self._follow_nobody()
-        if self.machine.role is not Role.LEADING or self.machine.view.state is None:
-            return  # over before it began
         broker = self._broker
         me = self.machine.me.replica
         members = SyncState(me, effect.state.sync_state_set, effect.revision)
         try:
             async with broker.no_flush():
+                if self.machine.role is not Role.LEADING or self.machine.led_epoch != effect.epoch:
+                    return  # over before it began
                 master = broker.promote(effect.epoch, members)
         except (OSError, StoreError) as error:
             log.error("elected, and cannot lead", epoch=effect.epoch, reason=str(error))
             for more in self.machine.cannot_lead(str(error), now_ms()):
                 self._do(more)
-            return
-        if self.machine.role is not Role.LEADING:
-            broker.demote()
             return
         self.machine.leads(master)
         broker.group_commit.nudge()  # the barrier

@@ -68,7 +68,9 @@ class Router:
 
     def reading(self, group: str) -> Connection:
         """A new connection, of the caller's own, to any node of a group."""
-        return Connection(self.connection(group).endpoints)
+        found = self.connection(group)
+        others = (endpoint for endpoint in found.endpoints if endpoint != found.endpoint)
+        return Connection((found.endpoint, *others))
 
     async def close(self) -> None:
         """Close all connections."""
