@@ -319,6 +319,14 @@ class GroupReader:
                 batch.lost,
                 batch.next_offset,
             )
+        if reply.status == wire.OFFSET_TOO_LARGE:
+            log.error(
+                "%s/%d ends at offset %d, before what this group has read: an unclean election gave "
+                "messages up; reading goes on there",
+                batch.topic,
+                batch.queue_id,
+                batch.next_offset,
+            )
         self._ready.append((reply.subscription, batch, 0))
         self._arrived.set()
 
