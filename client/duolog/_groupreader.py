@@ -321,7 +321,7 @@ class GroupReader:
             )
         if reply.status == wire.OFFSET_TOO_LARGE:
             log.error(
-                "%s/%d ends at offset %d, before what this group has read: an unclean election gave "
+                "%s/%d ends at offset %d, before what was read: an unclean election gave "
                 "messages up; reading goes on there",
                 batch.topic,
                 batch.queue_id,
