@@ -47,6 +47,7 @@ TICK_SECONDS = 0.1
 PUMP_SECONDS = 0.005  # longest the loop is kept dispatching at a stretch
 SLAVE_PUMP_SECONDS = 0.002  # a slave's readers can wait so long; its master's writers need not
 GROUP_GRACE_MS = 4000  # a new master's: its groups' members tell it first what they read
+_EXPECTED_REFUSALS = (wire.NOT_MASTER, wire.IN_SYNC_REPLICAS_NOT_ENOUGH)
 EXIT_FENCED = 74  # EX_IOERR
 
 
@@ -385,7 +386,9 @@ class Broker:
         reason: str,
     ) -> wire.AppendReply:
         self.counters.rejected += 1
-        log.warning(
+        # Whoever waits for a master asks often: that is no news.
+        tell = log.debug if status in _EXPECTED_REFUSALS else log.warning
+        tell(
             "append refused",
             topic=request.topic[:200],
             queue_id=request.queue_id,

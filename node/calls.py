@@ -31,7 +31,8 @@ async def reporting(context: Any) -> AsyncIterator[None]:
     except (DuologError, StoreError) as error:
         mapped = error_to_sdk(error)
         code, name = status_of(mapped)
-        log.warning("call refused", kind=name, reason=str(mapped)[:500])
+        tell = log.debug if isinstance(mapped, NotMaster) else log.warning
+        tell("call refused", kind=name, reason=str(mapped)[:500])
         trailing = [(ERROR_KEY, name)]
         if isinstance(mapped, NotMaster) and mapped.endpoint:
             trailing += [(MASTER_KEY, mapped.endpoint), (EPOCH_KEY, str(mapped.epoch))]

@@ -42,6 +42,7 @@ class LeaseKeeper:
         self._wanted = False
         self._drops: list[int] = []
         self._ended = False
+        self._told = ""
         self._wake = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="duolog-lease", daemon=True)
         self.current: tuple[int, int] = (0, 0)  # lease, deadline: as of the last renewal
@@ -96,7 +97,7 @@ class LeaseKeeper:
         try:
             lease = self._registry.lease(self._ttl)
         except RegistryError as error:
-            log.warning("no lease", reason=str(error))
+            self._trouble("no lease", str(error))
             time.sleep(RETRY_SECONDS)
             return 0.0
         with self._wake:
@@ -109,7 +110,7 @@ class LeaseKeeper:
     def _renew(self, lease: int) -> float:
         problem = self._unhealthy()
         if problem:
-            log.error("the lease is not renewed", reason=problem)
+            self._trouble("the lease is not renewed", problem)
             return time.monotonic() + RETRY_SECONDS
         sent = time.monotonic()
         try:
@@ -121,7 +122,7 @@ class LeaseKeeper:
             self._lost(lease)
             return 0.0
         except RegistryError as error:
-            log.warning("the lease could not be renewed", reason=str(error))
+            self._trouble("the lease could not be renewed", str(error))
             return time.monotonic() + RETRY_SECONDS
         self._tell(lease, sent)
         return sent + self._ttl / 3
@@ -129,4 +130,11 @@ class LeaseKeeper:
     def _tell(self, lease: int, sent: float) -> None:
         deadline = int(1000 * (sent + self._ttl * (1 - MARGIN_RATIO)))
         self.current = (lease, deadline)
+        self._told = ""
         self._granted(lease, deadline)
+
+    def _trouble(self, what: str, reason: str) -> None:
+        """Say it once: it is tried again ten times a second."""
+        if what != self._told:
+            self._told = what
+            log.warning(what, reason=reason)
