@@ -42,6 +42,16 @@ MUST_SEE = (
     "suspended",
     "double_connected",
     "link_cut",
+    "elected",
+    "failed_over",
+    "order_done",
+    "registry_timeout",
+    "registry_restored",
+    "lease_revoked",
+    "etcd_cut",
+    "etcd_outage",
+    "etcd_slow",
+    "watch_lag",
 )
 
 

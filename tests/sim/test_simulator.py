@@ -19,6 +19,7 @@ from sim.disk import SimDisk
 from sim.faults import Fault
 from sim.ghost import Ghost, Violation
 from sim.mutants import MUTANTS, Mutant
+from sim.mutants_election import slow_etcd_and_short_cuts
 from sim.network import Network, Weather, stream
 from sim.shrink import shrink
 from sim.world import World
@@ -40,6 +41,12 @@ def test_nothing_promised_is_broken(first: int) -> None:
     for seed in range(first, first + 10):
         outcome = run(seed)
         assert outcome.violation == "", f"python -m sim --seed {seed} --trace"
+
+
+def test_elected_groups_keep_their_promises_while_the_set_changes_late() -> None:
+    for seed in range(10):
+        outcome = run(seed, slow_etcd_and_short_cuts(seed), elected=True)
+        assert outcome.violation == "", seed
 
 
 def test_the_same_seed_does_the_same_and_another_one_does_not() -> None:
@@ -65,6 +72,12 @@ QUICK = (
     "no-epochs",
     "visible-offsets",
     "small-window",
+    "any-member",
+    "eager-shrink",
+    "blind-members",
+    "registry-believed",
+    "shrinks-to-one",
+    "offsets-of-readers",
 )
 
 
@@ -73,7 +86,7 @@ QUICK = (
 )
 def test_a_planted_bug_is_caught(mutant: Mutant) -> None:
     with mutant.planted():
-        assert any(run(seed).violation for seed in range(20))
+        assert any(run(seed, elected=mutant.elected).violation for seed in range(20))
 
 
 def test_a_failing_run_is_shrunk_and_written_down() -> None:
