@@ -16,7 +16,6 @@ help:  ## List the verbs.
 venv: $(STAMP) $(KERNELS)  ## Make .venv with all that development needs.
 
 $(STAMP): pyproject.toml client/pyproject.toml
-	@command -v etcd >/dev/null || $(MAKE) --no-print-directory etcd || true
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "missing: Python 3.11 or newer (apt-get install python3, or make PYTHON=...)" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
@@ -31,7 +30,7 @@ $(STAMP): pyproject.toml client/pyproject.toml
 
 .PHONY: etcd
 etcd:  # the tests of failover run a real one; Debian has it
-	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	@if ! command -v etcd >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "installing etcd-server, for the tests"; \
 	  apt-get -qq update >/dev/null 2>&1; \
 	  DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends etcd-server \
@@ -47,7 +46,7 @@ $(KERNELS): $(STAMP) $(wildcard store/kernels/*.py)
 demo: venv  ## Store, serve, crash and recover a real data set.
 	@$(BIN)/duolog demo
 
-test: venv  ## Run the tests; those of containers where a Docker engine answers.
+test: venv etcd  ## Run the tests; those of containers where a Docker engine answers.
 	@$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not containers"
 	@$(BIN)/python -m pytest -q -m containers
 
@@ -89,7 +88,7 @@ test-containers: venv  ## Only the tests that need containers; they fail where n
 
 CHAOS := $(BIN)/python -m cluster.chaos
 
-chaos: venv  ## Break processes for an hour: kills, pauses, etcd, full disks, power cuts (root, etcd).
+chaos: venv etcd  ## Break processes for an hour: kills, pauses, etcd, full disks, power cuts (root, etcd).
 	@$(CHAOS) --kill 300 --lasts 0.3 --gap 0.2 --name kills
 	@$(CHAOS) --pause 20 --lasts 9 --name pauses
 	@$(CHAOS) --switch 100 --restart 20 --gap 0.2 --name switches
