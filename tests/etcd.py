@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ha.registry import RegistryError
-from node.etcd import EtcdRegistry
+from node.etcd import EtcdRegistry, EtcdTls
 
 WHERE = "etcd is not installed (apt-get install etcd-server)"
 
@@ -37,8 +37,10 @@ def free_ports(count: int) -> list[int]:
 class Etcd:
     """An etcd cluster; members are numbered from 0."""
 
-    def __init__(self, directory: Path, members: int = 1) -> None:
+    def __init__(self, directory: Path, members: int = 1, tls: EtcdTls | None = None) -> None:
+        """tls: serve clients with this certificate, and ask them for one of its authority."""
         self.directory = directory
+        self.tls = tls
         ports = free_ports(2 * members)
         self._clients, self._peers = ports[:members], ports[members:]
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -50,7 +52,7 @@ class Etcd:
     def start(self) -> None:
         for member in range(len(self._clients)):
             self.start_member(member)
-        registry = EtcdRegistry(self.endpoints, 1.0)
+        registry = EtcdRegistry(self.endpoints, 1.0, self.tls)
         until = time.monotonic() + 30
         while True:
             try:
@@ -62,7 +64,8 @@ class Etcd:
         registry.close()
 
     def start_member(self, member: int) -> None:
-        client = f"http://127.0.0.1:{self._clients[member]}"
+        scheme = "http" if self.tls is None else "https"
+        client = f"{scheme}://127.0.0.1:{self._clients[member]}"
         peer = f"http://127.0.0.1:{self._peers[member]}"
         cluster = ",".join(f"m{k}=http://127.0.0.1:{p}" for k, p in enumerate(self._peers))
         log = self.directory / f"etcd{member}.log"
@@ -73,11 +76,19 @@ class Etcd:
                     "--data-dir", str(self.directory / f"etcd{member}"),
                     "--listen-client-urls", client, "--advertise-client-urls", client,
                     "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-                    "--initial-cluster", cluster,
+                    "--initial-cluster", cluster, *self._tls_flags(),
                 ],
                 stdout=output,
                 stderr=output,
             )  # fmt: skip
+
+    def _tls_flags(self) -> list[str]:
+        if self.tls is None:
+            return []
+        return [
+            "--cert-file", str(self.tls.cert), "--key-file", str(self.tls.key),
+            "--trusted-ca-file", str(self.tls.ca), "--client-cert-auth",
+        ]  # fmt: skip
 
     def kill(self, member: int = 0) -> None:
         process = self._processes.pop(member)

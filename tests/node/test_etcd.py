@@ -1,6 +1,8 @@
 """The registry adapters: etcd itself, the server in memory, and the table, all with one meaning."""
 
 import random
+import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +20,7 @@ from ha.registry import (
     RegistryUnavailable,
     Transaction,
 )
-from node.etcd import EtcdRegistry
+from node.etcd import EtcdRegistry, EtcdTls
 from node.memoryregistry import MemoryRegistry
 from node.registryserver import RegistryServer
 from tests.etcd import Etcd, need_etcd
@@ -206,3 +208,42 @@ def test_a_cluster_goes_on_without_one_member_and_not_without_two(tmp_path: Path
         registry.close()
     finally:
         cluster.stop()
+
+
+def certificates(directory: Path) -> EtcdTls:
+    """An authority, and one certificate of it for both ends."""
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=directory, check=True, capture_output=True)
+
+    new = ("-newkey", "rsa:2048", "-nodes", "-days", "2")
+    openssl("req", "-x509", *new, "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.pem")
+    openssl("req", *new[:3], "-subj", "/CN=etcd", "-keyout", "one.key", "-out", "one.csr")
+    (directory / "ext").write_text("subjectAltName=IP:127.0.0.1\n")
+    signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "ext")
+    openssl("x509", "-req", "-in", "one.csr", *signing, "-days", "2", "-out", "one.pem")
+    return EtcdTls(directory / "ca.pem", directory / "one.pem", directory / "one.key")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_etcd_over_tls_with_a_certificate_of_our_own(tmp_path: Path) -> None:
+    need_etcd()
+    tls = certificates(tmp_path)
+    cluster = Etcd(tmp_path, tls=tls)
+    cluster.start()
+    try:
+        registry = EtcdRegistry(cluster.endpoints, 2.0, tls)
+        assert registry.commit(put("/tls/k", b"v")) is not None
+        assert registry.renew(registry.lease(5)) == 5
+        registry.close()
+        stranger = EtcdRegistry(cluster.endpoints, 0.5, EtcdTls(tls.ca))
+        with pytest.raises(RegistryUnavailable):
+            stranger.get("/tls/")
+        stranger.close()
+    finally:
+        cluster.stop()
+
+
+def test_certificates_that_cannot_be_read_are_an_error_at_start(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="none"):
+        EtcdRegistry(("127.0.0.1:1",), 1.0, EtcdTls(tmp_path / "none"))
