@@ -83,6 +83,21 @@ async def test_nothing_acknowledged_is_lost_when_every_node_loses_power(tmp_path
 
 @pytest.mark.privileged
 @pytest.mark.skipif(os.geteuid() != 0, reason="disks on loop devices need root")
+async def test_the_power_cut_takes_what_was_not_synced_or_it_would_prove_nothing(
+    tmp_path: Path,
+) -> None:
+    # Acknowledged from page caches, on one machine whose boot id does not change.
+    target = ProcessTarget(tmp_path, lease_seconds=2, disk_bytes=96 << 20, flags=SMALL)
+    run = Run(target, [Fault("power_cut_all", gap=1.0)] * 2, producers=3, least_ok=1)
+    try:
+        result = await run.carry_out()
+    finally:
+        target.stop()
+    assert result.findings != [] or result.invalid != ""
+
+
+@pytest.mark.privileged
+@pytest.mark.skipif(os.geteuid() != 0, reason="disks on loop devices need root")
 async def test_a_full_disk_costs_no_acknowledged_message(tmp_path: Path) -> None:
     target = ProcessTarget(tmp_path, lease_seconds=2, disk_bytes=96 << 20, flags=SMALL)
     faults = [Fault("disk_full", "slave", lasts=2.0), Fault("disk_full", lasts=2.0)]
