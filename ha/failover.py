@@ -410,6 +410,9 @@ class Failover:
                 return [*self._say(done.token, ""), *self._look(now_ms)]
             case _Kind.MEMBERS:
                 assert done.state is not None, "it changes the state"
+                # A read that is under way may show what was before: that would look like a
+                # registry that fell back.
+                self._read_again = self._read_again or self._reading
                 self.view = replace(self.view, state=done.state, state_revision=revision)
                 self._remember()
                 if self._master is not None:

@@ -69,6 +69,8 @@ class Voter:
         self.cut_off = False  # from the registry
         self.lose_replies = False
         self.refuse_to_lead = ""
+        self.slow = False  # the registry's answers wait in `late`, with what they were worth
+        self.late: list[Event] = []
         self._lease = 0
         self.machine = Failover(
             self.disk,
@@ -107,7 +109,13 @@ class Voter:
                 self.group.table.drop(lease)
             case Observe():
                 table = self.group.table
-                self.step(Observed(None if self.cut_off else table.get(KEYS.prefix)))
+                seen = Observed(None if self.cut_off else table.get(KEYS.prefix))
+                if self.slow:
+                    self.late.append(seen)
+                else:
+                    self.step(seen)
+            case Commit(number, transaction) if self.slow:
+                self.late.append(Committed(number, self.group.table.commit(transaction)))
             case Commit(number, transaction):
                 if self.cut_off:
                     self.step(Uncertain(number))

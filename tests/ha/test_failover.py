@@ -2,7 +2,7 @@
 
 import pytest
 
-from ha.failover import Changed, ElectUnclean, HandOver, Role, Tick
+from ha.failover import Changed, Committed, ElectUnclean, HandOver, Observed, Role, Tick
 from ha.groupstate import GroupState
 from ha.membership import Membership, load, save
 from ha.registry import Check, Delete, Put, RegistryTable, Transaction
@@ -175,6 +175,34 @@ def test_an_election_whose_answer_was_lost_is_found_out(three: Electorate) -> No
         voter.lose_replies = True
     three.until(lambda: three.leader is not None)
     assert three.state.epoch == 2
+
+
+def test_a_read_from_before_a_change_of_the_set_is_no_registry_that_fell_back(
+    three: Electorate,
+) -> None:
+    leader = three.leader
+    assert leader is not None
+    gone = max(set("abc") - {leader.name})
+    lease = three.voters[gone].machine.lease
+    three.kill(gone)
+    three.table.drop(lease)
+    stale = Observed(three.table.get(KEYS.prefix))
+    leader.slow = True
+    leader.step(Changed())
+    leader.step(leader.late.pop())  # it sees that one is gone, and takes it out
+    (change,) = leader.late
+    assert isinstance(change, Committed)
+    leader.step(Changed())  # a read begins, and is overtaken by the answer to the change
+    leader.late.clear()
+    leader.step(change)
+    leader.step(stale)
+    leader.slow = False
+    for event in leader.late:
+        leader.step(event)
+    three.run(500)
+    assert names(three.state) == set("abc") - {gone}
+    assert three.leader is leader
+    assert three.state.epoch == 1
 
 
 def test_elections_without_a_write_in_between_count_on(three: Electorate) -> None:
