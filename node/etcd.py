@@ -166,7 +166,11 @@ class EtcdRegistry:
                 if reply.events or reply.canceled or reply.compact_revision:
                     return True
         except grpc.RpcError as failure:
-            if failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            # etcd may notice the deadline first, and has no code for that.
+            if (
+                failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+                or "deadline exceeded" in str(failure.details()).lower()
+            ):
                 return False
             self._rotate(at)
             raise self._unavailable(failure, at) from None
