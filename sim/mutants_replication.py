@@ -288,8 +288,8 @@ REPLICATION = [
     Mutant("ack-ahead", "a slave acknowledges half a record", _ack_ahead),
     Mutant("falling-confirm", "the confirm offset falls with a slave", _falling_confirm),
     Mutant("resurrected-tail", "truncation only moves positions", _memory_only_truncation),
-    Mutant("swallowed-sync", "a failed sync is taken for a success", _swallowed_sync),
-    Mutant("retried-sync", "a failed sync is tried again", _sync_after_failure),
+    Mutant("swallowed-sync", "a failed sync is taken for a success", _swallowed_sync, False),
+    Mutant("retried-sync", "a failed sync is tried again", _sync_after_failure, False),
     Mutant("readers-ahead", "readers see what is not confirmed", _readers_ahead),
     Mutant("nothing-hidden", "recovery shows what was never confirmed", _no_hiding),
     Mutant(
