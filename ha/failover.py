@@ -32,7 +32,7 @@ from ha.groupstate import (
 from ha.master import Master
 from ha.membership import Membership
 from ha.registry import Check, Delete, Put, Snapshot, Transaction
-from store.disk import Disk
+from store.disk import Disk, no_room
 
 RANK_MS = 50  # each candidate waits so much longer than the one before it
 HEIR_MS = 1000  # the others leave a named heir so much time
@@ -242,7 +242,7 @@ class Failover:
         self.view = View()
         self.lease = 0
         self.deadline_ms = 0
-        self.membership = membership.load(disk)
+        self.membership = self._saved = membership.load(disk)
         self.elections = 0  # won since the start
         self._facts = facts
         self._needed = needed
@@ -383,14 +383,23 @@ class Failover:
         return self._stand(reason)
 
     def _remember(self) -> None:
-        """Note the newest state seen, durably: an older one will not be believed."""
+        """Note the newest state seen, durably: an older one will not be believed.
+
+        Without room on the disk it is noted in memory, and saved at a later look.
+        """
         state = self.view.state
         if state is None:
             return
-        seen = Membership(state.group_id, state.version)
-        if seen != self.membership:
-            membership.save(self._disk, seen)
-            self.membership = seen
+        self.membership = Membership(state.group_id, state.version)
+        if self.membership == self._saved:
+            return
+        try:
+            membership.save(self._disk, self.membership)
+        except OSError as error:
+            if not no_room(error):
+                raise
+        else:
+            self._saved = self.membership
 
     # -- transactions --------------------------------------------------------------------------
 

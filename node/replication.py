@@ -4,7 +4,6 @@ The machines (`ha.master`, `ha.slave`) decide; here their effects meet futures, 
 """
 
 import asyncio
-import errno
 import secrets
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from ha.identity import Identity
 from ha.master import Close, Confirmed, Effect, Master
 from ha.slave import Slave
 from ha.syncstate import SyncState
+from store.disk import no_room
 from store.errors import StoreError
 from store.recovery import RecoveryReport
 from store.status import BrokerRole, PutMessageStatus
@@ -114,7 +114,7 @@ class Replication:
         try:
             self.master.open_epoch(secrets.randbits(64), wall_ms)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if not no_room(error):
                 raise
             log.error("no room to open an epoch: nothing can be stored", reason=error.strerror)
         except StoreError as error:

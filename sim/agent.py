@@ -27,6 +27,7 @@ from ha.failover import (
 from ha.groupstate import Registration, Replica
 from ha.registry import LeaseGone, Snapshot
 from sim.etcd import TIMEOUT_MS, SimEtcd
+from store.disk import no_room
 from store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -108,7 +109,12 @@ class Agent:
                 node.world.note(f"{node.name} follows {master.replica.node} in epoch {epoch}")
                 node.become_slave()
                 assert node.slave is not None, "it is one"
-                node.slave.promise(epoch)
+                try:
+                    node.slave.promise(epoch)
+                except OSError as error:
+                    if not no_room(error):
+                        raise
+                    node.ghost.mark("no_room_to_promise")  # the handshake asks for it again
                 node.follow(master.replica.node)
             case Stand(reason):
                 node.world.note(f"{node.name} stands: {reason}")

@@ -52,28 +52,22 @@ class Caretaker:
     def _operate(self) -> None:
         cluster = self.cluster
         for node in cluster.nodes:
-            if not node.up and self.world.now >= cluster.down_until.get(node.name, 0.0):
+            if (not node.up and self.world.now >= cluster.down_until.get(node.name, 0.0)) or (
+                node.up
+                and node.slave is not None
+                and node.slave.reason.startswith("LINEAGE")
+                and node.begin_anew()
+            ):
                 self.boot(node)
-            elif node.up and node.slave is not None and node.slave.reason.startswith("LINEAGE"):
-                self._empty(node)
         self._begin_anew()
         self.world.after(ROUND_MS, self._operate)
-
-    def _empty(self, node: Node) -> None:
-        """What the refusal advises, where nothing that the node holds was ever confirmed."""
-        store = node.store
-        if not store.checkpoint.confirm_phy_offset and not store.replicated_offset:
-            cluster = self.cluster
-            cluster.ghost.mark("emptied")
-            node.die()
-            node.empty_disk()
-            self.boot(node)
 
     def _begin_anew(self) -> None:
         """A group whose first node lost its only log before anybody was told anything."""
         etcd = self.cluster.etcd
         truth = etcd.truth
-        if self.master is not None or truth is None or truth.opened or etcd.restored:
+        told = truth is not None and truth.opened and self.cluster.ghost.sure[1]
+        if self.master is not None or truth is None or told or etcd.restored:
             self._no_master_since = None
             return
         if self._no_master_since is None:

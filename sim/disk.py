@@ -161,6 +161,8 @@ class SimDisk:
 
     def write(self, path: str, data: bytes) -> None:
         """Replace and sync."""
+        if self.full:
+            raise OSError(errno.ENOSPC, "simulated full disk")
         inode = Inode(len(data), self._now())
         inode.seen[:] = np.frombuffer(data, np.uint8)
         self.strike_sync(inode)

@@ -34,6 +34,7 @@ from sim.ghost import Ghost, Violation
 from sim.network import End, Network, stream
 from sim.world import World
 from store.columns import Columns
+from store.disk import no_room
 from store.errors import SequenceTooOld, StoreError
 from store.mappedfile import FlushJob
 from store.messagestore import MessageStore, PutBatch, PutResult
@@ -264,6 +265,15 @@ class Node:
         """Its directory is removed."""
         self.disk = SimDisk(self.chance, lambda: self.world.now)
 
+    def begin_anew(self) -> bool:
+        """What a refusal advises: emptied, where nothing that it holds was ever confirmed."""
+        if self.store.checkpoint.confirm_phy_offset or self.store.replicated_offset:
+            return False
+        self.ghost.mark("emptied")
+        self.die()
+        self.empty_disk()
+        return True
+
     def power_cut(self) -> None:
         """The machine goes, and with it what was not synced."""
         self.die()
@@ -470,7 +480,7 @@ class Node:
         try:
             effects = self.slave.step(Received(data), self.mono())
         except OSError as error:
-            if error.errno != errno.ENOSPC:
+            if not no_room(error):
                 raise
             self.ghost.mark("slave_disk_full")
             effects = self.slave.suspend("no room")

@@ -64,8 +64,12 @@ class Operator:
             if node.up:
                 if node.slave is not None and node.slave.reason.startswith("NEWER_EPOCH"):
                     self._restart_master()
-                elif node.slave is not None and node.slave.reason.startswith("LINEAGE"):
-                    self._empty(node)
+                elif (
+                    node.slave is not None
+                    and node.slave.reason.startswith("LINEAGE")
+                    and node.begin_anew()
+                ):
+                    self.boot(node)
                 continue
             if self.world.now < self.cluster.down_until.get(node.name, 0.0):
                 continue
@@ -74,15 +78,6 @@ class Operator:
             else:
                 self.boot(node)
         self.world.after(OPERATOR_MS, self._operate)
-
-    def _empty(self, node: Node) -> None:
-        """What the refusal advises, where nothing that the slave holds was ever confirmed."""
-        store = node.store
-        if not store.checkpoint.confirm_phy_offset and not store.replicated_offset:
-            self.cluster.ghost.mark("emptied")
-            node.die()
-            node.empty_disk()
-            self.boot(node)
 
     def _restart_master(self) -> None:
         """What the refusal advises: a mastership that began and failed left a higher promise."""

@@ -4,9 +4,15 @@ Two worlds implement it: the operating system (`store.osdisk`) and, in tests and
 that fail, tear and lose. Every method may raise OSError; an error of `sync` is final.
 """
 
+import errno
 from typing import Protocol
 
 from store.kernels.jit import U8
+
+
+def no_room(error: OSError) -> bool:
+    """Whether the disk (or the user's share of it) is full: nothing broke, and it may pass."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class DiskFile(Protocol):

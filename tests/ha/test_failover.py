@@ -386,3 +386,22 @@ def test_a_membership_file_that_is_damaged_is_not_taken_for_none() -> None:
     disk.write("config/membership.json", text)
     with pytest.raises(BadStoreFile):
         load(disk)
+
+
+def test_a_full_disk_keeps_nobody_from_deciding_and_the_group_is_noted_later(
+    three: Electorate,
+) -> None:
+    leader = three.leader
+    assert leader is not None
+    full, gone = (voter for voter in three.voters.values() if voter is not leader)
+    three.run(1500)
+    before = load(full.disk)
+    full.disk.full = True
+    three.kill(gone.name)
+    three.until(lambda: names(three.state) == {leader.name, full.name})
+    three.until(lambda: full.machine.membership.version == three.state.version)
+    assert load(full.disk) == before
+    assert full.machine.role is Role.FOLLOWING
+    full.disk.full = False
+    three.run(1500)
+    assert load(full.disk) == full.machine.membership != before
