@@ -96,6 +96,9 @@ class Registry(Protocol):
     def drop(self, lease: int) -> None:
         """End a lease now; none is no error."""
 
+    def close(self) -> None:
+        """Let go of what the calls need; those under way fail with RegistryUnavailable."""
+
 
 @dataclass(slots=True)
 class RegistryTable:

@@ -61,6 +61,21 @@ def prefix_end(prefix: str) -> bytes:
     return raw[:-1] + bytes([raw[-1] + 1])
 
 
+class _Endpoint:
+    """One member of etcd: its channel and stubs."""
+
+    def __init__(self, address: str, credentials: Any) -> None:
+        self.address = address
+        self.channel = (
+            grpc.insecure_channel(address, _OPTIONS)
+            if credentials is None
+            else grpc.secure_channel(address, credentials, _OPTIONS)
+        )
+        self.kv = stubs.KVStub(self.channel)
+        self.leases = stubs.LeaseStub(self.channel)
+        self.watches = stubs.WatchStub(self.channel)
+
+
 class EtcdRegistry:
     """`ha.registry.Registry` on etcd. Safe to use from several threads."""
 
@@ -69,34 +84,31 @@ class EtcdRegistry:
     ) -> None:
         """timeout_seconds: of one request to one endpoint."""
         credentials = tls.credentials() if tls is not None else None
-        self._channels = [
-            grpc.insecure_channel(endpoint, _OPTIONS)
-            if credentials is None
-            else grpc.secure_channel(endpoint, credentials, _OPTIONS)
-            for endpoint in endpoints
-        ]
-        self._endpoints = endpoints
+        self._endpoints = [_Endpoint(endpoint, credentials) for endpoint in endpoints]
         self._timeout = timeout_seconds
         self._current = 0
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
+        self._under_way = 0
+        self._watches: set[Any] = set()
+        self._closed = False
 
     # -- the six verbs -------------------------------------------------------------------------
 
     def lease(self, ttl_seconds: int) -> int:
         """A new lease. One that was granted and not answered ends by itself."""
 
-        def grant(channel: grpc.Channel) -> int:
+        def grant(endpoint: _Endpoint) -> int:
             request = wire.LeaseGrantRequest(TTL=ttl_seconds)
-            return int(stubs.LeaseStub(channel).LeaseGrant(request, timeout=self._timeout).ID)
+            return int(endpoint.leases.LeaseGrant(request, timeout=self._timeout).ID)
 
         return self._anywhere(grant)
 
     def renew(self, lease: int) -> int:
         """Renew; the ttl in seconds."""
 
-        def keep(channel: grpc.Channel) -> int:
+        def keep(endpoint: _Endpoint) -> int:
             request = wire.LeaseKeepAliveRequest(ID=lease)
-            call = stubs.LeaseStub(channel).LeaseKeepAlive(iter([request]), timeout=self._timeout)
+            call = endpoint.leases.LeaseKeepAlive(iter([request]), timeout=self._timeout)
             try:
                 return int(next(call).TTL)
             except StopIteration:
@@ -123,23 +135,16 @@ class EtcdRegistry:
             ],
             success=[_operation(change) for change in transaction.changes],
         )
-        with self._lock:
-            at = self._current
-        try:
-            reply = stubs.KVStub(self._channels[at]).Txn(request, timeout=self._timeout)
-        except grpc.RpcError as failure:
-            if LEASE_NOT_FOUND in str(failure.details()):
-                raise LeaseGone(str(failure.details())) from None
-            self._rotate(at)
-            raise self._unavailable(failure, at) from None
+        with self._call() as endpoint:
+            reply = endpoint.kv.Txn(request, timeout=self._timeout)
         return int(reply.header.revision) if reply.succeeded else None
 
     def get(self, prefix: str) -> Snapshot:
         """All keys with a prefix, linearizable."""
 
-        def read(channel: grpc.Channel) -> Any:
+        def read(endpoint: _Endpoint) -> Any:
             request = wire.RangeRequest(key=prefix.encode(), range_end=prefix_end(prefix))
-            return stubs.KVStub(channel).Range(request, timeout=self._timeout)
+            return endpoint.kv.Range(request, timeout=self._timeout)
 
         reply = self._anywhere(read)
         rows = {
@@ -155,12 +160,16 @@ class EtcdRegistry:
         create = wire.WatchCreateRequest(
             key=prefix.encode(), range_end=prefix_end(prefix), start_revision=after_revision + 1
         )
-        with self._lock:
-            at = self._current
+        with self._call() as endpoint:
+            return self._watch(endpoint, create, timeout_seconds)
+
+    def _watch(self, endpoint: _Endpoint, create: Any, timeout_seconds: float) -> bool:
         open_requests = _OpenRequests(wire.WatchRequest(create_request=create))
-        call = stubs.WatchStub(self._channels[at]).Watch(
-            iter(open_requests), timeout=timeout_seconds
-        )
+        call = endpoint.watches.Watch(iter(open_requests), timeout=timeout_seconds)
+        with self._lock:
+            self._watches.add(call)
+            if self._closed:
+                call.cancel()
         try:
             for reply in call:
                 if reply.events or reply.canceled or reply.compact_revision:
@@ -172,9 +181,10 @@ class EtcdRegistry:
                 or "deadline exceeded" in str(failure.details()).lower()
             ):
                 return False
-            self._rotate(at)
-            raise self._unavailable(failure, at) from None
+            raise
         finally:
+            with self._lock:
+                self._watches.discard(call)
             open_requests.end()
             call.cancel()
         return True
@@ -182,51 +192,76 @@ class EtcdRegistry:
     def drop(self, lease: int) -> None:
         """End a lease now."""
 
-        def revoke(channel: grpc.Channel) -> None:
+        def revoke(endpoint: _Endpoint) -> None:
             request = wire.LeaseRevokeRequest(ID=lease)
-            stubs.LeaseStub(channel).LeaseRevoke(request, timeout=self._timeout)
+            endpoint.leases.LeaseRevoke(request, timeout=self._timeout)
 
         with contextlib.suppress(LeaseGone):
             self._anywhere(revoke)
 
     def close(self) -> None:
-        """Let go of the connections; calls under way fail."""
-        for channel in self._channels:
-            channel.close()
+        """End watches, let other calls come to their end, let go of the connections. Bounded.
+
+        gRPC takes the process down where a channel is closed under a call that begins.
+        """
+        with self._lock:
+            self._closed = True
+            for call in self._watches:
+                call.cancel()
+            if not self._lock.wait_for(lambda: not self._under_way, 2 * self._timeout):
+                return  # the connections end with the process
+        for endpoint in self._endpoints:
+            endpoint.channel.close()
 
     # -- endpoints -----------------------------------------------------------------------------
 
-    def _anywhere(self, work: Callable[[grpc.Channel], T]) -> T:
+    def _anywhere(self, work: Callable[[_Endpoint], T]) -> T:
         """Do something that may be done twice, at the first endpoint that answers."""
         deadline = time.monotonic() + self._timeout * 2
         problem: RegistryUnavailable | None = None
-        for _ in self._channels:
-            with self._lock:
-                at = self._current
+        for _ in self._endpoints:
             try:
-                return work(self._channels[at])
-            except grpc.RpcError as failure:
-                if LEASE_NOT_FOUND in str(failure.details()):
-                    raise LeaseGone(str(failure.details())) from None
-                problem = self._unavailable(failure, at)
+                with self._call() as endpoint:
+                    return work(endpoint)
             except RegistryUnavailable as error:
                 problem = error
-            except ValueError as error:  # the channel was closed
-                raise RegistryUnavailable(str(error)) from None
-            self._rotate(at)
             if time.monotonic() >= deadline:
                 break
         assert problem is not None, "there are endpoints"
         raise problem
 
+    @contextlib.contextmanager
+    def _call(self) -> Iterator[_Endpoint]:
+        """The endpoint to ask; what goes wrong there, as the port says it: the next call rotates.
+
+        Raises RegistryUnavailable, LeaseGone.
+        """
+        with self._lock:
+            if self._closed:
+                raise RegistryUnavailable("the connection to the registry is closed")
+            self._under_way += 1
+            at = self._current
+        endpoint = self._endpoints[at]
+        try:
+            yield endpoint
+        except grpc.RpcError as failure:
+            if LEASE_NOT_FOUND in str(failure.details()):
+                raise LeaseGone(str(failure.details())) from None
+            self._rotate(at)
+            details = f"{failure.code().name}: {failure.details()}"
+            raise RegistryUnavailable(f"etcd at {endpoint.address}: {details}") from None
+        except RegistryUnavailable:
+            self._rotate(at)
+            raise
+        finally:
+            with self._lock:
+                self._under_way -= 1
+                self._lock.notify_all()
+
     def _rotate(self, failed: int) -> None:
         with self._lock:
             if self._current == failed:
-                self._current = (failed + 1) % len(self._channels)
-
-    def _unavailable(self, failure: Any, at: int) -> RegistryUnavailable:
-        details = f"{failure.code().name}: {failure.details()}"
-        return RegistryUnavailable(f"etcd at {self._endpoints[at]}: {details}")
+                self._current = (failed + 1) % len(self._endpoints)
 
 
 class _OpenRequests:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cluster.chaos.localetcd import LocalEtcd
 from ha.registry import (
     Check,
     Delete,
@@ -23,15 +24,15 @@ from ha.registry import (
 from node.etcd import EtcdRegistry, EtcdTls
 from node.memoryregistry import MemoryRegistry
 from node.registryserver import RegistryServer
-from tests.etcd import Etcd, need_etcd
+from tests.etcd import need_etcd
 
 pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEtcd]:
     need_etcd()
-    cluster = Etcd(tmp_path_factory.mktemp("etcd"))
+    cluster = LocalEtcd(tmp_path_factory.mktemp("etcd"))
     cluster.start()
     yield cluster
     cluster.stop()
@@ -118,7 +119,7 @@ def test_a_watch_tells_of_changes_since_a_revision(registry: Registry) -> None:
     assert seen == [True]
 
 
-def test_etcd_and_the_table_agree_on_any_script(etcd: Etcd) -> None:
+def test_etcd_and_the_table_agree_on_any_script(etcd: LocalEtcd) -> None:
     """The same random transactions: the same answers, the same rows."""
     registry, memory = EtcdRegistry(etcd.endpoints, 2.0), MemoryRegistry()
     chance = random.Random(5)
@@ -163,7 +164,7 @@ def test_etcd_and_the_table_agree_on_any_script(etcd: Etcd) -> None:
     registry.close()
 
 
-def test_the_next_endpoint_answers_when_one_is_gone(etcd: Etcd) -> None:
+def test_the_next_endpoint_answers_when_one_is_gone(etcd: LocalEtcd) -> None:
     registry = EtcdRegistry(("127.0.0.1:1", *etcd.endpoints), 0.5)
     lease = registry.lease(5)
     assert registry.renew(lease) == 5
@@ -188,7 +189,7 @@ def test_no_answer_is_an_error_in_time_and_a_commit_is_sent_once(tmp_path: Path)
 
 def test_a_cluster_goes_on_without_one_member_and_not_without_two(tmp_path: Path) -> None:
     need_etcd()
-    cluster = Etcd(tmp_path, 3)
+    cluster = LocalEtcd(tmp_path, 3)
     cluster.start()
     try:
         registry = EtcdRegistry(cluster.endpoints, 1.0)
@@ -229,7 +230,7 @@ def certificates(directory: Path) -> EtcdTls:
 def test_etcd_over_tls_with_a_certificate_of_our_own(tmp_path: Path) -> None:
     need_etcd()
     tls = certificates(tmp_path)
-    cluster = Etcd(tmp_path, tls=tls)
+    cluster = LocalEtcd(tmp_path, tls=tls)
     cluster.start()
     try:
         registry = EtcdRegistry(cluster.endpoints, 2.0, tls)
@@ -247,3 +248,28 @@ def test_etcd_over_tls_with_a_certificate_of_our_own(tmp_path: Path) -> None:
 def test_certificates_that_cannot_be_read_are_an_error_at_start(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="none"):
         EtcdRegistry(("127.0.0.1:1",), 1.0, EtcdTls(tmp_path / "none"))
+
+
+def test_a_registry_that_was_closed_is_unavailable(etcd: LocalEtcd) -> None:
+    registry = EtcdRegistry(etcd.endpoints, 1.0)
+    watched: list[Exception] = []
+
+    def watch() -> None:
+        try:
+            registry.watch("/closed/", registry.get("/").revision, 30.0)
+        except RegistryUnavailable as error:
+            watched.append(error)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    registry.get("/")
+    registry.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert watched
+    with pytest.raises(RegistryUnavailable):
+        registry.get("/")
+    with pytest.raises(RegistryUnavailable):
+        registry.commit(Transaction((), (Put("/x", b""),)))
+    with pytest.raises(RegistryUnavailable):
+        registry.watch("/", 1, 1.0)

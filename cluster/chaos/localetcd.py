@@ -1,0 +1,102 @@
+"""A real etcd of one or more members on loopback, as Debian's etcd-server installs it."""
+
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from cluster.chaos.target import Unsupported
+from ha.registry import RegistryError
+from node.childnode import free_ports
+from node.etcd import EtcdRegistry, EtcdTls
+
+READY_SECONDS = 30.0
+STOP_SECONDS = 10.0
+
+
+class LocalEtcd:
+    """An etcd cluster; members are numbered from 0."""
+
+    def __init__(self, directory: Path, members: int = 1, tls: EtcdTls | None = None) -> None:
+        """tls: serve clients with this certificate, and ask them for one of its authority."""
+        self.directory = directory
+        self.tls = tls
+        ports = free_ports(2 * members)
+        self._clients, self._peers = ports[:members], ports[members:]
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """HOST:PORT of every member."""
+        return tuple(f"127.0.0.1:{port}" for port in self._clients)
+
+    def start(self) -> None:
+        """Start all members, wait until they answer. Raises Unsupported where there is no etcd."""
+        for member in range(len(self._clients)):
+            self.start_member(member)
+        registry = EtcdRegistry(self.endpoints, 1.0, self.tls)
+        until = time.monotonic() + READY_SECONDS
+        try:
+            while True:
+                try:
+                    registry.get("/")
+                    return
+                except RegistryError as error:
+                    if time.monotonic() > until:
+                        raise RuntimeError(f"etcd does not answer: {error}") from None
+                    time.sleep(0.05)
+        finally:
+            registry.close()
+
+    def start_member(self, member: int) -> None:
+        """Start one. Raises Unsupported."""
+        if shutil.which("etcd") is None:
+            raise Unsupported("etcd is not installed (apt-get install etcd-server)")
+        scheme = "http" if self.tls is None else "https"
+        client = f"{scheme}://127.0.0.1:{self._clients[member]}"
+        peer = f"http://127.0.0.1:{self._peers[member]}"
+        cluster = ",".join(f"m{k}=http://127.0.0.1:{p}" for k, p in enumerate(self._peers))
+        log = self.directory / f"etcd{member}.log"
+        with log.open("ab") as output:
+            self._processes[member] = subprocess.Popen(
+                [
+                    "etcd", "--name", f"m{member}",
+                    "--data-dir", str(self.directory / f"etcd{member}"),
+                    "--listen-client-urls", client, "--advertise-client-urls", client,
+                    "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+                    "--initial-cluster", cluster, *self._tls_flags(),
+                ],
+                stdout=output,
+                stderr=output,
+            )  # fmt: skip
+
+    def _tls_flags(self) -> list[str]:
+        if self.tls is None:
+            return []
+        return [
+            "--cert-file", str(self.tls.cert), "--key-file", str(self.tls.key),
+            "--trusted-ca-file", str(self.tls.ca), "--client-cert-auth",
+        ]  # fmt: skip
+
+    def kill(self, member: int = 0) -> None:
+        """SIGKILL."""
+        process = self._processes.pop(member)
+        process.kill()
+        process.wait(STOP_SECONDS)
+
+    def pause(self, member: int = 0) -> None:
+        """SIGSTOP."""
+        self._processes[member].send_signal(signal.SIGSTOP)
+
+    def resume(self, member: int = 0) -> None:
+        """SIGCONT."""
+        self._processes[member].send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """All members down."""
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            process.wait(STOP_SECONDS)
+        self._processes.clear()
