@@ -11,7 +11,7 @@ from pathlib import Path
 
 import duolog
 
-from node.demo import ChildNode, free_endpoint
+from node.childnode import ChildNode, free_endpoint
 from store.osdisk import OsDisk
 
 
@@ -32,10 +32,9 @@ class Node(ChildNode):
 
     def rss_mib(self) -> float:
         """Resident memory without the store's own segments, MiB."""
-        assert self._process is not None
         total = 0
         mine = False
-        for line in Path(f"/proc/{self._process.pid}/smaps").read_text().splitlines():
+        for line in Path(f"/proc/{self.pid}/smaps").read_text().splitlines():
             if not line[0].isupper() or "-" in line.split(" ", 1)[0]:
                 mine = str(self.data) in line
             elif line.startswith("Rss:") and not mine:

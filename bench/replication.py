@@ -14,7 +14,7 @@ import duolog
 from bench import limits
 from bench.harness import Figure, Node, new_page_rate, pair, running
 from node import benchmarks
-from node.demo import free_endpoint
+from node.childnode import free_endpoint
 
 CATCH_UP_BYTES = 4 << 30
 ROUNDS = 3

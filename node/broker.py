@@ -174,8 +174,12 @@ class Broker:
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            log.exception("background task failed")
-            self._fence(f"{type(error).__name__}: {error}")
+            self.give_up(error)
+
+    def give_up(self, error: Exception) -> None:
+        """Something failed that nobody can answer for: the node ends."""
+        log.error("background task failed", exc_info=error)
+        self._fence(f"{type(error).__name__}: {error}")
 
     async def stop(self) -> None:
         """Stop working, make everything durable, close the store."""

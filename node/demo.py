@@ -14,12 +14,7 @@ import csv
 import importlib.util
 import io
 import json
-import os
 import shutil
-import signal
-import socket
-import subprocess
-import sys
 import tempfile
 import time
 import zipfile
@@ -40,6 +35,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from node.childnode import ChildNode, free_endpoint
 from node.registryserver import RegistryServer
 
 TOPIC = "flights"
@@ -84,71 +80,6 @@ def load_flights() -> Flights:
                 keys.append(row["tailnum"])
             flights.keys.append(keys)
     return flights
-
-
-def free_endpoint() -> str:
-    """HOST:PORT that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
-class ChildNode:
-    """A node in a child process, with flags of `duolog node start`."""
-
-    def __init__(self, data: Path, *flags: str) -> None:
-        self.endpoint = free_endpoint()
-        self.data = data
-        self.flags = ("--name", data.name, *flags)
-        self.log = data.parent / f"{data.name}.log"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start the process; it is ready when `wait_ready` returns."""
-        command = [sys.executable, "-m", "node.cli.main", "node", "start"]
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("DUOLOG_")}
-        with self.log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [*command, "--data", str(self.data), "--listen", self.endpoint, *self.flags],
-                stdout=output,
-                stderr=output,
-                env=environment,
-                cwd=self.data.parent,
-            )
-
-    def kill(self) -> None:
-        """SIGKILL: no flush, no goodbye."""
-        assert self._process is not None, "start comes first"
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
-
-    def stop(self) -> None:
-        """SIGTERM, and SIGKILL if that takes too long."""
-        if self._process is None or self._process.poll() is not None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.kill()
-
-    async def wait_ready(self, client: duolog.Client) -> float:
-        """Seconds until the node answers. Raises DemoError where it ends or takes too long."""
-        began = time.monotonic()
-        while time.monotonic() - began < READY_SECONDS:
-            assert self._process is not None, "start comes first"
-            if self._process.poll() is not None:
-                raise DemoError(f"the node ended at start, see its log:\n{self.log.read_text()}")
-            try:
-                # A plain connect first: gRPC would back off while nobody listens yet.
-                host, _, port = self.endpoint.rpartition(":")
-                _, writer = await asyncio.open_connection(host, int(port))
-                writer.close()
-                await client.admin.node_status()
-                return time.monotonic() - began
-            except (OSError, duolog.DuologError):
-                await asyncio.sleep(0.01)
-        raise DemoError(f"the node was not ready within {READY_SECONDS:g} s, see {self.log}")
 
 
 @dataclass(slots=True)
@@ -200,7 +131,7 @@ class Demo:
             end = await self.replicated(client)
         for node in self.nodes:
             async with duolog.Client(node.endpoint, timeout=30) as client:
-                await self.prove(client, LIVE_TOPIC, f"node {node.data.name}")
+                await self.prove(client, LIVE_TOPIC, f"node {node.name}")
         await self.compare(end)
 
     async def elected(self, client: duolog.Client, after_epoch: int) -> wire.GroupRoute:
@@ -344,7 +275,7 @@ class Demo:
             while acked[0] < total * KILL_AT:
                 await asyncio.sleep(0.001)
             group = (await client.admin.route()).groups[0]
-            master = next(node for node in self.nodes if node.data.name == group.master)
+            master = next(node for node in self.nodes if node.name == group.master)
             at, struck = acked[0], time.monotonic()
             master.kill()
             self.console.print(

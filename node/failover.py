@@ -55,6 +55,7 @@ from ha.syncstate import SyncState
 from node.leasekeeper import LeaseKeeper
 from node.replication import now_ms
 from node.replication_client import ReplicationClient
+from store.disk import no_room
 from store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ T = TypeVar("T")
 TICK_SECONDS = 0.05
 WATCH_SECONDS = 5.0
 ORDER_SECONDS = 10.0
+JOIN_SECONDS = 2.0
 LOOP_STALL_RATIO = 0.5  # of the lease: an event loop that stands still for so long is not healthy
 
 
@@ -75,7 +77,7 @@ class FailoverService:
     def __init__(
         self, broker: "Broker", registry: Registry, ha_endpoint: str, lease_seconds: int
     ) -> None:
-        """After recovery. Raises BadStoreFile."""
+        """After recovery; the registry is closed with the service. Raises BadStoreFile."""
         node = broker.config.node
         slave = broker.replication.slave
         assert slave is not None, "whoever may be elected begins as a slave"
@@ -102,7 +104,8 @@ class FailoverService:
         )
         self._watcher = threading.Thread(target=self._watch, name="duolog-watch", daemon=True)
         self._ended = threading.Event()
-        self._roles: asyncio.Queue[Lead | Follow | Stand] = asyncio.Queue()
+        self._role: Lead | Follow | Stand | None = None  # the newest: older ones do not count
+        self._role_set = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._follower: asyncio.Task[None] | None = None
         self._beat = time.monotonic()
@@ -134,6 +137,8 @@ class FailoverService:
         await self._follow_nobody()
         self._broker.replication.become_slave()  # nothing is acknowledged from here on
         await self._loop.run_in_executor(None, self._keeper.stop)
+        self._registry.close()  # ends the watch
+        await self._loop.run_in_executor(None, self._watcher.join, JOIN_SECONDS)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     # -- what the machine asks -----------------------------------------------------------------
@@ -175,9 +180,15 @@ class FailoverService:
     # -- events --------------------------------------------------------------------------------
 
     def step(self, event: Event) -> None:
-        """Feed the machine."""
+        """Feed the machine. Where that fails the node ends: who knows what it would decide now."""
         if self._ended.is_set():
             return
+        try:
+            self._step(event)
+        except Exception as error:
+            self._broker.give_up(error)
+
+    def _step(self, event: Event) -> None:
         effects = self.machine.step(event, now_ms())
         if effects:
             log.debug(
@@ -255,7 +266,8 @@ class FailoverService:
             case Lead() | Follow() | Stand():
                 if isinstance(effect, Stand):
                     self._stop_at_once(effect)
-                self._roles.put_nowait(effect)
+                self._role = effect
+                self._role_set.set()
 
     def _stop_at_once(self, effect: Stand) -> None:
         """A mastership that is over is over now, whatever role comes next and whenever."""
@@ -270,41 +282,44 @@ class FailoverService:
     def _observed(self, work: "asyncio.Future[Snapshot]") -> None:
         if work.cancelled():
             return
-        error = work.exception()
-        if error is not None and not isinstance(error, RegistryError):
-            raise error
-        if error is not None:
+        try:
+            snapshot: Snapshot | None = work.result()
+        except RegistryError as error:
             log.warning("the registry cannot be read", reason=str(error))
-        self.step(Observed(None if error is not None else work.result()))
+            snapshot = None
+        except Exception as error:
+            self._broker.give_up(error)
+            return
+        self.step(Observed(snapshot))
 
     def _committed(self, number: int, work: "asyncio.Future[int | None]") -> None:
         if work.cancelled():
             return
-        error = work.exception()
-        if error is None:
-            self.step(Committed(number, work.result()))
-        elif isinstance(error, LeaseGone):
+        try:
+            revision = work.result()
+        except LeaseGone:
             self.step(LeaseLost(self.machine.lease))
             self.step(Committed(number, None))
-        elif isinstance(error, RegistryError):
+        except RegistryError as error:
             log.warning("the registry did not answer a change", reason=str(error))
             self.step(Uncertain(number))
+        except Exception as error:
+            self._broker.give_up(error)
         else:
-            raise error
+            self.step(Committed(number, revision))
 
     # -- roles ---------------------------------------------------------------------------------
 
     async def _change_roles(self) -> None:
         while True:
-            effect = await self._roles.get()
-            if not self._roles.empty() and not isinstance(effect, Lead):
-                continue  # over before it began
-            match effect:
+            await self._role_set.wait()
+            self._role_set.clear()
+            match self._role:
                 case Stand():
                     await self._follow_nobody()
-                case Follow():
+                case Follow() as effect:
                     await self._follow(effect)
-                case Lead():
+                case Lead() as effect:
                     await self._lead(effect)
 
     async def _follow_nobody(self) -> None:
@@ -319,7 +334,12 @@ class FailoverService:
         slave = self._broker.replication.slave
         if slave is None:
             return  # leading again already
-        slave.promise(effect.epoch)
+        try:
+            slave.promise(effect.epoch)
+        except OSError as error:
+            if not no_room(error):
+                raise
+            log.warning("no room to note the epoch", reason=error.strerror)  # the handshake asks
         log.info(
             "following",
             master=effect.master.replica.node,

@@ -110,17 +110,16 @@ def add_routed(reply: wire.ClusterStatusReply, routes: Mapping[str, View]) -> No
     """Complete a cluster's status with the nodes that only the registry told of."""
     known = {(node.replication.group, node.name) for node in reply.nodes}
     for name, view in routes.items():
-        for row in group_route(name, view).replicas:
+        route = group_route(name, view)
+        for row in route.replicas:
             if (name, row.node) in known:
                 continue
-            master = view.master is not None and view.master.replica.node == row.node
-            role = ("MASTER" if master else "SLAVE") if row.endpoint else "DOWN"
-            epoch = view.state.epoch if view.state is not None else 0
+            role = ("MASTER" if row.node == route.master else "SLAVE") if row.endpoint else "DOWN"
             reply.nodes.add(
                 name=row.node,
                 role=role,
                 listen=row.endpoint,
                 replication=wire.ReplicationStatus(
-                    group=name, epoch=epoch, state="" if row.endpoint else "DOWN"
+                    group=name, epoch=route.epoch, state="" if row.endpoint else "DOWN"
                 ),
             )

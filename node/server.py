@@ -86,7 +86,6 @@ class Node:
         self.ha_port = 0
         self._replication: ReplicationService | None = None
         self.failover: FailoverService | None = None
-        self._registry: EtcdRegistry | None = None
 
     async def start(self) -> None:
         """Listen, recover, serve. Raises StoreError, OSError or ListenError."""
@@ -167,20 +166,22 @@ class Node:
             if section.tls_ca is not None:
                 tls = EtcdTls(section.tls_ca, section.tls_cert, section.tls_key)
             timeout = section.request_timeout_ms / 1000
-            registry = self._registry = EtcdRegistry(section.addresses(), timeout, tls)
+            registry = EtcdRegistry(section.addresses(), timeout, tls)
         host = self.config.ha.listen.rpartition(":")[0]  # type: ignore[attr-defined]
         advertised: str = self.config.ha.advertise  # type: ignore[attr-defined]
-        self.failover = FailoverService(
-            broker, registry, advertised or f"{host}:{self.ha_port}", section.lease_seconds
-        )
+        try:
+            self.failover = FailoverService(
+                broker, registry, advertised or f"{host}:{self.ha_port}", section.lease_seconds
+            )
+        except BaseException:
+            registry.close()
+            raise
         broker.failover = self.failover
 
     async def stop(self) -> None:
         """Refuse new calls, finish those under way (bounded), close the store."""
         if self.failover is not None:
             await self.failover.stop()
-        if self._registry is not None:
-            self._registry.close()
         if self._replication is not None:
             await self._replication.stop()
         if self._server is not None:

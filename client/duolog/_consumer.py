@@ -6,7 +6,7 @@ committed (at least once).
 """
 
 import asyncio
-import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from duolog._router import FRESH_SECONDS, Router
 from duolog._topics import TopicCache
 
 T = TypeVar("T")
+log = logging.getLogger("duolog")
 
 
 class Consumer:
@@ -57,8 +58,8 @@ class Consumer:
         """Join the group and begin to read. Raises UnknownTopic, Unavailable, Timeout."""
         if self._started:
             return
-        self._started = True
         await self._join()
+        self._started = True
         self._looking = asyncio.ensure_future(self._look_for_groups())
 
     async def _join(self) -> None:
@@ -77,15 +78,21 @@ class Consumer:
                 sorted(held[replica_group]),
                 **self._how,
             )
+            try:
+                await reader.start()
+            except BaseException:
+                await reader.close(commit=False)
+                raise
             self._readers[replica_group] = reader
-            await reader.start()
 
     async def _look_for_groups(self) -> None:
         """Topics may come to replica groups that did not hold them."""
         while True:
             await asyncio.sleep(FRESH_SECONDS)
-            with contextlib.suppress(DuologError):
+            try:
                 await self._join()
+            except DuologError as error:
+                log.warning("the topics' replica groups are not known: %s", error)
 
     async def close(self, commit: bool = True) -> None:
         """Commit what was consumed, leave the group. Bounded; may be called again."""

@@ -16,14 +16,6 @@ from cluster.chaos.target import Unsupported
 PROJECT = "duolog"
 HELPER_IMAGE = "duolog-chaos:bookworm"
 READY_SECONDS = 60.0
-ADDRESSES = {
-    "a1": "172.31.77.11",
-    "a2": "172.31.77.12",
-    "a3": "172.31.77.13",
-    "etcd1": "172.31.77.2",
-    "etcd2": "172.31.77.3",
-    "etcd3": "172.31.77.4",
-}
 ETCD = ("etcd1", "etcd2", "etcd3")
 
 
@@ -37,6 +29,7 @@ class ContainerTarget:
         self._docker = docker.from_env(timeout=30)
         self._helpers: dict[str, Any] = {}
         self._disconnected: set[str] = set()
+        self._addresses: dict[str, str] = {}
 
     def _container(self, service: str) -> Any:
         labels = [
@@ -58,6 +51,7 @@ class ContainerTarget:
                 container.start()
         for node in self.nodes:
             self.mend(node)
+        self._addresses = {service: self._address(service) for service in (*ETCD, *self.nodes)}
 
     def stop(self) -> None:
         """Undo what is left; the cluster goes on running."""
@@ -67,7 +61,15 @@ class ContainerTarget:
 
     def endpoint(self, node: str) -> str:
         """Of the client API."""
-        return f"{ADDRESSES[node]}:8081"
+        return f"{self._addresses[node]}:8081"
+
+    def _address(self, service: str) -> str:
+        """The address that the compose file gives a service in the cluster's network."""
+        networks = self._container(service).attrs["NetworkSettings"]["Networks"]
+        if len(networks) != 1:
+            raise RuntimeError(f"{service} is in {len(networks)} networks, not in one: make up")
+        (network,) = networks.values()
+        return str(network["IPAMConfig"]["IPv4Address"])
 
     # -- faults --------------------------------------------------------------------------------
 
@@ -110,7 +112,7 @@ class ContainerTarget:
     def mend(self, node: str) -> None:
         """Connect again, and no more filters."""
         if node in self._disconnected:
-            self._network().connect(self._container(node), ipv4_address=ADDRESSES[node])
+            self._network().connect(self._container(node), ipv4_address=self._addresses[node])
             self._disconnected.discard(node)
         helper = self._helpers.get(node)
         if helper is not None:
@@ -140,10 +142,10 @@ class ContainerTarget:
 
     def _sources(self, node: str, other: str) -> list[str]:
         if other == "etcd":
-            return [ADDRESSES[name] for name in ETCD]
+            return [self._addresses[name] for name in ETCD]
         if other == "all":
-            return [address for name, address in ADDRESSES.items() if name != node]
-        return [ADDRESSES[other]]
+            return [address for name, address in self._addresses.items() if name != node]
+        return [self._addresses[other]]
 
     def _network(self) -> Any:
         label = f"com.docker.compose.project={self._project}"

@@ -15,12 +15,13 @@ def demo(as_json: Annotated[bool, Json] = False) -> None:
     from duolog import DuologError
     from rich.console import Console
 
+    from node.childnode import ChildError
     from node.demo import DemoError, run_demo
 
     console = Console(stderr=as_json)
     try:
         facts = run_demo(console)
-    except (DemoError, DuologError) as error:
+    except (ChildError, DemoError, DuologError) as error:
         fail(str(error), "make demo")
     if as_json:
         print_facts(facts, True)

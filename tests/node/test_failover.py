@@ -1,6 +1,7 @@
 """Nodes that elect their master, inside the test's process, on a registry in memory."""
 
 import asyncio
+import errno
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -319,6 +320,74 @@ async def test_consumers_go_on_from_committed_offsets_under_the_next_master(
                 assert message is not None
                 seen.append(message.body)
         assert len(seen) == len(set(seen)) == 100
+
+
+async def test_a_node_whose_machine_fails_ends_and_another_one_leads(
+    voters: Voters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await voters.start_all()
+    master = voters.the_leader()
+
+    def broken(*_: Any) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(service(master).machine, "step", broken)
+    async with asyncio.timeout(10):
+        await broker_of(master).failed.wait()
+    assert "a bug" in broker_of(master).store.fence_reason
+
+
+async def test_an_answer_of_the_registry_that_nobody_understands_ends_the_node(
+    voters: Voters,
+) -> None:
+    class Odd(MemoryRegistry):
+        odd = False
+
+        def get(self, prefix: str) -> Any:
+            if self.odd and prefix == KEYS.prefix:
+                raise TypeError("odd")
+            return super().get(prefix)
+
+    registry = Odd()
+    node = await voters.start("a", ha={"in_sync_replicas": 1}, registry=registry)
+    await until(lambda: voters.leader is node)
+    registry.odd = True
+    async with asyncio.timeout(10):
+        await broker_of(node).failed.wait()
+    assert "odd" in broker_of(node).store.fence_reason
+
+
+async def test_a_slave_without_room_for_its_promise_follows_when_there_is_room(
+    voters: Voters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await voters.start_all()
+    old = voters.the_leader()
+    others = [node for node in voters.nodes.values() if node is not old]
+    tried: list[int] = []
+
+    def full(_: Any, epoch: int) -> None:
+        tried.append(epoch)
+        if len(tried) <= 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    for node in others:
+        slave = broker_of(node).replication.slave
+        assert slave is not None
+        monkeypatch.setattr(type(slave), "promise", full)
+    await voters.stop(name_of(old))
+    await voters.whole()
+    assert tried
+    assert not any(broker_of(node).failed.is_set() for node in others)
+
+
+async def test_no_thread_is_left_of_a_node_that_was_stopped(voters: Voters) -> None:
+    await voters.start_all()
+    await voters.stop(name_of(voters.the_leader()))
+    await voters.whole()
+    for name in list(voters.nodes):
+        await voters.stop(name)
+    left = {thread.name for thread in threading.enumerate()}
+    assert not {"duolog-watch", "duolog-lease"} & left
 
 
 # -- the lease's thread ----------------------------------------------------------------------------

@@ -1,10 +1,12 @@
 """A cluster of two replica groups: topics lie in both, and clients hardly notice."""
 
+import asyncio
 from collections import Counter
 from pathlib import Path
 
 import duolog
 import pytest
+from duolog._groupreader import GroupReader
 
 from node.memoryregistry import MemoryRegistry
 from node.server import Node
@@ -128,3 +130,32 @@ async def test_the_cluster_is_shown_whole(nodes: dict[str, Node]) -> None:
         assert [group.group for group in route.groups] == list(GROUPS)
         status = await client.admin.cluster_status()
         assert {node.replication.group for node in status.nodes} == set(GROUPS)
+
+
+async def test_a_group_that_cannot_be_joined_is_joined_by_a_later_try(
+    nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with client_of(nodes["broker-a"]) as client, client.producer() as producer:
+        await client.admin.create_topic("T", 1)
+        for k in range(4):
+            await producer.send("T", b"%d" % k)
+        failures = [duolog.Unavailable("no answer")]
+        start = GroupReader.start
+
+        async def flaky(reader: GroupReader) -> None:
+            if failures and reader.replica_group == "broker-b":
+                raise failures.pop()
+            await start(reader)
+
+        monkeypatch.setattr(GroupReader, "start", flaky)
+        consumer = client.consumer("g", "T")
+        with pytest.raises(duolog.Unavailable):
+            await consumer.start()
+        await consumer.start()
+        found: set[bytes] = set()
+        async with asyncio.timeout(10):
+            while len(found) < 4:
+                message = await consumer.get(5)
+                assert message is not None
+                found.add(message.body)
+        await consumer.close()

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.support import ROOT, NodeProcess, environment, free_port, run_cli
+from node.childnode import free_endpoint
+from tests.process.support import ROOT, NodeProcess, environment, run_cli
 
 pytestmark = pytest.mark.process
 
@@ -151,7 +152,7 @@ def test_errors_name_what_is_wrong_and_what_to_try(
 
 
 def test_no_node_is_said_in_one_line() -> None:
-    done = run_cli("topic", "list", "--endpoints", f"127.0.0.1:{free_port()}", "--timeout", "1")
+    done = run_cli("topic", "list", "--endpoints", free_endpoint(), "--timeout", "1")
     assert done.returncode == 1
     assert "Unavailable" in done.stderr
     assert "node start" in done.stderr
@@ -229,9 +230,7 @@ def test_unknown_flags_and_variables_are_errors(tmp_path: Path) -> None:
 def test_a_directory_held_by_another_node_is_refused_and_the_holder_lives(
     node: NodeProcess,
 ) -> None:
-    done = run_cli(
-        "node", "start", "--data", str(node.data), "--listen", f"127.0.0.1:{free_port()}"
-    )
+    done = run_cli("node", "start", "--data", str(node.data), "--listen", free_endpoint())
     assert done.returncode == 1
     assert "held by another process" in done.stderr
     assert json.loads(ok(node, "node", "check", "--json"))["problems"] == []
@@ -242,7 +241,7 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     data = tmp_path / "foreign"
     data.mkdir()
     os.chown(data, pwd.getpwnam("nobody").pw_uid, -1)
-    done = run_cli("node", "start", "--data", str(data), "--listen", f"127.0.0.1:{free_port()}")
+    done = run_cli("node", "start", "--data", str(data), "--listen", free_endpoint())
     assert done.returncode == 1
     assert "belongs to uid" in done.stderr
     assert list(data.iterdir()) == []
@@ -251,7 +250,7 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
 def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("mine")
-    done = run_cli("node", "start", "--data", str(path), "--listen", f"127.0.0.1:{free_port()}")
+    done = run_cli("node", "start", "--data", str(path), "--listen", free_endpoint())
     assert done.returncode == 1
     assert "not a directory" in done.stderr
     assert path.read_text() == "mine"
@@ -261,9 +260,7 @@ def test_segments_of_wrong_size_are_refused_and_kept(tmp_path: Path) -> None:
     log = tmp_path / "d" / "commitlog"
     log.mkdir(parents=True)
     (log / f"{0:020d}").write_bytes(b"x" * 100)
-    done = run_cli(
-        "node", "start", "--data", str(tmp_path / "d"), "--listen", f"127.0.0.1:{free_port()}"
-    )
+    done = run_cli("node", "start", "--data", str(tmp_path / "d"), "--listen", free_endpoint())
     assert done.returncode == 1
     assert "has 100 bytes" in done.stderr
     assert (log / f"{0:020d}").read_bytes() == b"x" * 100

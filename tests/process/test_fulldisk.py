@@ -54,8 +54,7 @@ async def test_a_full_disk_refuses_writes_serves_reads_and_writes_again(
                     while stored < 60:
                         await producer.send_batch("T", [b"x" * 1000] * 500)
                         stored += 1
-            assert node.process is not None
-            assert node.process.poll() is None
+            assert node.running
             with filler.open("wb") as file:  # nothing at all is left
                 try:
                     while True:

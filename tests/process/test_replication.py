@@ -12,7 +12,8 @@ from pathlib import Path
 import duolog
 import pytest
 
-from tests.process.support import NodeProcess, free_port
+from node.childnode import free_endpoint
+from tests.process.support import NodeProcess
 
 pytestmark = pytest.mark.process
 
@@ -104,7 +105,7 @@ def equal_logs(a: Path, b: Path, end: int) -> None:
 async def test_kills_of_master_and_slave_lose_nothing_that_two_nodes_should_have(
     tmp_path: Path,
 ) -> None:
-    port = f"127.0.0.1:{free_port()}"
+    port = free_endpoint()
     master = NodeProcess(tmp_path / "m", "--role", "SYNC_MASTER", "--ha-listen", port, *SMALL)
     slave = NodeProcess(
         tmp_path / "s", "--role", "SLAVE", "--ha-master", port, *SMALL,
@@ -148,6 +149,6 @@ async def test_kills_of_master_and_slave_lose_nothing_that_two_nodes_should_have
         equal_logs(tmp_path / "s", tmp_path / "m", end)
     finally:
         for node in (slave, master):
-            if node.process is not None and node.process.poll() is None:
+            if node.running:
                 node.kill()
     assert len(load.safe) >= 20 * KILLS
