@@ -143,7 +143,7 @@ class ConsumeQueue:
         last = self.files.last
         if last is not None and last.start == logic_bytes and len(self.files.files) > 1:
             self.files.remove(last)
-            self.files.set_end(logic_bytes)
+        self.files.set_end(logic_bytes)
 
     def truncate(self, physical_offset: int) -> None:
         """truncateDirtyLogicFiles: drop entries of records that start at or after an offset."""
@@ -160,7 +160,7 @@ class ConsumeQueue:
             if end == 0 and last.wrote > 0:
                 start = last.start
                 self.files.remove(last)
-                self.files.set_end(self.files.next_start(start) if self.files.files else 0)
+                self.files.end_at_most(self.files.next_start(start) if self.files.files else 0)
                 continue
             self.files.truncate(last.start + end)
             kernel.walk_entries(last.memory, end, state)

@@ -172,7 +172,8 @@ class MappedFileQueue:
         """Cut everything at and after an offset, durably.
 
         Later files go first, then the tail of the file that holds the offset is zeroed and synced:
-        recovery never finds valid bytes past the end that it cut.
+        recovery never finds valid bytes past the end that it cut. What lies before the offset is
+        as durable as it was: a cut says nothing of bytes that no sync has reached yet.
         """
         self.drop_ahead()
         while self.files and self.files[-1].start > offset:
@@ -182,7 +183,17 @@ class MappedFileQueue:
             last = self.files[-1]
             if last.clear_from(offset - last.start):
                 last.file.sync()
-        self.set_end(min(offset, self.next_start(offset)))
+        self.end_at_most(min(offset, self.next_start(offset)))
+
+    def end_at_most(self, end: int) -> None:
+        """Take back whatever was said of bytes at and after an offset."""
+        self.flushed_where = min(self.flushed_where, end)
+        self.committed_where = min(self.committed_where, end)
+        for mapped in self.files:
+            position = max(0, min(end - mapped.start, mapped.size))
+            mapped.wrote = min(mapped.wrote, position)
+            mapped.committed = min(mapped.committed, position)
+            mapped.flushed = min(mapped.flushed, position)
 
     def disk_sync_names(self) -> None:
         """Make the directory's names durable."""

@@ -170,8 +170,7 @@ class Recovery:
     def _cut(self, end: int, loaded_end: int) -> None:
         if end < loaded_end:
             self.log.queue.truncate(end)
-        else:
-            self.log.queue.set_end(end)
+        self.log.queue.set_end(end)  # what only the page cache has is synced below
         self.log.last_store_time = self.dispatcher.store_time
         if self.queues.max_physical_offset > end:
             self.queues.truncate(end)

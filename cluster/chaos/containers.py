@@ -23,13 +23,13 @@ class ContainerTarget:
     """Nodes a1, a2, a3 of a compose project."""
 
     def __init__(self, project: str = PROJECT) -> None:
-        """Raises docker.errors.DockerException where no engine answers."""
+        """Raises DockerException where no engine answers, RuntimeError where nothing is up."""
         self.nodes: tuple[str, ...] = ("a1", "a2", "a3")
         self._project = project
         self._docker = docker.from_env(timeout=30)
         self._helpers: dict[str, Any] = {}
         self._disconnected: set[str] = set()
-        self._addresses: dict[str, str] = {}
+        self._addresses = {service: self._address(service) for service in (*ETCD, *self.nodes)}
 
     def _container(self, service: str) -> Any:
         labels = [
@@ -51,7 +51,6 @@ class ContainerTarget:
                 container.start()
         for node in self.nodes:
             self.mend(node)
-        self._addresses = {service: self._address(service) for service in (*ETCD, *self.nodes)}
 
     def stop(self) -> None:
         """Undo what is left; the cluster goes on running."""

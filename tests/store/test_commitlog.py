@@ -189,6 +189,24 @@ def test_truncate_zeroes_the_tail_and_removes_later_segments(tmp_path: Path) -> 
     assert len(list((tmp_path / "commitlog").iterdir())) == 1
 
 
+def test_a_cut_says_nothing_of_bytes_that_no_sync_has_reached(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    ends = [log.append(Columns.of([b"x" * 3000]), HEADER, n).end for n in range(12)]
+    first = log.queue.files[0]
+    assert ends[8] > first.end
+    log.queue.truncate(ends[8])
+    assert log.queue.flushed_where == first.flushed == 0
+    job = log.queue.flush_job(0)
+    assert job is not None
+    assert [mapped for mapped, _ in job.files] == log.queue.files
+    assert job.end == ends[8]
+    job.run()
+    log.queue.flushed(job)
+    log.queue.truncate(ends[7])
+    assert log.queue.flushed_where == ends[7]
+    assert log.queue.flush_job(0) is None
+
+
 def test_the_store_whose_first_segment_is_not_zero_flushes_and_finds(tmp_path: Path) -> None:
     queue = MappedFileQueue(OsDisk(tmp_path), "commitlog", 4096)
     queue.roll(10 * 4096 + 5).wrote = 100
