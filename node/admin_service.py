@@ -1,5 +1,6 @@
 """The Admin service: topics, groups, status."""
 
+from dataclasses import replace
 from typing import Any
 
 from duolog import __version__
@@ -19,15 +20,19 @@ from node.replication_status import (
     node_of,
     replication_status,
 )
+from node.retrytopics import RETRY_TIMES
 from store.metadata import (
     SYSTEM_TOPIC,
     TopicConfig,
     altered,
     check_group,
+    check_message_type,
     check_queues,
-    is_system_topic,
+    is_reserved_topic,
     new_group,
 )
+
+RETRY_TIMES_MAX = 1000
 
 
 class AdminService(stubs.AdminServicer):
@@ -43,7 +48,9 @@ class AdminService(stubs.AdminServicer):
         """Create; the same again is no error, other settings are."""
         metadata = self._broker.metadata
         config = metadata.new_topic(request.topic, request.queues, request.perm)
-        if is_system_topic(request.topic):
+        check_message_type(request.message_type)
+        config = replace(config, message_type=request.message_type)
+        if is_reserved_topic(request.topic):
             raise sdk.BadRequest(f"{request.topic} belongs to the node")
         known = metadata.topics.get(request.topic)
         if known is not None:
@@ -58,6 +65,9 @@ class AdminService(stubs.AdminServicer):
         """More queues, other permissions."""
         known = self._known(request.topic)
         config = altered(known, request.queues, request.perm)
+        check_message_type(request.message_type)
+        if request.message_type:
+            config = replace(config, message_type=request.message_type)
         check_queues(config.queues, config.perm)
         await self._broker.metadata.put_topic(config)
         return self._topic(config)
@@ -101,6 +111,7 @@ class AdminService(stubs.AdminServicer):
             queues=config.queues,
             perm=config.perm,
             group=self._broker.config.node.group,
+            message_type=config.message_type,
         )
         store = self._broker.store
         for queue_id in range(config.queues):
@@ -167,6 +178,27 @@ class AdminService(stubs.AdminServicer):
         )
 
     @unary
+    async def PutGroup(self, request: wire.PutGroupRequest, context: Any) -> wire.GroupDescription:
+        """Create a group, or alter it."""
+        broker = self._broker
+        broker.check_master()
+        check_group(request.group)
+        row = dict(broker.metadata.tables.groups.get(request.group) or new_group(request.group))
+        if request.HasField("orderly"):
+            row["consumeMessageOrderly"] = request.orderly
+        if request.HasField("retry_times"):
+            if not 0 <= request.retry_times <= RETRY_TIMES_MAX:
+                raise sdk.BadRequest(f"{request.retry_times} retries, at most {RETRY_TIMES_MAX}")
+            row["retryMaxTimes"] = request.retry_times
+        if request.retry_delays_ms:
+            if min(request.retry_delays_ms) < 0 or len(request.retry_delays_ms) > RETRY_TIMES_MAX:
+                raise sdk.BadRequest("the delays between attempts are negative, or too many")
+            delays = {"next": list(request.retry_delays_ms)}
+            row["groupRetryPolicy"] = {"type": "CUSTOMIZED", "customizedRetryPolicy": delays}
+        await broker.metadata.put_group(row)
+        return self._group(request.group)
+
+    @unary
     async def DeleteGroup(
         self, request: wire.DeleteGroupRequest, context: Any
     ) -> wire.DeleteGroupReply:
@@ -189,7 +221,13 @@ class AdminService(stubs.AdminServicer):
         readers = broker.groups.readers(name, now)
         topics = {topic for topic, group in tables.offsets if group == name}
         topics |= broker.groups.topics(name)
-        reply = wire.GroupDescription(group=name, members=broker.groups.members(name, now))
+        row = tables.groups.get(name, {})
+        reply = wire.GroupDescription(
+            group=name,
+            members=broker.groups.members(name, now),
+            orderly=bool(row.get("consumeMessageOrderly")),
+            retry_times=int(row.get("retryMaxTimes", RETRY_TIMES)),
+        )
         for topic in sorted(topics & set(broker.metadata.topics)):
             for queue_id in range(broker.metadata.topics[topic].queues):
                 low, high = broker.store.queue_range(topic, queue_id)

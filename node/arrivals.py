@@ -1,28 +1,40 @@
 """Who waits for messages of which queue: long polls and subscriptions, woken without polling."""
 
-import asyncio
 from collections.abc import Iterable
+from typing import Protocol
 
 QueueKey = tuple[str, int]
 
 
+class Watcher(Protocol):
+    """Something to set: an asyncio.Event, or who wakes others in turn."""
+
+    def set(self) -> None:
+        """There may be something new."""
+
+
 class ArrivalBoard:
-    """Events to set when a queue gets messages."""
+    """Whom to tell when a queue gets messages."""
 
     def __init__(self) -> None:
-        self._watchers: dict[QueueKey, set[asyncio.Event]] = {}
+        self._watchers: dict[QueueKey, set[Watcher]] = {}
 
-    def watch(self, key: QueueKey, event: asyncio.Event) -> None:
+    def watch(self, key: QueueKey, event: Watcher) -> None:
         """Set the event whenever the queue gets messages."""
         self._watchers.setdefault(key, set()).add(event)
 
-    def unwatch(self, key: QueueKey, event: asyncio.Event) -> None:
+    def unwatch(self, key: QueueKey, event: Watcher) -> None:
         """Stop that."""
         watchers = self._watchers.get(key)
         if watchers is not None:
             watchers.discard(event)
             if not watchers:
                 del self._watchers[key]
+
+    def unwatch_all(self, event: Watcher) -> None:
+        """Stop that for all queues."""
+        for key in [key for key, watchers in self._watchers.items() if event in watchers]:
+            self.unwatch(key, event)
 
     def arrived(self, keys: Iterable[QueueKey]) -> None:
         """Wake whoever watches these queues."""

@@ -22,6 +22,7 @@ from node.config import Config
 from node.groupcommit import GroupCommitService
 from node.groups import GroupCoordinator
 from node.metadatalog import MetadataLog
+from node.popservice import PopService
 from node.replication import Replication
 from node.replication_client import ReplicationClient
 from node.wirecodec import PUT_STATUS
@@ -32,7 +33,7 @@ from store.flush import FlushSchedule
 from store.kernels.jit import I64
 from store.mappedfile import MappedFile
 from store.messagestore import MessageStore, PutBatch, PutResult, StoreEvents
-from store.metadata import PERM_READ, PERM_WRITE, TopicConfig, is_system_topic
+from store.metadata import PERM_READ, PERM_WRITE, TopicConfig, is_reserved_topic
 from store.reader import GetMessageStatus, GetResult
 from store.record import Host, check_topic
 from store.recovery import RecoveryReport
@@ -110,10 +111,12 @@ class Broker:
         self.started_ms = now_ms()
         self.recovered: RecoveryReport | None = None
         self.failed = asyncio.Event()
+        self.waiting_polls = 0
         self.group_commit = GroupCommitService(
             self.store, self.threads, self._flushed, self._disk_failed
         )
         self.metadata = MetadataLog(self)
+        self.pop = PopService(self)
         self.failover: FailoverService | None = None  # of a node that may be elected
         self.replication = Replication(self)
         self.follower: ReplicationClient | None = None
@@ -148,6 +151,7 @@ class Broker:
             self._flush_loop,
             self._clean_loop,
             self._snapshot_loop,
+            self.pop.run,
         ]
         if self.replication.slave is not None and not self.replication.elected:
             address = self.config.ha.master  # type: ignore[attr-defined]
@@ -196,6 +200,11 @@ class Broker:
         self._populate_thread.shutdown(wait=True)
         self.threads.shutdown(wait=True)
 
+    @staticmethod
+    def clock_ms() -> int:
+        """The monotonic clock: leases are measured by it."""
+        return time.monotonic_ns() // 1_000_000
+
     def _show_progress(self, done: int, total: int) -> None:
         """Told from the recovery thread, at most once a second."""
         if time.monotonic() - self._progress_shown > 1:
@@ -220,6 +229,7 @@ class Broker:
         master = self.replication.become_master(epoch, members, now_ms())
         self.metadata.promoted()
         self.groups = GroupCoordinator(now_ms() + GROUP_GRACE_MS)
+        self.pop.forget()
         self.pump_soon()
         return master
 
@@ -228,6 +238,7 @@ class Broker:
         self.replication.become_slave()
         self.metadata.fail_all(sdk.Unavailable("the master changed meanwhile"))
         self.groups = GroupCoordinator()
+        self.pop.forget()
         self.pump_soon()
 
     # -- put -----------------------------------------------------------------------------------
@@ -268,6 +279,26 @@ class Broker:
         self.counters.bytes_in += len(request.bodies) if result.count else 0
         self._fill(reply, result)
         return reply, self.settle(result.end_offset, request.no_wait)
+
+    async def store_batch(self, batch: PutBatch) -> PutResult:
+        """Store a batch and wait until it is as safe as was asked for; the status says if it is.
+
+        For what the node itself stores, and for single messages of other protocols.
+        """
+        closed = self.replication.not_master() or self.replication.closed
+        if closed:
+            return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, closed)
+        too_few = self.replication.refusal()
+        if too_few:
+            return PutResult(PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, too_few)
+        result = self.store.put(batch, now_ms())
+        if result.status is not PutMessageStatus.PUT_OK:
+            return result
+        self.counters.messages_in += result.count
+        self.counters.bytes_in += len(batch.columns.bodies)
+        waiting = self.settle(result.end_offset)
+        self.pump_soon()
+        return result if waiting is None else replace(result, status=await waiting)
 
     def settle(
         self, end_offset: int, no_wait: bool = False
@@ -359,7 +390,7 @@ class Broker:
         )
         if found != request.crc32:
             return wire.CORRUPT_BATCH, "the batch's CRC does not match its bytes"
-        if is_system_topic(request.topic):
+        if is_reserved_topic(request.topic):
             return wire.NO_PERMISSION, f"topic {request.topic!r} belongs to the node"
         topic = self.metadata.topics.get(request.topic)
         if topic is None:

@@ -21,7 +21,7 @@ ENV_PREFIX = "DUOLOG_"
 DEFAULT_FILE = "duolog.toml"
 DEFAULT_LISTEN = "127.0.0.1:8081"
 # Environment that belongs to the command line, not to the node's config.
-SECTIONS = ("node", "limits", "ha", "registry", "store")
+SECTIONS = ("node", "limits", "rocketmq", "ha", "registry", "store")
 CLI_VARIABLES = {"DUOLOG_ENDPOINTS", "DUOLOG_CONFIG"}
 
 
@@ -96,6 +96,22 @@ class LimitsSection(_Section):
     snapshot_interval_ms: int = Field(5000, ge=100, description="metadata snapshots")
 
 
+class RocketmqSection(_Section):
+    """RocketMQ's own API on the client port; it needs the package's extra `rocketmq`."""
+
+    enable: bool = Field(True, description="serve it, where the extra is installed")
+    access_key: str = Field("", description="clients must sign with this key; empty: anybody may")
+    secret_key: str = Field("", description="its secret")
+    tls_listen: str = Field("", description="HOST:PORT of a second port, with TLS; empty: none")
+    tls_cert: Path | None = Field(None, description="file: certificate chain of the TLS port")
+    tls_key: Path | None = Field(None, description="file: its key")
+
+    @field_validator("tls_listen")
+    @classmethod
+    def _is_endpoint_or_empty(cls, value: str) -> str:
+        return _endpoint(value) if value else value
+
+
 class HaAddresses(_Section):
     """Where replication listens and connects; the rest of the section is ha.options."""
 
@@ -167,6 +183,7 @@ class Config(_Section):
 
     node: NodeSection = NodeSection()
     limits: LimitsSection = LimitsSection()
+    rocketmq: RocketmqSection = RocketmqSection()
     ha: HaSection = HaSection()  # type: ignore[valid-type]
     registry: RegistrySection = RegistrySection()
     store: StoreSection = StoreSection()  # type: ignore[valid-type]
@@ -183,6 +200,11 @@ class Config(_Section):
 
     def check(self) -> None:
         """Raise ConfigError where keys contradict each other."""
+        rocketmq = self.rocketmq
+        if bool(rocketmq.access_key) != bool(rocketmq.secret_key):
+            raise ConfigError("rocketmq.access_key and rocketmq.secret_key belong together")
+        if rocketmq.tls_listen and not (rocketmq.tls_cert and rocketmq.tls_key):
+            raise ConfigError("rocketmq.tls_listen needs rocketmq.tls_cert and rocketmq.tls_key")
         self.ha_options()
         role = self.store_options().broker_role
         if role is BrokerRole.SLAVE and not self.ha.master:  # type: ignore[attr-defined]

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import structlog
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
@@ -12,18 +11,17 @@ from duolog.wire import duolog_pb2_grpc as stubs
 
 from node.broker import Broker
 from node.calls import reporting, unary
+from node.tagfilter import TAGS_MAX, tags_codes
 from node.wirecodec import PUT_STATUS, batch_to_wire, peer_host, record_to_wire
 from store.errors import StoreError
 from store.kernels import decode
 from store.kernels.jit import EMPTY_I64, I64
-from store.kernels.text import java_hash
-from store.metadata import is_system_topic
+from store.metadata import is_reserved_topic
 from store.reader import GetMessageStatus, GetResult
 from store.status import PutMessageStatus
 
 log = structlog.get_logger("duolog.node")
 
-TAGS_MAX = 100
 QUEUES_PER_SUBSCRIPTION_MAX = 4096
 CREDIT_MAX = 256 << 20
 _NOTHING_NEW = (
@@ -35,14 +33,11 @@ _NOTHING_NEW = (
 QueueKey = tuple[str, int]
 
 
-def tags_codes(tags: Sequence[str]) -> I64:
-    """Hashes of wanted tags, as queue entries carry them; empty for all messages."""
+def wanted_codes(tags: Sequence[str]) -> I64:
+    """Hashes of the tags a client wants. Raises BadRequest for too many."""
     if len(tags) > TAGS_MAX:
         raise sdk.BadRequest(f"{len(tags)} tags, the limit is {TAGS_MAX}")
-    if not tags or "*" in tags:
-        return EMPTY_I64
-    hashes = [java_hash(np.frombuffer(tag.encode(), np.uint8)) for tag in tags]
-    return np.array(hashes, np.int64)
+    return tags_codes(list(tags))
 
 
 class MessagesService(stubs.MessagesServicer):
@@ -50,7 +45,6 @@ class MessagesService(stubs.MessagesServicer):
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._polls = 0
 
     # -- append --------------------------------------------------------------------------------
 
@@ -94,7 +88,7 @@ class MessagesService(stubs.MessagesServicer):
         broker = self._broker
         topic = broker.readable_topic(request.topic)
         self._check_queue(request.topic, request.queue_id, topic.queues, request.queue_offset)
-        codes = tags_codes(request.tags)
+        codes = wanted_codes(request.tags)
         limits = broker.limits
         count = min(request.max_messages or limits.pull_messages_max, limits.pull_messages_max)
         size = min(request.max_bytes or limits.pull_bytes_max, limits.pull_bytes_max)
@@ -104,11 +98,11 @@ class MessagesService(stubs.MessagesServicer):
         offset = request.queue_offset
         result = self._get(key, offset, count, size, codes)
         if not self._is_worth_sending(result, offset) and request.wait_ms:
-            if self._polls >= limits.polls_max:
+            if broker.waiting_polls >= limits.polls_max:
                 raise sdk.Busy(f"{limits.polls_max} calls wait for messages already")
             arrived = asyncio.Event()
             broker.board.watch(key, arrived)
-            self._polls += 1
+            broker.waiting_polls += 1
             try:
                 while not self._is_worth_sending(result, offset) and loop.time() < deadline:
                     arrived.clear()
@@ -127,7 +121,7 @@ class MessagesService(stubs.MessagesServicer):
                     except TimeoutError:
                         break
             finally:
-                self._polls -= 1
+                broker.waiting_polls -= 1
                 broker.board.unwatch(key, arrived)
         self._count_out(result)
         reply = batch_to_wire(request.topic, request.queue_id, offset, result)
@@ -178,7 +172,7 @@ class MessagesService(stubs.MessagesServicer):
         store = self._broker.store
         if request.message_id:
             record = store.find_by_id(request.message_id)
-            if is_system_topic(record.topic):
+            if is_reserved_topic(record.topic):
                 raise sdk.NoSuchMessage(f"{request.message_id} is no message of a user")
             return wire.FindReply(messages=[record_to_wire(record)])
         self._broker.readable_topic(request.topic)
@@ -226,7 +220,7 @@ class _Subscription:
         first = True
         async for request in requests:
             if first:
-                self._codes = tags_codes(request.tags)
+                self._codes = wanted_codes(request.tags)
                 if request.batch_bytes:
                     limit = self._broker.limits.pull_bytes_max
                     self._batch_bytes = max(1, min(request.batch_bytes, limit))
@@ -301,4 +295,4 @@ class _Subscription:
         return True
 
 
-__all__ = ["MessagesService", "tags_codes"]
+__all__ = ["MessagesService"]

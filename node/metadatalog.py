@@ -211,9 +211,9 @@ class MetadataLog:
             raise sdk.Busy(f"this node has {limits.topics_max} topics, no more are allowed")
         return TopicConfig(name, queues, perm or 6)
 
-    def auto_create(self, name: str) -> TopicConfig:
+    def auto_create(self, name: str, queues: int = 0) -> TopicConfig:
         """Create a topic on first use: stored at once, usable at once."""
-        config = self.new_topic(name, 0, 0)
+        config = self.new_topic(name, queues, 0)
         self._put({"op": "topic", "topic": config.to_json()})
         self._tables.topics[name] = config
         return config
@@ -250,3 +250,7 @@ class MetadataLog:
             for topic, row in offsets.items()
         }
         await self.change({"op": "offsets", "group": group, "offsets": table})
+
+    async def commit_popped(self, group: str, offsets: Json, done: Json) -> None:
+        """Note what a group has done by POP: offsets, and ranges done after them."""
+        await self.change({"op": "offsets", "group": group, "offsets": offsets, "done": done})

@@ -8,6 +8,7 @@ import logging
 import signal
 import socket
 import sys
+from typing import TYPE_CHECKING
 
 import grpc.aio
 import structlog
@@ -27,6 +28,9 @@ from node.replication_service import ReplicationService
 from store.errors import StoreError
 from store.osdisk import OsDisk
 from store.record import Host
+
+if TYPE_CHECKING:
+    from node.rocketmq.service import MessagingService
 
 log = structlog.get_logger("duolog.node")
 
@@ -83,7 +87,9 @@ class Node:
         self._server: grpc.aio.Server | None = None
         self._health = health.aio.HealthServicer()
         self.port = 0
+        self.tls_port = 0
         self.ha_port = 0
+        self.rocketmq: MessagingService | None = None
         self._replication: ReplicationService | None = None
         self.failover: FailoverService | None = None
 
@@ -96,6 +102,7 @@ class Node:
                 ("grpc.max_send_message_length", limits.request_bytes_max),
                 ("grpc.so_reuseport", 0),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5000),
+                ("grpc.http2.max_ping_strikes", 0),  # whoever pings more often is no enemy
                 ("grpc.keepalive_permit_without_calls", 1),
             )
         )
@@ -114,9 +121,11 @@ class Node:
         duolog_pb2_grpc.add_MessagesServicer_to_server(MessagesService(broker), server)
         duolog_pb2_grpc.add_GroupsServicer_to_server(GroupsService(broker), server)
         duolog_pb2_grpc.add_AdminServicer_to_server(AdminService(broker), server)
+        served = self._serve_rocketmq(broker, server)
         reflection.enable_server_reflection(
             (
                 *(service.full_name for service in duolog_pb2.DESCRIPTOR.services_by_name.values()),
+                *served,
                 health.SERVICE_NAME,
                 reflection.SERVICE_NAME,
             ),
@@ -136,11 +145,47 @@ class Node:
             await self.stop()
             raise
         await server.start()
+        if self.rocketmq is not None:
+            self.rocketmq.start()
         if self.failover is not None:
             self.failover.start()
         for name in ("", *SERVICES):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         log.info("ready", listen=f"{host}:{self.port}", data=str(self.config.node.data))
+
+    def _serve_rocketmq(self, broker: Broker, server: grpc.aio.Server) -> list[str]:
+        """RocketMQ's API, where its stubs are installed; names of the services served.
+
+        Raises ListenError, OSError where the TLS port or its files cannot be had.
+        """
+        section = self.config.rocketmq
+        if not section.enable:
+            return []
+        try:
+            from node.rocketmq import stubs
+        except ImportError as error:
+            log.info("RocketMQ's API is not served", reason=str(error))
+            return []
+        from node.rocketmq.auth import Authenticator
+        from node.rocketmq.service import MessagingService
+
+        authenticator = Authenticator(section.access_key, section.secret_key)
+        self.rocketmq = MessagingService(broker, authenticator)
+        stubs.rpc.add_MessagingServiceServicer_to_server(self.rocketmq, server)
+        if section.tls_listen:
+            assert section.tls_cert is not None, "checked"
+            assert section.tls_key is not None, "checked"
+            pair = (section.tls_key.read_bytes(), section.tls_cert.read_bytes())
+            try:
+                port = server.add_secure_port(
+                    section.tls_listen, grpc.ssl_server_credentials([pair])
+                )
+            except RuntimeError:
+                port = 0
+            if port == 0:
+                raise ListenError(f"{section.tls_listen} cannot be listened on: is it in use?")
+            self.rocketmq.tls_port = self.tls_port = port
+        return [stubs.SERVICE_NAME]
 
     async def _serve_slaves(self, broker: Broker) -> None:
         """A master's replication port. Raises ListenError."""
@@ -184,6 +229,8 @@ class Node:
             await self.failover.stop()
         if self._replication is not None:
             await self._replication.stop()
+        if self.rocketmq is not None:
+            await self.rocketmq.stop()
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
             await self._server.stop(GRACE_SECONDS)

@@ -23,6 +23,7 @@ from store.options import StoreOptions
 from store.queues import ConsumeQueues
 from store.reader import ColumnReader, GetMessageStatus, GetResult
 from store.record import (
+    BORN_HOST_V6,
     LOCAL_HOST,
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
@@ -573,6 +574,12 @@ class MessageStore:
         if physical_offset >= self.confirm_offset:
             raise OffsetOutOfRange(physical_offset, self.log.min_offset, self.confirm_offset)
         return self.log.get_message(physical_offset)
+
+    def born_host(self, physical_offset: int) -> Host:
+        """Who sent the record at an offset that a queue entry names."""
+        data = self.log.get_data(physical_offset)
+        sysflag = int.from_bytes(data[36:40].tobytes(), "big")
+        return Host.unpacked(data[48 : 68 if sysflag & BORN_HOST_V6 else 56].tobytes())
 
     def find_by_id(self, message_id: str) -> Record:
         """The record an offset message id names. The id is checked, its offset never trusted.

@@ -23,6 +23,7 @@ APPLIED = "config/duologMetadata.json"
 PERM_READ = 4
 PERM_WRITE = 2
 QUEUES_MAX = 1024
+MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY")
 
 Json = dict[str, Any]
 
@@ -36,10 +37,13 @@ class TopicConfig:
     perm: int = PERM_READ | PERM_WRITE
     sysflag: int = 0
     order: bool = False
+    message_type: str = ""  # NORMAL, FIFO, DELAY or TRANSACTION; empty: all of them
 
     def to_json(self) -> Json:
-        """RocketMQ's bean."""
+        """RocketMQ's bean; attributes are those of RocketMQ 5."""
+        typed = {"attributes": {"message.type": self.message_type}} if self.message_type else {}
         return {
+            **typed,
             "order": self.order,
             "perm": self.perm,
             "readQueueNums": self.queues,
@@ -58,6 +62,7 @@ class TopicConfig:
             int(value.get("perm", 6)),
             int(value.get("topicSysFlag", 0)),
             bool(value.get("order", False)),
+            str((value.get("attributes") or {}).get("message.type", "")),
         )
 
 
@@ -83,6 +88,7 @@ class Metadata:
     topics: dict[str, TopicConfig] = field(default_factory=dict)
     groups: dict[str, Json] = field(default_factory=dict)
     offsets: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
+    done: dict[tuple[str, str], dict[int, list[list[int]]]] = field(default_factory=dict)
     delay_offsets: dict[int, int] = field(default_factory=dict)
     floors: dict[str, dict[int, int]] = field(default_factory=dict)
     applied: int = 0
@@ -114,8 +120,7 @@ class Metadata:
         self.topics.pop(name, None)
         floors = {int(queue): int(offset) for queue, offset in change.get("floors", {}).items()}
         self.floors[name] = {**self.floors.get(name, {}), **floors}
-        for key in [key for key in self.offsets if key[0] == name]:
-            del self.offsets[key]
+        self._forget_offsets([key for key in self.offsets if key[0] == name])
 
     def _apply_group(self, change: Json) -> None:
         self.groups[str(change["group"]["groupName"])] = dict(change["group"])
@@ -123,14 +128,34 @@ class Metadata:
     def _apply_delete_group(self, change: Json) -> None:
         name = str(change["group"])
         self.groups.pop(name, None)
-        for key in [key for key in self.offsets if key[1] == name]:
+        self._forget_offsets([key for key in self.offsets if key[1] == name])
+
+    def _forget_offsets(self, keys: list[tuple[str, str]]) -> None:
+        for key in keys:
             del self.offsets[key]
+            self.done.pop(key, None)
 
     def _apply_offsets(self, change: Json) -> None:
         group = str(change["group"])
         for topic, queues in change["offsets"].items():
             row = self.offsets.setdefault((str(topic), group), {})
             row.update({int(queue): int(offset) for queue, offset in queues.items()})
+            done = change.get("done", {}).get(topic, {})
+            for queue in queues:
+                self._note_done((str(topic), group), int(queue), done.get(queue, ()))
+
+    def _note_done(self, key: tuple[str, str], queue: int, ranges: Any) -> None:
+        """ranges: [first, end) pairs that a group has done after its committed offset."""
+        row = self.done.setdefault(key, {})
+        row[queue] = [[int(first), int(end)] for first, end in ranges]
+        if not row[queue]:
+            del row[queue]
+        if not row:
+            del self.done[key]
+
+    def acknowledged(self, group: str, topic: str, queue_id: int) -> list[list[int]]:
+        """Ranges [first, end) after the committed offset that a group has done."""
+        return self.done.get((topic, group), {}).get(queue_id, [])
 
     def committed(self, group: str, topic: str, queue_id: int) -> int:
         """Committed offset, -1 for none."""
@@ -158,6 +183,7 @@ class Metadata:
             self.applied = int(applied.get("appliedQueueOffset", 0))
             for name, row in (applied.get("queueFloors") or {}).items():
                 self.floors[str(name)] = {int(q): int(o) for q, o in row.items()}
+            self._adopt_done(applied.get("done") or {})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BadStoreFile("config", f"a table has another shape than expected: {error}") from (
                 error
@@ -189,14 +215,22 @@ class Metadata:
             made.delay_offsets = {int(k): int(o) for k, o in value["delays"].items()}
             for name, row in value["floors"].items():
                 made.floors[str(name)] = {int(q): int(o) for q, o in row.items()}
+            made._adopt_done(value.get("done") or {})
             made.applied = int(value["applied"])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BadMessage(f"no snapshot of metadata: {error}") from None
         self.topics, self.groups, self.offsets = made.topics, made.groups, made.offsets
         self.delay_offsets, self.floors = made.delay_offsets, made.floors
+        self.done = made.done
         self.applied = made.applied
         self.known = True
         self.changes += 1
+
+    def _adopt_done(self, rows: Json) -> None:
+        for key, row in rows.items():
+            topic, _, group = str(key).partition("@")
+            for queue, ranges in row.items():
+                self._note_done((topic, group), int(queue), ranges)
 
     def snapshot(self) -> "Snapshot":
         """A copy that may be written while the tables change."""
@@ -209,6 +243,10 @@ class Metadata:
             },
             dict(sorted(self.delay_offsets.items())),
             {name: dict(row) for name, row in self.floors.items()},
+            {
+                f"{topic}@{group}": dict(sorted(row.items()))
+                for (topic, group), row in sorted(self.done.items())
+            },
             self.applied,
             self.changes,
         )
@@ -223,6 +261,7 @@ class Snapshot:
     offsets: Json
     delays: dict[int, int]
     floors: Json
+    done: Json
     applied: int
     changes: int
 
@@ -234,6 +273,7 @@ class Snapshot:
             "offsets": self.offsets,
             "delays": self.delays,
             "floors": self.floors,
+            "done": self.done,
             "applied": self.applied,
         }
         return json.dumps(value, separators=(",", ":")).encode()
@@ -248,13 +288,32 @@ class Snapshot:
         jsontext.save(
             disk,
             APPLIED,
-            {"appliedQueueOffset": self.applied, "queueFloors": self.floors},
+            {"appliedQueueOffset": self.applied, "queueFloors": self.floors, "done": self.done},
         )
 
 
 def is_system_topic(name: str) -> bool:
     """Tell whether a topic belongs to the node and not to its users."""
     return name.startswith(SYSTEM_PREFIX)
+
+
+# Topics that RocketMQ keeps for itself; by prefix, or by name.
+_RESERVED_PREFIXES = (SYSTEM_PREFIX, "RMQ_SYS_", "rmq_sys_", "%SYS%")
+_RESERVED_TOPICS = frozenset(
+    (
+        "TBW102",
+        "SCHEDULE_TOPIC_XXXX",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "DefaultHeartBeatSyncerTopic",
+    )
+)
+
+
+def is_reserved_topic(name: str) -> bool:
+    """Tell whether no client may send to a topic: the node's, or one of RocketMQ's own."""
+    return name.startswith(_RESERVED_PREFIXES) or name in _RESERVED_TOPICS
 
 
 def check_group(name: str) -> None:
@@ -272,6 +331,12 @@ def altered(config: TopicConfig, queues: int, perm: int) -> TopicConfig:
             f"topic {config.name} has {config.queues} queues: they can become more, not fewer"
         )
     return replace(config, queues=queues or config.queues, perm=perm or config.perm)
+
+
+def check_message_type(name: str) -> None:
+    """Raise BadMessage where a topic cannot be for messages of that type only."""
+    if name and name not in MESSAGE_TYPES:
+        raise BadMessage(f"message type {name!r} is none of {', '.join(MESSAGE_TYPES)}")
 
 
 def check_queues(queues: int, perm: int) -> None:

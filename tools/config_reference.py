@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from node.config import Config
+from node.config import SECTIONS, Config
 
 TARGET = Path(__file__).parent.parent / "docs" / "configuration.md"
 HEAD = """# Configuration
@@ -20,6 +20,8 @@ every value and where it comes from.
 ABOUT = {
     "node": "Who the node is and where it listens.",
     "limits": "What one client may ask for.",
+    "rocketmq": "RocketMQ's own API on the client port; it needs the package's extra `rocketmq`.",
+    "registry": "Where the nodes of a cluster agree on their masters (`broker_role = AUTO`).",
     "ha": "Replication. Sizes are bytes, times ms; a node's role is `store.broker_role`.",
     "store": "The engine, under RocketMQ's names in snake_case. Sizes are bytes, times ms, "
     "`file_reserved_time` hours, ratios percent.",
@@ -30,7 +32,7 @@ def render() -> str:
     """The page."""
     parts = [HEAD]
     config = Config()
-    for section in ("node", "limits", "ha", "store"):
+    for section in SECTIONS:
         part: BaseModel = getattr(config, section)
         parts.append(
             f"\n## [{section}]\n\n{ABOUT[section]}\n\n| key | default | meaning |\n|---|---|---|\n"

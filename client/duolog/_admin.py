@@ -68,6 +68,7 @@ class Admin:
         perm: int = 6,
         *,
         groups: Sequence[str] | None = None,
+        message_type: str = "",
     ) -> wire.TopicReply:
         """Create a topic. Raises TopicExists, BadRequest.
 
@@ -76,8 +77,12 @@ class Admin:
             queues: in each replica group.
             perm: READ 4, WRITE 2.
             groups: replica groups that shall hold it; all where not given.
+            message_type: NORMAL, FIFO, DELAY or TRANSACTION: what RocketMQ's clients may send to
+                it; everything where not given.
         """
-        request = wire.TopicRequest(topic=topic, queues=queues, perm=perm)
+        request = wire.TopicRequest(
+            topic=topic, queues=queues, perm=perm, message_type=message_type
+        )
         await self._router.groups(self._timeout)
         answers: list[wire.TopicReply] = await self._everywhere(
             lambda connection, left: connection.admin.CreateTopic(request, timeout=left),
@@ -115,6 +120,31 @@ class Admin:
             lambda connection, left: connection.admin.ListTopics(request, timeout=left)
         )
         return [topic for answer in answers for topic in answer.topics]
+
+    async def put_group(
+        self,
+        group: str,
+        *,
+        orderly: bool | None = None,
+        retry_times: int | None = None,
+        retry_delays_ms: Sequence[int] = (),
+    ) -> wire.GroupDescription:
+        """Create a consumer group, or alter what is given. Raises BadRequest.
+
+        Args:
+            group: its name.
+            orderly: its consumers get the messages of a queue in order, the next one after the
+                last is done (RocketMQ's clients).
+            retry_times: attempts after the first, then a message is a dead letter.
+            retry_delays_ms: between attempts.
+        """
+        request = wire.PutGroupRequest(
+            group=group, orderly=orderly, retry_times=retry_times, retry_delays_ms=retry_delays_ms
+        )
+        answers = await self._everywhere(
+            lambda connection, left: connection.admin.PutGroup(request, timeout=left)
+        )
+        return merged(answers)[0]
 
     async def groups(self) -> list[wire.GroupDescription]:
         """All groups with their lag."""
@@ -260,7 +290,13 @@ def merged(groups: Sequence[wire.GroupDescription]) -> list[wire.GroupDescriptio
     found: dict[str, wire.GroupDescription] = {}
     for group in groups:
         known = found.setdefault(
-            group.group, wire.GroupDescription(group=group.group, members=group.members)
+            group.group,
+            wire.GroupDescription(
+                group=group.group,
+                members=group.members,
+                orderly=group.orderly,
+                retry_times=group.retry_times,
+            ),
         )
         known.members = max(known.members, group.members)
         known.queues.extend(group.queues)

@@ -188,9 +188,9 @@ class Admin:
         self._loop = loop
         self._admin = admin
 
-    def create_topic(self, topic: str, queues: int = 4, perm: int = 6) -> Any:
+    def create_topic(self, topic: str, queues: int = 4, perm: int = 6, **how: Any) -> Any:
         """Create a topic."""
-        return self._loop.run(self._admin.create_topic(topic, queues, perm))
+        return self._loop.run(self._admin.create_topic(topic, queues, perm, **how))
 
     def alter_topic(self, topic: str, queues: int = 0, perm: int = 0) -> Any:
         """Add queues or change permissions."""
@@ -203,6 +203,10 @@ class Admin:
     def topics(self, names: Sequence[str] = (), system: bool = False) -> Any:
         """List topics."""
         return self._loop.run(self._admin.topics(names, system))
+
+    def put_group(self, group: str, **how: Any) -> Any:
+        """Create a consumer group, or alter it."""
+        return self._loop.run(self._admin.put_group(group, **how))
 
     def groups(self) -> Any:
         """List groups."""

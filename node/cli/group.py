@@ -1,4 +1,4 @@
-"""`duolog group`: list, show, reset, delete."""
+"""`duolog group`: list, show, set, reset, delete."""
 
 from typing import Annotated, Any
 
@@ -80,6 +80,31 @@ def show(
     ]
     columns = ["topic", "queue_id", "committed", "max_offset", "lag_messages", "lag_seconds"]
     print_rows(rows, [*columns, "member"], as_json)
+
+
+@app.command("set")
+def set_(
+    group: str,
+    orderly: Annotated[
+        bool | None,
+        typer.Option("--orderly/--concurrent", help="Messages of a queue one after the other."),
+    ] = None,
+    retry_times: Annotated[
+        int | None, typer.Option(help="Attempts after the first; then it is a dead letter.")
+    ] = None,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Create a group, or change how it consumes."""
+
+    async def ask() -> Any:
+        async with _client(endpoints, timeout) as client:
+            return await client.admin.put_group(group, orderly=orderly, retry_times=retry_times)
+
+    found = run(ask())
+    facts = {"group": found.group, "orderly": found.orderly, "retry_times": found.retry_times}
+    print_facts(facts, as_json)
 
 
 @app.command()

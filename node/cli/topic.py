@@ -33,6 +33,7 @@ def _row(topic: Any) -> dict[str, Any]:
         "group": topic.group,
         "queues": topic.queues,
         "perm": topic.perm,
+        "type": topic.message_type or "any",
         "messages": sum(s.max_offset - s.min_offset for s in topic.stats),
     }
 
@@ -58,6 +59,9 @@ def create(
     topic: str,
     queues: Annotated[int, typer.Option(help="Number of queues.")] = 4,
     perm: Annotated[int, typer.Option(help="READ 4 + WRITE 2.")] = 6,
+    message_type: Annotated[
+        str, typer.Option("--type", help="NORMAL, FIFO, DELAY or TRANSACTION; else all of them.")
+    ] = "",
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
@@ -68,7 +72,7 @@ def create(
 
     async def ask() -> Any:
         async with _client(endpoints, timeout) as client:
-            return await client.admin.create_topic(topic, queues, perm)
+            return await client.admin.create_topic(topic, queues, perm, message_type=message_type)
 
     print_facts(_row(run(ask())), as_json)
 

@@ -377,14 +377,16 @@ class OffsetAtTimeReply(_message.Message):
     def __init__(self, queue_offset: _Optional[int] = ...) -> None: ...
 
 class TopicRequest(_message.Message):
-    __slots__ = ("topic", "queues", "perm")
+    __slots__ = ("topic", "queues", "perm", "message_type")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     PERM_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queues: int
     perm: int
-    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[int] = ..., perm: _Optional[int] = ...) -> None: ...
+    message_type: str
+    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[int] = ..., perm: _Optional[int] = ..., message_type: _Optional[str] = ...) -> None: ...
 
 class QueueStats(_message.Message):
     __slots__ = ("queue_id", "min_offset", "max_offset", "last_store_time")
@@ -399,18 +401,20 @@ class QueueStats(_message.Message):
     def __init__(self, queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., last_store_time: _Optional[int] = ...) -> None: ...
 
 class TopicReply(_message.Message):
-    __slots__ = ("topic", "queues", "perm", "stats", "group")
+    __slots__ = ("topic", "queues", "perm", "stats", "group", "message_type")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     PERM_FIELD_NUMBER: _ClassVar[int]
     STATS_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queues: int
     perm: int
     stats: _containers.RepeatedCompositeFieldContainer[QueueStats]
     group: str
-    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[int] = ..., perm: _Optional[int] = ..., stats: _Optional[_Iterable[_Union[QueueStats, _Mapping]]] = ..., group: _Optional[str] = ...) -> None: ...
+    message_type: str
+    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[int] = ..., perm: _Optional[int] = ..., stats: _Optional[_Iterable[_Union[QueueStats, _Mapping]]] = ..., group: _Optional[str] = ..., message_type: _Optional[str] = ...) -> None: ...
 
 class DeleteTopicRequest(_message.Message):
     __slots__ = ("topic",)
@@ -453,14 +457,18 @@ class DescribeGroupRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ...) -> None: ...
 
 class GroupDescription(_message.Message):
-    __slots__ = ("group", "members", "queues")
+    __slots__ = ("group", "members", "queues", "orderly", "retry_times")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
+    ORDERLY_FIELD_NUMBER: _ClassVar[int]
+    RETRY_TIMES_FIELD_NUMBER: _ClassVar[int]
     group: str
     members: int
     queues: _containers.RepeatedCompositeFieldContainer[GroupQueue]
-    def __init__(self, group: _Optional[str] = ..., members: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ...) -> None: ...
+    orderly: bool
+    retry_times: int
+    def __init__(self, group: _Optional[str] = ..., members: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., orderly: _Optional[bool] = ..., retry_times: _Optional[int] = ...) -> None: ...
 
 class GroupQueue(_message.Message):
     __slots__ = ("topic", "queue_id", "committed", "min_offset", "max_offset", "lag_messages", "lag_ms", "member_id", "replica_group")
@@ -497,6 +505,18 @@ class ResetGroupRequest(_message.Message):
     offset: int
     use_offset: bool
     def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., time: _Optional[int] = ..., offset: _Optional[int] = ..., use_offset: _Optional[bool] = ...) -> None: ...
+
+class PutGroupRequest(_message.Message):
+    __slots__ = ("group", "orderly", "retry_times", "retry_delays_ms")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ORDERLY_FIELD_NUMBER: _ClassVar[int]
+    RETRY_TIMES_FIELD_NUMBER: _ClassVar[int]
+    RETRY_DELAYS_MS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    orderly: bool
+    retry_times: int
+    retry_delays_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, group: _Optional[str] = ..., orderly: _Optional[bool] = ..., retry_times: _Optional[int] = ..., retry_delays_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DeleteGroupRequest(_message.Message):
     __slots__ = ("group",)

@@ -535,6 +535,11 @@ class AdminStub:
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.ResetGroupRequest.SerializeToString,
                 response_deserializer=duolog_dot_wire_dot_duolog__pb2.OffsetsReply.FromString,
                 _registered_method=True)
+        self.PutGroup = channel.unary_unary(
+                '/duolog.v1.Admin/PutGroup',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.PutGroupRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.GroupDescription.FromString,
+                _registered_method=True)
         self.DeleteGroup = channel.unary_unary(
                 '/duolog.v1.Admin/DeleteGroup',
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.DeleteGroupRequest.SerializeToString,
@@ -615,6 +620,13 @@ class AdminServicer:
 
     def ResetGroup(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PutGroup(self, request, context):
+        """Creates a group, or alters one.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -702,6 +714,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ResetGroup,
                     request_deserializer=duolog_dot_wire_dot_duolog__pb2.ResetGroupRequest.FromString,
                     response_serializer=duolog_dot_wire_dot_duolog__pb2.OffsetsReply.SerializeToString,
+            ),
+            'PutGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.PutGroup,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.PutGroupRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.GroupDescription.SerializeToString,
             ),
             'DeleteGroup': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteGroup,
@@ -930,6 +947,33 @@ class Admin:
             '/duolog.v1.Admin/ResetGroup',
             duolog_dot_wire_dot_duolog__pb2.ResetGroupRequest.SerializeToString,
             duolog_dot_wire_dot_duolog__pb2.OffsetsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Admin/PutGroup',
+            duolog_dot_wire_dot_duolog__pb2.PutGroupRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.GroupDescription.FromString,
             options,
             channel_credentials,
             insecure,

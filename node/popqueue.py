@@ -1,0 +1,150 @@
+"""What a group has taken from one queue by POP: leases, what is done, how far. Pure.
+
+A message that was taken is invisible to the group until its lease ends. What is acknowledged is
+done; everything below `committed` is done. Whoever owns the queue decides what becomes of a lease
+that ends: it goes to the retry topic, or (orderly) to the front again.
+"""
+
+import heapq
+from dataclasses import dataclass, field
+
+from node.offsetranges import OffsetRanges
+
+IN_FLIGHT_MAX = 10_000  # popInflightMessageThreshold
+
+
+@dataclass(slots=True)
+class Lease:
+    """One delivery. serial: random, known to whoever was given the message, and to nobody else."""
+
+    serial: int
+    deadline_ms: int
+    client: str
+    held: bool = False  # for as long as its client lives
+
+
+@dataclass(slots=True)
+class PopQueue:
+    """A queue as one group sees it. Offsets are queue offsets."""
+
+    committed: int
+    orderly: bool = False
+    next: int = -1
+    leases: dict[int, Lease] = field(default_factory=dict)
+    done: OffsetRanges = field(default_factory=OffsetRanges)  # at or after committed
+    attempts: dict[int, int] = field(default_factory=dict)  # orderly: deliveries before this one
+    attempt_id: str = ""
+    _deadlines: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.next < 0:
+            self.next = self.committed
+
+    # -- taking --------------------------------------------------------------------------------
+
+    @property
+    def blocked(self) -> bool:
+        """Nothing may be taken now: too much is in flight, or the order would break."""
+        return bool(self.leases) if self.orderly else len(self.leases) >= IN_FLIGHT_MAX
+
+    def take(self, offset: int, lease: Lease) -> None:
+        """A message at or after `next` is given away."""
+        assert offset >= self.next, "each message is taken once"
+        assert offset not in self.done, "and not when it is done"
+        self.leases[offset] = lease
+        self.next = offset + 1
+        self._note(offset, lease)
+
+    def pass_over(self, end: int) -> None:
+        """Nothing from `next` to here is for this group: it counts as done."""
+        self.done.add(self.next, end)
+        self.next = max(self.next, end)
+        self._advance()
+
+    def start_at(self, offset: int) -> None:
+        """Messages below are gone: nobody can have them any more."""
+        if offset > self.next:
+            self.pass_over(offset)
+
+    def _note(self, offset: int, lease: Lease) -> None:
+        heapq.heappush(self._deadlines, (lease.deadline_ms, offset, lease.serial))
+
+    # -- what becomes of a delivery ------------------------------------------------------------
+
+    def lease_of(self, offset: int, serial: int) -> Lease | None:
+        """The lease, if this is the delivery that holds it."""
+        lease = self.leases.get(offset)
+        return lease if lease is not None and lease.serial == serial else None
+
+    def finish(self, offset: int) -> None:
+        """Done: acknowledged, or stored elsewhere."""
+        self.leases.pop(offset, None)
+        self.attempts.pop(offset, None)
+        if offset >= self.committed:
+            self.done.add(offset, offset + 1)
+            self._advance()
+        if not self.leases:
+            self._rewind()
+
+    def change(self, offset: int, lease: Lease, serial: int, deadline_ms: int) -> None:
+        """Another end of the lease; the old handle is void."""
+        lease.serial, lease.deadline_ms, lease.held = serial, deadline_ms, False
+        self._note(offset, lease)
+
+    def expired(self, now_ms: int) -> list[int]:
+        """Messages whose lease has ended and that nobody holds now, oldest first.
+
+        Orderly: none; the front is given again by `take`. Otherwise the owner must finish them, or
+        `put_off` what it could not move.
+        """
+        ended = []
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            _, offset, serial = heapq.heappop(self._deadlines)
+            lease = self.lease_of(offset, serial)
+            if lease is not None and lease.deadline_ms <= now_ms:
+                ended.append(offset)
+        if self.orderly:
+            for offset in ended:
+                del self.leases[offset]
+                self.attempts[offset] = self.attempts.get(offset, 0) + 1
+            if ended and not self.leases:
+                self._rewind()
+            return []
+        return sorted(ended)
+
+    def put_off(self, offset: int, deadline_ms: int) -> None:
+        """A message whose lease ended stays where it is for now."""
+        lease = self.leases[offset]
+        lease.deadline_ms, lease.held = deadline_ms, False
+        self._note(offset, lease)
+
+    def release(self, client: str, deadline_ms: int) -> None:
+        """A client is gone: what was held for it becomes visible soon."""
+        for offset, lease in self.leases.items():
+            if lease.client == client and lease.held:
+                lease.held = False
+                lease.deadline_ms = deadline_ms
+                self._note(offset, lease)
+
+    def next_deadline_ms(self) -> int | None:
+        """When the next lease may end."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def _rewind(self) -> None:
+        """Orderly: the next message is the first that is not done."""
+        if self.orderly:
+            self.next = self.committed
+            self.attempt_id = ""
+
+    def _advance(self) -> None:
+        self.committed = self.done.end_of(self.committed)
+        self.done.drop_below(self.committed)
+
+    def skip_done(self) -> int:
+        """Move `next` over what is done; how many messages from there on are not.
+
+        After a rewind, or where another node had given messages away.
+        """
+        self.next = self.done.end_of(self.next)
+        following = self.done.next_after(self.next)
+        return following - self.next if following is not None else 1 << 62

@@ -1,0 +1,472 @@
+"""POP consumption: the node hands out messages one by one, and takes each one's acknowledgement.
+
+Every consumer of a group may be given any message of any queue. A delivery is invisible to others
+until its lease ends; a message that was not acknowledged by then is stored again in the retry topic
+of its group, with one attempt more, or after the last one in the group's dead-letter topic. Groups
+that consume in order have their messages again from the same queue, which gives nothing else
+meanwhile. Progress is a record in the log a few times a second: after a failover, what was given
+and not yet recorded as done is given again (at least once).
+"""
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+from duolog import _errors as sdk
+
+from node.offsetranges import OffsetRanges
+from node.popqueue import Lease, PopQueue
+from node.retrytopics import RetryTopics, retry_topic
+from node.tagfilter import MessageFilter
+from store.errors import StoreError
+from store.kernels import decode
+from store.metadata import Json
+from store.reader import GetResult
+from store.record import decode_properties
+
+if TYPE_CHECKING:
+    from node.broker import Broker
+
+log = structlog.get_logger("duolog.node")
+
+BATCH_MAX = 32
+HELD_MS = 3 * 3600 * 1000  # a lease that lives with its client ends after so long all the same
+RETRY_FIRST_EVERY = 5  # popFromRetryProbability 20 %
+TICK_SECONDS = 0.05
+SAVE_SECONDS = 0.2
+AGAIN_MS = 2000  # a message that could not be stored again is tried so much later
+GONE_MS = 1000  # what a client that left had is visible so soon
+
+QueueKey = tuple[str, int, str]  # topic that holds it, queue id, group
+
+
+@dataclass(frozen=True, slots=True)
+class PopRequest:
+    """What a consumer asks for. queue_id -1: any. held: leased while the client lives."""
+
+    group: str
+    topic: str
+    queue_id: int
+    count: int
+    invisible_ms: int
+    client: str
+    filter: MessageFilter
+    held: bool = False
+    attempt_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """Where a delivery is, and the number that proves it was made."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class Popped:
+    """One delivery. Times are ms."""
+
+    handle: Handle
+    body: bytes
+    properties: dict[str, str]
+    attempt: int
+    born_time: int
+    store_time: int
+    sysflag: int
+    born_host: str
+    invisible_ms: int
+
+
+class _Line:
+    """Consumers of one (group, topic) that wait, woken one after the other."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[asyncio.Event] = deque()
+        self.turn = 0
+        self.polls = 0
+
+    def set(self) -> None:
+        """There may be something: the first in the line looks."""
+        if self.waiting:
+            self.waiting.popleft().set()
+
+
+class PopService:
+    """All that groups have taken by POP from this node, while it is the master."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._retry = RetryTopics(broker)
+        self._queues: dict[QueueKey, PopQueue] = {}
+        self._saved: dict[QueueKey, tuple[int, list[list[int]]]] = {}
+        self._dirty: set[QueueKey] = set()
+        self._saving: set[QueueKey] = set()
+        self._lines: dict[tuple[str, str], _Line] = {}
+        self._moving: set[asyncio.Task[None]] = set()
+
+    # -- life ----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Ended leases and progress records, until cancelled."""
+        loop = asyncio.get_running_loop()
+        saved = loop.time()
+        try:
+            while True:
+                await asyncio.sleep(TICK_SECONDS)
+                if self._queues:
+                    self._end_leases(self._broker.clock_ms())
+                if self._dirty and loop.time() - saved >= SAVE_SECONDS:
+                    saved = loop.time()
+                    await self._save()
+        finally:
+            for task in self._moving:
+                task.cancel()
+            await asyncio.gather(*self._moving, return_exceptions=True)
+
+    def forget(self) -> None:
+        """The mastership has changed: what the log says is all that is known."""
+        self._queues.clear()
+        self._saved.clear()
+        self._dirty.clear()
+        for line in self._lines.values():
+            while line.waiting:
+                line.set()
+
+    def _state(self, key: QueueKey) -> PopQueue:
+        """A queue's state; taken from the tables where nothing is known, or someone reset it."""
+        topic, queue_id, group = key
+        tables = self._broker.metadata.tables
+        committed = tables.committed(group, topic, queue_id)
+        found = self._queues.get(key)
+        if found is not None:
+            unsaved = key in self._dirty or key in self._saving
+            if unsaved or self._saved[key][0] == committed:
+                return found
+        orderly = bool(tables.groups.get(group, {}).get("consumeMessageOrderly"))
+        low, _ = self._broker.store.queue_range(topic, queue_id)
+        made = PopQueue(max(committed, low), orderly)
+        ranges = tables.acknowledged(group, topic, queue_id)
+        made.done = OffsetRanges(pair for pair in ranges if pair[0] >= made.committed)
+        self._queues[key] = made
+        self._saved[key] = (committed, ranges)
+        return made
+
+    # -- taking --------------------------------------------------------------------------------
+
+    def pop(self, request: PopRequest, now_ms: int) -> list[Popped]:
+        """Up to `count` messages that nobody of the group has, with leases from now on."""
+        line = self._lines.setdefault((request.group, request.topic), _Line())
+        line.turn += 1
+        found: list[Popped] = []
+        for topic, queue_id in self._sources(request, line.turn):
+            if len(found) >= request.count:
+                break
+            found += self._pop_queue(request, topic, queue_id, request.count - len(found), now_ms)
+        if found:
+            line.set()  # there may be more, for the next one
+        return found
+
+    def _sources(self, request: PopRequest, turn: int) -> Iterator[tuple[str, int]]:
+        """Queues to look into, in an order that is another one each time."""
+        topics = self._broker.metadata.topics
+        queues = topics[request.topic].queues
+        retry = retry_topic(request.group, request.topic)
+        retry_queues = topics[retry].queues if retry in topics else 0
+        own = [request.queue_id] if request.queue_id >= 0 else list(range(queues))
+        rotated = [(request.topic, own[(turn + k) % len(own)]) for k in range(len(own))]
+        again = [(retry, queue) for queue in range(retry_queues)]
+        yield from again + rotated if turn % RETRY_FIRST_EVERY == 0 else rotated + again
+
+    def _pop_queue(
+        self, request: PopRequest, topic: str, queue_id: int, wanted: int, now_ms: int
+    ) -> list[Popped]:
+        key = (topic, queue_id, request.group)
+        state = self._state(key)
+        if state.orderly and request.attempt_id and state.attempt_id == request.attempt_id:
+            return self._again(key, state, request, now_ms)
+        if state.blocked:
+            return []
+        found: list[Popped] = []
+        store = self._broker.store
+        while len(found) < wanted:
+            count = min(wanted - len(found), state.skip_done())
+            result = store.get(*key[:2], state.next, count, 4 << 20, request.filter.codes)
+            state.start_at(result.min_offset)
+            if result.next_offset <= state.next and not result.count:
+                break
+            found += self._lease_rows(key, state, request, result, now_ms)
+            self._dirty.add(key)
+            if state.orderly and found:
+                break
+        if state.orderly and found:
+            state.attempt_id = request.attempt_id
+        return found
+
+    def _lease_rows(
+        self, key: QueueKey, state: PopQueue, request: PopRequest, result: GetResult, now_ms: int
+    ) -> list[Popped]:
+        """Lease what a read found; what it passed over is not for this group."""
+        invisible = HELD_MS if request.held else request.invisible_ms
+        found = []
+        end = result.next_offset
+        for popped in self._rows(key, result, state.attempts, request.invisible_ms):
+            offset = popped.handle.offset
+            state.pass_over(offset)
+            if state.done.end_of(offset) > offset:
+                end = offset  # done meanwhile: look at what follows anew
+                break
+            if not request.filter.matches(popped.properties):
+                state.pass_over(offset + 1)
+                continue
+            lease = Lease(popped.handle.serial, now_ms + invisible, request.client, request.held)
+            state.take(offset, lease)
+            found.append(popped)
+        state.pass_over(end)
+        return found
+
+    def _again(
+        self, key: QueueKey, state: PopQueue, request: PopRequest, now_ms: int
+    ) -> list[Popped]:
+        """The same request once more (its answer was lost): the same messages once more."""
+        found = []
+        for offset in sorted(state.leases):
+            result = self._broker.store.get(key[0], key[1], offset, 1, 4 << 20)
+            for popped in self._rows(key, result, state.attempts, request.invisible_ms):
+                lease = state.leases[offset]
+                invisible = HELD_MS if request.held else request.invisible_ms
+                state.change(offset, lease, popped.handle.serial, now_ms + invisible)
+                lease.held = request.held
+                found.append(popped)
+        return found
+
+    def _rows(
+        self, key: QueueKey, result: GetResult, attempts: dict[int, int], invisible_ms: int
+    ) -> Iterator[Popped]:
+        """The messages of a read as deliveries."""
+        body_at = property_at = 0
+        for k in range(result.count):
+            offset, physical, store_time, born_time, _, sysflag, reconsumed, body_end, end, _ = (
+                int(number) for number in result.table[:, k]
+            )
+            text = result.properties[property_at:end].decode(errors="replace")
+            host = self._broker.store.born_host(physical)
+            yield Popped(
+                Handle(key[0], key[1], offset, secrets.randbits(63)),
+                result.bodies[body_at:body_end],
+                decode_properties(text),
+                reconsumed + attempts.get(offset, 0) + 1,
+                born_time,
+                store_time,
+                sysflag,
+                f"{host.address}:{host.port}",
+                invisible_ms,
+            )
+            body_at, property_at = body_end, end
+
+    # -- waiting -------------------------------------------------------------------------------
+
+    async def wait(self, request: PopRequest, deadline: float) -> list[Popped]:
+        """As `pop`, and where there is nothing, when there is; empty at the loop's deadline.
+
+        Raises Busy where too many wait, NotMaster where this node stops being the master.
+        """
+        broker = self._broker
+        found = self.pop(request, broker.clock_ms())
+        loop = asyncio.get_running_loop()
+        if found or loop.time() >= deadline:
+            return found
+        if broker.waiting_polls >= broker.limits.polls_max:
+            raise sdk.Busy(f"{broker.limits.polls_max} calls wait for messages already")
+        line = self._lines[request.group, request.topic]
+        broker.waiting_polls += 1
+        self._watch(request, line)
+        woken = asyncio.Event()
+        try:
+            while True:
+                woken.clear()
+                line.waiting.append(woken)
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        await woken.wait()
+                except TimeoutError:
+                    return []
+                broker.check_master()
+                broker.readable_topic(request.topic)
+                found = self.pop(request, broker.clock_ms())
+                if found:
+                    return found
+        finally:
+            broker.waiting_polls -= 1
+            self._unwatch(request, line)
+            if woken in line.waiting:
+                line.waiting.remove(woken)
+            elif not found:
+                line.set()  # woken, and gone before it looked: the next one
+
+    def _watched(self, request: PopRequest) -> list[tuple[str, int]]:
+        queues = range(self._broker.metadata.topics[request.topic].queues)
+        watched = [(request.topic, queue) for queue in queues]
+        return [*watched, (retry_topic(request.group, request.topic), 0)]
+
+    def _watch(self, request: PopRequest, line: _Line) -> None:
+        line.polls += 1
+        if line.polls == 1:
+            for key in self._watched(request):
+                self._broker.board.watch(key, line)
+
+    def _unwatch(self, request: PopRequest, line: _Line) -> None:
+        line.polls -= 1
+        if line.polls == 0:
+            self._broker.board.unwatch_all(line)
+
+    # -- what becomes of deliveries ------------------------------------------------------------
+
+    def _lease(self, group: str, handle: Handle) -> tuple[QueueKey, PopQueue, Lease] | None:
+        key = (handle.topic, handle.queue_id, group)
+        state = self._queues.get(key)
+        lease = state.lease_of(handle.offset, handle.serial) if state is not None else None
+        if state is None or lease is None or lease.deadline_ms <= self._broker.clock_ms():
+            return None
+        return key, state, lease
+
+    def ack(self, group: str, handle: Handle) -> bool:
+        """Done; False where the handle is not (or no longer) that of a delivery."""
+        found = self._lease(group, handle)
+        if found is None:
+            return False
+        key, state, _ = found
+        self._finish(key, state, handle.offset)
+        return True
+
+    def _finish(self, key: QueueKey, state: PopQueue, offset: int) -> None:
+        state.finish(offset)
+        self._dirty.add(key)
+        if state.orderly and not state.leases:
+            self._wake(key)
+
+    def _wake(self, key: QueueKey) -> None:
+        for (group, _), line in self._lines.items():
+            if group == key[2]:
+                line.set()
+
+    @staticmethod
+    def belongs(group: str, topic: str, handle: Handle) -> bool:
+        """Whether a group that reads a topic may have been given this."""
+        return handle.topic in (topic, retry_topic(group, topic))
+
+    def give_back(self, group: str, handle: Handle) -> None:
+        """A delivery that did not reach its consumer: visible again soon."""
+        found = self._lease(group, handle)
+        if found is not None:
+            _, state, _ = found
+            state.put_off(handle.offset, self._broker.clock_ms() + GONE_MS)
+
+    def change_invisible(self, group: str, handle: Handle, invisible_ms: int) -> Handle | None:
+        """Another lease from now on, and its handle; None as for `ack`."""
+        found = self._lease(group, handle)
+        if found is None:
+            return None
+        _, state, lease = found
+        serial = secrets.randbits(63)
+        state.change(handle.offset, lease, serial, self._broker.clock_ms() + invisible_ms)
+        return Handle(handle.topic, handle.queue_id, handle.offset, serial)
+
+    async def to_dead_letters(self, group: str, handle: Handle) -> bool:
+        """Store it in the group's dead-letter topic, then it is done. Raises what storing does."""
+        found = self._lease(group, handle)
+        if found is None:
+            return False
+        key, state, _ = found
+        await self._retry.to_dead_letters(group, handle.topic, self._record_offset(key, handle))
+        self._finish(key, state, handle.offset)
+        return True
+
+    def _record_offset(self, key: QueueKey, handle: Handle) -> int:
+        result = self._broker.store.get(key[0], key[1], handle.offset, 1, 1)
+        if not result.count or int(result.table[decode.OUT_QUEUE_OFFSET, 0]) != handle.offset:
+            raise sdk.NoSuchMessage(f"the message at {key[0]}/{key[1]} {handle.offset} is gone")
+        return int(result.table[decode.OUT_PHY, 0])
+
+    def client_gone(self, client: str) -> None:
+        """What a client held for as long as it lives becomes visible."""
+        deadline = self._broker.clock_ms() + GONE_MS
+        for state in self._queues.values():
+            state.release(client, deadline)
+
+    # -- ended leases --------------------------------------------------------------------------
+
+    def _end_leases(self, now_ms: int) -> None:
+        for key, state in self._queues.items():
+            due = state.next_deadline_ms()
+            if due is None or due > now_ms:
+                continue
+            ended = state.expired(now_ms)
+            if state.orderly:
+                self._wake(key)
+            for offset in ended:
+                # Until it is stored again it stays here, under a number that nobody knows.
+                state.leases[offset].serial = secrets.randbits(63)
+                state.put_off(offset, now_ms + AGAIN_MS)
+            if ended:
+                task = asyncio.ensure_future(self._move(key, state, ended))
+                self._moving.add(task)
+                task.add_done_callback(self._moving.discard)
+
+    async def _move(self, key: QueueKey, state: PopQueue, offsets: list[int]) -> None:
+        """Store what was not acknowledged again, for another attempt."""
+        topic, _, group = key
+        for offset in offsets:
+            try:
+                where = self._record_offset(key, Handle(topic, key[1], offset, 0))
+                await self._retry.store_again(group, topic, where)
+            except sdk.NoSuchMessage:
+                pass  # retention took it: nobody can have it any more
+            except (sdk.DuologError, StoreError) as error:
+                log.warning("a message waits for its next attempt", reason=str(error), group=group)
+                continue
+            if self._queues.get(key) is state:
+                self._finish(key, state, offset)
+
+    # -- progress ------------------------------------------------------------------------------
+
+    async def _save(self) -> None:
+        """One record for each group that got on."""
+        groups: dict[str, list[QueueKey]] = {}
+        self._saving, self._dirty = self._dirty, set()
+        for key in self._saving:
+            groups.setdefault(key[2], []).append(key)
+        try:
+            for group, keys in groups.items():
+                await self._save_group(group, keys)
+        finally:
+            self._saving = set()
+
+    async def _save_group(self, group: str, keys: list[QueueKey]) -> None:
+        offsets: dict[str, Json] = {}
+        done: dict[str, Json] = {}
+        for key in keys:
+            state = self._queues.get(key)
+            if state is None or self._saved[key] == (state.committed, state.done.pairs()):
+                continue
+            offsets.setdefault(key[0], {})[str(key[1])] = state.committed
+            done.setdefault(key[0], {})[str(key[1])] = state.done.pairs()
+        if not offsets:
+            return
+        try:
+            await self._broker.metadata.commit_popped(group, offsets, done)
+        except sdk.DuologError as error:
+            log.debug("progress is not recorded yet", group=group, reason=str(error))
+            self._dirty.update(key for key in keys if key in self._queues)
+            return
+        for topic, row in offsets.items():
+            for queue, committed in row.items():
+                saved = (topic, int(queue), group)
+                if saved in self._queues:
+                    self._saved[saved] = (committed, done[topic][queue])

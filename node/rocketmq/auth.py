@@ -1,0 +1,36 @@
+"""Who may call: RocketMQ's signature, HMAC-SHA1 over the date header with the secret key.
+
+It signs nothing but the date, so it shows only that the caller once knew the secret: use TLS.
+"""
+
+import hashlib
+import hmac
+from typing import Any
+
+from node.rocketmq.codes import Refused
+from node.rocketmq.stubs import Code
+
+SCHEME = "MQv2-HMAC-SHA1"
+
+
+class Authenticator:
+    """Checks calls against one pair of keys; with no keys every call may pass."""
+
+    def __init__(self, access_key: str, secret_key: str) -> None:
+        self._access_key = access_key
+        self._secret = secret_key.encode()
+
+    def check(self, metadata: dict[str, Any]) -> None:
+        """Raise Refused (UNAUTHORIZED) where the call is not signed with the keys."""
+        if not self._access_key:
+            return
+        scheme, _, rest = str(metadata.get("authorization", "")).partition(" ")
+        parts = dict(pair.strip().partition("=")[::2] for pair in rest.split(","))
+        access_key = parts.get("Credential", "").partition("/")[0]
+        date = str(metadata.get("x-mq-date-time", "")).encode()
+        wanted = hmac.new(self._secret, date, hashlib.sha1).hexdigest()
+        found = parts.get("Signature", "").lower()
+        known = hmac.compare_digest(access_key.encode(), self._access_key.encode())
+        signed = hmac.compare_digest(found.encode(), wanted.encode())
+        if scheme != SCHEME or not known or not signed:
+            raise Refused(Code.UNAUTHORIZED, "the access key or its signature is wrong")

@@ -1,0 +1,85 @@
+"""Clients of RocketMQ's API that this node knows: who they are, and their telemetry streams.
+
+A client is known by its id from whatever it sends first. One that has been silent for two minutes
+is gone, and what it held with it.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from node.rocketmq.stubs import definition
+
+SILENT_SECONDS = 120.0
+CLIENTS_MAX = 50_000
+SWEEP_SECONDS = 1.0
+
+
+class Stream:
+    """One telemetry stream; commands and replies are written one at a time."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._lock = asyncio.Lock()
+
+    async def write(self, command: Any) -> None:
+        """Send a command. Raises what the stream raises where it has ended."""
+        async with self._lock:
+            await self._context.write(command)
+
+
+@dataclass(slots=True)
+class Client:
+    """What is known of a client."""
+
+    client_id: str
+    heard: float
+    kind: int = definition.ClientType.CLIENT_TYPE_UNSPECIFIED
+    group: str = ""
+    topics: set[str] = field(default_factory=set)  # that it publishes to
+    streams: list[Stream] = field(default_factory=list)
+
+
+class Clients:
+    """All clients heard of lately."""
+
+    def __init__(self, gone: Callable[[str], None]) -> None:
+        """gone: told the id of a client that left or fell silent."""
+        self._gone = gone
+        self._clients: dict[str, Client] = {}
+
+    def __len__(self) -> int:
+        """How many are known."""
+        return len(self._clients)
+
+    def heard(self, client_id: str) -> Client:
+        """A client said something."""
+        now = time.monotonic()
+        client = self._clients.get(client_id)
+        if client is None:
+            if len(self._clients) >= CLIENTS_MAX:
+                oldest = min(self._clients.values(), key=lambda known: known.heard)
+                self.leave(oldest.client_id)
+            client = self._clients[client_id] = Client(client_id, now)
+        client.heard = now
+        return client
+
+    def leave(self, client_id: str) -> None:
+        """A client is gone."""
+        if self._clients.pop(client_id, None) is not None:
+            self._gone(client_id)
+
+    def find(self, client_id: str) -> Client | None:
+        """A client, if it is known."""
+        return self._clients.get(client_id)
+
+    async def run(self) -> None:
+        """Forget the silent ones, until cancelled."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            before = time.monotonic() - SILENT_SECONDS
+            silent = [c.client_id for c in self._clients.values() if c.heard < before]
+            for client_id in silent:
+                self.leave(client_id)

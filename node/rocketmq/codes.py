@@ -1,0 +1,69 @@
+"""RocketMQ's status codes, and which one each of our errors is."""
+
+from typing import Any
+
+from duolog import _errors as sdk
+
+from node.rocketmq.stubs import Code, definition
+from store import errors
+from store.status import PutMessageStatus
+
+
+class Refused(Exception):
+    """A request that is answered with a code."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+PUT_CODES: dict[PutMessageStatus, int] = {
+    PutMessageStatus.PUT_OK: Code.OK,
+    PutMessageStatus.FLUSH_DISK_TIMEOUT: Code.MASTER_PERSISTENCE_TIMEOUT,
+    PutMessageStatus.FLUSH_SLAVE_TIMEOUT: Code.SLAVE_PERSISTENCE_TIMEOUT,
+    PutMessageStatus.SLAVE_NOT_AVAILABLE: Code.HA_NOT_AVAILABLE,
+    PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH: Code.HA_NOT_AVAILABLE,
+    PutMessageStatus.MESSAGE_ILLEGAL: Code.MESSAGE_CORRUPTED,
+    PutMessageStatus.PROPERTIES_SIZE_EXCEEDED: Code.MESSAGE_PROPERTIES_TOO_LARGE,
+}
+_ERROR_CODES: tuple[tuple[type[Exception], int], ...] = (
+    (sdk.UnknownTopic, Code.TOPIC_NOT_FOUND),
+    (sdk.NoPermission, Code.FORBIDDEN),
+    (sdk.NoSuchMessage, Code.MESSAGE_NOT_FOUND),
+    (sdk.Busy, Code.TOO_MANY_REQUESTS),
+    (sdk.NotMaster, Code.HA_NOT_AVAILABLE),
+    (sdk.Unavailable, Code.HA_NOT_AVAILABLE),
+    (sdk.BadRequest, Code.BAD_REQUEST),
+    (errors.BadMessage, Code.BAD_REQUEST),
+)
+
+
+def status(code: int, message: str = "") -> Any:
+    """A Status; RocketMQ's own servers say OK for success."""
+    return definition.Status(code=code, message=message or definition.Code.Name(code))
+
+
+OK = status(Code.OK)
+
+
+def status_of(error: Exception) -> Any:
+    """The status that says what went wrong."""
+    if isinstance(error, Refused):
+        return status(error.code, error.message)
+    for kind, code in _ERROR_CODES:
+        if isinstance(error, kind):
+            return status(code, str(error))
+    return status(Code.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
+
+
+def put_status(outcome: PutMessageStatus, reason: str) -> Any:
+    """The status of a put."""
+    code = PUT_CODES.get(outcome, Code.INTERNAL_SERVER_ERROR)
+    return OK if code == Code.OK else status(code, f"{outcome.value} {reason}".strip())
+
+
+def overall(statuses: list[Any]) -> Any:
+    """One status for several: their common one, or MULTIPLE_RESULTS."""
+    codes = {one.code for one in statuses}
+    return statuses[0] if len(codes) == 1 else status(Code.MULTIPLE_RESULTS)

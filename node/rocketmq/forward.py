@@ -1,0 +1,107 @@
+"""Passing calls on to the master: any node takes any call.
+
+A call is passed on once: a node that is asked by another node and is not the master either says so,
+and the client asks again.
+"""
+
+import asyncio
+import contextlib
+from typing import Any
+
+import grpc
+import grpc.aio
+from duolog import _errors as sdk
+
+from node.broker import Broker
+from node.rocketmq.stubs import rpc
+
+FORWARDED = "x-duolog-forwarded"
+PAUSE_SECONDS = 0.05
+UNARY_SECONDS = 3.0
+STREAM_SECONDS = 30.0
+MARGIN_SECONDS = 0.2
+BYTES_MAX = 64 << 20
+_KEPT = ("x-mq-", "authorization")
+
+
+class Forwarder:
+    """Channels to masters, as they come and go."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._endpoint = ""
+        self._channel: grpc.aio.Channel | None = None
+        self._old: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        if self._channel is not None:
+            await self._channel.close()
+        await asyncio.gather(*self._old, return_exceptions=True)
+
+    async def _stub(self, context: Any, deadline: float) -> Any:
+        """The master's service. Raises NotMaster where there is none in time."""
+        loop = asyncio.get_running_loop()
+        replication = self._broker.replication
+        if any(name == FORWARDED for name, _ in context.invocation_metadata() or ()):
+            raise sdk.NotMaster("neither this node nor the one before it is the master")
+        while not replication.master_endpoint[0]:
+            if loop.time() + PAUSE_SECONDS >= deadline:
+                raise sdk.NotMaster("the group has no master now")
+            await asyncio.sleep(PAUSE_SECONDS)
+        endpoint = replication.master_endpoint[0]
+        if endpoint != self._endpoint or self._channel is None:
+            if self._channel is not None:
+                old = asyncio.ensure_future(self._channel.close(grace=STREAM_SECONDS))
+                self._old.add(old)
+                old.add_done_callback(self._old.discard)
+            options = [
+                ("grpc.max_receive_message_length", BYTES_MAX),
+                ("grpc.max_send_message_length", BYTES_MAX),
+            ]
+            self._endpoint = endpoint
+            self._channel = grpc.aio.insecure_channel(endpoint, options)
+        return rpc.MessagingServiceStub(self._channel)
+
+    @staticmethod
+    def _metadata(context: Any) -> list[tuple[str, str]]:
+        kept = [
+            (name, value)
+            for name, value in context.invocation_metadata() or ()
+            if name.startswith(_KEPT)
+        ]
+        return [*kept, (FORWARDED, "1")]
+
+    @staticmethod
+    def _seconds(context: Any, default: float) -> float:
+        left = context.time_remaining()
+        return max(0.05, (default if left is None else min(left, 120.0)) - MARGIN_SECONDS)
+
+    async def unary(self, name: str, request: Any, context: Any) -> Any:
+        """A unary call's answer. Raises NotMaster, Unavailable."""
+        seconds = self._seconds(context, UNARY_SECONDS)
+        stub = await self._stub(context, asyncio.get_running_loop().time() + seconds)
+        try:
+            return await getattr(stub, name)(
+                request, timeout=seconds, metadata=self._metadata(context)
+            )
+        except grpc.aio.AioRpcError as failure:
+            raise sdk.Unavailable(f"the master does not answer: {failure.details()}") from None
+
+    async def tell(self, name: str, request: Any, context: Any) -> None:
+        """Let the master know, if it can be reached at once."""
+        with contextlib.suppress(sdk.DuologError):
+            await self.unary(name, request, context)
+
+    async def stream(self, name: str, request: Any, context: Any) -> None:
+        """A server-streaming call. Raises NotMaster, Unavailable."""
+        seconds = self._seconds(context, STREAM_SECONDS)
+        stub = await self._stub(context, asyncio.get_running_loop().time() + seconds)
+        call = getattr(stub, name)(request, timeout=seconds, metadata=self._metadata(context))
+        try:
+            async for reply in call:
+                await context.write(reply)
+        except grpc.aio.AioRpcError as failure:
+            raise sdk.Unavailable(f"the master does not answer: {failure.details()}") from None
+        finally:
+            call.cancel()

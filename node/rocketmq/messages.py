@@ -1,0 +1,181 @@
+"""RocketMQ API messages in and out of the store: properties, digests, encodings."""
+
+import hashlib
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+from node.popservice import Popped
+from node.rocketmq.codes import Refused
+from node.rocketmq.names import (
+    check_key,
+    check_message_group,
+    check_tag,
+    check_user_properties,
+)
+from node.rocketmq.stubs import Code, definition
+from store.columns import Columns
+from store.messagestore import PutBatch
+from store.record import COMPRESSED, Host, encode_properties
+
+# System properties that are no user properties of a delivered message.
+_OWN = frozenset(
+    [
+        "TAGS",
+        "KEYS",
+        "UNIQ_KEY",
+        "__SHARDINGKEY",
+        "TRACE_CONTEXT",
+        "RETRY_TOPIC",
+        "ORIGIN_MESSAGE_ID",
+        "DLQ_ORIGIN_TOPIC",
+        "DLQ_ORIGIN_MESSAGE_ID",
+        "__CRC32#",
+        "_SYS_MSG_PRIORITY_",
+        "WAIT",
+    ]
+)
+_DIGESTS = {
+    definition.DigestType.MD5: lambda body: hashlib.md5(body, usedforsecurity=False).hexdigest(),
+    definition.DigestType.SHA1: lambda body: hashlib.sha1(body, usedforsecurity=False).hexdigest(),
+    definition.DigestType.CRC32: lambda body: f"{zlib.crc32(body):x}",
+}
+PRIORITY_MAX = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message of a client, checked. kind: a MessageType, by what the message carries."""
+
+    message_id: str
+    kind: int
+    properties: dict[str, str]
+    body: bytes
+    sysflag: int
+    born_time: int
+    message_group: str = ""
+    priority: int = -1
+
+    def batch(self, topic: str, queue_id: int, host: Host) -> PutBatch:
+        """To be stored. Raises BadMessage."""
+        text = encode_properties(self.properties).encode()
+        columns = Columns.of([self.body], [text])
+        return PutBatch(topic, queue_id, columns, self.born_time, host, sysflag=self.sysflag)
+
+
+def kind_of(system: Any) -> int:
+    """The type of a message, derived as RocketMQ's broker does."""
+    types = definition.MessageType
+    if system.message_type == types.TRANSACTION:
+        return int(types.TRANSACTION)
+    if system.HasField("delivery_timestamp"):
+        return int(types.DELAY)
+    if system.HasField("message_group"):
+        return int(types.FIFO)
+    if system.HasField("priority"):
+        return int(types.PRIORITY)
+    if system.HasField("lite_topic"):
+        return int(types.LITE)
+    return int(types.NORMAL)
+
+
+def sent(message: Any, body_bytes_max: int) -> Sent:
+    """Check a message of a SendMessage request. Raises Refused."""
+    system = message.system_properties
+    _check_body(message.body, system, body_bytes_max)
+    if not system.message_id.strip():
+        raise Refused(Code.ILLEGAL_MESSAGE_ID, "the message id is blank")
+    properties = dict(message.user_properties)
+    other = 0
+    if system.HasField("tag"):
+        check_tag(system.tag)
+        other += len(system.tag.encode())
+    for key in system.keys:
+        check_key(key)
+        other += len(key.encode())
+    check_user_properties(properties, other)
+    if system.HasField("tag"):
+        properties["TAGS"] = system.tag
+    if system.keys:
+        properties["KEYS"] = " ".join(system.keys)
+    properties["UNIQ_KEY"] = system.message_id
+    group = ""
+    if system.HasField("message_group"):
+        check_message_group(system.message_group)
+        properties["__SHARDINGKEY"] = group = system.message_group
+    if system.HasField("trace_context") and system.trace_context:
+        properties["TRACE_CONTEXT"] = system.trace_context
+    priority = -1
+    if system.HasField("priority"):
+        priority = system.priority
+        if not 0 <= priority <= PRIORITY_MAX:
+            raise Refused(Code.BAD_REQUEST, f"priority {priority} is negative")
+        properties["_SYS_MSG_PRIORITY_"] = str(priority)
+    if any(ord(c) < 32 or ord(c) == 127 for value in properties.values() for c in value):
+        raise Refused(Code.ILLEGAL_MESSAGE_ID, "the message id has control characters")
+    return Sent(
+        system.message_id,
+        kind_of(system),
+        properties,
+        message.body,
+        COMPRESSED if system.body_encoding == definition.Encoding.GZIP else 0,
+        system.born_timestamp.ToMilliseconds(),
+        group,
+        priority,
+    )
+
+
+def _check_body(body: bytes, system: Any, body_bytes_max: int) -> None:
+    if not body:
+        raise Refused(Code.MESSAGE_BODY_EMPTY, "the body is empty")
+    if len(body) > body_bytes_max:
+        raise Refused(
+            Code.MESSAGE_BODY_TOO_LARGE, f"{len(body)} bytes, the limit is {body_bytes_max}"
+        )
+    digest = _DIGESTS.get(system.body_digest.type)
+    found = system.body_digest.checksum.lstrip("0").lower()
+    if digest is not None and found and digest(body).lstrip("0") != found:
+        raise Refused(Code.MESSAGE_CORRUPTED, "the body is not what its digest says")
+
+
+def delivered(popped: Popped, topic: Any, handle: str) -> Any:
+    """A Message for a consumer. topic: the Resource it subscribed to."""
+    properties = popped.properties
+    message = definition.Message(topic=topic, body=popped.body)
+    for name, value in properties.items():
+        if name not in _OWN:
+            message.user_properties[name] = value
+    system = message.system_properties
+    system.message_id = properties.get("UNIQ_KEY") or properties.get("ORIGIN_MESSAGE_ID", "")
+    if "TAGS" in properties:
+        system.tag = properties["TAGS"]
+    system.keys.extend(filter(None, properties.get("KEYS", "").split(" ")))
+    system.body_digest.type = definition.DigestType.MD5
+    system.body_digest.checksum = (
+        hashlib.md5(popped.body, usedforsecurity=False).hexdigest().upper()
+    )
+    compressed = popped.sysflag & COMPRESSED
+    system.body_encoding = definition.Encoding.GZIP if compressed else definition.Encoding.IDENTITY
+    system.message_type = (
+        definition.MessageType.FIFO
+        if "__SHARDINGKEY" in properties
+        else definition.MessageType.NORMAL
+    )
+    system.born_timestamp.FromMilliseconds(popped.born_time)
+    system.born_host = popped.born_host
+    system.store_timestamp.FromMilliseconds(popped.store_time)
+    system.receipt_handle = handle
+    system.queue_id = popped.handle.queue_id
+    system.queue_offset = popped.handle.offset
+    system.invisible_duration.FromMilliseconds(popped.invisible_ms)
+    system.delivery_attempt = popped.attempt
+    if "__SHARDINGKEY" in properties:
+        system.message_group = properties["__SHARDINGKEY"]
+    if "TRACE_CONTEXT" in properties:
+        system.trace_context = properties["TRACE_CONTEXT"]
+    if "_SYS_MSG_PRIORITY_" in properties:
+        system.priority = int(properties["_SYS_MSG_PRIORITY_"])
+    if "DLQ_ORIGIN_TOPIC" in properties:
+        system.dead_letter_queue.topic = properties["DLQ_ORIGIN_TOPIC"]
+        system.dead_letter_queue.message_id = properties.get("DLQ_ORIGIN_MESSAGE_ID", "")
+    return message

@@ -1,0 +1,170 @@
+"""What may be called how: topics, groups, tags, keys and properties of RocketMQ's API.
+
+A namespace becomes a prefix of the name, as in RocketMQ 4 (`namespace%name`), behind the prefix of
+retry and dead-letter topics. Limits: RocketMQ's proxy.
+"""
+
+import re
+from typing import Any
+
+from node.retrytopics import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from node.rocketmq.codes import Refused
+from node.rocketmq.stubs import Code
+from store.metadata import is_reserved_topic
+
+TOPIC_MAX = 127
+GROUP_MAX = 120
+MESSAGE_GROUP_BYTES_MAX = 64
+USER_PROPERTIES_MAX = 128
+PROPERTIES_BYTES_MAX = 16 << 10
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+_SYSTEM_GROUPS = ("CID_RMQ_SYS_", "CID_ONSAPI_", "TOOLS_CONSUMER", "FILTERSRV_CONSUMER")
+# Names the store, the broker or the clients give a meaning of their own (MessageConst).
+RESERVED_PROPERTIES = frozenset(
+    [
+        "TRACE_ON",
+        "MSG_REGION",
+        "KEYS",
+        "TAGS",
+        "WAIT",
+        "DELAY",
+        "RETRY_TOPIC",
+        "REAL_TOPIC",
+        "REAL_QID",
+        "TRAN_MSG",
+        "PGROUP",
+        "MIN_OFFSET",
+        "MAX_OFFSET",
+        "BUYER_ID",
+        "ORIGIN_MESSAGE_ID",
+        "TRANSFER_FLAG",
+        "CORRECTION_FLAG",
+        "MQ2_FLAG",
+        "RECONSUME_TIME",
+        "UNIQ_KEY",
+        "MAX_RECONSUME_TIMES",
+        "CONSUME_START_TIME",
+        "POP_CK",
+        "POP_CK_OFFSET",
+        "1ST_POP_TIME",
+        "TRAN_PREPARED_QUEUE_OFFSET",
+        "DUP_INFO",
+        "EXTEND_UNIQ_INFO",
+        "INSTANCE_ID",
+        "CORRELATION_ID",
+        "REPLY_TO_CLIENT",
+        "TTL",
+        "ARRIVE_TIME",
+        "PUSH_REPLY_TIME",
+        "CLUSTER",
+        "MSG_TYPE",
+        "INNER_MULTI_QUEUE_OFFSET",
+        "TIMER_DELAY_MS",
+        "TIMER_DELAY_SEC",
+        "TIMER_DELIVER_MS",
+        "TIMER_ENQUEUE_MS",
+        "TIMER_DEQUEUE_MS",
+        "TIMER_ROLL_TIMES",
+        "TIMER_OUT_MS",
+        "TIMER_DEL_UNIQKEY",
+        "TIMER_DELAY_LEVEL",
+        "__BORNHOST",
+        "BORN_TIMESTAMP",
+        "DLQ_ORIGIN_TOPIC",
+        "DLQ_ORIGIN_MESSAGE_ID",
+        "__CRC32#",
+        "__SHARDINGKEY",
+        "TRACE_CONTEXT",
+        "TRANSACTION_CHECK_TIMES",
+        "CHECK_IMMUNITY_TIME_IN_SECONDS",
+        "_SYS_MSG_PRIORITY_",
+    ]
+)
+
+
+def _has_control(text: str) -> bool:
+    return any(ord(c) < 32 or ord(c) == 127 for c in text)
+
+
+def _joined(namespace: str, name: str) -> str:
+    if not namespace:
+        return name
+    for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
+        if name.startswith(prefix):
+            return f"{prefix}{namespace}%{name[len(prefix) :]}"
+    return f"{namespace}%{name}"
+
+
+def topic_of(resource: Any) -> str:
+    """The topic a resource names here. Raises Refused (ILLEGAL_TOPIC)."""
+    name = _joined(resource.resource_namespace.strip(), resource.name)
+    if not resource.name.strip():
+        raise Refused(Code.ILLEGAL_TOPIC, "the topic name is empty")
+    if len(name) > TOPIC_MAX:
+        raise Refused(Code.ILLEGAL_TOPIC, f"the topic name is over {TOPIC_MAX} characters")
+    if not _NAME.fullmatch(name):
+        raise Refused(Code.ILLEGAL_TOPIC, f"topic {name!r} is not of letters, digits and %|_-")
+    if is_reserved_topic(name):
+        raise Refused(Code.ILLEGAL_TOPIC, f"topic {name!r} belongs to the system")
+    return name
+
+
+def group_of(resource: Any) -> str:
+    """The consumer group a resource names here. Raises Refused (ILLEGAL_CONSUMER_GROUP)."""
+    name = _joined(resource.resource_namespace.strip(), resource.name)
+    code = Code.ILLEGAL_CONSUMER_GROUP
+    if not resource.name.strip():
+        raise Refused(code, "the consumer group has no name")
+    if len(name) > GROUP_MAX:
+        raise Refused(code, f"the consumer group's name is over {GROUP_MAX} characters")
+    if not _NAME.fullmatch(name):
+        raise Refused(code, f"group {name!r} is not of letters, digits and %|_-")
+    if name.startswith(_SYSTEM_GROUPS):
+        raise Refused(code, f"group {name!r} belongs to the system")
+    return name
+
+
+def check_tag(tag: str) -> None:
+    """Raise Refused (ILLEGAL_MESSAGE_TAG) for a tag that no filter could name."""
+    if not tag.strip() or "|" in tag or _has_control(tag):
+        raise Refused(Code.ILLEGAL_MESSAGE_TAG, f"tag {tag!r} is blank, or has | or controls")
+
+
+def check_key(key: str) -> None:
+    """Raise Refused (ILLEGAL_MESSAGE_KEY)."""
+    if not key.strip() or _has_control(key):
+        raise Refused(Code.ILLEGAL_MESSAGE_KEY, f"key {key!r} is blank or has control characters")
+
+
+def check_message_group(group: str) -> None:
+    """Raise Refused (ILLEGAL_MESSAGE_GROUP)."""
+    if not group.strip() or len(group.encode()) >= MESSAGE_GROUP_BYTES_MAX or _has_control(group):
+        raise Refused(
+            Code.ILLEGAL_MESSAGE_GROUP,
+            f"a message group has 1 to {MESSAGE_GROUP_BYTES_MAX - 1} bytes without controls",
+        )
+
+
+def check_user_properties(properties: dict[str, str], other_bytes: int) -> None:
+    """Raise Refused for what cannot be stored. other_bytes: of tag and keys."""
+    if len(properties) > USER_PROPERTIES_MAX:
+        raise Refused(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"{len(properties)} properties, the limit is {USER_PROPERTIES_MAX}",
+        )
+    size = other_bytes
+    for name, value in properties.items():
+        if name in RESERVED_PROPERTIES:
+            raise Refused(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {name!r} is reserved")
+        if not name or not value or _has_control(name) or _has_control(value):
+            raise Refused(
+                Code.ILLEGAL_MESSAGE_PROPERTY_KEY,
+                f"property {name!r}: its name or value is empty or has control characters",
+            )
+        size += len(name.encode()) + len(value.encode())
+    if size > PROPERTIES_BYTES_MAX:
+        raise Refused(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"{size} bytes of properties, the limit is {PROPERTIES_BYTES_MAX}",
+        )

@@ -1,0 +1,194 @@
+"""SendMessage: single messages of RocketMQ's clients into the log, each of them once.
+
+Clients send a message again under the same id when an answer takes too long. What is on its way is
+waited for, what was stored is answered with its first result; a node that became the master a short
+while ago looks the id up in the index, too.
+"""
+
+import asyncio
+import time
+import zlib
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import Any
+
+from duolog import _errors as sdk
+
+from node.broker import Broker
+from node.rocketmq.codes import Refused, put_status
+from node.rocketmq.messages import Sent, sent
+from node.rocketmq.stubs import Code, definition, service
+from store.messagestore import PutResult
+from store.metadata import PERM_WRITE, TopicConfig
+from store.record import Host
+from store.status import PutMessageStatus
+
+REMEMBERED_MAX = 100_000
+REMEMBERED_SECONDS = 600.0
+AFTER_FAILOVER_SECONDS = 120.0
+PAUSE_SECONDS = 0.05
+MESSAGES_MAX = 1024
+_TYPES = definition.MessageType
+# Not now, but soon: a failover, replicas that come back.
+_SOON = (
+    PutMessageStatus.SERVICE_NOT_AVAILABLE,
+    PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH,
+)
+_UNSURE = (
+    PutMessageStatus.FLUSH_DISK_TIMEOUT,
+    PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
+    PutMessageStatus.SLAVE_NOT_AVAILABLE,
+)
+ACCEPTED = (_TYPES.NORMAL, _TYPES.FIFO, _TYPES.PRIORITY)
+
+
+@dataclass(slots=True)
+class _Known:
+    """A message id seen lately."""
+
+    at: float
+    stored: "asyncio.Future[PutResult]"
+
+
+def accepted_types(config: TopicConfig) -> list[int]:
+    """Message types that a topic takes: its own, or all."""
+    if not config.message_type:
+        return [int(kind) for kind in ACCEPTED]
+    return [int(_TYPES.Value(config.message_type))]
+
+
+def queue_of(message: Sent, config: TopicConfig, turn: int) -> int:
+    """Which queue: by message group, by priority, or in turn."""
+    if message.kind == _TYPES.FIFO:
+        return zlib.crc32(message.message_group.encode()) % config.queues
+    if message.kind == _TYPES.PRIORITY:
+        return min(message.priority, config.queues - 1)
+    return turn % config.queues
+
+
+class Sender:
+    """Stores what clients send."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
+        self._turn = 0
+        self._role: tuple[str, int] = ("", -1)
+        self._role_since = time.monotonic()
+
+    async def send(self, topic: str, messages: list[Any], host: Host, deadline: float) -> list[Any]:
+        """One entry a message, in order. deadline: loop time. Raises Refused, sdk errors."""
+        if not 1 <= len(messages) <= MESSAGES_MAX:
+            raise Refused(Code.MESSAGE_CORRUPTED, f"{len(messages)} messages in a request")
+        body_max = self._broker.store.options.max_message_size
+        checked = [sent(message, body_max) for message in messages]
+        config = self._writable(topic, checked)
+        self._turn += 1
+        turn = self._turn
+        work = [
+            self._send_one(topic, message, queue_of(message, config, turn), host, deadline)
+            for message in checked
+        ]
+        return list(await asyncio.gather(*work))
+
+    def _writable(self, topic: str, messages: list[Sent]) -> TopicConfig:
+        """The topic, if it takes these messages."""
+        metadata = self._broker.metadata
+        config = metadata.topics.get(topic)
+        if config is None:
+            if not self._broker.limits.auto_create_topic:
+                raise sdk.UnknownTopic(f"topic {topic!r} does not exist")
+            config = metadata.auto_create(topic)
+        if not config.perm & PERM_WRITE:
+            raise sdk.NoPermission(f"topic {topic!r} may not be written")
+        kinds = {message.kind for message in messages}
+        groups = {message.message_group for message in messages}
+        if len(kinds) > 1 or len(groups) > 1:
+            raise Refused(
+                Code.MESSAGE_CORRUPTED, "messages of one request have one type and one group"
+            )
+        if not kinds <= set(accepted_types(config)):
+            name = _TYPES.Name(kinds.pop())
+            raise Refused(
+                Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+                f"topic {topic!r} takes no {name} messages",
+            )
+        return config
+
+    async def _send_one(
+        self, topic: str, message: Sent, queue_id: int, host: Host, deadline: float
+    ) -> Any:
+        result = await self._stored(topic, message, queue_id, host, deadline)
+        entry = service.SendResultEntry(message_id=message.message_id, offset=result.queue_offset)
+        entry.status.CopyFrom(put_status(result.status, result.reason))
+        return entry
+
+    async def _stored(
+        self, topic: str, message: Sent, queue_id: int, host: Host, deadline: float
+    ) -> PutResult:
+        """The message's first result, or that of storing it now."""
+        self._forget_old()
+        key = (topic, message.message_id)
+        known = self._known.get(key)
+        if known is not None:
+            result = await asyncio.shield(known.stored)
+            if result.status not in _UNSURE:
+                return result
+            return await self._settled(result)
+        before = self._before_failover(topic, message.message_id)
+        if before is not None:
+            return before
+        stored: asyncio.Future[PutResult] = asyncio.get_running_loop().create_future()
+        self._known[key] = _Known(time.monotonic(), stored)
+        result = PutResult(PutMessageStatus.UNKNOWN_ERROR, "the call ended")
+        try:
+            result = await self._put(topic, message, queue_id, host, deadline)
+        finally:
+            stored.set_result(result)
+            if result.queue_offset < 0:
+                self._known.pop(key, None)  # not stored: the next try is a first one
+        return result
+
+    async def _put(
+        self, topic: str, message: Sent, queue_id: int, host: Host, deadline: float
+    ) -> PutResult:
+        """Store it; while the group has no master, or too few replicas, try until the deadline."""
+        loop = asyncio.get_running_loop()
+        while True:
+            result = await self._broker.store_batch(message.batch(topic, queue_id, host))
+            if result.status not in _SOON or loop.time() + PAUSE_SECONDS >= deadline:
+                return result
+            self._broker.check_master()  # another node may have become the master
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _settled(self, result: PutResult) -> PutResult:
+        """Stored, but not safely the last time it was asked: it may be now."""
+        waiting = self._broker.settle(result.end_offset)
+        status = PutMessageStatus.PUT_OK if waiting is None else await waiting
+        return replace(result, status=status)
+
+    def _before_failover(self, topic: str, message_id: str) -> PutResult | None:
+        """What an earlier master, or this node's last process, stored of a message."""
+        now = time.monotonic()
+        role = self._broker.replication.master_endpoint
+        if role != self._role:
+            self._role, self._role_since = role, now
+        if now - self._role_since > AFTER_FAILOVER_SECONDS:
+            return None
+        record = self._broker.store.find_by_unique_key(topic, message_id)
+        if record is None:
+            return None
+        return PutResult(
+            PutMessageStatus.PUT_OK,
+            queue_offset=record.queue_offset,
+            physical_offset=record.physical_offset,
+            end_offset=record.physical_offset + record.size,
+        )
+
+    def _forget_old(self) -> None:
+        before = time.monotonic() - REMEMBERED_SECONDS
+        while self._known:
+            oldest = next(iter(self._known.values()))
+            if oldest.at >= before and len(self._known) <= REMEMBERED_MAX:
+                return
+            self._known.popitem(last=False)

@@ -1,0 +1,377 @@
+"""The MessagingService: RocketMQ's clients on this node.
+
+Whatever needs the master is passed on to it where this node is not. A request that is refused is
+answered with gRPC status OK and a code, as RocketMQ's own servers do.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any
+
+import grpc
+import structlog
+from duolog import _errors as sdk
+
+from node.broker import Broker
+from node.popservice import Handle, Popped, PopRequest
+from node.rocketmq import handles, settings
+from node.rocketmq.auth import Authenticator
+from node.rocketmq.clients import Client, Clients, Stream
+from node.rocketmq.codes import OK, Refused, overall, status, status_of
+from node.rocketmq.forward import Forwarder
+from node.rocketmq.messages import delivered
+from node.rocketmq.names import group_of, topic_of
+from node.rocketmq.routes import Routes
+from node.rocketmq.sending import Sender
+from node.rocketmq.stubs import Code, definition, rpc, service
+from node.tagfilter import BadFilter, MessageFilter, TagFilter
+from node.wirecodec import peer_host
+from store.errors import StoreError
+from store.metadata import Json, new_group
+
+log = structlog.get_logger("duolog.rocketmq")
+
+INVISIBLE_MS = (10_000, 12 * 3600 * 1000)
+HELD_INVISIBLE_MS = 60_000
+POLL_SECONDS = (5.0, 20.0)
+POLL_MARGIN_SECONDS = 1.0
+SEND_SECONDS = 3.0
+DEADLINE_MARGIN_SECONDS = 0.3
+ENTRIES_MAX = 1024
+_FAILURES = (Refused, sdk.DuologError, StoreError)
+Method = Callable[["MessagingService", Any, Any, Client], Awaitable[Any]]
+Handler = Callable[["MessagingService", Any, Any], Awaitable[Any]]
+
+
+def answering(reply: Callable[..., Any], *, master: bool = True) -> Callable[[Method], Handler]:
+    """Decorate a unary method: who calls, whether we are the master, and errors as codes."""
+
+    def decorate(method: Method) -> Handler:
+        @wraps(method)
+        async def call(self: "MessagingService", request: Any, context: Any) -> Any:
+            try:
+                client = self.admit(context)
+                if master and self.broker.replication.not_master():
+                    return await self.forwarder.unary(method.__name__, request, context)
+                return await method(self, request, context, client)
+            except _FAILURES as error:
+                log.debug("refused", method=method.__name__, reason=str(error)[:300])
+                return reply(status=status_of(error), **_echoed(request, reply))
+
+        return call
+
+    return decorate
+
+
+def _echoed(request: Any, reply: Callable[..., Any]) -> dict[str, str]:
+    """Clients keep the handle of a ChangeInvisibleDuration answer, whatever its status says."""
+    if reply is service.ChangeInvisibleDurationResponse:
+        return {"receipt_handle": request.receipt_handle}
+    return {}
+
+
+class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
+    """All RPCs of RocketMQ's clients."""
+
+    def __init__(self, broker: Broker, authenticator: Authenticator) -> None:
+        self.broker = broker
+        self.forwarder = Forwarder(broker)
+        self.clients = Clients(broker.pop.client_gone)
+        self._authenticator = authenticator
+        self._sender = Sender(broker)
+        self._routes = Routes(broker)
+        self._sweep: asyncio.Task[None] | None = None
+        self.tls_port = 0
+
+    def start(self) -> None:
+        """Begin to watch for clients that fall silent."""
+        self._sweep = asyncio.ensure_future(self.clients.run())
+
+    async def stop(self) -> None:
+        """End that, and the connections to the master."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+            await asyncio.gather(self._sweep, return_exceptions=True)
+        await self.forwarder.close()
+
+    def admit(self, context: Any) -> Client:
+        """Who calls. Raises Refused (UNAUTHORIZED, CLIENT_ID_REQUIRED)."""
+        metadata = dict(context.invocation_metadata() or ())
+        client_id = metadata.get("x-mq-client-id", "")
+        if not client_id:
+            raise Refused(Code.CLIENT_ID_REQUIRED, "the header x-mq-client-id is missing")
+        self._authenticator.check(metadata)
+        return self.clients.heard(str(client_id))
+
+    # -- routes, clients -----------------------------------------------------------------------
+
+    @answering(service.QueryRouteResponse, master=False)
+    async def QueryRoute(self, request: Any, context: Any, client: Client) -> Any:
+        """Queues of a topic, and where they are."""
+        config = self._routes.topic(topic_of(request.topic))
+        here = self._here(request, context)
+        queues = self._routes.queues(request.topic, config, here)
+        return service.QueryRouteResponse(status=OK, message_queues=queues)
+
+    @answering(service.QueryAssignmentResponse, master=False)
+    async def QueryAssignment(self, request: Any, context: Any, client: Client) -> Any:
+        """What a push consumer polls."""
+        config = self._routes.topic(topic_of(request.topic))
+        fifo = bool(self._group(group_of(request.group)).get("consumeMessageOrderly"))
+        here = self._here(request, context)
+        queues = self._routes.assignments(request.topic, config, here, fifo)
+        assignments = [definition.Assignment(message_queue=queue) for queue in queues]
+        return service.QueryAssignmentResponse(status=OK, assignments=assignments)
+
+    def _here(self, request: Any, context: Any) -> Any:
+        """Endpoints of the master's port of the kind that the client uses."""
+        encrypted = b"ssl" in (context.auth_context() or {}).get("transport_security_type", [])
+        return self._routes.endpoints(request.endpoints, self.tls_port if encrypted else 0)
+
+    @answering(service.HeartbeatResponse, master=False)
+    async def Heartbeat(self, request: Any, context: Any, client: Client) -> Any:
+        """A client lives."""
+        if request.HasField("group"):
+            client.group = group_of(request.group)
+        if request.client_type:
+            client.kind = request.client_type
+        if self.broker.replication.not_master():
+            await self.forwarder.tell("Heartbeat", request, context)
+        return service.HeartbeatResponse(status=OK)
+
+    @answering(service.NotifyClientTerminationResponse, master=False)
+    async def NotifyClientTermination(self, request: Any, context: Any, client: Client) -> Any:
+        """A client goes."""
+        self.clients.leave(client.client_id)
+        if self.broker.replication.not_master():
+            await self.forwarder.tell("NotifyClientTermination", request, context)
+        return service.NotifyClientTerminationResponse(status=OK)
+
+    async def Telemetry(self, requests: Any, context: Any) -> None:
+        """Settings in and out, commands to clients."""
+        stream = Stream(context)
+        try:
+            client = self.admit(context)
+        except Refused as refused:
+            await stream.write(service.TelemetryCommand(status=status_of(refused)))
+            return
+        client.streams.append(stream)
+        try:
+            async for command in requests:
+                self.clients.heard(client.client_id)
+                if command.WhichOneof("command") == "settings":
+                    await stream.write(await self._settings(command.settings, client))
+        except Refused as refused:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, refused.message)
+        finally:
+            client.streams.remove(stream)
+
+    async def _settings(self, asked: Any, client: Client) -> Any:
+        client.kind = asked.client_type
+        row: Json = {}
+        if asked.WhichOneof("pub_sub") == "publishing":
+            client.topics |= {topic_of(topic) for topic in asked.publishing.topics}
+        elif asked.subscription.HasField("group"):
+            client.group = group_of(asked.subscription.group)
+            for entry in asked.subscription.subscriptions:
+                topic_of(entry.topic)
+                filter_of(entry.expression)
+            row = self._group(client.group)
+        store = self.broker.store
+        body_max = store.options.max_message_size
+        command = service.TelemetryCommand(status=OK)
+        command.settings.CopyFrom(settings.reply_to(asked, row, store.delays_ms, body_max))
+        return command
+
+    def _group(self, name: str) -> Json:
+        """A group's row; RocketMQ's defaults where there is none yet."""
+        return self.broker.metadata.tables.groups.get(name) or new_group(name)
+
+    # -- sending -------------------------------------------------------------------------------
+
+    @answering(service.SendMessageResponse)
+    async def SendMessage(self, request: Any, context: Any, client: Client) -> Any:
+        """Store messages of one topic."""
+        topics = {topic_of(message.topic) for message in request.messages}
+        if len(topics) != 1:
+            raise Refused(Code.MESSAGE_CORRUPTED, f"messages of {len(topics)} topics in a request")
+        topic = topics.pop()
+        client.topics.add(topic)
+        deadline = asyncio.get_running_loop().time() + _time_left(context, SEND_SECONDS)
+        host = peer_host(context.peer())
+        entries = await self._sender.send(topic, list(request.messages), host, deadline)
+        return service.SendMessageResponse(
+            status=overall([entry.status for entry in entries]), entries=entries
+        )
+
+    # -- receiving -----------------------------------------------------------------------------
+
+    async def ReceiveMessage(self, request: Any, context: Any) -> None:
+        """Messages with leases, or none when the poll's time is over."""
+        try:
+            client = self.admit(context)
+            if self.broker.replication.not_master():
+                await self.forwarder.stream("ReceiveMessage", request, context)
+                return
+            found = await self._receive(request, client, context)
+            code = OK if found else status(Code.MESSAGE_NOT_FOUND, "no new message")
+        except _FAILURES as error:
+            found, code = [], status_of(error)
+        await self._write_messages(request, found, code, context)
+
+    async def _receive(self, request: Any, client: Client, context: Any) -> list[Popped]:
+        broker = self.broker
+        group, topic = group_of(request.group), topic_of(request.message_queue.topic)
+        config = broker.readable_topic(topic)
+        if request.batch_size < 1:
+            raise Refused(Code.BAD_REQUEST, f"a batch of {request.batch_size} messages")
+        fifo = bool(self._group(group).get("consumeMessageOrderly"))
+        queue_id = request.message_queue.id if fifo else -1
+        if queue_id >= config.queues:
+            raise Refused(Code.BAD_REQUEST, f"{topic} has queues 0..{config.queues - 1}")
+        wanted = PopRequest(
+            group,
+            topic,
+            queue_id,
+            min(request.batch_size, settings.RECEIVE_BATCH),
+            _invisible(request),
+            client.client_id,
+            filter_of(request.filter_expression),
+            request.auto_renew,
+            request.attempt_id,
+        )
+        if group not in broker.metadata.tables.groups:
+            await broker.metadata.put_group(new_group(group))
+        client.group = group
+        loop = asyncio.get_running_loop()
+        return await broker.pop.wait(wanted, loop.time() + _poll_seconds(request, context))
+
+    async def _write_messages(
+        self, request: Any, found: list[Popped], code: Any, context: Any
+    ) -> None:
+        """The status, the messages, and when they were delivered (Python's client needs that)."""
+        replica_group = self.broker.config.node.group
+        topic = request.message_queue.topic
+        unsent = [popped.handle for popped in found]
+        try:
+            await context.write(service.ReceiveMessageResponse(status=code))
+            for popped in found:
+                text = handles.to_text(replica_group, popped.handle)
+                message = delivered(popped, topic, text)
+                await context.write(service.ReceiveMessageResponse(message=message))
+                unsent.pop(0)
+            last = service.ReceiveMessageResponse()
+            last.delivery_timestamp.GetCurrentTime()
+            await context.write(last)
+        finally:
+            for handle in unsent:
+                self.broker.pop.give_back(group_of(request.group), handle)
+
+    @answering(service.AckMessageResponse)
+    async def AckMessage(self, request: Any, context: Any, client: Client) -> Any:
+        """Messages are done."""
+        group, topic = group_of(request.group), topic_of(request.topic)
+        if not 1 <= len(request.entries) <= ENTRIES_MAX:
+            raise Refused(Code.BAD_REQUEST, f"{len(request.entries)} entries in a request")
+        reply = service.AckMessageResponse()
+        for entry in request.entries:
+            reply.entries.add(
+                message_id=entry.message_id,
+                receipt_handle=entry.receipt_handle,
+                status=self._ack(group, topic, entry.receipt_handle),
+            )
+        reply.status.CopyFrom(overall([entry.status for entry in reply.entries]))
+        return reply
+
+    def _ack(self, group: str, topic: str, text: str) -> Any:
+        try:
+            handle = self._handle(group, topic, text)
+            if not self.broker.pop.ack(group, handle):
+                raise _stale()
+        except _FAILURES as error:
+            return status_of(error)
+        return OK
+
+    def _handle(self, group: str, topic: str, text: str) -> Handle:
+        """A handle that a consumer of this group and topic may have. Raises Refused."""
+        replica_group, handle = handles.from_text(text)
+        if replica_group != self.broker.config.node.group:
+            raise _stale()
+        if not self.broker.pop.belongs(group, topic, handle):
+            raise _stale()
+        return handle
+
+    @answering(service.ChangeInvisibleDurationResponse)
+    async def ChangeInvisibleDuration(self, request: Any, context: Any, client: Client) -> Any:
+        """Another end of a lease."""
+        group, topic = group_of(request.group), topic_of(request.topic)
+        invisible_ms = request.invisible_duration.ToMilliseconds()
+        if not 0 <= invisible_ms <= INVISIBLE_MS[1]:
+            raise Refused(Code.ILLEGAL_INVISIBLE_TIME, f"{invisible_ms} ms")
+        handle = self._handle(group, topic, request.receipt_handle)
+        changed = self.broker.pop.change_invisible(group, handle, invisible_ms)
+        if changed is None:
+            raise _stale()
+        text = handles.to_text(self.broker.config.node.group, changed)
+        return service.ChangeInvisibleDurationResponse(status=OK, receipt_handle=text)
+
+    @answering(service.ForwardMessageToDeadLetterQueueResponse)
+    async def ForwardMessageToDeadLetterQueue(
+        self, request: Any, context: Any, client: Client
+    ) -> Any:
+        """A consumer gives a message up."""
+        group, topic = group_of(request.group), topic_of(request.topic)
+        handle = self._handle(group, topic, request.receipt_handle)
+        if not await self.broker.pop.to_dead_letters(group, handle):
+            raise _stale()
+        return service.ForwardMessageToDeadLetterQueueResponse(status=OK)
+
+
+def filter_of(expression: Any) -> MessageFilter:
+    """The filter of an expression. Raises Refused (ILLEGAL_FILTER_EXPRESSION)."""
+    try:
+        if expression.type == definition.FilterType.SQL:
+            raise BadFilter("SQL expressions are not known here")
+        return TagFilter.parse(expression.expression)
+    except BadFilter as error:
+        raise Refused(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from None
+
+
+def _stale() -> Refused:
+    return Refused(Code.INVALID_RECEIPT_HANDLE, "the receipt handle is of no delivery under way")
+
+
+def _invisible(request: Any) -> int:
+    if request.auto_renew:
+        return HELD_INVISIBLE_MS
+    if not request.HasField("invisible_duration"):
+        return HELD_INVISIBLE_MS
+    invisible = int(request.invisible_duration.ToMilliseconds())
+    if not INVISIBLE_MS[0] <= invisible <= INVISIBLE_MS[1]:
+        low, high = INVISIBLE_MS
+        raise Refused(Code.ILLEGAL_INVISIBLE_TIME, f"{invisible} ms, it must be {low} to {high} ms")
+    return invisible
+
+
+def _time_left(context: Any, default: float) -> float:
+    """Seconds until shortly before the call's deadline."""
+    left = context.time_remaining()
+    return max(0.0, (default if left is None else min(left, 60.0)) - DEADLINE_MARGIN_SECONDS)
+
+
+def _poll_seconds(request: Any, context: Any) -> float:
+    """How long a receive may wait: as asked, within RocketMQ's limits and the call's deadline."""
+    left = context.time_remaining()
+    asked = POLL_SECONDS[1]
+    if request.HasField("long_polling_timeout"):
+        asked = request.long_polling_timeout.ToMilliseconds() / 1000
+        if asked < 0:
+            raise Refused(Code.ILLEGAL_POLLING_TIME, f"{asked} s")
+    elif left is not None:
+        asked = left - POLL_MARGIN_SECONDS
+    asked = min(max(asked, POLL_SECONDS[0]), POLL_SECONDS[1])
+    return max(0.0, asked if left is None else min(asked, left - POLL_MARGIN_SECONDS))
+
+
+__all__ = ["MessagingService"]

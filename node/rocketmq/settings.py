@@ -1,0 +1,68 @@
+"""What a client is told when it shows its settings: limits, back-off, order."""
+
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+
+from node.retrytopics import RETRY_TIMES
+from node.rocketmq.codes import Refused
+from node.rocketmq.stubs import Code, definition
+from store.kernels.jit import I64
+from store.metadata import Json
+
+RECEIVE_BATCH = 32
+LONG_POLL_SECONDS = 20
+SEND_ATTEMPTS = 3
+LITE_QUOTA = 2000
+LITE_TOPIC_MAX = 64
+
+
+def _seconds(seconds: float) -> Duration:
+    made = Duration()
+    made.FromMilliseconds(int(seconds * 1000))
+    return made
+
+
+def _for_producers(settings: Any, body_bytes_max: int) -> None:
+    settings.publishing.max_body_size = body_bytes_max
+    settings.publishing.validate_message_type = True
+    backoff = settings.backoff_policy
+    backoff.max_attempts = SEND_ATTEMPTS
+    backoff.exponential_backoff.initial.CopyFrom(_seconds(0.01))
+    backoff.exponential_backoff.max.CopyFrom(_seconds(1))
+    backoff.exponential_backoff.multiplier = 2
+
+
+def _for_consumers(settings: Any, group: Json, delays_ms: I64) -> None:
+    subscription = settings.subscription
+    subscription.fifo = bool(group.get("consumeMessageOrderly"))
+    subscription.receive_batch_size = RECEIVE_BATCH
+    subscription.long_polling_timeout.CopyFrom(_seconds(LONG_POLL_SECONDS))
+    subscription.lite_subscription_quota = LITE_QUOTA
+    subscription.max_lite_topic_size = LITE_TOPIC_MAX
+    backoff = settings.backoff_policy
+    backoff.max_attempts = int(group.get("retryMaxTimes", RETRY_TIMES)) + 1
+    policy = group.get("groupRetryPolicy", {}).get("customizedRetryPolicy", {})
+    ladder = policy.get("next") or [int(delay) for delay in delays_ms]
+    backoff.customized_backoff.next.extend(_seconds(delay / 1000) for delay in ladder)
+
+
+def reply_to(asked: Any, group: Json, delays_ms: I64, body_bytes_max: int) -> Any:
+    """The settings that hold for a client.
+
+    group: its consumer group's row, or empty. delays_ms: between attempts, where it says none.
+
+    Raises Refused where it says neither what it publishes nor what it subscribes to.
+    """
+    settings = definition.Settings()
+    settings.CopyFrom(asked)
+    settings.ClearField("backoff_policy")
+    settings.metric.on = False
+    match asked.WhichOneof("pub_sub"):
+        case "publishing":
+            _for_producers(settings, body_bytes_max)
+        case "subscription":
+            _for_consumers(settings, group, delays_ms)
+        case _:
+            raise Refused(Code.BAD_REQUEST, "the settings publish and subscribe to nothing")
+    return settings

@@ -1,0 +1,36 @@
+"""The stubs of RocketMQ's API, from Apache's package, without the client that comes with them.
+
+Importing the package itself would start its logging (it makes directories) and its telemetry.
+"""
+
+import importlib.util
+import sys
+import types
+
+
+def _without_the_client() -> types.ModuleType | None:
+    """Stand in for the package while its stubs are imported; None where it is imported already."""
+    if "rocketmq" in sys.modules:
+        return None
+    found = importlib.util.find_spec("rocketmq")
+    if found is None or found.submodule_search_locations is None:
+        raise ImportError("the package rocketmq-python-client is not installed")
+    package = types.ModuleType("rocketmq")
+    package.__path__ = list(found.submodule_search_locations)
+    sys.modules["rocketmq"] = package
+    return package
+
+
+_stand_in = _without_the_client()
+try:
+    from rocketmq.grpc_protocol import definition_pb2 as definition
+    from rocketmq.grpc_protocol import service_pb2 as service
+    from rocketmq.grpc_protocol import service_pb2_grpc as rpc
+finally:
+    if _stand_in is not None:
+        sys.modules.pop("rocketmq")  # whoever imports the package gets the real one
+
+SERVICE_NAME = service.DESCRIPTOR.services_by_name["MessagingService"].full_name
+Code = definition.Code
+
+__all__ = ["SERVICE_NAME", "Code", "definition", "rpc", "service"]
