@@ -31,6 +31,7 @@ async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
         data: Path | None = None,
         listen: str = "127.0.0.1:0",
         limits: Any = None,
+        rocketmq: Any = None,
         ha: Any = None,
         name: str = "test",
         registry: Registry | None = None,
@@ -47,6 +48,7 @@ async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
                 },
                 "registry": {"endpoints": "127.0.0.1:1" if registry is not None else ""},
                 "limits": limits or {},
+                "rocketmq": rocketmq or {},
                 "ha": ha or {},
                 "store": {**SMALL_STORE, **store},
             }

@@ -2,7 +2,6 @@
 
 import random
 import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from ha.registry import (
 from node.etcd import EtcdRegistry, EtcdTls
 from node.memoryregistry import MemoryRegistry
 from node.registryserver import RegistryServer
+from tests.certificates import certificates
 from tests.etcd import need_etcd
 
 pytestmark = pytest.mark.process
@@ -209,21 +209,6 @@ def test_a_cluster_goes_on_without_one_member_and_not_without_two(tmp_path: Path
         registry.close()
     finally:
         cluster.stop()
-
-
-def certificates(directory: Path) -> EtcdTls:
-    """An authority, and one certificate of it for both ends."""
-
-    def openssl(*words: str) -> None:
-        subprocess.run(["openssl", *words], cwd=directory, check=True, capture_output=True)
-
-    new = ("-newkey", "rsa:2048", "-nodes", "-days", "2")
-    openssl("req", "-x509", *new, "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.pem")
-    openssl("req", *new[:3], "-subj", "/CN=etcd", "-keyout", "one.key", "-out", "one.csr")
-    (directory / "ext").write_text("subjectAltName=IP:127.0.0.1\n")
-    signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "ext")
-    openssl("x509", "-req", "-in", "one.csr", *signing, "-days", "2", "-out", "one.pem")
-    return EtcdTls(directory / "ca.pem", directory / "one.pem", directory / "one.key")
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")

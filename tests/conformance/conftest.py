@@ -1,0 +1,82 @@
+"""A node as users start it, and RocketMQ's official Python client."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import duolog.sync
+import pytest
+
+from tests.process.support import NodeProcess
+
+SMALL = (
+    "--set", "node.log_level=warning",
+    "--set", "store.mapped_file_size_commit_log=33554432",
+    "--set", "store.mapped_file_size_consume_queue=300000",
+    "--set", "store.max_hash_slot_num=50000",
+    "--set", "store.max_index_num=200000",
+)  # fmt: skip
+RETRY_DELAYS_MS = (1000, 1000)
+
+
+@pytest.fixture(scope="session")
+def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """Apache's package; it writes its log below HOME from its import on."""
+    before = os.environ.get("HOME", "")
+    os.environ["HOME"] = str(tmp_path_factory.mktemp("home"))
+    try:
+        import rocketmq
+    finally:
+        os.environ["HOME"] = before
+    module: ModuleType = rocketmq
+    return module
+
+
+def make_topics(endpoint: str) -> None:
+    """What the tests send to, and groups with short delays."""
+    with duolog.sync.Client(endpoint, timeout=15) as client:
+        for topic, kind in (("T", ""), ("Normal", "NORMAL"), ("Fifo", "FIFO")):
+            client.admin.create_topic(topic, 4, message_type=kind)
+        for group in ("g", "h"):
+            client.admin.put_group(group, retry_times=2, retry_delays_ms=RETRY_DELAYS_MS)
+        client.admin.put_group("fifo", orderly=True, retry_times=2, retry_delays_ms=RETRY_DELAYS_MS)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[NodeProcess]:
+    """A node of its own for a test."""
+    made = NodeProcess(tmp_path / "data", *SMALL)
+    made.start()
+    make_topics(made.endpoint)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """One node for tests that use topics of their own."""
+    made = NodeProcess(tmp_path_factory.mktemp("shared") / "data", *SMALL)
+    made.start()
+    make_topics(made.endpoint)
+    yield made
+    assert made.stop() == 0
+
+
+@pytest.fixture
+def topic(shared: NodeProcess, request: pytest.FixtureRequest) -> str:
+    """A topic for one test."""
+    name = f"T-{abs(hash(request.node.name)) % 10**9}"
+    with duolog.sync.Client(shared.endpoint, timeout=15) as client:
+        client.admin.create_topic(name, 4)
+    return name
+
+
+@pytest.fixture
+def opened() -> Iterator[list[Any]]:
+    """Clients to shut down, the last one first."""
+    clients: list[Any] = []
+    yield clients
+    for client in reversed(clients):
+        client.shutdown()

@@ -1,0 +1,30 @@
+"""A node inside the test's process, asked with the stubs of RocketMQ's API."""
+
+from collections.abc import AsyncIterator
+
+import duolog
+import pytest
+
+from node.server import Node
+from tests.node.conftest import StartNode, start_node
+from tests.rocketmq.api import QUEUES, Api
+
+__all__ = ["start_node"]
+
+
+@pytest.fixture
+async def node(start_node: StartNode) -> Node:
+    made = await start_node()
+    async with duolog.Client(f"127.0.0.1:{made.port}", timeout=10) as client:
+        await client.admin.create_topic("T", QUEUES)
+        for group in ("g", "h"):
+            await client.admin.put_group(group, retry_times=2)
+        await client.admin.put_group("fifo", orderly=True, retry_times=2)
+    return made
+
+
+@pytest.fixture
+async def api(node: Node) -> AsyncIterator[Api]:
+    made = Api(node)
+    yield made
+    await made.close()

@@ -1,0 +1,160 @@
+"""RocketMQ's API on several nodes: any node takes any call, and masters change."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import duolog
+
+from node.memoryregistry import MemoryRegistry
+from node.rocketmq.stubs import Code, service
+from node.server import Node
+from tests.node.conftest import StartNode
+from tests.node.replicas import broker_of, until
+from tests.rocketmq.api import Api, message, resource
+
+
+async def start_group(start: StartNode, root: Path) -> list[Node]:
+    """Nodes a, b, c that elect their master, and topic T with one queue."""
+    registry = MemoryRegistry()
+    nodes = [
+        await start(
+            root / name,
+            ha={"listen": "127.0.0.1:0"},
+            name=name,
+            registry=registry,
+            broker_role="AUTO",
+        )
+        for name in "abc"
+    ]
+
+    def whole() -> bool:
+        masters = [broker_of(node).replication.master for node in nodes]
+        leading = [master for master in masters if master is not None]
+        return len(leading) == 1 and leading[0].in_sync() == 3 and not leading[0].refusal()
+
+    await until(whole)
+    async with duolog.Client(f"127.0.0.1:{nodes[0].port}", timeout=10) as client:
+        await client.admin.create_topic("T", 1)
+    await until(lambda: all("T" in broker_of(node).metadata.topics for node in nodes))
+    return nodes
+
+
+def master_of(nodes: list[Node]) -> Node:
+    return next(node for node in nodes if broker_of(node).replication.master is not None)
+
+
+async def test_a_slave_passes_on_what_needs_the_master(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    nodes = await start_group(start_node, tmp_path)
+    master = master_of(nodes)
+    slave = next(node for node in nodes if node is not master)
+    api = Api(slave)
+    route = await api.route("T")
+    (address,) = route.message_queues[0].broker.endpoints.addresses
+    assert address.port == master.port
+    assert (await api.send(message(b"x"))).status.code == Code.OK
+    received = await api.receive("g", timeout=5)
+    assert (received.code, received.bodies) == (Code.OK, [b"x"])
+    changed = await api.change("g", received.handles[0], 30_000)
+    assert changed.status.code == Code.OK
+    reply = await api.ack("g", changed.receipt_handle)
+    assert reply.status.code == Code.OK
+    await api.send(message(b"held"))
+    await api.receive("g", held=True, timeout=5)
+    leave = service.NotifyClientTerminationRequest(group=resource("g"))
+    assert (await api.call("NotifyClientTermination", leave)).status.code == Code.OK
+    found: list[Any] = []
+    async with asyncio.timeout(10):
+        while not found:
+            found = (await api.receive("g", timeout=3)).messages
+    assert found[0].system_properties.delivery_attempt == 2
+    await api.close()
+
+
+async def test_sends_wait_out_a_failover_and_are_stored_once(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    nodes = await start_group(start_node, tmp_path)
+    apis = [Api(node) for node in nodes]
+    stored: list[str] = []
+    over = asyncio.Event()
+
+    async def produce(api: Api, name: str) -> None:
+        """Sends with three tries, as RocketMQ's clients do."""
+        k = 0
+        while not over.is_set():
+            message_id = f"01{name}{k:030d}"
+            for _ in range(3):
+                try:
+                    reply = await api.call(
+                        "SendMessage",
+                        service.SendMessageRequest(
+                            messages=[message(message_id.encode(), message_id=message_id)]
+                        ),
+                        timeout=4,
+                    )
+                except Exception:  # the node is gone, or the time is up: try again
+                    continue
+                if reply.status.code == Code.OK:
+                    stored.append(message_id)
+                    break
+            k += 1
+
+    work = [
+        asyncio.ensure_future(produce(api, name)) for api, name in zip(apis, "ABC", strict=True)
+    ]
+    for _ in range(2):
+        await asyncio.sleep(0.5)
+        old = master_of(nodes)
+        async with duolog.Client(f"127.0.0.1:{old.port}", timeout=10) as client:
+            await client.admin.failover()
+        await until(
+            lambda old=old: any(  # type: ignore[misc]
+                node is not old and broker_of(node).replication.master is not None for node in nodes
+            )
+        )
+    await asyncio.sleep(0.5)
+    over.set()
+    await asyncio.gather(*work)
+    async with duolog.Client(f"127.0.0.1:{master_of(nodes).port}", timeout=10) as client:
+        batch = await client.pull("T", 0, 0)
+        bodies = [body.decode() for body in batch.body_list()]
+    assert len(stored) > 50
+    assert len(bodies) == len(set(bodies))
+    assert set(stored) <= set(bodies)
+    for api in apis:
+        await api.close()
+
+
+async def test_progress_and_attempts_survive_a_failover(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    nodes = await start_group(start_node, tmp_path)
+    old = master_of(nodes)
+    api = Api(old)
+    for k in range(6):
+        await api.send(message(b"%d" % k))
+    received = await api.receive("g", timeout=5)
+    await api.ack("g", *received.handles[:4])
+    await api.change("g", received.handles[4], 20)  # its first attempt fails
+    await until(
+        lambda: all(broker_of(node).metadata.tables.committed("g", "T", 0) == 5 for node in nodes)
+    )
+    await api.close()
+    async with duolog.Client(f"127.0.0.1:{old.port}", timeout=10) as client:
+        await client.admin.failover()
+    await until(
+        lambda: any(n is not old and broker_of(n).replication.master is not None for n in nodes)
+    )
+    api = Api(master_of(nodes))
+    found: dict[bytes, int] = {}
+    async with asyncio.timeout(15):
+        while len(found) < 2:
+            for made in (await api.receive("g", timeout=4)).messages:
+                found[made.body] = made.system_properties.delivery_attempt
+    assert found == {b"4": 2, b"5": 1}
+    stale = await api.ack("g", received.handles[5])
+    assert stale.status.code == Code.INVALID_RECEIPT_HANDLE
+    await api.close()

@@ -1,0 +1,422 @@
+"""POP through RocketMQ's API: leases, attempts, dead letters, order, filters, waiting."""
+
+import asyncio
+import gzip
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import duolog
+import pytest
+
+from node.rocketmq.stubs import Code, definition, service
+from node.server import Node
+from tests.node.conftest import StartNode
+from tests.node.replicas import broker_of, until
+from tests.rocketmq.api import Api, Received, message, resource
+
+
+async def receive_until(api: Api, group: str, wanted: int, **how: Any) -> list[Any]:
+    """Messages of as many polls as it takes."""
+    found: list[Any] = []
+    async with asyncio.timeout(20):
+        while len(found) < wanted:
+            found += (await api.receive(group, **how)).messages
+    return found
+
+
+def attempts(received: Received) -> list[int]:
+    return [made.system_properties.delivery_attempt for made in received.messages]
+
+
+async def test_a_message_comes_back_as_it_was_sent(api: Api) -> None:
+    sent = message(
+        b"body",
+        message_id="01AB",
+        tag="A",
+        keys=["k1", "k2"],
+        properties={"color": "blue", "ü": "ö"},
+        trace_context="00-1-2-01",
+    )
+    reply = await api.send(sent)
+    assert reply.status.code == Code.OK
+    (entry,) = reply.entries
+    assert (entry.message_id, entry.offset) == ("01AB", 0)
+    received = await api.receive("g")
+    assert received.code == Code.OK
+    assert received.delivered == 1
+    (found,) = received.messages
+    system = found.system_properties
+    assert found.body == b"body"
+    assert dict(found.user_properties) == {"color": "blue", "ü": "ö"}
+    assert (system.message_id, system.tag, list(system.keys)) == ("01AB", "A", ["k1", "k2"])
+    assert system.trace_context == "00-1-2-01"
+    assert system.body_digest.checksum == hashlib.md5(b"body").hexdigest().upper()
+    assert system.body_encoding == definition.Encoding.IDENTITY
+    assert system.delivery_attempt == 1
+    born = sent.system_properties.born_timestamp
+    assert system.born_timestamp.ToMilliseconds() == born.ToMilliseconds()
+    assert system.born_host.startswith("127.0.0.1:")
+    assert system.receipt_handle
+    assert found.topic.name == "T"
+
+
+async def test_a_compressed_body_stays_as_it_came(api: Api) -> None:
+    body = gzip.compress(b"x" * 10_000)
+    await api.send(message(body, body_encoding=definition.Encoding.GZIP))
+    (found,) = (await api.receive("g")).messages
+    assert found.body == body
+    assert found.system_properties.body_encoding == definition.Encoding.GZIP
+    digest = found.system_properties.body_digest
+    assert digest.checksum == hashlib.md5(body).hexdigest().upper()
+
+
+async def test_each_message_once_in_a_group_and_in_every_group(api: Api) -> None:
+    for k in range(40):
+        await api.send(message(b"%d" % k))
+    first = await api.receive("g")
+    assert len(first.messages) == 32  # however many there are
+    found = [*first.messages, *(await api.receive("g")).messages]
+    assert sorted(int(made.body) for made in found) == list(range(40))
+    assert (await api.receive("g")).code == Code.MESSAGE_NOT_FOUND
+    others = await receive_until(api, "h", 40)
+    assert sorted(int(made.body) for made in others) == list(range(40))
+
+
+async def test_a_lease_that_ends_means_another_attempt_and_the_last_one_a_dead_letter(
+    api: Api, node: Node
+) -> None:
+    await api.send(message(b"x", message_id="01CD", tag="A"))
+    for attempt in (1, 2, 3):  # retry_times 2
+        (found,) = await receive_until(api, "g", 1)
+        assert found.system_properties.delivery_attempt == attempt
+        assert found.system_properties.message_id == "01CD"
+        assert found.topic.name == "T"
+        changed = await api.change("g", found.system_properties.receipt_handle, 50)
+        assert changed.status.code == Code.OK
+    await until(lambda: "%DLQ%g" in broker_of(node).metadata.topics)
+    (dead,) = await receive_until(api, "h", 1, topic="%DLQ%g")
+    assert (dead.body, dead.system_properties.tag) == (b"x", "A")
+    assert dead.system_properties.message_id == "01CD"
+    assert dead.system_properties.dead_letter_queue.topic == "T"
+    assert dead.system_properties.dead_letter_queue.message_id == "01CD"
+    assert (await api.receive("g")).code == Code.MESSAGE_NOT_FOUND
+
+
+async def test_a_changed_lease_has_a_handle_of_its_own(api: Api) -> None:
+    await api.send(message())
+    (old,) = (await api.receive("g")).handles
+    changed = await api.change("g", old, 30_000)
+    assert changed.receipt_handle != old
+    reply = await api.ack("g", old, changed.receipt_handle)
+    assert reply.status.code == Code.MULTIPLE_RESULTS
+    codes = [entry.status.code for entry in reply.entries]
+    assert codes == [Code.INVALID_RECEIPT_HANDLE, Code.OK]
+
+
+async def test_an_acknowledgement_after_the_lease_is_refused(api: Api) -> None:
+    await api.send(message())
+    (handle,) = (await api.receive("g")).handles
+    short = (await api.change("g", handle, 30)).receipt_handle
+    await asyncio.sleep(0.05)
+    assert (await api.ack("g", short)).status.code == Code.INVALID_RECEIPT_HANDLE
+
+
+async def test_tags_are_told_by_their_text_not_by_their_hash(api: Api) -> None:
+    for tag in ("Aa", "BB", "aa", None):  # Aa and BB have one Java hash
+        system = {"tag": tag} if tag else {}
+        await api.send(message((tag or "none").encode(), **system))
+    assert sorted((await api.receive("g", expression="BB || aa")).bodies) == [b"BB", b"aa"]
+    # What did not match is done for the group.
+    assert (await api.receive("g", expression="*")).code == Code.MESSAGE_NOT_FOUND
+    everything = await receive_until(api, "h", 4, expression="")
+    assert len(everything) == 4
+
+
+async def test_sql_is_refused_by_name(api: Api) -> None:
+    received = await api.receive("g", expression="a > 1", kind=definition.FilterType.SQL)
+    assert received.code == Code.ILLEGAL_FILTER_EXPRESSION
+
+
+async def test_a_poll_ends_soon_after_the_message_came(api: Api) -> None:
+    loop = asyncio.get_running_loop()
+    poll = asyncio.ensure_future(api.receive("g", timeout=10))
+    await asyncio.sleep(0.2)
+    assert not poll.done()
+    began = loop.time()
+    await api.send(message(b"now"))
+    assert (await poll).bodies == [b"now"]
+    assert loop.time() - began < 1.0
+
+
+async def test_of_many_polls_each_message_wakes_one(api: Api) -> None:
+    polls = [asyncio.ensure_future(api.receive("g", count=1, timeout=15)) for _ in range(20)]
+    await asyncio.sleep(0.3)
+    for k in range(20):
+        await api.send(message(b"%d" % k))
+    found = await asyncio.gather(*polls)
+    assert sorted(int(body) for received in found for body in received.bodies) == list(range(20))
+
+
+async def test_what_a_client_holds_comes_free_when_it_leaves(api: Api, node: Node) -> None:
+    await api.send(message(b"held"))
+    push = Api(node, "push@1")
+    received = await push.receive("g", held=True)
+    assert received.bodies == [b"held"]
+    assert (await api.receive("g")).code == Code.MESSAGE_NOT_FOUND
+    await push.call("NotifyClientTermination", service.NotifyClientTerminationRequest())
+    (found,) = await receive_until(api, "g", 1)
+    assert found.system_properties.delivery_attempt == 2
+    await push.close()
+
+
+async def test_a_call_that_is_cancelled_takes_nothing_with_it(api: Api) -> None:
+    for _ in range(5):
+        poll = asyncio.ensure_future(api.receive("g", timeout=10))
+        await asyncio.sleep(0.05)
+        poll.cancel()
+        await asyncio.gather(poll, return_exceptions=True)
+    await api.send(message(b"kept"))
+    (found,) = await receive_until(api, "g", 1)
+    assert found.body == b"kept"
+
+
+async def test_dead_letters_by_order_of_the_consumer(api: Api, node: Node) -> None:
+    await api.send(message(b"x"))
+    (handle,) = (await api.receive("g")).handles
+    request = service.ForwardMessageToDeadLetterQueueRequest(
+        group=resource("g"), topic=resource("T"), receipt_handle=handle, message_id="m"
+    )
+    name = "ForwardMessageToDeadLetterQueue"
+    assert (await api.call(name, request)).status.code == Code.OK
+    assert (await api.call(name, request)).status.code == Code.INVALID_RECEIPT_HANDLE
+    (dead,) = await receive_until(api, "h", 1, topic="%DLQ%g")
+    assert dead.body == b"x"
+
+
+# -- order ---------------------------------------------------------------------------------------
+
+
+async def test_a_message_group_is_one_queue_and_in_order(api: Api) -> None:
+    for k in range(6):
+        await api.send(message(b"%d" % k, message_group="one"))
+    seen: list[int] = []
+    queues = set()
+    while len(seen) < 6:
+        for queue_id in (0, 1):
+            received = await api.receive("fifo", count=2, queue_id=queue_id, timeout=1.2)
+            if not received.messages:
+                continue
+            queues.add(received.messages[0].system_properties.queue_id)
+            assert received.messages[0].system_properties.message_group == "one"
+            blocked = await api.receive("fifo", count=2, queue_id=queue_id, timeout=1.2)
+            assert blocked.code == Code.MESSAGE_NOT_FOUND  # until these are done
+            seen += [int(body) for body in received.bodies]
+            assert (await api.ack("fifo", *received.handles)).status.code == Code.OK
+    assert seen == list(range(6))
+    assert len(queues) == 1
+
+
+async def test_an_orderly_group_has_a_message_again_in_its_place(api: Api) -> None:
+    for k in range(4):
+        await api.send(message(b"%d" % k, message_group="one"))
+    received = Received()
+    queue_id = 0
+    while not received.messages:
+        queue_id = 1 - queue_id
+        received = await api.receive("fifo", count=3, queue_id=queue_id)
+    assert received.bodies == [b"0", b"1", b"2"]
+    # The middle one is done, the others are not.
+    await api.ack("fifo", received.handles[1])
+    for at in (0, 2):
+        await api.change("fifo", received.handles[at], 30)
+    await asyncio.sleep(0.2)
+    again = await api.receive("fifo", count=3, queue_id=queue_id)
+    assert again.bodies[0] == b"0"
+    assert attempts(again)[0] == 2
+    assert (await api.ack("fifo", *again.handles)).status.code == Code.OK
+    left = await receive_until(api, "fifo", 2, count=3, queue_id=queue_id)
+    assert [made.body for made in left] == [b"2", b"3"]
+
+
+async def test_a_request_that_is_repeated_gets_the_same_messages(api: Api) -> None:
+    await api.send(message(b"1", message_group="one"), message(b"2", message_group="one"))
+    received = Received()
+    queue_id = 0
+    while not received.messages:
+        queue_id = 1 - queue_id
+        received = await api.receive("fifo", queue_id=queue_id, attempt_id="A")
+    again = await api.receive("fifo", queue_id=queue_id, attempt_id="A")
+    assert again.bodies == received.bodies == [b"1", b"2"]
+    assert attempts(again) == [1, 1]
+    other = await api.receive("fifo", queue_id=queue_id, attempt_id="B")
+    assert other.code == Code.MESSAGE_NOT_FOUND
+    assert (await api.ack("fifo", *again.handles)).status.code == Code.OK
+
+
+# -- sending once --------------------------------------------------------------------------------
+
+
+async def test_a_message_that_is_sent_again_is_stored_once(api: Api, node: Node) -> None:
+    one = message(b"x", message_id="01EF")
+    replies = await asyncio.gather(*(api.send(one) for _ in range(5)))
+    places = {(entry.status.code, entry.offset) for reply in replies for entry in reply.entries}
+    assert places == {(Code.OK, 0)}
+    assert len(await receive_until(api, "g", 1)) == 1
+    assert (await api.receive("g")).code == Code.MESSAGE_NOT_FOUND
+
+
+async def test_a_message_that_is_sent_again_after_a_restart_is_stored_once(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    node = await start_node(tmp_path / "d")
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        await client.admin.create_topic("T", 1)
+    api = Api(node)
+    one = message(b"x", message_id="01EF")
+    await api.send(message(b"before"))
+    first = (await api.send(one)).entries[0]
+    await api.close()
+    await node.stop()
+    api = Api(await start_node(tmp_path / "d"))
+    again = (await api.send(one)).entries[0]
+    assert (again.status.code, again.offset) == (Code.OK, first.offset) == (Code.OK, 1)
+    await api.close()
+
+
+async def test_what_was_acknowledged_stays_so_over_a_restart_and_the_rest_comes_again(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    node = await start_node(tmp_path / "d")
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        await client.admin.create_topic("T", 1)
+    api = Api(node)
+    for k in range(10):
+        await api.send(message(b"%d" % k))
+    received = await api.receive("g")
+    done = [handle for k, handle in enumerate(received.handles) if k not in (2, 7)]
+    assert (await api.ack("g", *done)).status.code == Code.OK
+    tables = broker_of(node).metadata.tables
+    await until(lambda: tables.committed("g", "T", 0) == 2)
+    await until(lambda: tables.acknowledged("g", "T", 0) == [[3, 7], [8, 10]])
+    await api.close()
+    await node.stop()
+    node = await start_node(tmp_path / "d")
+    api = Api(node)
+    found = await receive_until(api, "g", 2)
+    assert [made.body for made in found] == [b"2", b"7"]
+    handles = [made.system_properties.receipt_handle for made in found]
+    assert (await api.ack("g", received.handles[2])).status.code == Code.INVALID_RECEIPT_HANDLE
+    assert (await api.ack("g", *handles)).status.code == Code.OK
+    tables = broker_of(node).metadata.tables
+    await until(lambda: tables.committed("g", "T", 0) == 10)
+    await until(lambda: tables.acknowledged("g", "T", 0) == [])
+    await api.close()
+
+
+async def test_offsets_that_are_reset_hold_for_pop_too(api: Api, node: Node) -> None:
+    for k in range(3):
+        await api.send(message(b"%d" % k))
+    handles = [made.system_properties.receipt_handle for made in await receive_until(api, "g", 3)]
+    await api.ack("g", *handles)
+    tables = broker_of(node).metadata.tables
+    await until(lambda: sum(tables.committed("g", "T", queue) for queue in (0, 1)) == 3)
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        await client.admin.reset_group("g", "T", time=-1)
+    assert len(await receive_until(api, "g", 3)) == 3
+
+
+# -- clients -------------------------------------------------------------------------------------
+
+
+async def test_namespaces_keep_topics_and_groups_apart(api: Api, node: Node) -> None:
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        await client.admin.create_topic("ns%T", 1)
+    await api.send(message(b"inside", namespace="ns"))
+    await api.send(message(b"outside"))
+    route = await api.route("T", "ns")
+    assert route.message_queues[0].topic.resource_namespace == "ns"
+    assert len(route.message_queues) == 1
+    inside = await api.receive("g", namespace="ns")
+    assert inside.bodies == [b"inside"]
+    assert inside.messages[0].topic.resource_namespace == "ns"
+    reply = await api.ack("g", *inside.handles, namespace="ns")
+    assert reply.status.code == Code.OK
+    assert (await api.receive("g")).bodies == [b"outside"]
+
+
+async def test_routes_and_assignments_name_an_address_the_client_reaches(api: Api) -> None:
+    port = api.node.port
+    route = await api.route("T")
+    assert [queue.id for queue in route.message_queues] == [0, 1]
+    for queue in route.message_queues:
+        (address,) = queue.broker.endpoints.addresses
+        assert (address.host, address.port) == ("127.0.0.1", port)
+        assert (queue.broker.id, queue.broker.name) == (0, "broker-a")
+        assert queue.permission == definition.Permission.READ_WRITE
+    asked = definition.Endpoints(scheme=definition.AddressScheme.DOMAIN_NAME)
+    asked.addresses.add(host="outside.example", port=9)
+    request = service.QueryRouteRequest(topic=resource("T"), endpoints=asked)
+    found = await api.call("QueryRoute", request)
+    assert found.message_queues[0].broker.endpoints == asked
+    for group, ids in (("g", [-1]), ("fifo", [0, 1])):
+        request = service.QueryAssignmentRequest(topic=resource("T"), group=resource(group))
+        reply = await api.call("QueryAssignment", request)
+        assert [row.message_queue.id for row in reply.assignments] == ids
+
+
+async def test_settings_are_answered_with_what_holds(api: Api, node: Node) -> None:
+    async def ask(settings: Any) -> Any:
+        asked = asyncio.Event()
+
+        async def requests() -> Any:
+            yield service.TelemetryCommand(settings=settings)
+            await asked.wait()
+
+        call = api.stub.Telemetry(requests(), metadata=api.metadata, timeout=5)
+        async for reply in call:
+            asked.set()
+            return reply
+
+    publishing = definition.Publishing(topics=[resource("T")])
+    reply = await ask(definition.Settings(publishing=publishing))
+    assert reply.status.code == Code.OK
+    assert reply.settings.publishing.max_body_size == 65536
+    assert reply.settings.publishing.validate_message_type
+    assert reply.settings.backoff_policy.max_attempts == 3
+    assert reply.settings.backoff_policy.WhichOneof("strategy") == "exponential_backoff"
+    assert node.rocketmq is not None
+    client = node.rocketmq.clients.find("test@1")
+    assert client is not None
+    assert client.topics == {"T"}
+    for group, fifo in (("g", False), ("fifo", True)):
+        subscription = definition.Subscription(group=resource(group))
+        reply = await ask(definition.Settings(subscription=subscription))
+        settings = reply.settings
+        assert settings.subscription.fifo is fifo
+        assert settings.subscription.receive_batch_size == 32
+        assert settings.subscription.long_polling_timeout.seconds == 20
+        assert settings.backoff_policy.max_attempts == 3
+        steps = settings.backoff_policy.customized_backoff.next
+        assert [step.seconds for step in steps][:4] == [1, 5, 10, 30]
+
+
+async def test_a_heartbeat_is_answered_whoever_asks(api: Api) -> None:
+    request = service.HeartbeatRequest(
+        group=resource("g"), client_type=definition.ClientType.SIMPLE_CONSUMER
+    )
+    assert (await api.call("Heartbeat", request)).status.code == Code.OK
+
+
+@pytest.mark.parametrize("name", ["PullMessage", "GetOffset", "UpdateOffset", "QueryOffset"])
+async def test_what_no_client_calls_is_not_implemented(api: Api, name: str) -> None:
+    import grpc
+
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        request = getattr(service, f"{name}Request")()
+        if name == "PullMessage":
+            async for _ in api.stub.PullMessage(request, metadata=api.metadata, timeout=5):
+                pass
+        else:
+            await api.call(name, request)
+    assert failure.value.code() is grpc.StatusCode.UNIMPLEMENTED
