@@ -107,6 +107,17 @@ class Dispatcher:
         self.reput_from, self.arrivals = position, arrivals
         self.log.corrupt_ranges = sorted({*corrupt, *self.log.corrupt_ranges})
 
+    def remember(self, start: int, end: int, table: IdempotenceTable) -> None:
+        """Note the producers' sequences in a stretch that was dispatched before."""
+        position, corrupt, missing = self.reput_from, list(self.log.corrupt_ranges), self._missing
+        arrivals, store_time = list(self.arrivals), self.store_time
+        self.reput_from = start
+        while self.step(end, False, DispatchTargets(None, None, table)):
+            pass
+        self.reput_from, self.arrivals = position, arrivals
+        self._missing, self.store_time = missing, store_time
+        self.log.corrupt_ranges = corrupt
+
     def _pass_over(self, code: int) -> bool:
         """Get past bytes that hold no valid record; False at a record that is still incoming."""
         known = self.log.corrupt_range_at(self.reput_from)

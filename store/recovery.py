@@ -22,6 +22,9 @@ from store.options import StoreOptions
 from store.queues import ConsumeQueues
 
 NORMAL_FILES = 3
+# How far back producers' sequences are looked for: longer than anybody repeats a send.
+REMEMBERED_MS = 600_000
+REMEMBERED_BYTES = 1 << 30
 _HEAD = struct.Struct(">II")
 _LONG = struct.Struct(">q")
 
@@ -88,6 +91,7 @@ class Recovery:
                 self.queues.destroy_logics()
             self.queues.truncate(first.start)
             self._index_up_to(first.start)
+        self._remember_producers(first)
         end = self._scan(first.start, with_index=abnormal or not queues_sound)
         if self.dispatcher.refused and first is not files[0]:
             # Entries from before the start are missing: nothing of the queues can be trusted.
@@ -121,6 +125,19 @@ class Recovery:
             if is_mapped_file_matched_recover(mapped, self.checkpoint, self.options):
                 return mapped
         return files[0]
+
+    def _remember_producers(self, first: MappedFile) -> None:
+        """Sequences stored before the stretch that is recovered: a repeat of them may yet come."""
+        files = self.log.queue.files
+        newest = max(self.log.store_time_at(mapped.start) for mapped in files)
+        start = first
+        for mapped in reversed(files[: files.index(first)]):
+            if first.start - mapped.start > REMEMBERED_BYTES:
+                break
+            start = mapped
+            if self.log.store_time_at(mapped.start) < newest - REMEMBERED_MS:
+                break
+        self.dispatcher.remember(start.start, first.start, self.idempotence)
 
     def _scan(self, start: int, with_index: bool) -> int:
         """Verify and dispatch everything from a segment's start; the end of the valid records."""

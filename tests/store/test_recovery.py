@@ -718,3 +718,25 @@ def test_blanks_at_the_end_of_a_queue_file_do_not_survive_a_cut() -> None:
         )
     store.truncate(ends[49])
     assert store.queue_range("T", 0) == (0, 45)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_producers_repeat_is_known_however_much_came_after_it(
+    tmp_path: Path, clean: bool
+) -> None:
+    """Recovery begins near the log's end; sequences are looked for further back."""
+    store = open_store(tmp_path)
+    first = put(store, [b"once"], producer=b"p" * 10, sequence=5)
+    fill(store, 400, size=1000)
+    assert len(store.log.queue.files) > 4
+    if clean:
+        store.shutdown()
+    else:
+        flush_all(store)
+        crash(store)
+    again = open_store(tmp_path)
+    repeated = put(again, [b"once"], producer=b"p" * 10, sequence=5)
+    assert repeated.count == 0
+    (run,) = repeated.duplicates
+    assert run.queue_offset == first.queue_offset
+    again.shutdown()
