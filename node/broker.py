@@ -19,6 +19,7 @@ from ha.master import Master
 from ha.syncstate import SyncState
 from node.arrivals import ArrivalBoard
 from node.config import Config
+from node.delayservice import DelayService
 from node.groupcommit import GroupCommitService
 from node.groups import GroupCoordinator
 from node.metadatalog import MetadataLog
@@ -117,6 +118,7 @@ class Broker:
         )
         self.metadata = MetadataLog(self)
         self.pop = PopService(self)
+        self.delays = DelayService(self)
         self.failover: FailoverService | None = None  # of a node that may be elected
         self.replication = Replication(self)
         self.follower: ReplicationClient | None = None
@@ -152,6 +154,7 @@ class Broker:
             self._clean_loop,
             self._snapshot_loop,
             self.pop.run,
+            self.delays.run,
         ]
         if self.replication.slave is not None and not self.replication.elected:
             address = self.config.ha.master  # type: ignore[attr-defined]
@@ -201,6 +204,11 @@ class Broker:
         self.threads.shutdown(wait=True)
 
     @staticmethod
+    def wall_ms() -> int:
+        """The wall clock: what messages' times are told by."""
+        return now_ms()
+
+    @staticmethod
     def clock_ms() -> int:
         """The monotonic clock: leases are measured by it."""
         return time.monotonic_ns() // 1_000_000
@@ -230,6 +238,7 @@ class Broker:
         self.metadata.promoted()
         self.groups = GroupCoordinator(now_ms() + GROUP_GRACE_MS)
         self.pop.forget()
+        self.delays.forget()
         self.pump_soon()
         return master
 
@@ -239,6 +248,7 @@ class Broker:
         self.metadata.fail_all(sdk.Unavailable("the master changed meanwhile"))
         self.groups = GroupCoordinator()
         self.pop.forget()
+        self.delays.forget()
         self.pump_soon()
 
     # -- put -----------------------------------------------------------------------------------
@@ -267,9 +277,15 @@ class Broker:
                 producer=request.producer_id,
                 sequence=request.sequence,
             )
+            if request.delay_level:
+                batch = self.delays.at_level(batch, request.delay_level)
+            elif request.deliver_time:
+                batch = self.delays.at_time(batch, request.deliver_time, now_ms())
             result = self.store.put(batch, now_ms())
         except BadMessage as error:
             return self._reject(reply, request, wire.MESSAGE_ILLEGAL, error.reason), None
+        except sdk.BadRequest as error:
+            return self._reject(reply, request, wire.MESSAGE_ILLEGAL, str(error)), None
         except SequenceTooOld as error:
             return self._reject(reply, request, wire.SEQUENCE_TOO_OLD, str(error)), None
         if result.status is not PutMessageStatus.PUT_OK:
@@ -285,12 +301,9 @@ class Broker:
 
         For what the node itself stores, and for single messages of other protocols.
         """
-        closed = self.replication.not_master() or self.replication.closed
-        if closed:
-            return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, closed)
-        too_few = self.replication.refusal()
-        if too_few:
-            return PutResult(PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, too_few)
+        refused = self._refused()
+        if refused is not None:
+            return refused
         result = self.store.put(batch, now_ms())
         if result.status is not PutMessageStatus.PUT_OK:
             return result
@@ -299,6 +312,20 @@ class Broker:
         waiting = self.settle(result.end_offset)
         self.pump_soon()
         return result if waiting is None else replace(result, status=await waiting)
+
+    def _refused(self) -> PutResult | None:
+        """Why nothing may be stored here now."""
+        closed = self.replication.not_master() or self.replication.closed
+        if closed:
+            return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, closed)
+        too_few = self.replication.refusal()
+        if too_few:
+            return PutResult(PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, too_few)
+        return None
+
+    def may_store(self) -> bool:
+        """Whether the node's own batches may be stored now."""
+        return self._refused() is None and self.store.flags.writeable
 
     def settle(
         self, end_offset: int, no_wait: bool = False

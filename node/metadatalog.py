@@ -183,6 +183,13 @@ class MetadataLog:
         self._broker.pump_soon()
         return result.queue_offset, durable
 
+    def note(self, change: Json) -> None:
+        """Store a change that nobody waits for; the next one makes up for one that is lost."""
+        try:
+            self._put(change)
+        except sdk.DuologError as error:
+            log.debug("a note was not stored", reason=str(error), op=change["op"])
+
     async def change(self, change: Json) -> None:
         """Store a change, wait until it is durable and applied.
 

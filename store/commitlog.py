@@ -141,17 +141,21 @@ class CommitLog:
         producer: bytes = b"",
         sequence: int = 0,
         first: int = 0,
+        fields: I64 = encode.NO_FIELDS,
     ) -> Appended:
         """Append messages first.. of a checked batch.
 
         producer: 10 bytes, with `sequence` the UNIQ_KEY of message `first`; empty for none.
+        fields: see `encode`, what the header gets wrong for single messages.
         Raises OSError where the disk has no room for a segment; the log is then as before.
         """
         assert self.begin_time_in_lock == 0, "one writer at a time"
         self.begin_time_in_lock = max(1, header.store_time)
         mark = self._mark()
         try:
-            appended = self._append(columns, header, queue_offset, producer, sequence, first, mark)
+            appended = self._append(
+                columns, header, queue_offset, producer, sequence, first, fields, mark
+            )
         except BaseException:
             self._go_back(mark)
             raise
@@ -168,6 +172,7 @@ class CommitLog:
         producer: bytes,
         sequence: int,
         first: int,
+        fields: I64,
         mark: _Mark,
     ) -> Appended:
         template = np.frombuffer(header.packed(), np.uint8)
@@ -196,6 +201,7 @@ class CommitLog:
                 hex_id,
                 sequence + done - first,
                 self.options.enabled_append_prop_crc,
+                fields,
                 result,
             )
             mark.touched.append((mapped, before, position))

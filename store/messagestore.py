@@ -17,6 +17,7 @@ from store.dispatch import Arrival, Dispatcher, DispatchTargets
 from store.errors import BadMessage, CorruptRecord, OffsetOutOfRange, StoreClosed, StoreError
 from store.idempotence import IdempotenceTable, Run
 from store.indexservice import IndexService
+from store.kernels.encode import FIELDS, NO_FIELDS
 from store.kernels.jit import EMPTY_I64, I64, U8
 from store.mappedfile import FlushJob
 from store.options import StoreOptions
@@ -64,6 +65,7 @@ class PutBatch:
     prepared_offset: int = 0
     producer: bytes = b""  # 10 bytes, or empty: then no UNIQ_KEY is made and nothing deduplicated
     sequence: int = 0
+    fields: I64 | None = None  # [FIELDS, count]: header fields that differ between the messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +289,8 @@ class MessageStore:
             raise BadMessage("born time or flag does not fit its field")
         if batch.sysflag & TRANSACTION_MASK and batch.columns.count > 1:
             raise BadMessage("a batch may not carry transaction messages")
+        if batch.fields is not None and batch.fields.shape != (FIELDS, batch.columns.count):
+            raise BadMessage(f"header fields of shape {batch.fields.shape}")
         batch.columns.check(self.options.max_message_size)
 
     def _stored_before(self, batch: PutBatch, known: list[Run]) -> PutResult:
@@ -325,6 +329,7 @@ class MessageStore:
                 batch.producer,
                 batch.sequence + first,
                 first,
+                NO_FIELDS if batch.fields is None else batch.fields,
             )
         except BadMessage as error:
             return PutResult(PutMessageStatus.MESSAGE_ILLEGAL, error.reason)

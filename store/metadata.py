@@ -90,6 +90,7 @@ class Metadata:
     offsets: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
     done: dict[tuple[str, str], dict[int, list[list[int]]]] = field(default_factory=dict)
     delay_offsets: dict[int, int] = field(default_factory=dict)
+    timers: tuple[int, int] = (0, 0)  # first that waits, first note of what does not
     floors: dict[str, dict[int, int]] = field(default_factory=dict)
     applied: int = 0
     changes: int = 0
@@ -144,6 +145,14 @@ class Metadata:
             for queue in queues:
                 self._note_done((str(topic), group), int(queue), done.get(queue, ()))
 
+    def _apply_delays(self, change: Json) -> None:
+        for level, offset in change["offsets"].items():
+            known = self.delay_offsets.get(int(level), 0)
+            self.delay_offsets[int(level)] = max(known, int(offset))
+
+    def _apply_timers(self, change: Json) -> None:
+        self.timers = (int(change["low"]), int(change["done"]))
+
     def _note_done(self, key: tuple[str, str], queue: int, ranges: Any) -> None:
         """ranges: [first, end) pairs that a group has done after its committed offset."""
         row = self.done.setdefault(key, {})
@@ -184,6 +193,8 @@ class Metadata:
             for name, row in (applied.get("queueFloors") or {}).items():
                 self.floors[str(name)] = {int(q): int(o) for q, o in row.items()}
             self._adopt_done(applied.get("done") or {})
+            low, noted = applied.get("timers") or (0, 0)
+            self.timers = (int(low), int(noted))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BadStoreFile("config", f"a table has another shape than expected: {error}") from (
                 error
@@ -216,12 +227,14 @@ class Metadata:
             for name, row in value["floors"].items():
                 made.floors[str(name)] = {int(q): int(o) for q, o in row.items()}
             made._adopt_done(value.get("done") or {})
+            low, noted = value.get("timers") or (0, 0)
+            made.timers = (int(low), int(noted))
             made.applied = int(value["applied"])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BadMessage(f"no snapshot of metadata: {error}") from None
         self.topics, self.groups, self.offsets = made.topics, made.groups, made.offsets
         self.delay_offsets, self.floors = made.delay_offsets, made.floors
-        self.done = made.done
+        self.done, self.timers = made.done, made.timers
         self.applied = made.applied
         self.known = True
         self.changes += 1
@@ -247,6 +260,7 @@ class Metadata:
                 f"{topic}@{group}": dict(sorted(row.items()))
                 for (topic, group), row in sorted(self.done.items())
             },
+            self.timers,
             self.applied,
             self.changes,
         )
@@ -262,6 +276,7 @@ class Snapshot:
     delays: dict[int, int]
     floors: Json
     done: Json
+    timers: tuple[int, int]
     applied: int
     changes: int
 
@@ -274,6 +289,7 @@ class Snapshot:
             "delays": self.delays,
             "floors": self.floors,
             "done": self.done,
+            "timers": list(self.timers),
             "applied": self.applied,
         }
         return json.dumps(value, separators=(",", ":")).encode()
@@ -288,7 +304,12 @@ class Snapshot:
         jsontext.save(
             disk,
             APPLIED,
-            {"appliedQueueOffset": self.applied, "queueFloors": self.floors, "done": self.done},
+            {
+                "appliedQueueOffset": self.applied,
+                "queueFloors": self.floors,
+                "done": self.done,
+                "timers": list(self.timers),
+            },
         )
 
 

@@ -105,6 +105,29 @@ class Part:
     group: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class When:
+    """When consumers get a message: at once, at a time (ms), or after a level's delay."""
+
+    deliver_time: int = 0
+    delay_level: int = 0
+
+    @staticmethod
+    def of(delay: float | None, deliver_at: int | None, delay_level: int | None) -> "When":
+        """What a caller asks for. Raises BadRequest for more than one of them."""
+        given = [word for word in (delay, deliver_at, delay_level) if word is not None]
+        if not given:
+            return AT_ONCE
+        if len(given) > 1 or min(given) < 0:
+            raise BadRequest("give one of delay, deliver_at and delay_level, not negative")
+        if delay is not None:
+            return When(int((time.time() + delay) * 1000))
+        return When(deliver_at or 0, delay_level or 0)
+
+
+AT_ONCE = When()
+
+
 @dataclass(slots=True)
 class _Filling:
     """Single sends waiting to go out together."""
@@ -138,7 +161,7 @@ class Producer:
         self.producer_id = os.urandom(10) if producer_id is None else producer_id
         self._sequence = 0
         self._round = 0
-        self._filling: dict[tuple[str, Slot | None], _Filling] = {}
+        self._filling: dict[tuple[str, Slot | None, When], _Filling] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._alone = 0  # sends that go out without a task of their own
         self._quiet = asyncio.Event()
@@ -158,6 +181,9 @@ class Producer:
         properties: dict[str, str] | None = None,
         queue_id: int | None = None,
         group: str | None = None,
+        delay: float | None = None,
+        deliver_at: int | None = None,
+        delay_level: int | None = None,
         timeout: float | None = None,
     ) -> Receipt:
         """Send one message; while a batch is on its way, the next one fills.
@@ -171,6 +197,10 @@ class Producer:
             properties: names and values of the user's own.
             queue_id: the queue to use, whatever the key.
             group: the replica group of that queue, where the topic lies in several.
+            delay: seconds until consumers get it (at most 3 days), or
+            deliver_at: the time (ms) when they get it, or
+            delay_level: one of RocketMQ's levels, 1 for 1 s to 18 for 2 h. The receipt of such a
+                message has the queue offset at which it waits.
             timeout: seconds for everything: route, retries, answer.
 
         Raises:
@@ -187,11 +217,14 @@ class Producer:
         elif key is not None:
             slots = await self._topics.slots(topic, seconds)
             queue = slots[zlib.crc32(key.encode()) % len(slots)]
-        filling = self._filling.get((topic, queue))
+        when = When.of(delay, deliver_at, delay_level)
+        filling = self._filling.get((topic, queue, when))
         if filling is None:
-            filling = self._filling[topic, queue] = _Filling()
+            filling = _Filling()
+            if when == AT_ONCE:  # another time is hardly asked for twice
+                self._filling[topic, queue, when] = filling
         if not filling.running and self._linger <= 0:
-            return await self._send_alone(topic, queue, filling, body, text, seconds)
+            return await self._send_alone(topic, queue, when, filling, body, text, seconds)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Receipt] = loop.create_future()
         filling.bodies.append(body)
@@ -200,7 +233,7 @@ class Producer:
         filling.deadline = max(filling.deadline, loop.time() + seconds)
         if not filling.running:
             filling.running = True
-            self._start_draining(topic, queue, filling)
+            self._start_draining(topic, queue, when, filling)
         try:
             async with asyncio.timeout(seconds):
                 return await future
@@ -211,6 +244,7 @@ class Producer:
         self,
         topic: str,
         queue: Slot | None,
+        when: When,
         filling: _Filling,
         body: bytes,
         text: bytes,
@@ -220,18 +254,23 @@ class Producer:
         filling.running = True
         self._alone += 1
         try:
-            (part,) = await self._send_part(topic, queue, pack([body]), pack([text]), 1, 0, seconds)
+            (part,) = await self._send_part(
+                topic, queue, when, pack([body]), pack([text]), 1, 0, seconds
+            )
         finally:
             self._alone -= 1
             self._quiet.set()
             if filling.bodies:  # what came meanwhile goes out together
-                self._start_draining(topic, queue, filling)
+                self._start_draining(topic, queue, when, filling)
             else:
                 filling.running = False
         return self._receipt(part, 0)
 
-    def _start_draining(self, topic: str, queue: Slot | None, filling: _Filling) -> None:
-        task = asyncio.get_running_loop().create_task(self._drain(topic, queue, filling))
+    def _start_draining(
+        self, topic: str, queue: Slot | None, when: When, filling: _Filling
+    ) -> None:
+        work = self._drain(topic, queue, when, filling)
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -248,7 +287,7 @@ class Producer:
             f"{topic}: no answer within {seconds:g} s; the message may or may not be stored"
         )
 
-    async def _drain(self, topic: str, queue: Slot | None, filling: _Filling) -> None:
+    async def _drain(self, topic: str, queue: Slot | None, when: When, filling: _Filling) -> None:
         """Send what has filled up, batch after batch, until nothing is left."""
         if self._linger > 0:
             await asyncio.sleep(self._linger)
@@ -261,7 +300,7 @@ class Producer:
                 left = filling.deadline - asyncio.get_running_loop().time()
                 try:
                     parts = await self._send_part(
-                        topic, queue, pack(bodies), pack(texts), take, 0, left
+                        topic, queue, when, pack(bodies), pack(texts), take, 0, left
                     )
                 except Exception as error:
                     self._reject(futures, error)
@@ -325,6 +364,9 @@ class Producer:
         tags_list: Sequence[str | None] | None = None,
         queue_id: int | None = None,
         group: str | None = None,
+        delay: float | None = None,
+        deliver_at: int | None = None,
+        delay_level: int | None = None,
         timeout: float | None = None,
     ) -> BatchReceipt:
         """Send many messages as columns: the fast way. Parts go to the queues in turn.
@@ -337,6 +379,7 @@ class Producer:
             keys: keys of each message.
             queue_id: send all of it to this queue,
             group: of this replica group, where the topic lies in several.
+            delay, deliver_at, delay_level: when consumers get them, as for `send`.
             timeout: seconds for the whole batch.
 
         Raises:
@@ -362,7 +405,8 @@ class Producer:
         slot = None
         if queue_id is not None:
             slot = await self._topics.slot(topic, queue_id, group, seconds)
-        return await self._send_texts(topic, bodies, same, texts, slot, seconds)
+        when = When.of(delay, deliver_at, delay_level)
+        return await self._send_texts(topic, bodies, same, texts, slot, when, seconds)
 
     async def _send_texts(
         self,
@@ -371,6 +415,7 @@ class Producer:
         same: bytes,
         texts: list[bytes] | None,
         slot: Slot | None,
+        when: When,
         seconds: float,
     ) -> BatchReceipt:
         deadline = asyncio.get_running_loop().time() + seconds
@@ -386,6 +431,7 @@ class Producer:
                 work = self._send_part(
                     topic,
                     slot,
+                    when,
                     pack(chunk),
                     columns,
                     len(chunk),
@@ -409,6 +455,7 @@ class Producer:
         self,
         topic: str,
         slot: Slot | None,
+        when: When,
         bodies: tuple[bytes, bytes],
         texts: tuple[bytes, bytes],
         count: int,
@@ -438,6 +485,8 @@ class Producer:
             born_time=int(time.time() * 1000),
             producer_id=self.producer_id,
             sequence=sequence,
+            delay_level=when.delay_level,
+            deliver_time=when.deliver_time,
         )
         back_off = BackOff()
         maybe_stored = False  # by any of the tries: a later refusal says nothing about them

@@ -55,6 +55,7 @@ class Sent:
     born_time: int
     message_group: str = ""
     priority: int = -1
+    deliver_ms: int = 0
 
     def batch(self, topic: str, queue_id: int, host: Host) -> PutBatch:
         """To be stored. Raises BadMessage."""
@@ -122,7 +123,14 @@ def sent(message: Any, body_bytes_max: int) -> Sent:
         system.born_timestamp.ToMilliseconds(),
         group,
         priority,
+        _delivery_ms(system),
     )
+
+
+def _delivery_ms(system: Any) -> int:
+    if not system.HasField("delivery_timestamp"):
+        return 0
+    return max(1, int(system.delivery_timestamp.ToMilliseconds()))
 
 
 def _check_body(body: bytes, system: Any, body_bytes_max: int) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 
 from duolog import _errors as sdk
 
-from node.broker import Broker
+from node.broker import Broker, now_ms
+from node.delayservice import DELAY_MS_MAX, TIMER_TOPIC, RecallHandle
 from node.rocketmq.codes import Refused, put_status
 from node.rocketmq.messages import Sent, sent
 from node.rocketmq.stubs import Code, definition, service
@@ -39,7 +40,7 @@ _UNSURE = (
     PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
     PutMessageStatus.SLAVE_NOT_AVAILABLE,
 )
-ACCEPTED = (_TYPES.NORMAL, _TYPES.FIFO, _TYPES.PRIORITY)
+ACCEPTED = (_TYPES.NORMAL, _TYPES.FIFO, _TYPES.DELAY, _TYPES.PRIORITY)
 
 
 @dataclass(slots=True)
@@ -107,6 +108,9 @@ class Sender:
             raise Refused(
                 Code.MESSAGE_CORRUPTED, "messages of one request have one type and one group"
             )
+        latest = now_ms() + DELAY_MS_MAX
+        if any(message.deliver_ms > latest for message in messages):
+            raise Refused(Code.ILLEGAL_DELIVERY_TIME, f"more than {DELAY_MS_MAX} ms from now")
         if not kinds <= set(accepted_types(config)):
             name = _TYPES.Name(kinds.pop())
             raise Refused(
@@ -121,6 +125,10 @@ class Sender:
         result = await self._stored(topic, message, queue_id, host, deadline)
         entry = service.SendResultEntry(message_id=message.message_id, offset=result.queue_offset)
         entry.status.CopyFrom(put_status(result.status, result.reason))
+        if message.deliver_ms > now_ms() and result.queue_offset >= 0:
+            group = self._broker.config.node.group
+            handle = RecallHandle(group, topic, result.queue_offset, message.message_id)
+            entry.recall_handle = handle.to_text()
         return entry
 
     async def _stored(
@@ -154,8 +162,11 @@ class Sender:
     ) -> PutResult:
         """Store it; while the group has no master, or too few replicas, try until the deadline."""
         loop = asyncio.get_running_loop()
+        batch = message.batch(topic, queue_id, host)
+        if message.kind == _TYPES.DELAY:
+            batch = self._broker.delays.at_time(batch, message.deliver_ms, now_ms())
         while True:
-            result = await self._broker.store_batch(message.batch(topic, queue_id, host))
+            result = await self._broker.store_batch(batch)
             if result.status not in _SOON or loop.time() + PAUSE_SECONDS >= deadline:
                 return result
             self._broker.check_master()  # another node may have become the master
@@ -175,8 +186,10 @@ class Sender:
             self._role, self._role_since = role, now
         if now - self._role_since > AFTER_FAILOVER_SECONDS:
             return None
-        record = self._broker.store.find_by_unique_key(topic, message_id)
-        if record is None:
+        store = self._broker.store
+        record = store.find_by_unique_key(topic, message_id)
+        record = record or store.find_by_unique_key(TIMER_TOPIC, message_id)
+        if record is None or record.properties.get("REAL_TOPIC", topic) != topic:
             return None
         return PutResult(
             PutMessageStatus.PUT_OK,

@@ -14,6 +14,7 @@ import structlog
 from duolog import _errors as sdk
 
 from node.broker import Broker
+from node.delayservice import RecallHandle
 from node.popservice import Handle, Popped, PopRequest
 from node.rocketmq import handles, settings
 from node.rocketmq.auth import Authenticator
@@ -204,6 +205,16 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         return service.SendMessageResponse(
             status=overall([entry.status for entry in entries]), entries=entries
         )
+
+    @answering(service.RecallMessageResponse)
+    async def RecallMessage(self, request: Any, context: Any, client: Client) -> Any:
+        """Call a timed message back before its time."""
+        topic = topic_of(request.topic)
+        handle = RecallHandle.from_text(request.recall_handle)
+        if handle.replica_group != self.broker.config.node.group or handle.topic != topic:
+            raise Refused(Code.BAD_REQUEST, "the recall handle is of another topic")
+        await self.broker.delays.recall(topic, handle)
+        return service.RecallMessageResponse(status=OK, message_id=handle.message_id)
 
     # -- receiving -----------------------------------------------------------------------------
 

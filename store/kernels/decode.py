@@ -20,6 +20,7 @@ from store.kernels.scan import (
     SYSFLAG,
     read_record,
 )
+from store.kernels.text import FOUND
 
 # Columns of the table a read fills: one line per message.
 OUT_QUEUE_OFFSET = 0
@@ -77,7 +78,7 @@ def decode(
     are done already. log_end: bytes of this segment that may be read. tags_codes: hashes wanted,
     empty for all. Adds to bodies, properties and table; state tells how full they are.
     """
-    found = np.empty(8, np.int64)
+    found = np.empty(FOUND, np.int64)
     rows = np.empty((COLUMNS, 1), np.int64)
     delays = np.empty(0, np.int64)
     entry = state[STATE_ENTRY]

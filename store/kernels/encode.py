@@ -19,6 +19,7 @@ from store.kernels.jit import (
     i64s,
     inlined,
     kernel,
+    ro_i64_table,
     ro_u8s,
     ro_u32s,
     u8s,
@@ -32,6 +33,16 @@ UNIQ_KEY_BYTES = 41  # "UNIQ_KEY" 0x01 and 32 hex digits
 UNIQ_KEY_NAME = np.frombuffer(b"UNIQ_KEY\x01", np.uint8)
 RECORD_CRC_NAME = np.frombuffer(b"__CRC32#\x01", np.uint8)
 HEX_DIGITS = np.frombuffer(b"0123456789ABCDEF", np.uint8)
+
+# Header fields that may differ between the messages of a batch.
+FIELD_FLAG = 0
+FIELD_SYSFLAG = 1
+FIELD_BORN_TIME = 2
+FIELD_RECONSUME_TIMES = 3
+FIELD_PREPARED_OFFSET = 4
+FIELDS = 5
+NO_FIELDS: I64 = np.empty((FIELDS, 0), np.int64)
+HOST_BITS = 0x30  # of the sysflag: which hosts are IPv6
 
 # What check_columns may find; the second result is the message it was found at.
 COLUMNS_OK = 0
@@ -121,7 +132,7 @@ def _properties_bytes(
     *(u8s, i64, i64, i64),
     *(ro_u8s, ro_u8s, i64),
     *(ro_u8s, ro_u32s, ro_u8s, ro_u32s, i64),
-    *(i64, ro_u8s, i64, boolean, i64s),
+    *(i64, ro_u8s, i64, boolean, ro_i64_table, i64s),
 )
 def encode(
     target: U8,
@@ -140,12 +151,14 @@ def encode(
     producer: U8,
     sequence: int,
     record_crc: bool,
+    fields: I64,
     result: I64,
 ) -> int:
     """Assemble messages first.. of a batch as records in target[start:limit].
 
     base: commit-log offset of target[0]. queue_offset and sequence belong to message `first`.
     producer: 20 hex digits of the producer id, or empty for no UNIQ_KEY.
+    fields: [FIELDS, count] table of what differs between messages, or [FIELDS, 0] for nothing.
     Stops before a record that would leave less than 8 bytes in the file.
     result[0] is the number of messages assembled; returns the position after the last one.
     """
@@ -171,6 +184,13 @@ def encode(
         at = copy_bytes(target, position + 8, header, 8, header_bytes)
         put64(target, position + 20, queue_offset + done)
         put64(target, position + 28, base + position)
+        if fields.shape[1] > 0:
+            hosts = np.int64(header[39]) & HOST_BITS
+            put32(target, position + 16, fields[FIELD_FLAG, k] & np.int64(0xFFFFFFFF))
+            put32(target, position + 36, (fields[FIELD_SYSFLAG, k] & ~HOST_BITS) | hosts)
+            put64(target, position + 40, fields[FIELD_BORN_TIME, k])
+            put32(target, at - 16, fields[FIELD_RECONSUME_TIMES, k])
+            put64(target, at - 12, fields[FIELD_PREPARED_OFFSET, k])
         put32(target, at - 4, body_bytes)
         body_at = at
         at = copy_bytes(target, at, bodies, body_low, body_high)

@@ -22,6 +22,7 @@ i64s = types.Array(types.int64, 1, "C")
 i64_table = types.Array(types.int64, 2, "C")
 ro_u8s = types.Array(types.uint8, 1, "C", readonly=True)
 ro_u32s = types.Array(types.uint32, 1, "C", readonly=True)
+ro_i64_table = types.Array(types.int64, 2, "C", readonly=True)
 ro_i64s = types.Array(types.int64, 1, "C", readonly=True)
 
 

@@ -20,7 +20,7 @@ from store.kernels.jit import (
     ro_i64s,
     ro_u8s,
 )
-from store.kernels.text import find_well_known, java_hash_from, signed32
+from store.kernels.text import FOUND, find_well_known, java_hash_from, signed32
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
@@ -68,6 +68,8 @@ TRANSACTION_MASK = 0xC
 TRANSACTION_COMMIT = 0x8
 TRANSACTION_ROLLBACK = 0xC
 SCHEDULE_TOPIC = np.frombuffer(b"SCHEDULE_TOPIC_XXXX", np.uint8)
+TIMER_TOPIC = np.frombuffer(b"rmq_sys_wheel_timer", np.uint8)
+TIME_DIGITS_MAX = 15
 
 
 @inlined
@@ -106,18 +108,25 @@ def _seal_holds(data: U8, start: int, end: int) -> bool:
 
 
 @inlined
+def decimal(data: U8, at: int, size: int, digits_max: int) -> int:
+    """The number of `size` digits at a position, or -1 where it is none."""
+    if size == 0 or size > digits_max:
+        return np.int64(-1)
+    value = np.int64(0)
+    for k in range(size):
+        digit = np.int64(data[at + k]) - 48
+        if digit < 0 or digit > 9:
+            return np.int64(-1)
+        value = value * 10 + digit
+    return value
+
+
+@inlined
 def delivery_code(
     data: U8, delay_at: int, delay_bytes: int, store_time: int, delays_ms: I64
 ) -> int:
     """Delivery time of a delayed record, or -1 where its DELAY is no level."""
-    level = np.int64(0)
-    if delay_bytes == 0 or delay_bytes > 9:
-        return np.int64(-1)
-    for k in range(delay_bytes):
-        digit = np.int64(data[delay_at + k]) - 48
-        if digit < 0 or digit > 9:
-            return np.int64(-1)
-        level = level * 10 + digit
+    level = decimal(data, delay_at, delay_bytes, 9)
     if level <= 0:
         return np.int64(-1)
     if len(delays_ms) == 0:
@@ -199,6 +208,10 @@ def read_record(
         delivery = delivery_code(data, found[6], found[7], store_time, delays_ms)
         if delivery >= 0:
             tags_code = delivery
+    elif found[9] > 0 and _same(data, topic_at, topic_bytes, TIMER_TOPIC):
+        delivery = decimal(data, found[8], found[9], TIME_DIGITS_MAX)
+        if delivery >= 0:
+            tags_code = delivery
     rows[PHY, n] = phy
     rows[SIZE, n] = size
     rows[QUEUE_ID, n] = get32s(data, position + 12)
@@ -239,7 +252,7 @@ def scan(
     base: commit-log offset of data[0].
     result: (rows filled, position after the last good record). Returns a SCAN_ code.
     """
-    found = np.empty(8, np.int64)
+    found = np.empty(FOUND, np.int64)
     capacity = rows.shape[1]
     position = start
     n = 0
@@ -268,7 +281,7 @@ def find_record(data: U8, start: int, end: int, base: int) -> int:
 
     A record names its own offset, so bytes that only look like one are not taken for it.
     """
-    found = np.empty(8, np.int64)
+    found = np.empty(FOUND, np.int64)
     rows = np.empty((COLUMNS, 1), np.int64)
     delays = np.empty(0, np.int64)
     size = len(data)

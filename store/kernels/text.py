@@ -10,6 +10,8 @@ from store.kernels.jit import I64, U8, boolean, i64, inlined, kernel, ro_u8s
 
 NAME_VALUE_SEPARATOR = 1
 PROPERTY_SEPARATOR = 2
+FOUND = 10  # numbers that `find_well_known` fills
+TIMER_OUT_MS = np.frombuffer(b"TIMER_OUT_MS", np.uint8)
 
 
 @inlined
@@ -130,9 +132,10 @@ def properties_clean(data: U8) -> bool:
 def find_well_known(data: U8, start: int, end: int, found: I64) -> None:
     """Find the values the engine needs in a property block.
 
-    found: 8 numbers, (position, length) of TAGS, KEYS, UNIQ_KEY, DELAY; length 0 where absent.
+    found: FOUND numbers, (position, length) of TAGS, KEYS, UNIQ_KEY, DELAY, TIMER_OUT_MS; length 0
+    where absent.
     """
-    for k in range(8):
+    for k in range(FOUND):
         found[k] = 0
     position = start
     while position < end:
@@ -174,6 +177,12 @@ def find_well_known(data: U8, start: int, end: int, found: I64) -> None:
                 and data[position + 4] == 89
             ):
                 slot = 6
+            elif name_length == len(TIMER_OUT_MS) and lead == TIMER_OUT_MS[0]:
+                slot = 8
+                for k in range(name_length):
+                    if data[position + k] != TIMER_OUT_MS[k]:
+                        slot = -1
+                        break
             if slot >= 0:
                 found[slot] = separator + 1
                 found[slot + 1] = stop - separator - 1

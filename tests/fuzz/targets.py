@@ -145,7 +145,7 @@ def texts(data: bytes) -> None:
     memory = np.frombuffer(data, np.uint8)
     clean = bool(text.properties_clean(memory))
     text.java_hash(memory)
-    text.find_well_known(memory, 0, len(data), np.zeros(8, np.int64))
+    text.find_well_known(memory, 0, len(data), np.zeros(text.FOUND, np.int64))
     parse_properties(data)
     if clean:
         data.decode()

@@ -1,0 +1,366 @@
+"""Delayed messages: RocketMQ's 18 levels, and arbitrary times up to three days.
+
+A level's messages wait in a queue of SCHEDULE_TOPIC_XXXX, in order; delayOffset.json says how far
+each level is. Timed messages wait in rmq_sys_wheel_timer in any order of their times; what was
+delivered of them is noted on a system topic right behind the delivery. Only the master delivers; a
+new one reads both from its log, so nothing is lost, nothing comes early, and a message comes twice
+only where a log was cut between its delivery and the note of it.
+"""
+
+import asyncio
+import base64
+import binascii
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import structlog
+from duolog import _errors as sdk
+
+from node.pendingtimers import PendingTimers
+from node.redirect import redirected, restored
+from store.columns import Columns
+from store.delay import SCHEDULE_TOPIC
+from store.kernels import decode
+from store.kernels.jit import I64
+from store.messagestore import PutBatch
+from store.metadata import SYSTEM_PREFIX
+from store.reader import GetResult
+from store.record import decode_properties
+from store.status import PutMessageStatus
+
+if TYPE_CHECKING:
+    from node.broker import Broker
+
+log = structlog.get_logger("duolog.node")
+
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+DONE_TOPIC = SYSTEM_PREFIX + "TIMER_DONE"
+QUEUE = 0
+DELAY_MS_MAX = 3 * 86_400_000  # timerMaxDelaySec
+TICK_SECONDS = 0.02
+BATCH = 1000  # delivered at a stretch, then the loop has a turn
+BYTES = 4 << 20
+READ_AT_ONCE = 50_000  # entries, when the pending ones are read after a change of roles
+AGAIN_MS = 1000
+RECALL_SECONDS = 1.0
+NOTE_SECONDS = 5.0
+ROLL_EVERY_SECONDS = 60.0
+_LEVEL_WORDS = frozenset((b"DELAY", b"__CRC32#"))
+_TIMER_WORDS = frozenset((b"TIMER_OUT_MS", b"TIMER_DELIVER_MS", b"__CRC32#"))
+
+
+@dataclass(frozen=True, slots=True)
+class RecallHandle:
+    """Names a timed message that may be called back before its time."""
+
+    replica_group: str
+    topic: str
+    offset: int  # in the timer's queue
+    message_id: str
+
+    def to_text(self) -> str:
+        """For a client."""
+        words = ("v1", self.replica_group, self.topic, str(self.offset), self.message_id)
+        return base64.urlsafe_b64encode("\n".join(words).encode()).decode()
+
+    @staticmethod
+    def from_text(text: str) -> "RecallHandle":
+        """Read a handle. Raises BadRequest."""
+        try:
+            words = base64.urlsafe_b64decode(text.encode("ascii")).decode().split("\n")
+            version, replica_group, topic, offset, message_id = words
+            if version != "v1":
+                raise ValueError(f"version {version!r}")
+            return RecallHandle(replica_group, topic, int(offset), message_id)
+        except (ValueError, binascii.Error) as error:
+            raise sdk.BadRequest(f"recall handle {text[:80]!r} is none: {error}") from None
+
+
+class DelayService:
+    """Stores messages that wait, and stores them again when their time has come."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._timers: PendingTimers | None = None
+        self._done_records: deque[tuple[int, int]] = deque()  # offset of a note, highest in it
+        self._noted: tuple[int, int] = (0, 0)
+
+    # -- in ------------------------------------------------------------------------------------
+
+    def at_level(self, batch: PutBatch, level: int) -> PutBatch:
+        """A batch that waits as long as a level says. Raises BadRequest, BadMessage."""
+        levels = len(self._broker.store.delays_ms)
+        batch.columns.check(self._broker.store.options.max_message_size)
+        if level < 1:
+            raise sdk.BadRequest(f"delay level {level} is none of 1 to {levels}")
+        level = min(level, levels)
+        return redirected(batch, SCHEDULE_TOPIC, level - 1, {"DELAY": str(level)})
+
+    def at_time(self, batch: PutBatch, deliver_ms: int, now_ms: int) -> PutBatch:
+        """A batch that waits until a time; as it is where that has passed.
+
+        Raises BadRequest, BadMessage.
+        """
+        if deliver_ms <= now_ms:
+            return batch
+        if deliver_ms - now_ms > DELAY_MS_MAX:
+            raise sdk.BadRequest(f"{deliver_ms - now_ms} ms, the longest delay is {DELAY_MS_MAX}")
+        batch.columns.check(self._broker.store.options.max_message_size)
+        when = str(deliver_ms)
+        words = {"TIMER_DELIVER_MS": when, "TIMER_OUT_MS": when}
+        return redirected(batch, TIMER_TOPIC, QUEUE, words)
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """The mastership has changed: the log says what waits."""
+        self._timers = None
+        self._done_records.clear()
+
+    @property
+    def waiting(self) -> int:
+        """Timed messages that wait here."""
+        return self._timers.count if self._timers is not None else 0
+
+    async def run(self) -> None:
+        """Deliver, until cancelled."""
+        loop = asyncio.get_running_loop()
+        noted = rolled = loop.time()
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            if self._broker.replication.not_master() or not self._broker.may_store():
+                continue
+            now = self._broker.wall_ms()
+            for level in range(1, len(self._broker.store.delays_ms) + 1):
+                while self._deliver_level(level, now):
+                    await asyncio.sleep(0)
+            timers = await self._opened()
+            while timers is self._timers and self._deliver_timers(timers, now):
+                await asyncio.sleep(0)
+            if loop.time() - noted >= NOTE_SECONDS:
+                noted = loop.time()
+                self._note_progress(timers)
+            if loop.time() - rolled >= ROLL_EVERY_SECONDS:
+                rolled = loop.time()
+                self._roll(timers, now)
+
+    def _store(self, batch: PutBatch) -> bool:
+        """Store a batch; nobody waits for its replicas: what follows is behind it in the log."""
+        broker = self._broker
+        if batch.topic not in broker.metadata.topics:
+            log.warning("a delayed message's topic is gone", topic=batch.topic)
+            return True
+        result = broker.store.put(batch, broker.wall_ms())
+        if result.status is not PutMessageStatus.PUT_OK:
+            log.warning("a delayed message waits on", reason=result.reason, topic=batch.topic)
+            return False
+        broker.counters.messages_in += result.count
+        broker.settle(result.end_offset, no_wait=True)
+        broker.pump_soon()
+        return True
+
+    # -- levels --------------------------------------------------------------------------------
+
+    def _deliver_level(self, level: int, now_ms: int) -> bool:
+        """Deliver what is due of a level; whether there may be more."""
+        store = self._broker.store
+        queue = store.queues.get(SCHEDULE_TOPIC, level - 1)
+        if queue is None:
+            return False
+        tables = self._broker.metadata.tables
+        offset = max(tables.delay_offsets.get(level, 0), queue.min_offset)
+        if offset >= queue.max_offset:
+            return False
+        times = queue.entries(offset, BATCH)[2]
+        # An entry from before a change of the levels, or of the clock, is not waited for longer.
+        times = np.where(times > now_ms + int(store.delays_ms[level - 1]), now_ms, times)
+        late = np.nonzero(times > now_ms)[0]
+        due = int(late[0]) if len(late) else len(times)
+        if due == 0:
+            return False
+        result = store.get(SCHEDULE_TOPIC, level - 1, offset, due, BYTES)
+        for batch in restored(result, _LEVEL_WORDS, store.born_host):
+            if not self._store(batch):
+                return False
+        following = max(result.next_offset, offset + 1)
+        tables.delay_offsets[level] = following
+        self._broker.metadata.note({"op": "delays", "offsets": {str(level): following}})
+        return True
+
+    # -- timers --------------------------------------------------------------------------------
+
+    async def _opened(self) -> PendingTimers:
+        """The pending messages; read from the log where that was not done yet."""
+        timers = self._timers
+        if timers is None:
+            tables = self._broker.metadata.tables
+            low, done_from = tables.timers
+            timers = self._timers = PendingTimers(low)
+            self._noted = tables.timers
+            await self._read_entries(timers)
+            await self._read_done(timers, done_from)
+            if timers.count:
+                log.info("timed messages wait", count=timers.count)
+        await self._read_entries(timers)
+        return timers
+
+    async def _read_entries(self, timers: PendingTimers) -> None:
+        queue = self._broker.store.queues.get(TIMER_TOPIC, QUEUE)
+        if queue is None:
+            return
+        while timers.end < queue.max_offset and timers is self._timers:
+            first = max(timers.end, queue.min_offset)
+            if first > timers.end:
+                timers.add(np.zeros(0, np.int64), first)  # retention took what lay before
+            times = queue.entries(first, READ_AT_ONCE)[2]
+            if not len(times):
+                return
+            timers.add(np.ascontiguousarray(times), first)
+            await asyncio.sleep(0)
+
+    async def _read_done(self, timers: PendingTimers, done_from: int) -> None:
+        store = self._broker.store
+        offset = max(done_from, store.queue_range(DONE_TOPIC, QUEUE)[0])
+        while timers is self._timers:
+            result = store.get(DONE_TOPIC, QUEUE, offset, 1000, BYTES)
+            if not result.count:
+                return
+            at = 0
+            for k in range(result.count):
+                end = int(result.table[decode.OUT_BODY_END, k])
+                offsets = np.frombuffer(result.bodies[at:end], "<i8").astype(np.int64)
+                at = end
+                if len(offsets):
+                    timers.done(offsets)
+                    number = int(result.table[decode.OUT_QUEUE_OFFSET, k])
+                    self._done_records.append((number, int(offsets.max())))
+            offset = result.next_offset
+            await asyncio.sleep(0)
+
+    def _deliver_timers(self, timers: PendingTimers, now_ms: int) -> bool:
+        """Deliver what is due; whether there may be more."""
+        due = timers.due(now_ms, BATCH)
+        if not len(due):
+            return False
+        delivered: list[I64] = []
+        failed: list[I64] = []
+        for offsets in _runs(due):
+            done = self._deliver_run(offsets)
+            (delivered if done else failed).append(offsets)
+        if delivered:
+            self._note_done(timers, np.concatenate(delivered))
+        if failed:
+            timers.put_back(np.concatenate(failed), now_ms + AGAIN_MS)
+            return False
+        return True
+
+    def _deliver_run(self, offsets: I64) -> bool:
+        """Deliver messages at consecutive offsets."""
+        store = self._broker.store
+        first, end = int(offsets[0]), int(offsets[-1]) + 1
+        while first < end:
+            result = store.get(TIMER_TOPIC, QUEUE, first, end - first, BYTES)
+            for batch in restored(result, _TIMER_WORDS, store.born_host):
+                if not self._store(batch):
+                    return False
+            if result.next_offset <= first:
+                return True  # damaged, or gone: nobody can have it
+            first = result.next_offset
+        return True
+
+    def _note_done(self, timers: PendingTimers, offsets: I64) -> None:
+        """Note what was delivered, behind it in the log."""
+        broker = self._broker
+        columns = Columns.of([offsets.astype("<i8").tobytes()])
+        now = broker.wall_ms()
+        result = broker.store.put(PutBatch(DONE_TOPIC, QUEUE, columns, now), now)
+        if result.status is PutMessageStatus.PUT_OK:
+            self._done_records.append((result.queue_offset, int(offsets.max())))
+            broker.settle(result.end_offset, no_wait=True)
+        timers.done(offsets)
+
+    def _note_progress(self, timers: PendingTimers) -> None:
+        """Where reading has to begin after the next change of roles."""
+        while self._done_records and self._done_records[0][1] < timers.low:
+            self._done_records.popleft()
+        high = self._broker.store.queue_range(DONE_TOPIC, QUEUE)[1]
+        done_from = self._done_records[0][0] if self._done_records else high
+        if (timers.low, done_from) != self._noted:
+            self._noted = (timers.low, done_from)
+            self._broker.metadata.note({"op": "timers", "low": timers.low, "done": done_from})
+
+    def _roll(self, timers: PendingTimers, now_ms: int) -> None:
+        """Store what waits for long again, before retention takes it."""
+        store = self._broker.store
+        queue = store.queues.get(TIMER_TOPIC, QUEUE)
+        half = store.options.file_reserved_time * 3_600_000 // 2
+        while queue is not None and timers.count:
+            low = timers.low
+            entry = queue.entries(low, 1)
+            if not entry.shape[1]:
+                return
+            stored = store.log.store_time_at(int(entry[0, 0]))
+            if stored < 0 or now_ms - stored < half:
+                return
+            result = store.get(TIMER_TOPIC, QUEUE, low, 1, 1)
+            if not result.count or not self._store_again(result):
+                return
+            self._note_done(timers, np.array([low], np.int64))
+
+    def _store_again(self, result: GetResult) -> bool:
+        """One record as it is, at the log's end."""
+        store = self._broker.store
+        record = store.get_message(int(result.table[decode.OUT_PHY, 0]))
+        now = self._broker.wall_ms()
+        text = result.properties.rstrip(b"\x02")
+        batch = PutBatch(
+            TIMER_TOPIC,
+            QUEUE,
+            Columns.of([record.body], [text]),
+            record.born_time,
+            record.born_host,
+            record.flag,
+            record.sysflag,
+            record.reconsume_times,
+        )
+        return store.put(batch, now).status is PutMessageStatus.PUT_OK
+
+    # -- recall --------------------------------------------------------------------------------
+
+    async def recall(self, topic: str, handle: RecallHandle) -> None:
+        """Call a message back. Raises NoSuchMessage where it does not wait any more."""
+        timers = await self._opened()
+        gone = sdk.NoSuchMessage(f"message {handle.message_id} does not wait any more")
+        stored = self._broker.store.topic_queue_table.get((TIMER_TOPIC, QUEUE), 0)
+        until = asyncio.get_running_loop().time() + RECALL_SECONDS
+        while timers.end <= handle.offset < stored:  # stored, and on its way to its queue
+            if asyncio.get_running_loop().time() > until:
+                raise sdk.Busy("the message is not known well enough yet")
+            await asyncio.sleep(TICK_SECONDS)
+            timers = await self._opened()
+        if not timers.waits(handle.offset):
+            raise gone
+        result = self._broker.store.get(TIMER_TOPIC, QUEUE, handle.offset, 1, 1)
+        properties = decode_properties(result.properties.decode(errors="replace"))
+        named = (properties.get("REAL_TOPIC"), properties.get("UNIQ_KEY"))
+        if named != (topic, handle.message_id):
+            raise gone
+        offsets = np.array([handle.offset], np.int64)
+        timers.done(offsets)
+        columns = Columns.of([offsets.astype("<i8").tobytes()])
+        batch = PutBatch(DONE_TOPIC, QUEUE, columns, self._broker.wall_ms())
+        done = await self._broker.store_batch(batch)
+        if done.status is not PutMessageStatus.PUT_OK:
+            raise sdk.ResultUnknown(f"{done.status.value} {done.reason}")
+        self._done_records.append((done.queue_offset, handle.offset))
+
+
+def _runs(offsets: I64) -> list[I64]:
+    """Sorted offsets as stretches of consecutive ones."""
+    breaks = np.nonzero(np.diff(offsets) != 1)[0] + 1
+    return list(np.split(offsets, breaks))
+
+
+__all__ = ["DelayService", "RecallHandle"]

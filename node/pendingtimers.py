@@ -1,0 +1,124 @@
+"""Which timed messages wait, and until when: 17 bytes for each. Pure.
+
+A message is named by its offset in the timer's queue. Times are sorted in runs: new ones gather in
+a heap, a full heap becomes a run, and the earliest of all runs is what is due.
+"""
+
+import heapq
+
+import numpy as np
+
+from store.kernels.jit import I64, U8
+
+HEAP_MAX = 20_000
+RUNS_MAX = 64
+
+
+class _Run:
+    """Sorted times and the offsets that belong to them, used up from the front."""
+
+    __slots__ = ("at", "offsets", "times")
+
+    def __init__(self, times: I64, offsets: I64) -> None:
+        order = np.argsort(times, kind="stable")
+        self.times, self.offsets = times[order], offsets[order]
+        self.at = 0
+
+    def take(self, now_ms: int, limit: int) -> I64:
+        end = int(np.searchsorted(self.times, now_ms, side="right"))
+        end = min(end, self.at + limit)
+        taken = self.offsets[self.at : end]
+        self.at = max(self.at, end)
+        return taken
+
+    def __len__(self) -> int:
+        return len(self.times) - self.at
+
+
+class PendingTimers:
+    """Offsets in [low, end) that still wait."""
+
+    def __init__(self, low: int) -> None:
+        self.low = low  # nothing before this waits
+        self.end = low
+        self._waits: U8 = np.zeros(1024, np.uint8)  # by offset, from _base on
+        self._base = low
+        self._heap: list[tuple[int, int]] = []
+        self._runs: list[_Run] = []
+        self.count = 0
+
+    def add(self, times_ms: I64, first: int) -> None:
+        """Messages from an offset on, with their times; offsets come in order."""
+        assert first >= self.end, "each message is added once"
+        count = len(times_ms)
+        self.end = first + count
+        self._make_room()
+        self._waits[first - self._base : self.end - self._base] = 1
+        self.count += count
+        if count >= HEAP_MAX:
+            self._add_run(times_ms, np.arange(first, self.end, dtype=np.int64))
+            return
+        for k in range(count):
+            heapq.heappush(self._heap, (int(times_ms[k]), first + k))
+        if len(self._heap) >= HEAP_MAX:
+            table: I64 = np.array(self._heap, np.int64).T
+            self._heap = []
+            self._add_run(np.ascontiguousarray(table[0]), np.ascontiguousarray(table[1]))
+
+    def _add_run(self, times_ms: I64, offsets: I64) -> None:
+        self._runs.append(_Run(times_ms, offsets))
+        self._runs = [run for run in self._runs if len(run)]
+        if len(self._runs) > RUNS_MAX:
+            self._runs.sort(key=len)
+            one, two = self._runs[:2]
+            times = np.concatenate((one.times[one.at :], two.times[two.at :]))
+            offsets = np.concatenate((one.offsets[one.at :], two.offsets[two.at :]))
+            self._runs = [_Run(times, offsets), *self._runs[2:]]
+
+    def _make_room(self) -> None:
+        """Forget flags below `low`; grow by doubling."""
+        needed = self.end - self._base
+        if needed <= len(self._waits):
+            return
+        kept = self._waits[self.low - self._base :]
+        self._base = self.low
+        size = max(1024, 2 * (self.end - self._base))
+        grown: U8 = np.zeros(size, np.uint8)
+        grown[: min(len(kept), size)] = kept[:size]
+        self._waits = grown
+
+    def waits(self, offset: int) -> bool:
+        """Whether a message still waits."""
+        return self.low <= offset < self.end and bool(self._waits[offset - self._base])
+
+    def due(self, now_ms: int, limit: int) -> I64:
+        """Up to limit messages whose time has come, in the order of their offsets; they stay
+        pending until they are `done`, but are not given again."""
+        taken = [run.take(now_ms, limit) for run in self._runs]
+        early: list[int] = []
+        while self._heap and self._heap[0][0] <= now_ms and len(early) < limit:
+            early.append(heapq.heappop(self._heap)[1])
+        taken.append(np.array(early, np.int64))
+        offsets = np.concatenate(taken)
+        return np.sort(offsets[self._waits[offsets - self._base] == 1]) if len(offsets) else offsets
+
+    def put_back(self, offsets: I64, at_ms: int) -> None:
+        """What could not be delivered is due again at a time."""
+        for offset in offsets:
+            heapq.heappush(self._heap, (at_ms, int(offset)))
+
+    def done(self, offsets: I64) -> None:
+        """These do not wait any more."""
+        inside = np.unique(offsets[(offsets >= self.low) & (offsets < self.end)]) - self._base
+        self.count -= int(np.count_nonzero(self._waits[inside]))
+        self._waits[inside] = 0
+        waiting = self._waits[self.low - self._base : self.end - self._base]
+        first = int(np.argmax(waiting)) if self.count else len(waiting)
+        self.low += first
+
+    def next_ms(self) -> int | None:
+        """The earliest time, of those that were not given yet."""
+        times = [int(run.times[run.at]) for run in self._runs if len(run)]
+        if self._heap:
+            times.append(self._heap[0][0])
+        return min(times, default=None)

@@ -1,0 +1,99 @@
+"""Messages that wait elsewhere: sent to one topic, stored in another until their time comes.
+
+Delayed and half messages lie in a topic of the system, with REAL_TOPIC and REAL_QID among their
+properties, and are stored again in the queue those name.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from store.columns import Columns
+from store.kernels import decode, encode
+from store.kernels.jit import I64
+from store.messagestore import PutBatch
+from store.reader import GetResult
+from store.record import TRANSACTION_MASK, Host
+
+_PAIR, _END = b"\x01", b"\x02"
+
+
+def redirected(batch: PutBatch, topic: str, queue_id: int, more: dict[str, str]) -> PutBatch:
+    """A batch for another queue, which says where it was meant to go. more: properties to add.
+
+    Its columns must have been checked.
+    """
+    added = {**more, "REAL_TOPIC": batch.topic, "REAL_QID": str(batch.queue_id)}
+    suffix = _END.join(name.encode() + _PAIR + value.encode() for name, value in added.items())
+    columns = batch.columns
+    text, ends = columns.properties.tobytes(), columns.property_offsets.tolist()
+    blocks = [text[low:high].rstrip(_END) for low, high in itertools.pairwise(ends)]
+    properties = [block + _END + suffix if block else suffix for block in blocks]
+    bodies, offsets = columns.bodies.tobytes(), columns.body_offsets.tolist()
+    parts = [bodies[low:high] for low, high in itertools.pairwise(offsets)]
+    return replace(batch, topic=topic, queue_id=queue_id, columns=Columns.of(parts, properties))
+
+
+@dataclass(slots=True)
+class _Group:
+    """Messages of one real queue, of one sender."""
+
+    bodies: list[bytes] = field(default_factory=list)
+    properties: list[bytes] = field(default_factory=list)
+    fields: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+
+
+def restored(
+    result: GetResult,
+    dropped: frozenset[bytes],
+    host_of: Callable[[int], Host],
+    sysflag: int = 0,
+    prepared: bool = False,
+) -> Iterator[PutBatch]:
+    """What a read of a system topic found, as batches for the real queues.
+
+    dropped: names of properties that were for the time of waiting. host_of: who sent the record at
+    an offset. sysflag: bits to set. prepared: note where the half message lies.
+    """
+    groups: dict[tuple[str, int, Host], _Group] = {}
+    body_at = property_at = 0
+    table = result.table
+    for k in range(result.count):
+        _, physical, _, born, flag, flags, reconsumed, body_end, end, _ = (
+            int(number) for number in table[:, k]
+        )
+        topic, queue_id, kept = _real(result.properties[property_at:end], dropped)
+        body = result.bodies[body_at:body_end]
+        body_at, property_at = body_end, end
+        if not topic:
+            continue  # it never said where it wanted to go
+        group = groups.setdefault((topic, queue_id, host_of(physical)), _Group())
+        group.bodies.append(body)
+        group.properties.append(kept)
+        bits = (flags & ~TRANSACTION_MASK) | sysflag
+        group.fields.append((flag, bits, born, reconsumed, physical if prepared else 0))
+    for (topic, queue_id, host), group in groups.items():
+        fields: I64 = np.ascontiguousarray(np.array(group.fields, np.int64).T)
+        columns = Columns.of(group.bodies, group.properties)
+        yield PutBatch(topic, queue_id, columns, 0, host, sysflag=sysflag, fields=fields)
+
+
+def _real(block: bytes, dropped: frozenset[bytes]) -> tuple[str, int, bytes]:
+    """Topic, queue id, and the properties that stay."""
+    topic, queue_id = "", 0
+    kept = []
+    for pair in block.split(_END):
+        name, _, value = pair.partition(_PAIR)
+        if name == b"REAL_TOPIC":
+            topic = value.decode(errors="replace")
+        elif name == b"REAL_QID":
+            queue_id = int(value) if value.isdigit() else 0
+        elif name and name not in dropped:
+            kept.append(pair)
+    return topic, queue_id, _END.join(kept)
+
+
+assert encode.FIELDS == 5, "as many as `restored` gives"
+assert decode.OUT_COLUMNS == 10, "as many as `restored` reads"

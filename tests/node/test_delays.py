@@ -1,0 +1,201 @@
+"""Delayed messages: levels and times, over restarts and failovers; recall."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import duolog
+import numpy as np
+import pytest
+
+from node.delayservice import DELAY_MS_MAX, DONE_TOPIC, TIMER_TOPIC
+from node.memoryregistry import MemoryRegistry
+from node.server import Node
+from store.delay import SCHEDULE_TOPIC
+from tests.node.conftest import StartNode
+from tests.node.replicas import broker_of, until
+
+LEVELS = {"message_delay_level": "1s 2s 1h"}
+
+
+async def all_of(client: duolog.Client, topic: str, queues: int) -> list[duolog.Message]:
+    found = []
+    for queue_id in range(queues):
+        found += list(await client.pull(topic, queue_id, 0))
+    return found
+
+
+async def wait_for(client: duolog.Client, count: int, queues: int = 1) -> list[duolog.Message]:
+    async with asyncio.timeout(15):
+        while len(found := await all_of(client, "T", queues)) < count:
+            await asyncio.sleep(0.01)
+    return found
+
+
+async def client_of(node: Node, queues: int = 1) -> duolog.Client:
+    client = duolog.Client(f"127.0.0.1:{node.port}", timeout=10)
+    await client.admin.create_topic("T", queues)
+    return client
+
+
+async def test_a_timed_message_comes_at_its_time_as_it_was_sent(start_node: StartNode) -> None:
+    node = await start_node()
+    async with await client_of(node, 4) as client, client.producer() as producer:
+        sent_ms = time.time() * 1000
+        receipt = await producer.send(
+            "T", b"x", key="k", tags="A", properties={"color": "blue"}, delay=0.4, queue_id=3
+        )
+        assert await all_of(client, "T", 4) == []
+        (found,) = await wait_for(client, 1, 4)
+        assert 400 <= found.store_time - sent_ms + 1 < 900
+        assert found.queue_id == 3
+        assert (found.body, found.tags) == (b"x", "A")
+        properties = dict(found.properties)
+        assert properties.pop("UNIQ_KEY") == receipt.unique_key
+        properties.pop("__CRC32#", None)
+        assert properties == {"KEYS": "k", "TAGS": "A", "color": "blue"}
+        assert found.born_time <= sent_ms + 50
+        assert len(await client.admin.find("T", key="k")) == 1
+
+
+async def test_levels_keep_their_order_and_their_time(start_node: StartNode) -> None:
+    node = await start_node(**LEVELS)
+    async with await client_of(node) as client, client.producer() as producer:
+        sent_ms = time.time() * 1000
+        bodies = [b"%d" % k for k in range(200)]
+        await producer.send_batch("T", bodies, delay_level=1)
+        await producer.send("T", b"later", delay_level=3)
+        found = await wait_for(client, 200)
+        assert [one.body for one in found] == bodies
+        assert all(1000 <= one.store_time - sent_ms + 1 < 2500 for one in found)
+        assert "DELAY" not in found[0].properties
+        tables = broker_of(node).metadata.tables
+        assert tables.delay_offsets == {1: 200}
+        await asyncio.sleep(0.3)
+        assert len(await all_of(client, "T", 1)) == 200  # the later one waits
+
+
+async def test_a_level_beyond_the_last_is_the_last_and_bad_ones_are_refused(
+    start_node: StartNode,
+) -> None:
+    node = await start_node(**LEVELS)
+    async with await client_of(node) as client, client.producer() as producer:
+        await producer.send("T", b"x", delay_level=99)
+        assert broker_of(node).store.queue_range(SCHEDULE_TOPIC, 2) == (0, 1)
+        with pytest.raises(duolog.BadRequest, match="longest delay"):
+            await producer.send("T", b"x", delay=DELAY_MS_MAX / 1000 + 60)
+        for how in ({"delay": -1.0}, {"delay": 1.0, "delay_level": 1}):
+            with pytest.raises(duolog.BadRequest, match="give one of"):
+                await producer.send("T", b"x", **how)  # type: ignore[arg-type]
+        with pytest.raises(duolog.UnknownTopic):
+            await producer.send("Nowhere", b"x", delay=1.0)
+        await producer.send("T", b"past", deliver_at=1000)
+        (found,) = await wait_for(client, 1)
+        assert found.body == b"past"
+
+
+async def test_a_retried_send_of_a_delayed_message_waits_once(start_node: StartNode) -> None:
+    node = await start_node()
+    async with await client_of(node) as client, client.producer() as producer:
+        await producer.send("T", b"x", delay=0.3)
+        producer._sequence -= 1  # as a try whose answer was lost
+        again = await producer.send("T", b"x", delay=0.3)
+        assert again.duplicate
+        await wait_for(client, 1)
+        await asyncio.sleep(0.3)
+        assert len(await all_of(client, "T", 1)) == 1
+
+
+async def test_what_waits_survives_a_restart_and_what_was_delivered_does_not_come_again(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    node = await start_node(tmp_path / "d", **LEVELS)
+    async with await client_of(node) as client, client.producer() as producer:
+        for k in range(20):
+            await producer.send("T", b"soon%d" % k, delay=0.1)
+            await producer.send("T", b"late%d" % k, delay=3.0 + k / 100)
+        await producer.send("T", b"level", delay_level=2)
+        await wait_for(client, 20)
+    broker_of(node).delays._note_progress(broker_of(node).delays._timers)  # type: ignore[arg-type]
+    await node.stop()
+    node = await start_node(tmp_path / "d", **LEVELS)
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        found = await wait_for(client, 41)
+        bodies = [one.body for one in found]
+        assert len(set(bodies)) == 41
+        late = [body for body in bodies if body.startswith(b"late")]
+        assert late == [b"late%d" % k for k in range(20)]
+        assert broker_of(node).delays.waiting == 0
+        assert broker_of(node).store.queue_range(TIMER_TOPIC, 0) == (0, 40)
+
+
+async def test_a_new_master_delivers_what_waits_once(start_node: StartNode, tmp_path: Path) -> None:
+    registry = MemoryRegistry()
+    nodes = [
+        await start_node(
+            tmp_path / name,
+            ha={"listen": "127.0.0.1:0"},
+            name=name,
+            registry=registry,
+            broker_role="AUTO",
+            **LEVELS,
+        )
+        for name in "abc"
+    ]
+
+    def master() -> Node | None:
+        leading = [node for node in nodes if broker_of(node).replication.master is not None]
+        return leading[0] if len(leading) == 1 else None
+
+    def whole() -> bool:
+        one = master()
+        return one is not None and not broker_of(one).replication.refusal()
+
+    await until(whole)
+    async with duolog.Client([f"127.0.0.1:{node.port}" for node in nodes], timeout=10) as client:
+        await client.admin.create_topic("T", 1)
+        async with client.producer() as producer:
+            for k in range(30):
+                await producer.send("T", b"timed%d" % k, delay=0.05 * k)
+                await producer.send("T", b"level%d" % k, delay_level=1 + k % 2)
+        await asyncio.sleep(0.3)
+        old = master()
+        await client.admin.failover()
+        await until(lambda: master() not in (None, old))
+        found = await wait_for(client, 60)
+        await asyncio.sleep(0.3)
+        bodies = [one.body for one in await all_of(client, "T", 1)]
+        assert len(bodies) == len(set(bodies)) == len(found) == 60
+    # Slaves know what their master delivered.
+    await until(lambda: len({broker_of(n).store.log.max_offset for n in nodes}) == 1)
+
+
+async def test_a_topic_that_was_deleted_takes_its_delayed_messages_with_it(
+    start_node: StartNode,
+) -> None:
+    node = await start_node()
+    async with await client_of(node) as client, client.producer() as producer:
+        await producer.send("T", b"x", delay=0.3)
+        await client.admin.delete_topic("T")
+        await until(lambda: broker_of(node).store.queue_range(DONE_TOPIC, 0) == (0, 1))
+        assert broker_of(node).delays.waiting == 0
+
+
+async def test_what_waits_for_long_is_stored_again_before_retention_takes_it(
+    start_node: StartNode,
+) -> None:
+    node = await start_node()
+    broker = broker_of(node)
+    async with await client_of(node) as client, client.producer() as producer:
+        await producer.send("T", b"x", delay=100.0)
+        await until(lambda: broker.delays.waiting == 1)
+        timers = broker.delays._timers
+        assert timers is not None
+        half = broker.store.options.file_reserved_time * 3_600_000 // 2
+        broker.delays._roll(timers, broker.wall_ms() + half - 60_000)
+        assert broker.store.topic_queue_table[TIMER_TOPIC, 0] == 1
+        broker.delays._roll(timers, broker.wall_ms() + half + 1000)
+        await until(lambda: broker.store.queue_range(TIMER_TOPIC, 0) == (0, 2))
+        await until(lambda: broker.delays.waiting == 1 and timers.low == 1)
+        before, after = (broker.store.queues.get(TIMER_TOPIC, 0).entries(k, 1) for k in (0, 1))  # type: ignore[union-attr]
+        assert np.array_equal(before[2], after[2])  # the same time
