@@ -26,6 +26,7 @@ from node.metadatalog import MetadataLog
 from node.popservice import PopService
 from node.replication import Replication
 from node.replication_client import ReplicationClient
+from node.transactionservice import TransactionService
 from node.wirecodec import PUT_STATUS
 from store.columns import Columns
 from store.disk import Disk
@@ -119,6 +120,7 @@ class Broker:
         self.metadata = MetadataLog(self)
         self.pop = PopService(self)
         self.delays = DelayService(self)
+        self.transactions = TransactionService(self)
         self.failover: FailoverService | None = None  # of a node that may be elected
         self.replication = Replication(self)
         self.follower: ReplicationClient | None = None
@@ -155,6 +157,7 @@ class Broker:
             self._snapshot_loop,
             self.pop.run,
             self.delays.run,
+            self.transactions.run,
         ]
         if self.replication.slave is not None and not self.replication.elected:
             address = self.config.ha.master  # type: ignore[attr-defined]
@@ -239,6 +242,7 @@ class Broker:
         self.groups = GroupCoordinator(now_ms() + GROUP_GRACE_MS)
         self.pop.forget()
         self.delays.forget()
+        self.transactions.forget()
         self.pump_soon()
         return master
 
@@ -249,6 +253,7 @@ class Broker:
         self.groups = GroupCoordinator()
         self.pop.forget()
         self.delays.forget()
+        self.transactions.forget()
         self.pump_soon()
 
     # -- put -----------------------------------------------------------------------------------

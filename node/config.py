@@ -21,7 +21,7 @@ ENV_PREFIX = "DUOLOG_"
 DEFAULT_FILE = "duolog.toml"
 DEFAULT_LISTEN = "127.0.0.1:8081"
 # Environment that belongs to the command line, not to the node's config.
-SECTIONS = ("node", "limits", "rocketmq", "ha", "registry", "store")
+SECTIONS = ("node", "limits", "transactions", "rocketmq", "ha", "registry", "store")
 CLI_VARIABLES = {"DUOLOG_ENDPOINTS", "DUOLOG_CONFIG"}
 
 
@@ -94,6 +94,18 @@ class LimitsSection(_Section):
     poll_ms_max: int = Field(30_000, ge=0, description="longest wait of a pull")
     polls_max: int = Field(20_000, ge=1, description="pulls and subscriptions that wait at a time")
     snapshot_interval_ms: int = Field(5000, ge=100, description="metadata snapshots")
+
+
+class TransactionsSection(_Section):
+    """Half messages that nobody decides on."""
+
+    timeout_ms: int = Field(
+        6000, ge=0, description="producers are asked about a half message that is so old"
+    )
+    check_interval_ms: int = Field(30_000, ge=100, description="and again after so long")
+    check_max: int = Field(
+        15, ge=1, description="after so many times it goes to TRANS_CHECK_MAX_TIME_TOPIC"
+    )
 
 
 class RocketmqSection(_Section):
@@ -183,6 +195,7 @@ class Config(_Section):
 
     node: NodeSection = NodeSection()
     limits: LimitsSection = LimitsSection()
+    transactions: TransactionsSection = TransactionsSection()
     rocketmq: RocketmqSection = RocketmqSection()
     ha: HaSection = HaSection()  # type: ignore[valid-type]
     registry: RegistrySection = RegistrySection()

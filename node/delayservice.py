@@ -8,8 +8,6 @@ only where a log was cut between its delivery and the note of it.
 """
 
 import asyncio
-import base64
-import binascii
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,6 +16,7 @@ import numpy as np
 import structlog
 from duolog import _errors as sdk
 
+from node import tokens
 from node.pendingtimers import PendingTimers
 from node.redirect import redirected, restored
 from store.columns import Columns
@@ -62,19 +61,15 @@ class RecallHandle:
 
     def to_text(self) -> str:
         """For a client."""
-        words = ("v1", self.replica_group, self.topic, str(self.offset), self.message_id)
-        return base64.urlsafe_b64encode("\n".join(words).encode()).decode()
+        return tokens.pack(self.replica_group, self.topic, self.offset, self.message_id)
 
     @staticmethod
     def from_text(text: str) -> "RecallHandle":
         """Read a handle. Raises BadRequest."""
         try:
-            words = base64.urlsafe_b64decode(text.encode("ascii")).decode().split("\n")
-            version, replica_group, topic, offset, message_id = words
-            if version != "v1":
-                raise ValueError(f"version {version!r}")
+            replica_group, topic, offset, message_id = tokens.unpack(text, 4)
             return RecallHandle(replica_group, topic, int(offset), message_id)
-        except (ValueError, binascii.Error) as error:
+        except ValueError as error:
             raise sdk.BadRequest(f"recall handle {text[:80]!r} is none: {error}") from None
 
 

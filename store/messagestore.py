@@ -287,7 +287,8 @@ class MessageStore:
             raise BadMessage(f"sequence {batch.sequence} is outside 0..2^48 - 1")
         if not -(1 << 63) <= batch.born_time < 1 << 63 or not -(1 << 31) <= batch.flag < 1 << 31:
             raise BadMessage("born time or flag does not fit its field")
-        if batch.sysflag & TRANSACTION_MASK and batch.columns.count > 1:
+        hidden = batch.sysflag & TRANSACTION_MASK in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
+        if hidden and batch.columns.count > 1:
             raise BadMessage("a batch may not carry transaction messages")
         if batch.fields is not None and batch.fields.shape != (FIELDS, batch.columns.count):
             raise BadMessage(f"header fields of shape {batch.fields.shape}")

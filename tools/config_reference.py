@@ -20,6 +20,7 @@ every value and where it comes from.
 ABOUT = {
     "node": "Who the node is and where it listens.",
     "limits": "What one client may ask for.",
+    "transactions": "Half messages that nobody decides on.",
     "rocketmq": "RocketMQ's own API on the client port; it needs the package's extra `rocketmq`.",
     "registry": "Where the nodes of a cluster agree on their masters (`broker_role = AUTO`).",
     "ha": "Replication. Sizes are bytes, times ms; a node's role is `store.broker_role`.",

@@ -49,6 +49,7 @@ class Clients:
         """gone: told the id of a client that left or fell silent."""
         self._gone = gone
         self._clients: dict[str, Client] = {}
+        self._turn = 0
 
     def __len__(self) -> int:
         """How many are known."""
@@ -74,6 +75,18 @@ class Clients:
     def find(self, client_id: str) -> Client | None:
         """A client, if it is known."""
         return self._clients.get(client_id)
+
+    def producers(self, topic: str) -> list[Stream]:
+        """Streams of clients that publish to a topic, another one first each time."""
+        found = [
+            stream
+            for client in self._clients.values()
+            if topic in client.topics
+            for stream in client.streams
+        ]
+        self._turn += 1
+        at = self._turn % len(found) if found else 0
+        return found[at:] + found[:at]
 
     async def run(self) -> None:
         """Forget the silent ones, until cancelled."""

@@ -1,41 +1,53 @@
-"""Receipt handles: opaque to clients, and enough for any node to find whom to ask.
+"""Receipt handles and transaction ids: opaque to clients, enough for a node to know whom to ask.
 
-`v1 replica-group topic queue offset serial`, base64. The serial is random: a handle cannot be made
-up, and one of an earlier delivery (or another mastership) names no lease.
+A receipt handle ends in a random serial: it cannot be made up, and one of an earlier delivery (or
+another mastership) names no lease.
 """
 
-import base64
-import binascii
+from dataclasses import dataclass
 
+from node import tokens
 from node.popservice import Handle
 from node.rocketmq.codes import Refused
 from node.rocketmq.stubs import Code
 
-VERSION = "v1"
-
 
 def to_text(replica_group: str, handle: Handle) -> str:
-    """A handle for a client."""
-    words = (
-        VERSION,
-        replica_group,
-        handle.topic,
-        str(handle.queue_id),
-        str(handle.offset),
-        f"{handle.serial:x}",
-    )
-    return base64.urlsafe_b64encode("\n".join(words).encode()).decode()
+    """A receipt handle for a client."""
+    serial = f"{handle.serial:x}"
+    return tokens.pack(replica_group, handle.topic, handle.queue_id, handle.offset, serial)
 
 
 def from_text(text: str) -> tuple[str, Handle]:
     """Replica group and handle. Raises Refused (INVALID_RECEIPT_HANDLE)."""
     try:
-        words = base64.urlsafe_b64decode(text.encode("ascii")).decode().split("\n")
-        version, replica_group, topic, queue_id, offset, serial = words
-        if version != VERSION:
-            raise ValueError(f"version {version!r}")
+        replica_group, topic, queue_id, offset, serial = tokens.unpack(text, 5)
         return replica_group, Handle(topic, int(queue_id), int(offset), int(serial, 16))
-    except (ValueError, binascii.Error) as error:
+    except ValueError as error:
         raise Refused(
             Code.INVALID_RECEIPT_HANDLE, f"receipt handle {text[:80]!r} is none: {error}"
         ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionId:
+    """Names a half message. origin: its first offset in the half queue."""
+
+    replica_group: str
+    topic: str
+    origin: int
+
+    def to_text(self) -> str:
+        """For a client."""
+        return tokens.pack(self.replica_group, self.topic, self.origin)
+
+    @staticmethod
+    def from_text(text: str) -> "TransactionId":
+        """Read an id. Raises Refused (INVALID_TRANSACTION_ID)."""
+        try:
+            replica_group, topic, origin = tokens.unpack(text, 3)
+            return TransactionId(replica_group, topic, int(origin))
+        except ValueError as error:
+            raise Refused(
+                Code.INVALID_TRANSACTION_ID, f"transaction id {text[:80]!r} is none: {error}"
+            ) from None

@@ -16,7 +16,7 @@ from node.rocketmq.names import (
 from node.rocketmq.stubs import Code, definition
 from store.columns import Columns
 from store.messagestore import PutBatch
-from store.record import COMPRESSED, Host, encode_properties
+from store.record import COMPRESSED, Host, Record, encode_properties
 
 # System properties that are no user properties of a delivered message.
 _OWN = frozenset(
@@ -33,6 +33,13 @@ _OWN = frozenset(
         "__CRC32#",
         "_SYS_MSG_PRIORITY_",
         "WAIT",
+        "REAL_TOPIC",
+        "REAL_QID",
+        "TRAN_MSG",
+        "PGROUP",
+        "TRAN_PREPARED_QUEUE_OFFSET",
+        "TRANSACTION_CHECK_TIMES",
+        "CHECK_IMMUNITY_TIME_IN_SECONDS",
     ]
 )
 _DIGESTS = {
@@ -41,6 +48,7 @@ _DIGESTS = {
     definition.DigestType.CRC32: lambda body: f"{zlib.crc32(body):x}",
 }
 PRIORITY_MAX = (1 << 31) - 1
+RECOVERY_SECONDS_MAX = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,7 @@ class Sent:
     message_group: str = ""
     priority: int = -1
     deliver_ms: int = 0
+    recovery_seconds: int = 0  # producers are asked about a half message after so long; 0: default
 
     def batch(self, topic: str, queue_id: int, host: Host) -> PutBatch:
         """To be stored. Raises BadMessage."""
@@ -124,7 +133,15 @@ def sent(message: Any, body_bytes_max: int) -> Sent:
         group,
         priority,
         _delivery_ms(system),
+        _recovery_seconds(system),
     )
+
+
+def _recovery_seconds(system: Any) -> int:
+    if not system.HasField("orphaned_transaction_recovery_duration"):
+        return 0
+    seconds = int(system.orphaned_transaction_recovery_duration.ToSeconds())
+    return min(max(0, seconds), RECOVERY_SECONDS_MAX)
 
 
 def _delivery_ms(system: Any) -> int:
@@ -148,27 +165,8 @@ def _check_body(body: bytes, system: Any, body_bytes_max: int) -> None:
 
 def delivered(popped: Popped, topic: Any, handle: str) -> Any:
     """A Message for a consumer. topic: the Resource it subscribed to."""
-    properties = popped.properties
-    message = definition.Message(topic=topic, body=popped.body)
-    for name, value in properties.items():
-        if name not in _OWN:
-            message.user_properties[name] = value
+    message = _message(popped.body, popped.properties, popped.sysflag, topic)
     system = message.system_properties
-    system.message_id = properties.get("UNIQ_KEY") or properties.get("ORIGIN_MESSAGE_ID", "")
-    if "TAGS" in properties:
-        system.tag = properties["TAGS"]
-    system.keys.extend(filter(None, properties.get("KEYS", "").split(" ")))
-    system.body_digest.type = definition.DigestType.MD5
-    system.body_digest.checksum = (
-        hashlib.md5(popped.body, usedforsecurity=False).hexdigest().upper()
-    )
-    compressed = popped.sysflag & COMPRESSED
-    system.body_encoding = definition.Encoding.GZIP if compressed else definition.Encoding.IDENTITY
-    system.message_type = (
-        definition.MessageType.FIFO
-        if "__SHARDINGKEY" in properties
-        else definition.MessageType.NORMAL
-    )
     system.born_timestamp.FromMilliseconds(popped.born_time)
     system.born_host = popped.born_host
     system.store_timestamp.FromMilliseconds(popped.store_time)
@@ -177,6 +175,38 @@ def delivered(popped: Popped, topic: Any, handle: str) -> Any:
     system.queue_offset = popped.handle.offset
     system.invisible_duration.FromMilliseconds(popped.invisible_ms)
     system.delivery_attempt = popped.attempt
+    return message
+
+
+def orphaned(record: Record, topic: Any) -> Any:
+    """A half message for the producer that is asked about it."""
+    message = _message(record.body, record.properties, record.sysflag, topic)
+    system = message.system_properties
+    system.message_type = definition.MessageType.TRANSACTION
+    system.born_timestamp.FromMilliseconds(record.born_time)
+    system.born_host = f"{record.born_host.address}:{record.born_host.port}"
+    system.store_timestamp.FromMilliseconds(record.store_time)
+    system.delivery_attempt = 1
+    return message
+
+
+def _message(body: bytes, properties: dict[str, str], sysflag: int, topic: Any) -> Any:
+    """What every message that goes to a client has."""
+    message = definition.Message(topic=topic, body=body)
+    for name, value in properties.items():
+        if name not in _OWN:
+            message.user_properties[name] = value
+    system = message.system_properties
+    types = definition.MessageType
+    system.message_id = properties.get("UNIQ_KEY") or properties.get("ORIGIN_MESSAGE_ID", "")
+    if "TAGS" in properties:
+        system.tag = properties["TAGS"]
+    system.keys.extend(filter(None, properties.get("KEYS", "").split(" ")))
+    digest = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
+    system.body_digest.type, system.body_digest.checksum = definition.DigestType.MD5, digest
+    gzipped = sysflag & COMPRESSED
+    system.body_encoding = definition.Encoding.GZIP if gzipped else definition.Encoding.IDENTITY
+    system.message_type = types.FIFO if "__SHARDINGKEY" in properties else types.NORMAL
     if "__SHARDINGKEY" in properties:
         system.message_group = properties["__SHARDINGKEY"]
     if "TRACE_CONTEXT" in properties:

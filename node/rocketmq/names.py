@@ -9,7 +9,7 @@ from typing import Any
 
 from node.retrytopics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from node.rocketmq.codes import Refused
-from node.rocketmq.stubs import Code
+from node.rocketmq.stubs import Code, definition
 from store.metadata import is_reserved_topic
 
 TOPIC_MAX = 127
@@ -108,6 +108,14 @@ def topic_of(resource: Any) -> str:
     if is_reserved_topic(name):
         raise Refused(Code.ILLEGAL_TOPIC, f"topic {name!r} belongs to the system")
     return name
+
+
+def resource_of(topic: str) -> Any:
+    """How clients name a topic of ours."""
+    namespace, separator, name = topic.rpartition("%")
+    if not separator or topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+        return definition.Resource(name=topic)
+    return definition.Resource(name=name, resource_namespace=namespace)
 
 
 def group_of(resource: Any) -> str:

@@ -17,8 +17,10 @@ from duolog import _errors as sdk
 from node.broker import Broker, now_ms
 from node.delayservice import DELAY_MS_MAX, TIMER_TOPIC, RecallHandle
 from node.rocketmq.codes import Refused, put_status
+from node.rocketmq.handles import TransactionId
 from node.rocketmq.messages import Sent, sent
 from node.rocketmq.stubs import Code, definition, service
+from node.transactionservice import HALF_TOPIC
 from store.messagestore import PutResult
 from store.metadata import PERM_WRITE, TopicConfig
 from store.record import Host
@@ -40,7 +42,7 @@ _UNSURE = (
     PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
     PutMessageStatus.SLAVE_NOT_AVAILABLE,
 )
-ACCEPTED = (_TYPES.NORMAL, _TYPES.FIFO, _TYPES.DELAY, _TYPES.PRIORITY)
+ACCEPTED = (_TYPES.NORMAL, _TYPES.FIFO, _TYPES.DELAY, _TYPES.TRANSACTION, _TYPES.PRIORITY)
 
 
 @dataclass(slots=True)
@@ -125,8 +127,10 @@ class Sender:
         result = await self._stored(topic, message, queue_id, host, deadline)
         entry = service.SendResultEntry(message_id=message.message_id, offset=result.queue_offset)
         entry.status.CopyFrom(put_status(result.status, result.reason))
-        if message.deliver_ms > now_ms() and result.queue_offset >= 0:
-            group = self._broker.config.node.group
+        group = self._broker.config.node.group
+        if message.kind == _TYPES.TRANSACTION and result.queue_offset >= 0:
+            entry.transaction_id = TransactionId(group, topic, result.queue_offset).to_text()
+        elif message.deliver_ms > now_ms() and result.queue_offset >= 0:
             handle = RecallHandle(group, topic, result.queue_offset, message.message_id)
             entry.recall_handle = handle.to_text()
         return entry
@@ -163,7 +167,10 @@ class Sender:
         """Store it; while the group has no master, or too few replicas, try until the deadline."""
         loop = asyncio.get_running_loop()
         batch = message.batch(topic, queue_id, host)
-        if message.kind == _TYPES.DELAY:
+        if message.kind == _TYPES.TRANSACTION:
+            seconds = message.recovery_seconds
+            batch = self._broker.transactions.half(batch, topic, seconds)
+        elif message.kind == _TYPES.DELAY:
             batch = self._broker.delays.at_time(batch, message.deliver_ms, now_ms())
         while True:
             result = await self._broker.store_batch(batch)
@@ -189,6 +196,7 @@ class Sender:
         store = self._broker.store
         record = store.find_by_unique_key(topic, message_id)
         record = record or store.find_by_unique_key(TIMER_TOPIC, message_id)
+        record = record or store.find_by_unique_key(HALF_TOPIC, message_id)
         if record is None or record.properties.get("REAL_TOPIC", topic) != topic:
             return None
         return PutResult(

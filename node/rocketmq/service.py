@@ -21,12 +21,13 @@ from node.rocketmq.auth import Authenticator
 from node.rocketmq.clients import Client, Clients, Stream
 from node.rocketmq.codes import OK, Refused, overall, status, status_of
 from node.rocketmq.forward import Forwarder
-from node.rocketmq.messages import delivered
-from node.rocketmq.names import group_of, topic_of
+from node.rocketmq.messages import delivered, orphaned
+from node.rocketmq.names import group_of, resource_of, topic_of
 from node.rocketmq.routes import Routes
 from node.rocketmq.sending import Sender
 from node.rocketmq.stubs import Code, definition, rpc, service
 from node.tagfilter import BadFilter, MessageFilter, TagFilter
+from node.transactionservice import Check
 from node.wirecodec import peer_host
 from store.errors import StoreError
 from store.metadata import Json, new_group
@@ -40,6 +41,7 @@ POLL_MARGIN_SECONDS = 1.0
 SEND_SECONDS = 3.0
 DEADLINE_MARGIN_SECONDS = 0.3
 ENTRIES_MAX = 1024
+COMMAND_SECONDS = 2.0
 _FAILURES = (Refused, sdk.DuologError, StoreError)
 Method = Callable[["MessagingService", Any, Any, Client], Awaitable[Any]]
 Handler = Callable[["MessagingService", Any, Any], Awaitable[Any]]
@@ -88,6 +90,7 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
     def start(self) -> None:
         """Begin to watch for clients that fall silent."""
         self._sweep = asyncio.ensure_future(self.clients.run())
+        self.broker.transactions.askers.append(self._ask_producer)
 
     async def stop(self) -> None:
         """End that, and the connections to the master."""
@@ -215,6 +218,48 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
             raise Refused(Code.BAD_REQUEST, "the recall handle is of another topic")
         await self.broker.delays.recall(topic, handle)
         return service.RecallMessageResponse(status=OK, message_id=handle.message_id)
+
+    @answering(service.EndTransactionResponse)
+    async def EndTransaction(self, request: Any, context: Any, client: Client) -> Any:
+        """Commit or roll back; what was decided first stays."""
+        topic = topic_of(request.topic)
+        named = handles.TransactionId.from_text(request.transaction_id)
+        if named.replica_group != self.broker.config.node.group or named.topic != topic:
+            raise Refused(Code.INVALID_TRANSACTION_ID, "the transaction is of another topic")
+        transactions = self.broker.transactions
+        try:
+            found = await transactions.find(named.origin)
+        except sdk.NoSuchMessage as error:
+            raise Refused(Code.INVALID_TRANSACTION_ID, str(error)) from None
+        if found is None:
+            return service.EndTransactionResponse(status=OK)
+        properties = found[1].properties
+        if (properties.get("REAL_TOPIC"), properties.get("UNIQ_KEY")) != (
+            topic,
+            request.message_id,
+        ):
+            raise Refused(Code.INVALID_TRANSACTION_ID, "the transaction is of another message")
+        decisions = definition.TransactionResolution
+        if request.resolution in (decisions.COMMIT, decisions.ROLLBACK):
+            await transactions.end([named.origin], request.resolution == decisions.COMMIT)
+        return service.EndTransactionResponse(status=OK)
+
+    async def _ask_producer(self, check: Check) -> bool:
+        """Ask a producer that publishes to a half message's topic; False where there is none."""
+        topic = check.record.properties.get("REAL_TOPIC", "")
+        for stream in self.clients.producers(topic):
+            resource, group = resource_of(topic), self.broker.config.node.group
+            command = service.TelemetryCommand(status=OK)
+            asked = command.recover_orphaned_transaction_command
+            asked.message.CopyFrom(orphaned(check.record, resource))
+            asked.transaction_id = handles.TransactionId(group, topic, check.origin).to_text()
+            try:
+                async with asyncio.timeout(COMMAND_SECONDS):
+                    await stream.write(command)
+                return True
+            except (TimeoutError, grpc.RpcError, grpc.aio.BaseError, RuntimeError) as error:
+                log.debug("a producer could not be asked", reason=str(error))
+        return False
 
     # -- receiving -----------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
         listen: str = "127.0.0.1:0",
         limits: Any = None,
         rocketmq: Any = None,
+        transactions: Any = None,
         ha: Any = None,
         name: str = "test",
         registry: Registry | None = None,
@@ -49,6 +50,7 @@ async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
                 "registry": {"endpoints": "127.0.0.1:1" if registry is not None else ""},
                 "limits": limits or {},
                 "rocketmq": rocketmq or {},
+                "transactions": transactions or {},
                 "ha": ha or {},
                 "store": {**SMALL_STORE, **store},
             }

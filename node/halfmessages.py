@@ -1,0 +1,74 @@
+"""Half messages that are not resolved yet: where each lies now, and when to ask about it. Pure.
+
+A half message keeps the number it was first stored under, however often it is stored again for
+another check.
+"""
+
+import heapq
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Half:
+    """One half message. origin: its first offset in the half queue; offset: where it lies now."""
+
+    origin: int
+    offset: int
+    group: str  # of its producers
+    checks: int
+    check_ms: int  # when somebody is to be asked
+
+
+class HalfMessages:
+    """All that wait for a decision, by first offset."""
+
+    def __init__(self, low: int) -> None:
+        """low: first offset of the half queue that may not be resolved."""
+        self.end = low  # half messages from here on are not known yet
+        self._halves: dict[int, Half] = {}
+        self._origins: dict[int, int] = {}  # by where each lies now
+        self._due: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self._halves)
+
+    @property
+    def low(self) -> int:
+        """Nothing before this waits."""
+        return min(self._origins, default=self.end)
+
+    def add(self, half: Half) -> None:
+        """A half message; of one that is known, where it lies now."""
+        known = self._halves.get(half.origin)
+        if known is not None:
+            self._origins.pop(known.offset, None)
+        self._halves[half.origin] = half
+        self._origins[half.offset] = half.origin
+        self.end = max(self.end, half.offset + 1)
+        heapq.heappush(self._due, (half.check_ms, half.origin))
+
+    def get(self, origin: int) -> Half | None:
+        """One of them."""
+        return self._halves.get(origin)
+
+    def resolved(self, offset: int) -> None:
+        """What lies at an offset is decided; one that was left for a later offset says nothing."""
+        origin = self._origins.pop(offset, None)
+        if origin is not None:
+            del self._halves[origin]
+
+    def due(self, now_ms: int, limit: int) -> list[Half]:
+        """Up to limit of those to be asked about; each comes again when it is added again."""
+        found: list[Half] = []
+        while self._due and self._due[0][0] <= now_ms and len(found) < limit:
+            check_ms, origin = heapq.heappop(self._due)
+            half = self._halves.get(origin)
+            if half is not None and half.check_ms == check_ms:
+                found.append(half)
+        return found
+
+    def ask_later(self, half: Half, check_ms: int) -> None:
+        """Ask at another time."""
+        half.check_ms = check_ms
+        heapq.heappush(self._due, (check_ms, half.origin))

@@ -1,0 +1,356 @@
+"""Transactions: half messages that nobody sees until their producer commits them.
+
+A half message lies in RMQ_SYS_TRANS_HALF_TOPIC. Committing it stores it in its real queue; whatever
+is decided is noted in RMQ_SYS_TRANS_OP_HALF_TOPIC, right behind it in the log. Where no decision
+comes, producers of its group are asked; each time it is stored again with one check more, and after
+the last one in TRANS_CHECK_MAX_TIME_TOPIC. The log says it all: a new master goes on. Topics,
+properties and limits: RocketMQ's TransactionalMessageService.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+from duolog import _errors as sdk
+
+from node.halfmessages import Half, HalfMessages
+from node.redirect import redirected, restored
+from store.columns import Columns
+from store.kernels import decode
+from store.messagestore import PutBatch, PutResult
+from store.reader import GetResult
+from store.record import TRANSACTION_COMMIT, Record, decode_properties, encode_properties
+from store.status import PutMessageStatus
+
+if TYPE_CHECKING:
+    from node.broker import Broker
+
+log = structlog.get_logger("duolog.node")
+
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+DISCARD_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+GROUP = "CID_RMQ_SYS_TRANS"  # its offsets say how far the two topics are dealt with
+QUEUE = 0
+OP_TAG = b"TAGS\x01d"  # REMOVETAG
+ORIGIN = "TRAN_PREPARED_QUEUE_OFFSET"
+CHECKS = "TRANSACTION_CHECK_TIMES"
+IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+READ = 1000
+BYTES = 8 << 20
+TICK_SECONDS = 0.2
+SAVE_SECONDS = 5.0
+CHECKS_AT_ONCE = 500
+IMMUNITY_SECONDS_MAX = 3600
+_WORDS = frozenset(
+    name.encode() for name in ("TRAN_MSG", "PGROUP", ORIGIN, CHECKS, IMMUNITY, "__CRC32#")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A question to a producer of a group: what became of this half message?"""
+
+    group: str
+    origin: int
+    record: Record
+
+
+Asker = Callable[[Check], Awaitable[bool]]
+
+
+class TransactionService:
+    """Half messages of this node, while it is the master."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._options = broker.config.transactions
+        self._halves: HalfMessages | None = None
+        self._opened: asyncio.Lock = asyncio.Lock()
+        self._ops: deque[tuple[int, int]] = deque()  # offset of an op, highest half it names
+        self._saved = (-1, -1)
+        self.askers: list[Asker] = []
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """The mastership has changed: the log says what waits."""
+        self._halves = None
+        self._ops.clear()
+
+    @property
+    def waiting(self) -> int:
+        """Half messages that nobody has decided on."""
+        return len(self._halves) if self._halves is not None else 0
+
+    async def run(self) -> None:
+        """Ask about what waits for long, until cancelled."""
+        loop = asyncio.get_running_loop()
+        saved = loop.time()
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            if self._broker.replication.not_master() or not self._broker.may_store():
+                continue
+            halves = await self._known()
+            if halves is not self._halves:
+                continue
+            for half in halves.due(self._broker.wall_ms(), CHECKS_AT_ONCE):
+                await self._check(halves, half)
+                if halves is not self._halves:
+                    break
+            if loop.time() - saved >= SAVE_SECONDS:
+                saved = loop.time()
+                self._save(halves)
+
+    async def _known(self) -> HalfMessages:
+        """What waits, as far as the queues show it."""
+        async with self._opened:
+            halves = self._halves
+            if halves is None:
+                tables = self._broker.metadata.tables
+                low = max(0, tables.committed(GROUP, HALF_TOPIC, QUEUE))
+                halves = self._halves = HalfMessages(low)
+                await self._read_halves(halves)
+                await self._read_ops(halves, max(0, tables.committed(GROUP, OP_TOPIC, QUEUE)))
+                if len(halves):
+                    log.info("transactions are open", count=len(halves))
+            await self._read_halves(halves)
+            return halves
+
+    async def _read_halves(self, halves: HalfMessages) -> None:
+        store = self._broker.store
+        while halves is self._halves:
+            low, high = store.queue_range(HALF_TOPIC, QUEUE)
+            halves.end = max(halves.end, low)
+            if halves.end >= high:
+                return
+            result = store.get(HALF_TOPIC, QUEUE, halves.end, READ, BYTES)
+            for offset, store_time, properties in _texts(result):
+                halves.add(self._half(offset, store_time, properties))
+            halves.end = max(halves.end, result.next_offset)
+            await asyncio.sleep(0)
+
+    def _half(self, offset: int, store_time: int, properties: dict[str, str]) -> Half:
+        checks = _number(properties.get(CHECKS), 0)
+        immunity = _number(properties.get(IMMUNITY), 0) * 1000 or self._options.timeout_ms
+        wait = self._options.check_interval_ms if checks else immunity
+        origin = _number(properties.get(ORIGIN), offset)
+        return Half(origin, offset, properties.get("PGROUP", ""), checks, store_time + wait)
+
+    async def _read_ops(self, halves: HalfMessages, offset: int) -> None:
+        store = self._broker.store
+        offset = max(offset, store.queue_range(OP_TOPIC, QUEUE)[0])
+        while halves is self._halves:
+            result = store.get(OP_TOPIC, QUEUE, offset, READ, BYTES)
+            if not result.count:
+                return
+            at = 0
+            for k in range(result.count):
+                end = int(result.table[decode.OUT_BODY_END, k])
+                body = result.bodies[at:end]
+                at = end
+                # RocketMQ 5 writes several offsets into one body, 4.9 one.
+                named = [int(word) for word in body.split(b",") if word.isdigit()]
+                for half in named:
+                    halves.resolved(half)
+                if named:
+                    self._ops.append((int(result.table[decode.OUT_QUEUE_OFFSET, k]), max(named)))
+            offset = result.next_offset
+            await asyncio.sleep(0)
+
+    def _save(self, halves: HalfMessages) -> None:
+        """Note from where on the two topics have to be read."""
+        while self._ops and self._ops[0][1] < halves.low:
+            self._ops.popleft()
+        high = self._broker.store.queue_range(OP_TOPIC, QUEUE)[1]
+        reached = halves.low, self._ops[0][0] if self._ops else high
+        if reached != self._saved:
+            self._saved = reached
+            offsets = {HALF_TOPIC: {"0": reached[0]}, OP_TOPIC: {"0": reached[1]}}
+            self._broker.metadata.note({"op": "offsets", "group": GROUP, "offsets": offsets})
+
+    # -- half messages -------------------------------------------------------------------------
+
+    def half(self, batch: PutBatch, group: str, immunity_seconds: int = 0) -> PutBatch:
+        """A batch as half messages of a producer group. Raises BadRequest, BadMessage."""
+        if not group or len(group) > 255 or not group.isprintable():
+            raise sdk.BadRequest("a transaction needs the name of its producers' group")
+        if not 0 <= immunity_seconds <= IMMUNITY_SECONDS_MAX:
+            raise sdk.BadRequest(f"{immunity_seconds} s, at most {IMMUNITY_SECONDS_MAX}")
+        batch.columns.check(self._broker.store.options.max_message_size)
+        words = {"TRAN_MSG": "true", "PGROUP": group}
+        if immunity_seconds:
+            words[IMMUNITY] = str(immunity_seconds)
+        return redirected(batch, HALF_TOPIC, QUEUE, words)
+
+    async def find(self, origin: int) -> tuple[Half, Record] | None:
+        """A half message that waits, by its first offset; None where it is decided.
+
+        Raises NoSuchMessage for an offset that no half message ever had.
+        """
+        halves = await self._known()
+        half = halves.get(origin)
+        if half is None:
+            stored = self._broker.store.topic_queue_table.get((HALF_TOPIC, QUEUE), 0)
+            if origin < 0 or origin >= stored:
+                raise sdk.NoSuchMessage(f"there is no half message {origin}")
+            return None
+        return half, self._record(half.offset)
+
+    def _record(self, offset: int) -> Record:
+        store = self._broker.store
+        result = store.get(HALF_TOPIC, QUEUE, offset, 1, 1)
+        if not result.count or int(result.table[decode.OUT_QUEUE_OFFSET, 0]) != offset:
+            raise sdk.NoSuchMessage(f"half message {offset} is gone")
+        return store.get_message(int(result.table[decode.OUT_PHY, 0]))
+
+    async def end(self, origins: Iterable[int], commit: bool, group: str = "") -> None:
+        """Commit or roll back; what is decided already stays as it was.
+
+        group: must be that of the half messages, where given. Raises BadRequest, NoSuchMessage,
+        ResultUnknown, NotMaster.
+        """
+        broker = self._broker
+        broker.check_master()
+        halves = await self._known()
+        stored = broker.store.topic_queue_table.get((HALF_TOPIC, QUEUE), 0)
+        found = []
+        for origin in sorted(set(origins)):
+            half = halves.get(origin)
+            if half is None and (origin < 0 or origin >= stored):
+                raise sdk.NoSuchMessage(f"there is no half message {origin}")
+            if half is not None and group and half.group != group:
+                raise sdk.BadRequest(f"half message {origin} is of another producer group")
+            if half is not None:
+                found.append(half)
+        if not found:
+            return
+        if not broker.may_store():
+            raise sdk.Unavailable("nothing can be stored now")
+        offsets = sorted(half.offset for half in found)
+        if commit:
+            for first, count in _stretches(offsets):
+                self._commit(first, count)
+        last = self._note_decided(halves, offsets)
+        waiting = broker.settle(last.end_offset)
+        broker.pump_soon()
+        if waiting is not None:
+            status = await waiting
+            if status is not PutMessageStatus.PUT_OK:
+                raise sdk.ResultUnknown(status.value)
+
+    def _commit(self, first: int, count: int) -> None:
+        """Store half messages at consecutive offsets in their real queues."""
+        broker = self._broker
+        end = first + count
+        while first < end:
+            result = broker.store.get(HALF_TOPIC, QUEUE, first, end - first, BYTES)
+            if result.next_offset <= first:
+                raise sdk.NoSuchMessage(f"half message {first} is gone")
+            host_of = broker.store.born_host
+            for batch in restored(result, _WORDS, host_of, TRANSACTION_COMMIT, prepared=True):
+                if batch.topic not in broker.metadata.topics:
+                    raise sdk.UnknownTopic(f"topic {batch.topic!r} does not exist any more")
+                self._put(batch)
+            first = result.next_offset
+
+    def _put(self, batch: PutBatch) -> PutResult:
+        result = self._broker.store.put(batch, self._broker.wall_ms())
+        if result.status is not PutMessageStatus.PUT_OK:
+            raise sdk.Unavailable(f"{result.status.value} {result.reason}")
+        self._broker.counters.messages_in += result.count
+        return result
+
+    def _note_decided(self, halves: HalfMessages, offsets: list[int]) -> PutResult:
+        """Note in the log that these are decided, one op message each, as RocketMQ 4.9 has them."""
+        columns = Columns.of([b"%d" % offset for offset in offsets], [OP_TAG] * len(offsets))
+        result = self._put(PutBatch(OP_TOPIC, QUEUE, columns, self._broker.wall_ms()))
+        for k, offset in enumerate(offsets):
+            halves.resolved(offset)
+            self._ops.append((result.queue_offset + k, offset))
+        return result
+
+    # -- checks --------------------------------------------------------------------------------
+
+    async def _check(self, halves: HalfMessages, half: Half) -> None:
+        """Ask about a half message, once more; give it up after the last time."""
+        try:
+            record = self._record(half.offset)
+            if half.checks >= self._options.check_max:
+                self._discard(halves, half, record)
+                return
+            self._put_back(halves, half, record)
+        except sdk.NoSuchMessage:
+            halves.resolved(half.offset)  # retention took it
+            return
+        except sdk.DuologError as error:
+            log.warning("a transaction is checked later", reason=str(error))
+            halves.ask_later(half, self._broker.wall_ms() + self._options.check_interval_ms)
+            return
+        check = Check(half.group, half.origin, record)
+        for ask in self.askers:
+            if await ask(check):
+                return
+        log.debug("no producer to ask", group=half.group, origin=half.origin)
+
+    def _put_back(self, halves: HalfMessages, half: Half, record: Record) -> None:
+        """Store it again with one check more, and note that the older one is done with."""
+        checks = half.checks + 1
+        properties = {**record.properties, CHECKS: str(checks), ORIGIN: str(half.origin)}
+        result = self._put(_again(record, HALF_TOPIC, properties))
+        old = half.offset
+        check_ms = self._broker.wall_ms() + self._options.check_interval_ms
+        halves.add(Half(half.origin, result.queue_offset, half.group, checks, check_ms))
+        self._settle(self._note_decided(halves, [old]))
+
+    def _discard(self, halves: HalfMessages, half: Half, record: Record) -> None:
+        log.warning("nobody decided on a transaction", group=half.group, checks=half.checks)
+        if DISCARD_TOPIC not in self._broker.metadata.topics:
+            self._broker.metadata.auto_create(DISCARD_TOPIC, 1)
+        self._put(_again(record, DISCARD_TOPIC, record.properties))
+        self._settle(self._note_decided(halves, [half.offset]))
+
+    def _settle(self, result: PutResult) -> None:
+        self._broker.settle(result.end_offset, no_wait=True)
+        self._broker.pump_soon()
+
+
+def _again(record: Record, topic: str, properties: dict[str, str]) -> PutBatch:
+    kept = {name: value for name, value in properties.items() if name != "__CRC32#"}
+    columns = Columns.of([record.body], [encode_properties(kept).encode()])
+    return PutBatch(topic, QUEUE, columns, record.born_time, record.born_host, record.flag)
+
+
+def _number(text: str | None, default: int) -> int:
+    return int(text) if text is not None and text.isdecimal() else default
+
+
+def _texts(result: GetResult) -> list[tuple[int, int, dict[str, str]]]:
+    """Queue offset, store time and properties of the messages of a read."""
+    found = []
+    at = 0
+    for k in range(result.count):
+        end = int(result.table[decode.OUT_PROPERTIES_END, k])
+        text = result.properties[at:end].decode(errors="replace")
+        at = end
+        offset = int(result.table[decode.OUT_QUEUE_OFFSET, k])
+        store_time = int(result.table[decode.OUT_STORE_TIME, k])
+        found.append((offset, store_time, decode_properties(text)))
+    return found
+
+
+def _stretches(offsets: list[int]) -> list[tuple[int, int]]:
+    """Sorted offsets as (first, count) of consecutive ones."""
+    found: list[tuple[int, int]] = []
+    for offset in offsets:
+        if found and found[-1][0] + found[-1][1] == offset:
+            found[-1] = (found[-1][0], found[-1][1] + 1)
+        else:
+            found.append((offset, 1))
+    return found
+
+
+__all__ = ["Check", "TransactionService"]

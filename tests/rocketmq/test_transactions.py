@@ -1,0 +1,285 @@
+"""Transactions through RocketMQ's API: decided by the producer, asked about, given up."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import duolog
+import pytest
+
+from node.memoryregistry import MemoryRegistry
+from node.rocketmq.stubs import Code, definition, service
+from node.server import Node
+from node.transactionservice import HALF_TOPIC, OP_TOPIC
+from tests.node.conftest import StartNode
+from tests.node.replicas import broker_of, until
+from tests.rocketmq.api import Api, message, resource
+
+QUICK = {"timeout_ms": 300, "check_interval_ms": 300, "check_max": 2}
+TRANSACTION = definition.MessageType.TRANSACTION
+COMMIT = definition.TransactionResolution.COMMIT
+ROLLBACK = definition.TransactionResolution.ROLLBACK
+UNSPECIFIED = definition.TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
+
+
+async def half(api: Api, body: bytes = b"x", **system: Any) -> tuple[str, str]:
+    """Send a half message: its message id and transaction id."""
+    sent = message(body, message_type=TRANSACTION, **system)
+    reply = await api.send(sent)
+    assert reply.status.code == Code.OK
+    (entry,) = reply.entries
+    assert entry.transaction_id
+    return entry.message_id, entry.transaction_id
+
+
+async def end(api: Api, ids: tuple[str, str], resolution: int, topic: str = "T") -> int:
+    request = service.EndTransactionRequest(
+        topic=resource(topic), message_id=ids[0], transaction_id=ids[1], resolution=resolution
+    )
+    return int((await api.call("EndTransaction", request)).status.code)
+
+
+class Checker:
+    """A producer's telemetry stream, and what it was asked."""
+
+    def __init__(self, api: Api, *topics: str) -> None:
+        self.api = api
+        self.asked: list[Any] = []
+        self.over = asyncio.Event()
+        self.settled = asyncio.Event()
+        publishing = definition.Publishing(topics=[resource(topic) for topic in topics])
+        self._settings = definition.Settings(publishing=publishing)
+        self._task = asyncio.ensure_future(self._listen())
+
+    async def _requests(self) -> Any:
+        yield service.TelemetryCommand(settings=self._settings)
+        await self.over.wait()
+
+    async def _listen(self) -> None:
+        call = self.api.stub.Telemetry(self._requests(), metadata=self.api.metadata)
+        async for command in call:
+            if command.WhichOneof("command") == "settings":
+                self.settled.set()
+            else:
+                self.asked.append(command.recover_orphaned_transaction_command)
+
+    async def close(self) -> None:
+        self.over.set()
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+@pytest.fixture
+async def quick(start_node: StartNode) -> Node:
+    node = await start_node(transactions=QUICK)
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        await client.admin.create_topic("T", 2)
+        await client.admin.create_topic("U", 2)
+    return node
+
+
+async def test_a_half_message_is_seen_when_it_is_committed_and_never_when_rolled_back(
+    api: Api, node: Node
+) -> None:
+    one = await half(api, b"commit", tag="A", keys=["k"], properties={"color": "blue"})
+    two = await half(api, b"rollback")
+    assert (await api.receive("g")).code == Code.MESSAGE_NOT_FOUND
+    assert await end(api, one, COMMIT) == Code.OK
+    assert await end(api, two, ROLLBACK) == Code.OK
+    received = await api.receive("g", timeout=4)
+    (found,) = received.messages
+    assert found.body == b"commit"
+    assert (found.system_properties.message_id, found.system_properties.tag) == (one[0], "A")
+    assert dict(found.user_properties) == {"color": "blue"}
+    assert (await api.receive("g")).code == Code.MESSAGE_NOT_FOUND
+    broker = broker_of(node)
+    await until(lambda: broker.transactions.waiting == 0)
+    assert broker.store.queue_range(HALF_TOPIC, 0) == (0, 2)
+    assert broker.store.queue_range(OP_TOPIC, 0) == (0, 2)
+
+
+async def test_the_first_decision_counts(api: Api) -> None:
+    one = await half(api, b"x")
+    assert await end(api, one, UNSPECIFIED) == Code.OK
+    assert await end(api, one, ROLLBACK) == Code.OK
+    assert await end(api, one, COMMIT) == Code.OK
+    two = await half(api, b"y")
+    assert [await end(api, two, COMMIT) for _ in range(3)] == [Code.OK] * 3
+    assert await end(api, two, ROLLBACK) == Code.OK
+    assert (await api.receive("g", timeout=4)).bodies == [b"y"]
+    assert (await api.receive("g")).code == Code.MESSAGE_NOT_FOUND
+
+
+async def test_transaction_ids_that_are_forged_or_of_others(api: Api) -> None:
+    ids = await half(api)
+    invalid = Code.INVALID_TRANSACTION_ID
+    assert await end(api, (ids[0], ""), COMMIT) == invalid
+    assert await end(api, (ids[0], "x"), COMMIT) == invalid
+    assert await end(api, ("other", ids[1]), COMMIT) == invalid
+    assert await end(api, ids, COMMIT, topic="U") == invalid
+    from node.rocketmq.handles import TransactionId
+
+    unknown = TransactionId("broker-a", "T", 99).to_text()
+    assert await end(api, (ids[0], unknown), COMMIT) == invalid
+    elsewhere = TransactionId("broker-b", "T", 0).to_text()
+    assert await end(api, (ids[0], elsewhere), COMMIT) == invalid
+    assert await end(api, ids, COMMIT) == Code.OK
+
+
+async def test_a_producer_is_asked_and_its_answer_counts(quick: Node) -> None:
+    api, asked = Api(quick), Api(quick, "producer@1")
+    checker = Checker(asked, "T")
+    await checker.settled.wait()
+    committed = await half(api, b"commit")
+    dropped = await half(api, b"drop")
+    await until(lambda: len(checker.asked) >= 2)
+    by_body = {command.message.body: command for command in checker.asked}
+    for body, (message_id, transaction_id) in ((b"commit", committed), (b"drop", dropped)):
+        command = by_body[body]
+        assert command.transaction_id == transaction_id
+        system = command.message.system_properties
+        assert system.message_id == message_id
+        assert system.body_digest.checksum
+        assert command.message.topic.name == "T"
+    assert await end(asked, committed, COMMIT) == Code.OK
+    assert await end(asked, dropped, ROLLBACK) == Code.OK
+    assert (await api.receive("g", timeout=4)).bodies == [b"commit"]
+    await until(lambda: broker_of(quick).transactions.waiting == 0)
+    await checker.close()
+    await api.close()
+    await asked.close()
+
+
+async def test_a_producer_is_known_by_what_it_sent(quick: Node) -> None:
+    api = Api(quick)
+    checker = Checker(api)  # it publishes to nothing yet
+    await checker.settled.wait()
+    await half(api, b"x")
+    await until(lambda: len(checker.asked) == 1)
+    await checker.close()
+    await api.close()
+
+
+async def test_a_transaction_that_nobody_decides_on_is_put_aside(quick: Node) -> None:
+    api = Api(quick)
+    ids = await half(api, b"orphan")
+    broker = broker_of(quick)
+    await until(lambda: "TRANS_CHECK_MAX_TIME_TOPIC" in broker.metadata.topics)
+    await until(lambda: broker.transactions.waiting == 0)
+    assert broker.store.queue_range("TRANS_CHECK_MAX_TIME_TOPIC", 0) == (0, 1)
+    assert broker.store.queue_range(HALF_TOPIC, 0) == (0, 1 + QUICK["check_max"])
+    assert await end(api, ids, COMMIT) == Code.OK  # too late, and no error
+    assert (await api.receive("g")).code == Code.MESSAGE_NOT_FOUND
+    await api.close()
+
+
+async def test_a_half_message_that_was_asked_about_is_still_decided_by_its_first_id(
+    quick: Node,
+) -> None:
+    api = Api(quick)
+    ids = await half(api, b"x")
+    await until(lambda: broker_of(quick).store.queue_range(HALF_TOPIC, 0) == (0, 2))
+    assert await end(api, ids, COMMIT) == Code.OK
+    assert (await api.receive("g", timeout=4)).bodies == [b"x"]
+    assert (await api.receive("g")).code == Code.MESSAGE_NOT_FOUND
+    await api.close()
+
+
+async def test_a_half_message_may_ask_for_more_time(quick: Node) -> None:
+    api = Api(quick)
+    sent = message(b"x", message_type=TRANSACTION)
+    sent.system_properties.orphaned_transaction_recovery_duration.FromSeconds(60)
+    await api.send(sent)
+    await asyncio.sleep(1.0)
+    assert broker_of(quick).store.queue_range(HALF_TOPIC, 0) == (0, 1)
+    await api.close()
+
+
+async def test_every_half_message_ends_in_one_way_over_restarts(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    async def start() -> tuple[Node, Api]:
+        node = await start_node(tmp_path / "d", transactions=QUICK)
+        return node, Api(node)
+
+    node, api = await start()
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        await client.admin.create_topic("T", 2)
+    ids = [await half(api, b"%d" % k) for k in range(30)]
+    for k in range(10):
+        await end(api, ids[k], COMMIT)
+    broker = broker_of(node)
+    broker.transactions._save(await broker.transactions._known())
+    for k in range(10, 15):
+        await end(api, ids[k], ROLLBACK)
+    await until(lambda: broker.store.queue_range(HALF_TOPIC, 0)[1] >= 40)  # some asked about
+    await api.close()
+    await node.stop()
+    node, api = await start()
+    for k in range(15, 20):
+        assert await end(api, ids[k], COMMIT) == Code.OK
+    for k in range(5):
+        assert await end(api, ids[k], COMMIT) == Code.OK  # again
+    broker = broker_of(node)
+    await until(lambda: broker.transactions.waiting == 0)
+    found: Counter[bytes] = Counter()
+    while (received := await api.receive("g", timeout=3)).messages:
+        found.update(received.bodies)
+    aside = broker.store.queue_range("TRANS_CHECK_MAX_TIME_TOPIC", 0)[1]
+    wanted = [*range(10), *range(15, 20)]
+    assert found == Counter(b"%d" % k for k in wanted)
+    assert aside == 10
+    await api.close()
+
+
+async def test_half_messages_survive_a_failover(start_node: StartNode, tmp_path: Path) -> None:
+    registry = MemoryRegistry()
+    nodes = [
+        await start_node(
+            tmp_path / name,
+            ha={"listen": "127.0.0.1:0"},
+            name=name,
+            registry=registry,
+            broker_role="AUTO",
+            transactions=QUICK,
+        )
+        for name in "abc"
+    ]
+
+    def master() -> Node | None:
+        leading = [node for node in nodes if broker_of(node).replication.master is not None]
+        return leading[0] if len(leading) == 1 else None
+
+    def whole() -> bool:
+        one = master()
+        return one is not None and not broker_of(one).replication.refusal()
+
+    await until(whole)
+    async with duolog.Client([f"127.0.0.1:{node.port}" for node in nodes], timeout=10) as client:
+        await client.admin.create_topic("T", 1)
+        old = master()
+        assert old is not None
+        api = Api(old)
+        ids = [await half(api, b"%d" % k) for k in range(6)]
+        await end(api, ids[0], COMMIT)
+        await end(api, ids[1], ROLLBACK)
+        await client.admin.failover()
+        await until(lambda: master() not in (None, old))
+        new = master()
+        assert new is not None
+        other = Api(new, "producer@2")
+        checker = Checker(other, "T")
+        await until(lambda: len({c.transaction_id for c in checker.asked}) == 4)
+        assert {c.message.body for c in checker.asked} == {b"2", b"3", b"4", b"5"}
+        slave = next(node for node in nodes if node is not new)
+        through = Api(slave)
+        assert await end(through, ids[2], COMMIT) == Code.OK
+        for k in (3, 4, 5):
+            assert await end(other, ids[k], ROLLBACK) == Code.OK
+        await until(lambda: broker_of(new).transactions.waiting == 0)
+        batch = await client.pull("T", 0, 0)
+        assert batch.body_list() == [b"0", b"2"]
+        await checker.close()
+        for made in (api, other, through):
+            await made.close()
