@@ -1,4 +1,4 @@
-"""`duolog group`: list, show, set, reset, delete."""
+"""`duolog group`: list, show, set, dead letters, reset, delete."""
 
 from typing import Annotated, Any
 
@@ -19,6 +19,18 @@ from node.cli.output import (
 )
 
 app = typer.Typer(no_args_is_help=True)
+
+REDELIVER_SECONDS = 2.0  # nothing new for so long: that was all
+DEAD_WORDS = frozenset(
+    (
+        "DLQ_ORIGIN_TOPIC",
+        "DLQ_ORIGIN_MESSAGE_ID",
+        "ORIGIN_MESSAGE_ID",
+        "RETRY_TOPIC",
+        "UNIQ_KEY",
+        "__CRC32#",
+    )
+)
 
 
 def _client(endpoints: str, timeout: float) -> Any:
@@ -105,6 +117,69 @@ def set_(
     found = run(ask())
     facts = {"group": found.group, "orderly": found.orderly, "retry_times": found.retry_times}
     print_facts(facts, as_json)
+
+
+def _letter(message: Any) -> dict[str, Any]:
+    properties = message.properties
+    return {
+        "queue_offset": message.queue_offset,
+        "topic": properties.get("DLQ_ORIGIN_TOPIC", ""),
+        "message_id": properties.get("DLQ_ORIGIN_MESSAGE_ID", ""),
+        "tags": message.tags or "",
+        "attempts": message.reconsume_times,
+        "body": message.body.decode(errors="replace")[:80],
+    }
+
+
+@app.command()
+def dead(
+    group: str,
+    limit: Annotated[int, typer.Option("--max", min=1, help="At most so many.")] = 100,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """The dead letters of a group: what it gave up after the last attempt."""
+
+    async def ask() -> list[Any]:
+        async with _client(endpoints, timeout) as client:
+            topic = f"%DLQ%{group}"
+            offset = await client.admin.offset_at_time(topic, 0, -1)
+            return list(await client.pull(topic, 0, offset, max_messages=limit))
+
+    columns = ["queue_offset", "topic", "message_id", "tags", "attempts", "body"]
+    print_rows(map(_letter, run(ask())), columns, as_json)
+
+
+@app.command()
+def redeliver(
+    group: str,
+    limit: Annotated[int, typer.Option("--max", min=1, help="At most so many.")] = 100,
+    yes: Annotated[bool, Yes] = False,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Send a group's dead letters to their topics again, each of them once."""
+    if not yes:
+        typer.confirm(f"Send up to {limit} dead letters of {group} again?", abort=True, err=True)
+
+    async def work() -> int:
+        sent = 0
+        async with _client(endpoints, timeout) as client, client.producer() as producer:
+            # Who has sent them again is a group, too: its offsets say how far.
+            readers = client.consumer(f"redelivery-of-{group}", f"%DLQ%{group}")
+            async with readers as consumer:
+                while sent < limit and (message := await consumer.get(REDELIVER_SECONDS)):
+                    kept = {k: v for k, v in message.properties.items() if k not in DEAD_WORDS}
+                    keys = kept.pop("KEYS", "").split()
+                    tags = kept.pop("TAGS", None)
+                    topic = message.properties["DLQ_ORIGIN_TOPIC"]
+                    await producer.send(topic, message.body, keys=keys, tags=tags, properties=kept)
+                    sent += 1
+        return sent
+
+    print_facts({"group": group, "sent_again": run(work())}, as_json)
 
 
 @app.command()

@@ -110,6 +110,9 @@ def send(
         list[str] | None, typer.Option("--property", help="NAME=VALUE (repeatable).")
     ] = None,
     queue: Annotated[int | None, typer.Option(help="Queue to send to.")] = None,
+    delay: Annotated[
+        float | None, typer.Option(min=0, help="Consumers get it after so many seconds.")
+    ] = None,
     template: Annotated[str | None, typer.Option(help="Body template: {line} {n} {time}.")] = None,
     count: Annotated[int | None, typer.Option(help="Send the template this often.")] = None,
     lines_json: Annotated[
@@ -122,6 +125,7 @@ def send(
     """Send messages: an argument, or every line of stdin."""
     common: dict[str, Any] = {"key": key, "keys": keys or [], "tags": tags, "queue_id": queue}
     common["properties"] = _properties(property_ or [])
+    common["delay"] = delay
     if queue is not None and queue < 0:
         fail(f"queue {queue} is negative", f"duolog topic stats {topic}")
     source: Iterator[str] = iter([body]) if body is not None else _lines(template, count)

@@ -26,6 +26,7 @@ from node.rocketmq.names import group_of, resource_of, topic_of
 from node.rocketmq.routes import Routes
 from node.rocketmq.sending import Sender
 from node.rocketmq.stubs import Code, definition, rpc, service
+from node.sqlfilter import SqlFilter
 from node.tagfilter import BadFilter, MessageFilter, TagFilter
 from node.transactionservice import Check
 from node.wirecodec import peer_host
@@ -216,7 +217,10 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         handle = RecallHandle.from_text(request.recall_handle)
         if handle.replica_group != self.broker.config.node.group or handle.topic != topic:
             raise Refused(Code.BAD_REQUEST, "the recall handle is of another topic")
-        await self.broker.delays.recall(topic, handle)
+        try:
+            await self.broker.delays.recall(topic, handle)
+        except sdk.NoSuchMessage as error:  # clients take MESSAGE_NOT_FOUND for an empty poll
+            raise Refused(Code.NOT_FOUND, str(error)) from None
         return service.RecallMessageResponse(status=OK, message_id=handle.message_id)
 
     @answering(service.EndTransactionResponse)
@@ -388,7 +392,7 @@ def filter_of(expression: Any) -> MessageFilter:
     """The filter of an expression. Raises Refused (ILLEGAL_FILTER_EXPRESSION)."""
     try:
         if expression.type == definition.FilterType.SQL:
-            raise BadFilter("SQL expressions are not known here")
+            return SqlFilter.parse(expression.expression)
         return TagFilter.parse(expression.expression)
     except BadFilter as error:
         raise Refused(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from None

@@ -341,6 +341,70 @@ def test_fifo_keeps_the_order_over_a_failing_message(
     dead.ack(letter)
 
 
+# -- time and transactions -------------------------------------------------------------------------
+
+
+def test_a_delayed_message_and_one_that_is_recalled(
+    rocketmq: ModuleType, shared: NodeProcess, topic: str, opened: Opened
+) -> None:
+    sender = producer(rocketmq, shared.endpoint, topic, opened=opened)
+    heard = push(rocketmq, shared.endpoint, "g", topic, opened=opened)
+    at = int(time.time()) + 3
+    sender.send(message(rocketmq, b"delayed", topic, delivery_timestamp=at))
+    recalled = sender.send(message(rocketmq, b"recalled", topic, delivery_timestamp=at))
+    reply = sender.recall_message(topic, recalled.recall_handle)
+    assert recalled.message_id in str(reply) or reply == recalled.message_id
+    with pytest.raises(Exception, match=r"(?i)wait|not found|404"):
+        sender.recall_message(topic, recalled.recall_handle)
+    until(lambda: heard.bodies)
+    assert at <= time.time() <= at + 2
+    time.sleep(1)
+    assert heard.bodies == [b"delayed"]
+
+
+def test_transactions_that_are_committed_rolled_back_and_asked_about(
+    rocketmq: ModuleType, tmp_path: Path, opened: Opened
+) -> None:
+    node = NodeProcess(
+        tmp_path / "data", *SMALL,
+        "--set", "transactions.timeout_ms=1000", "--set", "transactions.check_interval_ms=1000",
+    )  # fmt: skip
+    node.start()
+    try:
+        make_topics(node.endpoint)
+        resolutions = rocketmq.TransactionResolution
+        asked: Counter[bytes] = Counter()
+
+        class Checker(rocketmq.TransactionChecker):  # type: ignore[misc, name-defined]
+            def check(self, found: Any) -> Any:
+                asked[found.body] += 1
+                if found.body == b"undecided" and asked[found.body] < 3:
+                    return resolutions.TRANSACTION_RESOLUTION_UNSPECIFIED
+                return resolutions.ROLLBACK if found.body == b"no" else resolutions.COMMIT
+
+        sender = rocketmq.Producer(
+            configuration(rocketmq, node.endpoint), ("T",), checker=Checker()
+        )
+        sender.startup()
+        opened.append(sender)
+        heard = push(rocketmq, node.endpoint, "g", "T", opened=opened)
+        for body in (b"commit", b"rollback", b"yes", b"no", b"undecided"):
+            transaction = sender.begin_transaction()
+            sender.send(message(rocketmq, body), transaction)
+            if body == b"commit":
+                transaction.commit()
+            elif body == b"rollback":
+                transaction.rollback()
+        until(lambda: len(heard.bodies) == 3)
+        time.sleep(2)
+        assert sorted(heard.bodies) == [b"commit", b"undecided", b"yes"]
+        assert asked == {b"yes": 1, b"no": 1, b"undecided": 3}
+        while opened:
+            opened.pop().shutdown()
+    finally:
+        node.stop()
+
+
 # -- connections -----------------------------------------------------------------------------------
 
 

@@ -8,9 +8,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 
 from node.childnode import free_endpoint
+from node.rocketmq.stubs import definition, rpc, service
 from tests.process.support import ROOT, NodeProcess, environment, run_cli
 
 pytestmark = pytest.mark.process
@@ -302,3 +304,58 @@ def test_store_commands_look_into_a_directory_offline(tmp_path: Path) -> None:
         assert done.returncode == 1, arguments
         assert "error:" in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def give_up(node: NodeProcess, group: str, topic: str) -> None:
+    """What a RocketMQ consumer does with a message it cannot do with."""
+    with grpc.insecure_channel(node.endpoint) as channel:
+        stub = rpc.MessagingServiceStub(channel)
+        how = {"metadata": [("x-mq-client-id", "cli")], "timeout": 10}
+        named = {
+            "group": definition.Resource(name=group),
+            "topic": definition.Resource(name=topic),
+        }
+        queue = definition.MessageQueue(topic=named["topic"], id=-1)
+        request = service.ReceiveMessageRequest(
+            group=named["group"], message_queue=queue, batch_size=32, auto_renew=True
+        )
+        for reply in stub.ReceiveMessage(request, **how):
+            if reply.WhichOneof("content") == "message":
+                handle = reply.message.system_properties.receipt_handle
+                stub.ForwardMessageToDeadLetterQueue(
+                    service.ForwardMessageToDeadLetterQueueRequest(**named, receipt_handle=handle),
+                    **how,
+                )
+
+
+def test_dead_letters_are_listed_and_sent_again_once(node: NodeProcess) -> None:
+    ok(node, "topic", "create", "dying", "--queues", "1")
+    shown = json.loads(ok(node, "group", "set", "mourners", "--retry-times", "3", "--json"))
+    assert shown == {"group": "mourners", "orderly": False, "retry_times": 3}
+    ok(node, "msg", "send", "dying", "letter", "--tags", "A", "--keys", "k1", "--property", "c=d")
+    give_up(node, "mourners", "dying")
+    (row,) = json.loads(ok(node, "group", "dead", "mourners", "--json"))
+    assert (row["topic"], row["tags"], row["body"]) == ("dying", "A", "letter")
+    again = json.loads(ok(node, "group", "redeliver", "mourners", "--yes", "--json"))
+    assert again["sent_again"] == 1
+    assert json.loads(ok(node, "group", "redeliver", "mourners", "--yes", "--json")) == {
+        "group": "mourners", "sent_again": 0,
+    }  # fmt: skip
+    lines = ok(node, "msg", "get", "dying", "--group", "r", "--max", "2", "--json").splitlines()
+    first, second = (json.loads(line) for line in lines)
+    for row in (first, second):
+        assert (row["body"], row["tags"], row["keys"]) == ("letter", "A", "k1")
+        assert row["properties"]["c"] == "d"
+    done = cli(node, "group", "dead", "nobody")
+    assert done.returncode == 1
+    assert "%DLQ%nobody" in done.stderr
+
+
+def test_a_message_is_sent_for_later(node: NodeProcess) -> None:
+    ok(node, "topic", "create", "later", "--queues", "1")
+    ok(node, "msg", "send", "later", "x", "--delay", "1.5")
+    assert "x" not in ok(node, "msg", "get", "later", "--group", "r", "--max", "1", "--wait", "0.2")
+    assert "x" in ok(node, "msg", "get", "later", "--group", "r", "--max", "1", "--wait", "10")
+    done = cli(node, "msg", "send", "later", "x", "--delay", "999999")
+    assert done.returncode == 1
+    assert "longest delay" in done.stderr

@@ -133,9 +133,20 @@ async def test_tags_are_told_by_their_text_not_by_their_hash(api: Api) -> None:
     assert len(everything) == 4
 
 
-async def test_sql_is_refused_by_name(api: Api) -> None:
-    received = await api.receive("g", expression="a > 1", kind=definition.FilterType.SQL)
-    assert received.code == Code.ILLEGAL_FILTER_EXPRESSION
+async def test_sql_chooses_by_properties(api: Api) -> None:
+    for k in range(5):
+        await api.send(message(b"%d" % k, properties={"price": str(k * 10)}, tag="A"))
+    await api.send(message(b"none"))
+    sql = definition.FilterType.SQL
+    received = await api.receive("g", expression="price BETWEEN 15 AND 35 AND TAGS = 'A'", kind=sql)
+    assert sorted(received.bodies) == [b"2", b"3"]
+    # What did not match is done for the group.
+    assert (await api.receive("g", expression="price >= 0", kind=sql)).code == (
+        Code.MESSAGE_NOT_FOUND
+    )
+    for bad in ("", "price >", "price > 'a", "price LIKE 'x'", "a = 1 b = 2", "(" * 200):
+        received = await api.receive("h", expression=bad, kind=sql)
+        assert received.code == Code.ILLEGAL_FILTER_EXPRESSION
 
 
 async def test_a_poll_ends_soon_after_the_message_came(api: Api) -> None:

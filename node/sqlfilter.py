@@ -1,0 +1,347 @@
+"""SQL92 expressions over message properties, as RocketMQ's consumers write them.
+
+    age > 18 AND (region IN ('east', 'west') OR vip = TRUE) AND name IS NOT NULL
+
+Operators: = <> > >= < <=, [NOT] BETWEEN, [NOT] IN, IS [NOT] NULL, [NOT] CONTAINS / STARTSWITH /
+ENDSWITH, AND, OR, NOT. Values: numbers, 'text' ('' for a quote), TRUE, FALSE, NULL. Properties are
+texts; beside a number, a text that is one counts as that number. As in SQL an absent property
+is NULL, a comparison with it is unknown, and what is not known to be true does not match. Source:
+RocketMQ's SelectorParser and its expressions.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from node.tagfilter import BadFilter
+from store.kernels.jit import EMPTY_I64, I64
+
+LENGTH_MAX = 8192
+DEPTH_MAX = 100
+Value = str | float | int | bool | None
+Properties = dict[str, str]
+Expression = Callable[[Properties], Value]
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+      (?P<number>(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?[lLfFdD]?)
+    | (?P<text>'(?:[^']|'')*')
+    | (?P<name>[A-Za-z_$][A-Za-z0-9_$.\-]*)
+    | (?P<sign><>|>=|<=|!=|[=<>(),+\-])
+    )""",
+    re.VERBOSE,
+)
+_WORDS = frozenset(
+    (
+        "AND", "OR", "NOT", "BETWEEN", "IN", "IS", "NULL", "TRUE", "FALSE",
+        "CONTAINS", "STARTSWITH", "ENDSWITH",
+    )
+)  # fmt: skip
+_COMPARISONS = ("=", "<>", "!=", ">", ">=", "<", "<=")
+_TEXT_TESTS: dict[str, Callable[[str, str], bool]] = {
+    "CONTAINS": lambda text, part: part in text,
+    "STARTSWITH": str.startswith,
+    "ENDSWITH": str.endswith,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str  # number, text, name, word or sign
+    text: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class SqlFilter:
+    """A parsed expression."""
+
+    expression: str
+    _evaluate: Expression
+
+    @staticmethod
+    def parse(expression: str) -> "SqlFilter":
+        """Read an expression. Raises BadFilter, which names the place."""
+        if len(expression) > LENGTH_MAX:
+            raise BadFilter(f"an expression of {len(expression)} characters, at most {LENGTH_MAX}")
+        parser = _Parser(_tokens(expression))
+        return SqlFilter(expression, parser.whole())
+
+    @property
+    def codes(self) -> I64:
+        """Tags say nothing here."""
+        return EMPTY_I64
+
+    def matches(self, properties: Properties) -> bool:
+        """Whether the expression is known to be true."""
+        return self._evaluate(properties) is True
+
+
+def _tokens(text: str) -> list[_Token]:
+    found = []
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None or match.lastgroup is None:
+            if not text[at:].strip():
+                break
+            raise BadFilter(f"{text[at : at + 20].strip()!r} at {at} is nothing of SQL92")
+        kind, word = match.lastgroup, match[match.lastgroup]
+        if kind == "name" and word.upper() in _WORDS:
+            kind, word = "word", word.upper()
+        found.append(_Token(kind, word, match.start(match.lastgroup)))
+        at = match.end()
+    return found
+
+
+class _Parser:
+    """Recursive descent; each method reads one kind of expression."""
+
+    def __init__(self, tokens: list[_Token]) -> None:
+        self._tokens = tokens
+        self._at = 0
+        self._depth = 0
+
+    def whole(self) -> Expression:
+        found = self._or()
+        if self._at < len(self._tokens):
+            raise self._wrong("the end")
+        return found
+
+    def _wrong(self, wanted: str) -> BadFilter:
+        if self._at < len(self._tokens):
+            token = self._tokens[self._at]
+            return BadFilter(f"{token.text!r} at {token.at}: expected {wanted}")
+        return BadFilter(f"the expression ends where {wanted} is expected")
+
+    def _take(self, *texts: str) -> str:
+        """The next token, if it is one of these words or signs; else nothing."""
+        if self._at < len(self._tokens):
+            token = self._tokens[self._at]
+            if token.kind in ("word", "sign") and token.text in texts:
+                self._at += 1
+                return token.text
+        return ""
+
+    def _must(self, text: str) -> None:
+        if not self._take(text):
+            raise self._wrong(repr(text))
+
+    def _or(self) -> Expression:
+        parts = [self._and()]
+        while self._take("OR"):
+            parts.append(self._and())
+        return parts[0] if len(parts) == 1 else _any(parts)
+
+    def _and(self) -> Expression:
+        parts = [self._not()]
+        while self._take("AND"):
+            parts.append(self._not())
+        return parts[0] if len(parts) == 1 else _all(parts)
+
+    def _not(self) -> Expression:
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            raise BadFilter(f"nested deeper than {DEPTH_MAX}")
+        try:
+            if self._take("NOT"):
+                return _negated(self._not())
+            return self._comparison()
+        finally:
+            self._depth -= 1
+
+    def _comparison(self) -> Expression:
+        left = self._operand()
+        sign = self._take(*_COMPARISONS)
+        if sign:
+            return _compared(left, sign, self._operand())
+        if self._take("IS"):
+            negate = bool(self._take("NOT"))
+            self._must("NULL")
+            return _is_null(left, negate)
+        negate = bool(self._take("NOT"))
+        found = self._range_or_text(left)
+        if found is None:
+            if negate:
+                raise self._wrong("BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH")
+            return left
+        return _negated(found) if negate else found
+
+    def _range_or_text(self, left: Expression) -> Expression | None:
+        if self._take("BETWEEN"):
+            low = self._operand()
+            self._must("AND")
+            high = self._operand()
+            return _all([_compared(left, ">=", low), _compared(left, "<=", high)])
+        if self._take("IN"):
+            self._must("(")
+            values = [self._text("a text")]
+            while self._take(","):
+                values.append(self._text("a text"))
+            self._must(")")
+            return _in(left, frozenset(values))
+        test = self._take(*_TEXT_TESTS)
+        if test:
+            return _text_test(left, _TEXT_TESTS[test], self._text("a text"))
+        return None
+
+    def _text(self, wanted: str) -> str:
+        if self._at < len(self._tokens) and self._tokens[self._at].kind == "text":
+            self._at += 1
+            return self._tokens[self._at - 1].text[1:-1].replace("''", "'")
+        raise self._wrong(wanted)
+
+    def _operand(self) -> Expression:
+        if self._take("("):
+            inner = self._or()
+            self._must(")")
+            return inner
+        sign = self._take("+", "-")
+        if self._at >= len(self._tokens):
+            raise self._wrong("a value")
+        token = self._tokens[self._at]
+        if token.kind == "number":
+            self._at += 1
+            number = _number(token.text)
+            return _constant(-number if sign == "-" else number)
+        if sign:
+            raise self._wrong("a number")
+        if token.kind == "text":
+            return _constant(self._text("a text"))
+        if token.kind == "name":
+            self._at += 1
+            return _property(token.text)
+        for word, value in (("TRUE", True), ("FALSE", False), ("NULL", None)):
+            if self._take(word):
+                return _constant(value)
+        raise self._wrong("a value")
+
+
+def _number(text: str) -> float | int:
+    plain = text.rstrip("lLfFdD")
+    value: float | int = int(plain) if plain.isdecimal() else float(plain)
+    return value
+
+
+def _as_number(value: Value) -> float | int | None:
+    """A number, or a text that is one."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, str):
+        try:
+            return _number(value) if value.isdecimal() else float(value)
+        except ValueError:
+            return None
+    return value
+
+
+def _constant(value: Value) -> Expression:
+    return lambda _: value
+
+
+def _property(name: str) -> Expression:
+    return lambda properties: properties.get(name)
+
+
+def _any(parts: list[Expression]) -> Expression:
+    def evaluate(properties: Properties) -> Value:
+        unknown = False
+        for part in parts:
+            value = part(properties)
+            if value is True:
+                return True
+            unknown = unknown or value is not False
+        return None if unknown else False
+
+    return evaluate
+
+
+def _all(parts: list[Expression]) -> Expression:
+    def evaluate(properties: Properties) -> Value:
+        unknown = False
+        for part in parts:
+            value = part(properties)
+            if value is False:
+                return False
+            unknown = unknown or value is not True
+        return None if unknown else True
+
+    return evaluate
+
+
+def _negated(part: Expression) -> Expression:
+    def evaluate(properties: Properties) -> Value:
+        value = part(properties)
+        return not value if isinstance(value, bool) else None
+
+    return evaluate
+
+
+def _is_null(part: Expression, negate: bool) -> Expression:
+    return lambda properties: (part(properties) is None) != negate
+
+
+def _in(part: Expression, values: frozenset[str]) -> Expression:
+    def evaluate(properties: Properties) -> Value:
+        value = part(properties)
+        return None if value is None else value in values
+
+    return evaluate
+
+
+def _text_test(part: Expression, test: Callable[[str, str], bool], wanted: str) -> Expression:
+    def evaluate(properties: Properties) -> Value:
+        value = part(properties)
+        return test(value, wanted) if isinstance(value, str) and wanted else None
+
+    return evaluate
+
+
+def _compared(left: Expression, sign: str, right: Expression) -> Expression:
+    def evaluate(properties: Properties) -> Value:
+        return _compare(left(properties), sign, right(properties))
+
+    return evaluate
+
+
+def _compare(a: Value, sign: str, b: Value) -> bool | None:
+    """SQL's comparison: None where it cannot be told."""
+    if a is None or b is None:
+        return None
+    if isinstance(a, bool) or isinstance(b, bool):
+        return _equality(_as_bool(a), sign, _as_bool(b))
+    if isinstance(a, str) and isinstance(b, str):
+        return _equality(a, sign, b)
+    x, y = _as_number(a), _as_number(b)
+    if x is None or y is None:
+        return None
+    match sign:
+        case "=":
+            return x == y
+        case "<>" | "!=":
+            return x != y
+        case ">":
+            return x > y
+        case ">=":
+            return x >= y
+        case "<":
+            return x < y
+        case _:
+            return x <= y
+
+
+def _as_bool(value: Value) -> Value:
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    return value
+
+
+def _equality(a: Value, sign: str, b: Value) -> bool | None:
+    """Texts and truth values are equal or not; an order they have none."""
+    if a is None or b is None or isinstance(a, bool) != isinstance(b, bool):
+        return None
+    if sign == "=":
+        return a == b
+    if sign in ("<>", "!="):
+        return a != b
+    return None
