@@ -46,7 +46,7 @@ QueueKey = tuple[str, int, str]  # topic that holds it, queue id, group
 
 @dataclass(frozen=True, slots=True)
 class PopRequest:
-    """What a consumer asks for. queue_id -1: any. held: leased while the client lives."""
+    """What a consumer asks for. queue_id: to look into first. held: leased while it lives."""
 
     group: str
     topic: str
@@ -179,8 +179,8 @@ class PopService:
         queues = topics[request.topic].queues
         retry = retry_topic(request.group, request.topic)
         retry_queues = topics[retry].queues if retry in topics else 0
-        own = [request.queue_id] if request.queue_id >= 0 else list(range(queues))
-        rotated = [(request.topic, own[(turn + k) % len(own)]) for k in range(len(own))]
+        first = request.queue_id if request.queue_id >= 0 else turn
+        rotated = [(request.topic, (first + k) % queues) for k in range(queues)]
         again = [(retry, queue) for queue in range(retry_queues)]
         yield from again + rotated if turn % RETRY_FIRST_EVERY == 0 else rotated + again
 

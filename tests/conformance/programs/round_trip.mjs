@@ -1,0 +1,67 @@
+// Apache's Node.js client against a node: every kind of message there and back.
+// Arguments: HOST:PORT. Prints one line of JSON: what was received.
+
+import { createRequire } from 'node:module';
+
+const require = createRequire(process.env.CLIENT_HOME + '/');
+const { Producer, SimpleConsumer } = require('rocketmq-client-nodejs');
+
+const endpoints = process.argv[2];
+const quiet = { info() {}, warn() {}, error() {}, debug() {} };
+
+function message(body, more = {}) {
+  return {
+    topic: 'T',
+    tag: 'A',
+    keys: [`k-${body}`],
+    properties: new Map([['color', 'blue']]),
+    body: Buffer.from(body),
+    ...more,
+  };
+}
+
+const producer = new Producer({
+  endpoints,
+  logger: quiet,
+  topics: ['T', 'Fifo'],
+  checker: { async check() { return 1; } },
+});
+await producer.startup();
+for (let k = 0; k < 3; k++) await producer.send(message(`normal${k}`));
+for (let k = 0; k < 5; k++) {
+  await producer.send(message(`fifo${k}`, { topic: 'Fifo', messageGroup: 'one' }));
+}
+await producer.send(message('delayed', { deliveryTimestamp: new Date(Date.now() + 2000) }));
+const committed = producer.beginTransaction();
+await producer.send(message('committed'), committed);
+await committed.commit();
+const rolledBack = producer.beginTransaction();
+await producer.send(message('rolled back'), rolledBack);
+await rolledBack.rollback();
+
+async function consume(group, topic, wanted) {
+  const consumer = new SimpleConsumer({
+    endpoints,
+    logger: quiet,
+    consumerGroup: group,
+    subscriptions: new Map([[topic, 'A']]),
+    awaitDuration: 5000,
+  });
+  await consumer.startup();
+  const found = [];
+  const end = Date.now() + 30000;
+  while (found.length < wanted && Date.now() < end) {
+    for (const view of await consumer.receive(16, 15000)) {
+      await consumer.ack(view);
+      found.push(view.body.toString());
+    }
+  }
+  await consumer.shutdown();
+  return found;
+}
+
+const received = await consume('g-node', 'T', 5);
+const ordered = await consume('fifo', 'Fifo', 5);
+console.log(JSON.stringify({ received: received.sort(), ordered }));
+await producer.shutdown();
+process.exit(0);
