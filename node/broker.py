@@ -282,7 +282,10 @@ class Broker:
                 producer=request.producer_id,
                 sequence=request.sequence,
             )
-            if request.delay_level:
+            if request.transaction_group:
+                group, seconds = request.transaction_group, request.immunity_seconds
+                batch = self.transactions.half(batch, group, seconds)
+            elif request.delay_level:
                 batch = self.delays.at_level(batch, request.delay_level)
             elif request.deliver_time:
                 batch = self.delays.at_time(batch, request.deliver_time, now_ms())

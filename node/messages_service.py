@@ -12,6 +12,7 @@ from duolog.wire import duolog_pb2_grpc as stubs
 from node.broker import Broker
 from node.calls import reporting, unary
 from node.tagfilter import TAGS_MAX, tags_codes
+from node.transactionservice import Check
 from node.wirecodec import PUT_STATUS, batch_to_wire, peer_host, record_to_wire
 from store.errors import StoreError
 from store.kernels import decode
@@ -24,6 +25,10 @@ log = structlog.get_logger("duolog.node")
 
 QUEUES_PER_SUBSCRIPTION_MAX = 4096
 CREDIT_MAX = 256 << 20
+HALVES_MAX = 100_000
+CHECKERS_MAX = 10_000
+CHECKS_WAITING_MAX = 1000
+CHECK_PAUSE_SECONDS = 1.0
 _NOTHING_NEW = (
     GetMessageStatus.NO_MATCHED_LOGIC_QUEUE,
     GetMessageStatus.NO_MESSAGE_IN_QUEUE,
@@ -45,6 +50,9 @@ class MessagesService(stubs.MessagesServicer):
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._checkers: list[_Checker] = []
+        self._turn = 0
+        broker.transactions.askers.append(self._ask)
 
     # -- append --------------------------------------------------------------------------------
 
@@ -164,6 +172,44 @@ class MessagesService(stubs.MessagesServicer):
                 await asyncio.gather(reader, return_exceptions=True)
                 subscription.close()
 
+    # -- transactions --------------------------------------------------------------------------
+
+    @unary
+    async def EndTransactions(
+        self, request: wire.EndTransactionsRequest, context: Any
+    ) -> wire.EndTransactionsReply:
+        """Commit half messages, or roll them back."""
+        if not request.group or len(request.halves) > HALVES_MAX:
+            raise sdk.BadRequest(f"a group, and at most {HALVES_MAX} half messages at a time")
+        transactions = self._broker.transactions
+        await transactions.end(request.halves, request.commit, request.group)
+        return wire.EndTransactionsReply()
+
+    async def TransactionChecks(self, request: wire.TransactionChecksRequest, context: Any) -> None:
+        """Ask a producer of a group, as long as it listens and this node is the master."""
+        async with reporting(context):
+            self._broker.check_master()
+            if len(self._checkers) >= CHECKERS_MAX:
+                raise sdk.Busy(f"{CHECKERS_MAX} producers listen for questions already")
+            checker = _Checker(request.group)
+            self._checkers.append(checker)
+            try:
+                while True:
+                    check = await checker.next()
+                    self._broker.check_master()
+                    if check is not None:
+                        await context.write(_check_to_wire(check))
+            finally:
+                self._checkers.remove(checker)
+
+    async def _ask(self, check: Check) -> bool:
+        """Pass a question to one of the group's producers, another one each time."""
+        asked = [checker for checker in self._checkers if checker.group == check.group]
+        if not asked:
+            return False
+        self._turn += 1
+        return asked[self._turn % len(asked)].put(check)
+
     # -- lookups -------------------------------------------------------------------------------
 
     @unary
@@ -191,6 +237,41 @@ class MessagesService(stubs.MessagesServicer):
             request.end_time or 1 << 62,
         )
         return wire.FindReply(messages=[record_to_wire(record) for record in records])
+
+
+class _Checker:
+    """One producer that listens for questions."""
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+        self._checks: asyncio.Queue[Check] = asyncio.Queue(CHECKS_WAITING_MAX)
+
+    def put(self, check: Check) -> bool:
+        """Ask, unless it has too many questions already."""
+        if self._checks.full():
+            return False
+        self._checks.put_nowait(check)
+        return True
+
+    async def next(self) -> Check | None:
+        """The next question, or None after a while."""
+        try:
+            async with asyncio.timeout(CHECK_PAUSE_SECONDS):
+                return await self._checks.get()
+        except TimeoutError:
+            return None
+
+
+def _check_to_wire(check: Check) -> wire.TransactionCheck:
+    found = record_to_wire(check.record)
+    hidden = ("REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP")
+    return wire.TransactionCheck(
+        topic=check.record.properties.get("REAL_TOPIC", ""),
+        half=check.origin,
+        body=found.body,
+        properties={k: v for k, v in found.properties.items() if k not in hidden},
+        born_time=found.born_time,
+    )
 
 
 class _Cursor:

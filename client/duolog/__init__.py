@@ -34,6 +34,7 @@ from duolog._errors import (
 )
 from duolog._message import Batch, Message
 from duolog._producer import BatchReceipt, Part, Producer, Receipt
+from duolog._transactions import Half, Transactions, UndecidedMessage
 
 __version__ = "0.1.0"
 
@@ -48,6 +49,7 @@ __all__ = [
     "CorruptBatch",
     "DuologError",
     "Fatal",
+    "Half",
     "Message",
     "MessageTooLarge",
     "NoPermission",
@@ -61,7 +63,9 @@ __all__ = [
     "StaleMember",
     "Timeout",
     "TopicExists",
+    "Transactions",
     "Unavailable",
+    "UndecidedMessage",
     "UnknownGroup",
     "UnknownTopic",
 ]

@@ -11,6 +11,7 @@ from duolog._message import Batch
 from duolog._producer import Producer
 from duolog._router import Router
 from duolog._topics import TopicCache
+from duolog._transactions import Checker, Transactions
 from duolog.wire import duolog_pb2 as wire
 
 
@@ -50,6 +51,7 @@ class Client:
         self._timeout = timeout
         self._producers: list[Producer] = []
         self._consumers: list[Consumer] = []
+        self._transactions: list[Transactions] = []
         self.admin = Admin(self._router, timeout)
 
     def producer(
@@ -66,6 +68,33 @@ class Client:
             raise BadRequest(f"a producer id has 10 bytes, not {len(producer_id)}")
         made = Producer(self._router, self._topics, timeout or self._timeout, linger, producer_id)
         self._producers.append(made)
+        return made
+
+    def transactions(
+        self,
+        group: str,
+        checker: Checker | None = None,
+        *,
+        immunity: float = 0.0,
+        timeout: float | None = None,
+    ) -> Transactions:
+        """Transactions of a group of producers.
+
+        async with client.transactions("orders", check) as transactions:
+            async with transactions.begin("paid", b"order 7"):
+                ...  # the local part: an exception rolls back
+
+        Args:
+            group: its members answer for each other's transactions.
+            checker: async, asked about a message that nobody decided on: True commits, False rolls
+                back, None leaves it for later.
+            immunity: seconds before that is asked; the node's default where 0.
+            timeout: seconds of one call, retries included.
+        """
+        seconds = timeout or self._timeout
+        producer = self.producer(timeout=seconds)
+        made = Transactions(self._router, producer, group, checker, immunity, seconds)
+        self._transactions.append(made)
         return made
 
     def consumer(
@@ -140,6 +169,7 @@ class Client:
     async def close(self) -> None:
         """Close everything that was made from this client. May be called again."""
         await asyncio.gather(*(consumer.close() for consumer in self._consumers))
+        await asyncio.gather(*(made.close() for made in self._transactions))
         await asyncio.gather(*(producer.close() for producer in self._producers))
         await self._router.close()
 

@@ -106,26 +106,29 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class When:
-    """When consumers get a message: at once, at a time (ms), or after a level's delay."""
+class Terms:
+    """What a node shall do with a batch: when consumers get it (a time in ms, or a level's delay),
+    and whether it is half messages of a producer group."""
 
     deliver_time: int = 0
     delay_level: int = 0
+    transaction_group: str = ""
+    immunity_seconds: int = 0
 
     @staticmethod
-    def of(delay: float | None, deliver_at: int | None, delay_level: int | None) -> "When":
+    def of(delay: float | None, deliver_at: int | None, delay_level: int | None) -> "Terms":
         """What a caller asks for. Raises BadRequest for more than one of them."""
         given = [word for word in (delay, deliver_at, delay_level) if word is not None]
         if not given:
-            return AT_ONCE
+            return PLAIN
         if len(given) > 1 or min(given) < 0:
             raise BadRequest("give one of delay, deliver_at and delay_level, not negative")
         if delay is not None:
-            return When(int((time.time() + delay) * 1000))
-        return When(deliver_at or 0, delay_level or 0)
+            return Terms(int((time.time() + delay) * 1000))
+        return Terms(deliver_at or 0, delay_level or 0)
 
 
-AT_ONCE = When()
+PLAIN = Terms()
 
 
 @dataclass(slots=True)
@@ -161,7 +164,7 @@ class Producer:
         self.producer_id = os.urandom(10) if producer_id is None else producer_id
         self._sequence = 0
         self._round = 0
-        self._filling: dict[tuple[str, Slot | None, When], _Filling] = {}
+        self._filling: dict[tuple[str, Slot | None, Terms], _Filling] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._alone = 0  # sends that go out without a task of their own
         self._quiet = asyncio.Event()
@@ -208,23 +211,37 @@ class Producer:
             Timeout, Unavailable, Busy, NotMaster: nothing was stored, it may work later.
             ResultUnknown: it may or may not have been stored.
         """
-        self._check_open()
+        terms = Terms.of(delay, deliver_at, delay_level)
         seconds = self._timeout if timeout is None else timeout
         text = property_text(tags, [*([key] if key else []), *keys], properties)
+        return await self.send_text(topic, body, text, key, queue_id, group, terms, seconds)
+
+    async def send_text(
+        self,
+        topic: str,
+        body: bytes,
+        text: bytes,
+        key: str | None,
+        queue_id: int | None,
+        group: str | None,
+        terms: Terms,
+        seconds: float,
+    ) -> Receipt:
+        """Not called by users: `send`, with the properties' text and on any terms."""
+        self._check_open()
         queue: Slot | None = None
         if queue_id is not None:
             queue = await self._topics.slot(topic, queue_id, group, seconds)
         elif key is not None:
             slots = await self._topics.slots(topic, seconds)
             queue = slots[zlib.crc32(key.encode()) % len(slots)]
-        when = When.of(delay, deliver_at, delay_level)
-        filling = self._filling.get((topic, queue, when))
+        filling = self._filling.get((topic, queue, terms))
         if filling is None:
             filling = _Filling()
-            if when == AT_ONCE:  # another time is hardly asked for twice
-                self._filling[topic, queue, when] = filling
+            if not terms.deliver_time:  # a time is hardly asked for twice
+                self._filling[topic, queue, terms] = filling
         if not filling.running and self._linger <= 0:
-            return await self._send_alone(topic, queue, when, filling, body, text, seconds)
+            return await self._send_alone(topic, queue, terms, filling, body, text, seconds)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Receipt] = loop.create_future()
         filling.bodies.append(body)
@@ -233,7 +250,7 @@ class Producer:
         filling.deadline = max(filling.deadline, loop.time() + seconds)
         if not filling.running:
             filling.running = True
-            self._start_draining(topic, queue, when, filling)
+            self._start_draining(topic, queue, terms, filling)
         try:
             async with asyncio.timeout(seconds):
                 return await future
@@ -244,7 +261,7 @@ class Producer:
         self,
         topic: str,
         queue: Slot | None,
-        when: When,
+        terms: Terms,
         filling: _Filling,
         body: bytes,
         text: bytes,
@@ -255,21 +272,21 @@ class Producer:
         self._alone += 1
         try:
             (part,) = await self._send_part(
-                topic, queue, when, pack([body]), pack([text]), 1, 0, seconds
+                topic, queue, terms, pack([body]), pack([text]), 1, 0, seconds
             )
         finally:
             self._alone -= 1
             self._quiet.set()
             if filling.bodies:  # what came meanwhile goes out together
-                self._start_draining(topic, queue, when, filling)
+                self._start_draining(topic, queue, terms, filling)
             else:
                 filling.running = False
         return self._receipt(part, 0)
 
     def _start_draining(
-        self, topic: str, queue: Slot | None, when: When, filling: _Filling
+        self, topic: str, queue: Slot | None, terms: Terms, filling: _Filling
     ) -> None:
-        work = self._drain(topic, queue, when, filling)
+        work = self._drain(topic, queue, terms, filling)
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -287,7 +304,7 @@ class Producer:
             f"{topic}: no answer within {seconds:g} s; the message may or may not be stored"
         )
 
-    async def _drain(self, topic: str, queue: Slot | None, when: When, filling: _Filling) -> None:
+    async def _drain(self, topic: str, queue: Slot | None, terms: Terms, filling: _Filling) -> None:
         """Send what has filled up, batch after batch, until nothing is left."""
         if self._linger > 0:
             await asyncio.sleep(self._linger)
@@ -300,7 +317,7 @@ class Producer:
                 left = filling.deadline - asyncio.get_running_loop().time()
                 try:
                     parts = await self._send_part(
-                        topic, queue, when, pack(bodies), pack(texts), take, 0, left
+                        topic, queue, terms, pack(bodies), pack(texts), take, 0, left
                     )
                 except Exception as error:
                     self._reject(futures, error)
@@ -405,8 +422,8 @@ class Producer:
         slot = None
         if queue_id is not None:
             slot = await self._topics.slot(topic, queue_id, group, seconds)
-        when = When.of(delay, deliver_at, delay_level)
-        return await self._send_texts(topic, bodies, same, texts, slot, when, seconds)
+        terms = Terms.of(delay, deliver_at, delay_level)
+        return await self._send_texts(topic, bodies, same, texts, slot, terms, seconds)
 
     async def _send_texts(
         self,
@@ -415,7 +432,7 @@ class Producer:
         same: bytes,
         texts: list[bytes] | None,
         slot: Slot | None,
-        when: When,
+        terms: Terms,
         seconds: float,
     ) -> BatchReceipt:
         deadline = asyncio.get_running_loop().time() + seconds
@@ -431,7 +448,7 @@ class Producer:
                 work = self._send_part(
                     topic,
                     slot,
-                    when,
+                    terms,
                     pack(chunk),
                     columns,
                     len(chunk),
@@ -455,7 +472,7 @@ class Producer:
         self,
         topic: str,
         slot: Slot | None,
-        when: When,
+        terms: Terms,
         bodies: tuple[bytes, bytes],
         texts: tuple[bytes, bytes],
         count: int,
@@ -485,8 +502,10 @@ class Producer:
             born_time=int(time.time() * 1000),
             producer_id=self.producer_id,
             sequence=sequence,
-            delay_level=when.delay_level,
-            deliver_time=when.deliver_time,
+            delay_level=terms.delay_level,
+            deliver_time=terms.deliver_time,
+            transaction_group=terms.transaction_group,
+            immunity_seconds=terms.immunity_seconds,
         )
         back_off = BackOff()
         maybe_stored = False  # by any of the tries: a later refusal says nothing about them

@@ -61,8 +61,49 @@ OFFSET_TOO_SMALL: ReadStatus
 OFFSET_TOO_LARGE: ReadStatus
 MESSAGES_LOST: ReadStatus
 
+class EndTransactionsRequest(_message.Message):
+    __slots__ = ("group", "halves", "commit")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    HALVES_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    halves: _containers.RepeatedScalarFieldContainer[int]
+    commit: bool
+    def __init__(self, group: _Optional[str] = ..., halves: _Optional[_Iterable[int]] = ..., commit: _Optional[bool] = ...) -> None: ...
+
+class EndTransactionsReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class TransactionChecksRequest(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    def __init__(self, group: _Optional[str] = ...) -> None: ...
+
+class TransactionCheck(_message.Message):
+    __slots__ = ("topic", "half", "body", "properties", "born_time")
+    class PropertiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    HALF_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    BORN_TIME_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    half: int
+    body: bytes
+    properties: _containers.ScalarMap[str, str]
+    born_time: int
+    def __init__(self, topic: _Optional[str] = ..., half: _Optional[int] = ..., body: _Optional[bytes] = ..., properties: _Optional[_Mapping[str, str]] = ..., born_time: _Optional[int] = ...) -> None: ...
+
 class AppendRequest(_message.Message):
-    __slots__ = ("id", "topic", "queue_id", "bodies", "body_offsets", "properties", "property_offsets", "crc32", "born_time", "flag", "producer_id", "sequence", "no_wait", "delay_level", "deliver_time")
+    __slots__ = ("id", "topic", "queue_id", "bodies", "body_offsets", "properties", "property_offsets", "crc32", "born_time", "flag", "producer_id", "sequence", "no_wait", "delay_level", "deliver_time", "transaction_group", "immunity_seconds")
     ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +119,8 @@ class AppendRequest(_message.Message):
     NO_WAIT_FIELD_NUMBER: _ClassVar[int]
     DELAY_LEVEL_FIELD_NUMBER: _ClassVar[int]
     DELIVER_TIME_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_GROUP_FIELD_NUMBER: _ClassVar[int]
+    IMMUNITY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     id: int
     topic: str
     queue_id: int
@@ -93,7 +136,9 @@ class AppendRequest(_message.Message):
     no_wait: bool
     delay_level: int
     deliver_time: int
-    def __init__(self, id: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., bodies: _Optional[bytes] = ..., body_offsets: _Optional[bytes] = ..., properties: _Optional[bytes] = ..., property_offsets: _Optional[bytes] = ..., crc32: _Optional[int] = ..., born_time: _Optional[int] = ..., flag: _Optional[int] = ..., producer_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., no_wait: _Optional[bool] = ..., delay_level: _Optional[int] = ..., deliver_time: _Optional[int] = ...) -> None: ...
+    transaction_group: str
+    immunity_seconds: int
+    def __init__(self, id: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., bodies: _Optional[bytes] = ..., body_offsets: _Optional[bytes] = ..., properties: _Optional[bytes] = ..., property_offsets: _Optional[bytes] = ..., crc32: _Optional[int] = ..., born_time: _Optional[int] = ..., flag: _Optional[int] = ..., producer_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., no_wait: _Optional[bool] = ..., delay_level: _Optional[int] = ..., deliver_time: _Optional[int] = ..., transaction_group: _Optional[str] = ..., immunity_seconds: _Optional[int] = ...) -> None: ...
 
 class AppendReply(_message.Message):
     __slots__ = ("id", "status", "reason", "count", "queue_offset", "physical_offset", "store_time", "duplicates", "store_host", "master", "master_epoch")

@@ -56,6 +56,16 @@ class MessagesStub:
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.FindRequest.SerializeToString,
                 response_deserializer=duolog_dot_wire_dot_duolog__pb2.FindReply.FromString,
                 _registered_method=True)
+        self.EndTransactions = channel.unary_unary(
+                '/duolog.v1.Messages/EndTransactions',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.EndTransactionsRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.EndTransactionsReply.FromString,
+                _registered_method=True)
+        self.TransactionChecks = channel.unary_stream(
+                '/duolog.v1.Messages/TransactionChecks',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.TransactionChecksRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.TransactionCheck.FromString,
+                _registered_method=True)
 
 
 class MessagesServicer:
@@ -92,6 +102,20 @@ class MessagesServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def EndTransactions(self, request, context):
+        """Commits half messages, or rolls them back; what was decided first stays.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TransactionChecks(self, request, context):
+        """Questions to a producer of a group about half messages that nobody decided on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MessagesServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -114,6 +138,16 @@ def add_MessagesServicer_to_server(servicer, server):
                     servicer.Find,
                     request_deserializer=duolog_dot_wire_dot_duolog__pb2.FindRequest.FromString,
                     response_serializer=duolog_dot_wire_dot_duolog__pb2.FindReply.SerializeToString,
+            ),
+            'EndTransactions': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndTransactions,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.EndTransactionsRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.EndTransactionsReply.SerializeToString,
+            ),
+            'TransactionChecks': grpc.unary_stream_rpc_method_handler(
+                    servicer.TransactionChecks,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.TransactionChecksRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.TransactionCheck.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -226,6 +260,60 @@ class Messages:
             '/duolog.v1.Messages/Find',
             duolog_dot_wire_dot_duolog__pb2.FindRequest.SerializeToString,
             duolog_dot_wire_dot_duolog__pb2.FindReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Messages/EndTransactions',
+            duolog_dot_wire_dot_duolog__pb2.EndTransactionsRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.EndTransactionsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TransactionChecks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/duolog.v1.Messages/TransactionChecks',
+            duolog_dot_wire_dot_duolog__pb2.TransactionChecksRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.TransactionCheck.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,272 @@
+"""Transactions: messages that consumers see only once their producer has committed them.
+
+A half message is stored like any other, and seen by nobody. Commits and rollbacks that are asked for
+at a time go out together. Where neither comes (the process died, the network was gone), the
+node asks a producer of the group what became of it: `checker` answers.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from duolog._backoff import BackOff
+from duolog._columns import property_text
+from duolog._connection import Connection, uncancelled
+from duolog._errors import BadRequest, DuologError, Fatal, NotMaster, error_of
+from duolog._producer import Producer, Terms
+from duolog._router import FRESH_SECONDS, Router
+from duolog.wire import duolog_pb2 as wire
+
+log = logging.getLogger("duolog")
+
+ENDS_MAX = 20_000  # in one request
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """A half message that was stored. unique_key: of the message, also once it is committed."""
+
+    topic: str
+    unique_key: str
+    replica_group: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class UndecidedMessage:
+    """What a checker is asked about."""
+
+    topic: str
+    body: bytes
+    properties: dict[str, str]
+    born_time: int
+
+    @property
+    def unique_key(self) -> str:
+        """The id that `Half.unique_key` was."""
+        return self.properties.get("UNIQ_KEY", "")
+
+
+# True: commit; False: roll back; None: ask again later.
+Checker = Callable[[UndecidedMessage], Awaitable[bool | None]]
+
+
+@dataclass(slots=True)
+class _Ending:
+    """Decisions of one kind that go to one replica group together."""
+
+    halves: list[int] = field(default_factory=list)
+    futures: list["asyncio.Future[None]"] = field(default_factory=list)
+    running: bool = False
+
+
+class Transactions:
+    """Transactions of one producer group. Made by `Client.transactions()`."""
+
+    def __init__(
+        self,
+        router: Router,
+        producer: Producer,
+        group: str,
+        checker: Checker | None,
+        immunity: float,
+        timeout: float,
+    ) -> None:
+        """Not called by users."""
+        if not group:
+            raise BadRequest("transactions need the name of their producers' group")
+        self.group = group
+        self._router = router
+        self._producer = producer
+        self._checker = checker
+        self._timeout = timeout
+        self._terms = Terms(transaction_group=group, immunity_seconds=int(immunity))
+        self._endings: dict[tuple[str, bool], _Ending] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._listeners: dict[str, asyncio.Task[None]] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    # -- life ----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen for questions, where there is a checker. Raises Unavailable, Timeout."""
+        if self._checker is not None and self._looking is None:
+            await self._listen_everywhere()
+            self._looking = asyncio.ensure_future(self._look_for_groups())
+
+    async def close(self) -> None:
+        """Finish decisions under way (bounded), stop listening."""
+        tasks = [*self._listeners.values(), *([self._looking] if self._looking else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._listeners.clear()
+        self._looking = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._timeout):
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._producer.close()
+
+    async def __aenter__(self) -> "Transactions":
+        """Listen."""
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close."""
+        await self.close()
+
+    # -- a transaction -------------------------------------------------------------------------
+
+    async def prepare(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | None = None,
+        keys: Sequence[str] = (),
+        tags: str | None = None,
+        properties: dict[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Half:
+        """Store a half message. Raises as `Producer.send`; a message that was not stored for sure
+        (ResultUnknown) is asked about by the node."""
+        seconds = self._timeout if timeout is None else timeout
+        text = property_text(tags, [*([key] if key else []), *keys], properties)
+        receipt = await self._producer.send_text(
+            topic, body, text, key, None, None, self._terms, seconds
+        )
+        return Half(topic, receipt.unique_key, receipt.group, receipt.queue_offset)
+
+    async def commit(self, half: Half) -> None:
+        """Let consumers see it. Raises NoSuchMessage, ResultUnknown, Unavailable, Timeout."""
+        await self._end(half, True)
+
+    async def rollback(self, half: Half) -> None:
+        """Drop it. Raises as `commit`."""
+        await self._end(half, False)
+
+    @contextlib.asynccontextmanager
+    async def begin(self, topic: str, body: bytes, **how: Any) -> AsyncIterator[Half]:
+        """Commit at the end of the block; roll back where it raises. how: as for `prepare`."""
+        half = await self.prepare(topic, body, **how)
+        try:
+            yield half
+        except BaseException:
+            await self.rollback(half)
+            raise
+        await self.commit(half)
+
+    async def _end(self, half: Half, commit: bool) -> None:
+        ending = self._endings.setdefault((half.replica_group, commit), _Ending())
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        ending.halves.append(half.offset)
+        ending.futures.append(future)
+        if not ending.running:
+            ending.running = True
+            task = asyncio.ensure_future(self._drain(half.replica_group, commit, ending))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        await future
+
+    async def _drain(self, replica_group: str, commit: bool, ending: _Ending) -> None:
+        """Send what has gathered, again and again, until nothing is left."""
+        try:
+            while ending.halves:
+                halves, ending.halves = ending.halves[:ENDS_MAX], ending.halves[ENDS_MAX:]
+                futures, ending.futures = ending.futures[:ENDS_MAX], ending.futures[ENDS_MAX:]
+                await self._send_end(replica_group, commit, halves, futures)
+        finally:
+            ending.running = False
+
+    async def _send_end(
+        self,
+        replica_group: str,
+        commit: bool,
+        halves: list[int],
+        futures: "list[asyncio.Future[None]]",
+    ) -> None:
+        connection = self._router.connection(replica_group)
+        request = wire.EndTransactionsRequest(group=self.group, halves=halves, commit=commit)
+        try:
+            await connection.call(
+                lambda left: connection.messages.EndTransactions(request, timeout=left),
+                self._timeout,
+            )
+        except DuologError as error:
+            if len(halves) > 1 and isinstance(error, Fatal):
+                for half, future in zip(halves, futures, strict=True):  # one of them, but which?
+                    await self._send_end(replica_group, commit, [half], [future])
+                return
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for future in futures:
+            if not future.done():
+                future.set_result(None)
+
+    # -- questions -----------------------------------------------------------------------------
+
+    async def _look_for_groups(self) -> None:
+        while True:
+            await asyncio.sleep(FRESH_SECONDS)
+            try:
+                await self._listen_everywhere()
+            except DuologError as error:
+                log.warning("the replica groups are not known: %s", error)
+
+    async def _listen_everywhere(self) -> None:
+        for name in await self._router.groups(self._timeout):
+            if name not in self._listeners:
+                self._listeners[name] = asyncio.ensure_future(self._listen(name))
+
+    async def _listen(self, replica_group: str) -> None:
+        """Take questions from a group's master, whoever that is."""
+        connection = self._router.reading(replica_group)
+        back_off = BackOff()
+        try:
+            while True:
+                move, hint, epoch = connection.moves, "", 0
+                try:
+                    await self._answer_all(connection, replica_group)
+                    back_off = BackOff()
+                except (grpc.RpcError, DuologError) as failure:
+                    error = error_of(failure) if isinstance(failure, grpc.RpcError) else failure
+                    if isinstance(error, NotMaster):
+                        hint, epoch = error.endpoint, error.epoch
+                await asyncio.sleep(back_off.next(bool(hint)))
+                await connection.rotate(move, hint, epoch)
+        finally:
+            await connection.close()
+
+    async def _answer_all(self, connection: Connection, replica_group: str) -> None:
+        request = wire.TransactionChecksRequest(group=self.group)
+        call = connection.messages.TransactionChecks(request)
+        try:
+            while (check := await uncancelled(call.read())) is not grpc.aio.EOF:
+                await self._answer(check, replica_group)
+        finally:
+            call.cancel()
+
+    async def _answer(self, check: wire.TransactionCheck, replica_group: str) -> None:
+        assert self._checker is not None, "only then it listens"
+        message = UndecidedMessage(check.topic, check.body, dict(check.properties), check.born_time)
+        try:
+            decision = await self._checker(message)
+            if decision is None:
+                return
+            half = Half(check.topic, message.unique_key, replica_group, check.half)
+            await self._end(half, decision)
+        except DuologError as error:
+            log.warning("a decision did not reach the node: %s", error)
+        except Exception:
+            log.exception("the checker failed; the node will ask again")
+
+
+__all__ = ["Half", "Transactions", "UndecidedMessage"]

@@ -1,0 +1,120 @@
+"""Transactions through the SDK."""
+
+import asyncio
+
+import duolog
+import pytest
+
+from node.server import Node
+from node.transactionservice import HALF_TOPIC
+from tests.node.conftest import StartNode, start_node
+from tests.node.replicas import broker_of, until
+
+__all__ = ["start_node"]
+QUICK = {"timeout_ms": 300, "check_interval_ms": 300, "check_max": 3}
+
+
+@pytest.fixture
+async def node(start_node: StartNode) -> Node:
+    made = await start_node(transactions=QUICK)
+    async with duolog.Client(f"127.0.0.1:{made.port}") as client:
+        await client.admin.create_topic("T", 1)
+    return made
+
+
+def client_of(node: Node) -> duolog.Client:
+    return duolog.Client(f"127.0.0.1:{node.port}", timeout=10)
+
+
+async def bodies(client: duolog.Client, count: int) -> list[bytes]:
+    async with asyncio.timeout(10):
+        while True:
+            batch = await client.pull("T", 0, 0)
+            if batch.count >= count:
+                return batch.body_list()
+            await asyncio.sleep(0.02)
+
+
+async def test_what_is_committed_is_seen_and_what_is_rolled_back_is_not(node: Node) -> None:
+    async with client_of(node) as client, client.transactions("orders") as transactions:
+        half = await transactions.prepare(
+            "T", b"one", key="k", tags="A", properties={"color": "blue"}
+        )
+        dropped = await transactions.prepare("T", b"two")
+        assert (await client.pull("T", 0, 0)).count == 0
+        await asyncio.gather(transactions.commit(half), transactions.rollback(dropped))
+        await transactions.commit(half)  # again
+        await transactions.commit(dropped)  # too late
+        await bodies(client, 1)
+        (found,) = list(await client.pull("T", 0, 0))
+        assert (found.body, found.tags, found.keys) == (b"one", "A", ["k"])
+        assert found.unique_key == half.unique_key
+        assert set(found.properties) == {"KEYS", "TAGS", "UNIQ_KEY", "color"}
+        await until(lambda: broker_of(node).transactions.waiting == 0)
+
+
+async def test_a_block_commits_at_its_end_and_rolls_back_where_it_raises(node: Node) -> None:
+    async with client_of(node) as client, client.transactions("orders") as transactions:
+        async with transactions.begin("T", b"kept"):
+            pass
+        with pytest.raises(RuntimeError, match="no money"):
+            async with transactions.begin("T", b"dropped"):
+                raise RuntimeError("no money")
+        assert await bodies(client, 1) == [b"kept"]
+        await until(lambda: broker_of(node).transactions.waiting == 0)
+        assert await bodies(client, 1) == [b"kept"]
+
+
+async def test_a_producer_of_the_group_is_asked(node: Node) -> None:
+    asked: list[duolog.UndecidedMessage] = []
+
+    async def check(message: duolog.UndecidedMessage) -> bool | None:
+        asked.append(message)
+        if message.body == b"later" and sum(m.body == b"later" for m in asked) < 2:
+            return None
+        return message.body != b"no"
+
+    async with client_of(node) as client:
+        transactions = client.transactions("orders", check)
+        async with transactions, client.transactions("others") as others:
+            halves = [
+                await transactions.prepare("T", body, tags="A")
+                for body in (b"yes", b"no", b"later")
+            ]
+            await others.prepare("T", b"of nobody who listens")
+            found = await bodies(client, 2)
+            assert sorted(found) == [b"later", b"yes"]
+            assert {m.unique_key for m in asked} == {half.unique_key for half in halves}
+            assert asked[0].topic == "T"
+            assert asked[0].properties["TAGS"] == "A"
+            await until(lambda: broker_of(node).transactions.waiting == 0)
+
+
+async def test_a_group_does_not_decide_for_another(node: Node) -> None:
+    async with client_of(node) as client, client.transactions("orders") as transactions:
+        half = await transactions.prepare("T", b"x")
+        async with client.transactions("others") as others:
+            with pytest.raises(duolog.BadRequest, match="another producer group"):
+                await others.commit(half)
+        wrong = duolog.Half("T", "", half.replica_group, 99)
+        with pytest.raises(duolog.NoSuchMessage):
+            await transactions.commit(wrong)
+        results = await asyncio.gather(
+            transactions.commit(half), transactions.commit(wrong), return_exceptions=True
+        )
+        assert results[0] is None  # one that is wrong spoils no other
+        assert isinstance(results[1], duolog.NoSuchMessage)
+        assert await bodies(client, 1) == [b"x"]
+
+
+async def test_many_at_a_time_go_out_together(node: Node) -> None:
+    async with client_of(node) as client, client.transactions("orders") as transactions:
+        halves = await asyncio.gather(*(transactions.prepare("T", b"%d" % k) for k in range(2000)))
+        ends = [
+            transactions.commit(half) if k % 2 else transactions.rollback(half)
+            for k, half in enumerate(halves)
+        ]
+        await asyncio.gather(*ends)
+        found = await bodies(client, 1000)
+        assert sorted(map(int, found)) == list(range(1, 2000, 2))
+        assert broker_of(node).store.queue_range(HALF_TOPIC, 0)[1] >= 2000
