@@ -19,7 +19,7 @@ from typing import Any
 
 import duolog
 
-from bench import limits, replication
+from bench import limits, replication, services
 from bench.harness import Figure, Node, new_page_rate, running
 from node import benchmarks
 
@@ -214,6 +214,10 @@ FIGURES: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
     "sync_one": replication.sync_one,
     "catch_up": replication.catch_up,
     "simulator": replication.simulator,
+    "transactions": services.transactions,
+    "pending": services.pending,
+    "due": services.due,
+    "idle_polls": services.idle_polls,
 }
 
 

@@ -1,7 +1,7 @@
 """Transactions: messages that consumers see only once their producer has committed them.
 
-A half message is stored like any other, and seen by nobody. Commits and rollbacks that are asked for
-at a time go out together. Where neither comes (the process died, the network was gone), the
+A half message is stored like any other, and seen by nobody. Commits and rollbacks that are asked
+for at a time go out together. Where neither comes (the process died, the network was gone), the
 node asks a producer of the group what became of it: `checker` answers.
 """
 

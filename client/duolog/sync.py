@@ -5,8 +5,9 @@ nothing is ever "maybe awaitable".
 """
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
 from duolog import _client
@@ -16,6 +17,8 @@ from duolog._errors import Unavailable
 from duolog._message import Batch, Message
 from duolog._producer import BatchReceipt, Receipt
 from duolog._producer import Producer as AsyncProducer
+from duolog._transactions import Half, UndecidedMessage
+from duolog._transactions import Transactions as AsyncTransactions
 
 T = TypeVar("T")
 
@@ -72,6 +75,9 @@ class Producer:
         properties: dict[str, str] | None = None,
         queue_id: int | None = None,
         group: str | None = None,
+        delay: float | None = None,
+        deliver_at: int | None = None,
+        delay_level: int | None = None,
         timeout: float | None = None,
     ) -> Receipt:
         """As `duolog.Producer.send`."""
@@ -85,6 +91,9 @@ class Producer:
                 properties=properties,
                 queue_id=queue_id,
                 group=group,
+                delay=delay,
+                deliver_at=deliver_at,
+                delay_level=delay_level,
                 timeout=timeout,
             )
         )
@@ -99,6 +108,9 @@ class Producer:
         tags_list: Sequence[str | None] | None = None,
         queue_id: int | None = None,
         group: str | None = None,
+        delay: float | None = None,
+        deliver_at: int | None = None,
+        delay_level: int | None = None,
         timeout: float | None = None,
     ) -> BatchReceipt:
         """As `duolog.Producer.send_batch`."""
@@ -111,6 +123,9 @@ class Producer:
                 tags_list=tags_list,
                 queue_id=queue_id,
                 group=group,
+                delay=delay,
+                deliver_at=deliver_at,
+                delay_level=delay_level,
                 timeout=timeout,
             )
         )
@@ -121,6 +136,51 @@ class Producer:
 
     def __enter__(self) -> "Producer":
         """Use it in `with`."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+
+class Transactions:
+    """Transactions of a producer group. Usable from several threads; it listens in `with`."""
+
+    def __init__(self, loop: _Loop, transactions: AsyncTransactions) -> None:
+        """Not called by users."""
+        self._loop = loop
+        self._transactions = transactions
+
+    def prepare(self, topic: str, body: bytes, **how: Any) -> Half:
+        """As `duolog.Transactions.prepare`."""
+        return self._loop.run(self._transactions.prepare(topic, body, **how))
+
+    def commit(self, half: Half) -> None:
+        """Let consumers see it."""
+        self._loop.run(self._transactions.commit(half))
+
+    def rollback(self, half: Half) -> None:
+        """Drop it."""
+        self._loop.run(self._transactions.rollback(half))
+
+    @contextlib.contextmanager
+    def begin(self, topic: str, body: bytes, **how: Any) -> Iterator[Half]:
+        """Commit at the end of the block; roll back where it raises."""
+        half = self.prepare(topic, body, **how)
+        try:
+            yield half
+        except BaseException:
+            self.rollback(half)
+            raise
+        self.commit(half)
+
+    def close(self) -> None:
+        """Finish decisions under way, stop listening."""
+        self._loop.run(self._transactions.close())
+
+    def __enter__(self) -> "Transactions":
+        """Listen."""
+        self._loop.run(self._transactions.start())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -279,6 +339,27 @@ class Client:
         """A producer."""
         made = self._loop.call(lambda: self._client.producer(timeout=timeout, linger=linger))
         return Producer(self._loop, made)
+
+    def transactions(
+        self,
+        group: str,
+        checker: Callable[[UndecidedMessage], bool | None] | None = None,
+        *,
+        immunity: float = 0.0,
+        timeout: float | None = None,
+    ) -> Transactions:
+        """As `duolog.Client.transactions`; the checker runs in a thread of its own."""
+
+        async def ask(message: UndecidedMessage) -> bool | None:
+            assert checker is not None, "only then it is asked"
+            return await asyncio.to_thread(checker, message)
+
+        made = self._loop.call(
+            lambda: self._client.transactions(
+                group, ask if checker is not None else None, immunity=immunity, timeout=timeout
+            )
+        )
+        return Transactions(self._loop, made)
 
     def consumer(
         self,

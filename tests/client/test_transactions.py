@@ -3,6 +3,7 @@
 import asyncio
 
 import duolog
+import duolog.sync
 import pytest
 
 from node.server import Node
@@ -118,3 +119,34 @@ async def test_many_at_a_time_go_out_together(node: Node) -> None:
         found = await bodies(client, 1000)
         assert sorted(map(int, found)) == list(range(1, 2000, 2))
         assert broker_of(node).store.queue_range(HALF_TOPIC, 0)[1] >= 2000
+
+
+async def test_the_synchronous_face_is_the_same(node: Node) -> None:
+    def work() -> list[bytes]:
+        asked: list[bytes] = []
+
+        def check(message: duolog.UndecidedMessage) -> bool:
+            asked.append(message.body)
+            return True
+
+        endpoint = f"127.0.0.1:{node.port}"
+        with (
+            duolog.sync.Client(endpoint) as client,
+            client.transactions("orders", check) as transactions,
+        ):
+            with transactions.begin("T", b"block"):
+                pass
+            transactions.commit(transactions.prepare("T", b"commit", tags="A"))
+            transactions.rollback(transactions.prepare("T", b"rollback"))
+            transactions.prepare("T", b"asked")
+            with client.producer() as producer:
+                producer.send("T", b"delayed", delay=0.2)
+            found: list[bytes] = []
+            while len(found) < 4:
+                found = client.pull("T", 0, 0).body_list()
+            assert asked == [b"asked"]
+            return found
+
+    async with asyncio.timeout(15):
+        found = await asyncio.to_thread(work)
+    assert sorted(found) == [b"asked", b"block", b"commit", b"delayed"]
