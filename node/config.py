@@ -87,6 +87,7 @@ class LimitsSection(_Section):
     auto_create_topic: bool = Field(False, description="create a topic when it is first sent to")
     default_topic_queues: int = Field(4, ge=1, le=1024, description="queues of a new topic")
     topics_max: int = Field(10_000, ge=1, description="topics on this node")
+    groups_max: int = Field(10_000, ge=1, description="consumer groups on this node")
     request_bytes_max: int = Field(64 << 20, ge=1 << 20, description="one gRPC message")
     append_in_flight_max: int = Field(256, ge=1, description="unanswered batches of one stream")
     pull_bytes_max: int = Field(8 << 20, ge=4096, description="bodies of one batch read")

@@ -8,7 +8,7 @@ from duolog.wire import duolog_pb2_grpc as stubs
 
 from node.broker import Broker, now_ms
 from node.calls import unary
-from store.metadata import check_group, new_group
+from store.metadata import check_group
 
 EARLIEST = -1
 LATEST = -2
@@ -31,8 +31,7 @@ class GroupsService(stubs.GroupsServicer):
             raise sdk.BadRequest("a member has an id of 1 to 255 characters and topics to read")
         for topic in request.topics:
             broker.readable_topic(topic)
-        if request.group not in broker.metadata.tables.groups:
-            await broker.metadata.put_group(new_group(request.group))
+        await broker.metadata.ensure_group(request.group)
         topics = {*request.topics, *broker.groups.topics(request.group)}
         counts = {
             topic: broker.metadata.topics[topic].queues
@@ -83,8 +82,7 @@ class GroupsService(stubs.GroupsServicer):
             request.group, request.member_id, queues, now_ms()
         ):
             raise sdk.StaleMember("another member of the group reads one of these queues now")
-        if request.group not in broker.metadata.tables.groups:
-            await broker.metadata.put_group(new_group(request.group))
+        await broker.metadata.ensure_group(request.group)
         if table:
             await broker.metadata.commit(request.group, table)
         return wire.CommitReply()

@@ -21,6 +21,7 @@ from store.metadata import (
     TopicConfig,
     check_queues,
     is_system_topic,
+    new_group,
 )
 from store.record import check_topic
 from store.status import BrokerRole, PutMessageStatus
@@ -241,6 +242,14 @@ class MetadataLog:
         }
         await self.change({"op": "delete_topic", "topic": name, "floors": floors})
         await self._broker.remove_queues(name)
+
+    async def ensure_group(self, name: str) -> None:
+        """A group on its first use. Raises Busy where there are as many as may be."""
+        if name in self._tables.groups:
+            return
+        if len(self._tables.groups) >= self._broker.limits.groups_max:
+            raise sdk.Busy(f"this node has {self._broker.limits.groups_max} groups, no more")
+        await self.put_group(new_group(name))
 
     async def put_group(self, group: Json) -> None:
         """Create a group."""

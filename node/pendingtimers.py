@@ -12,6 +12,7 @@ from store.kernels.jit import I64, U8
 
 HEAP_MAX = 20_000
 RUNS_MAX = 64
+ROOM_MIN = 1024
 
 
 class _Run:
@@ -41,7 +42,7 @@ class PendingTimers:
     def __init__(self, low: int) -> None:
         self.low = low  # nothing before this waits
         self.end = low
-        self._waits: U8 = np.zeros(1024, np.uint8)  # by offset, from _base on
+        self._waits: U8 = np.zeros(ROOM_MIN, np.uint8)  # by offset, from _base on
         self._base = low
         self._heap: list[tuple[int, int]] = []
         self._runs: list[_Run] = []
@@ -82,7 +83,7 @@ class PendingTimers:
             return
         kept = self._waits[self.low - self._base :]
         self._base = self.low
-        size = max(1024, 2 * (self.end - self._base))
+        size = max(ROOM_MIN, 2 * (self.end - self._base))
         grown: U8 = np.zeros(size, np.uint8)
         grown[: min(len(kept), size)] = kept[:size]
         self._waits = grown
@@ -100,7 +101,8 @@ class PendingTimers:
             early.append(heapq.heappop(self._heap)[1])
         taken.append(np.array(early, np.int64))
         offsets = np.concatenate(taken)
-        return np.sort(offsets[self._waits[offsets - self._base] == 1]) if len(offsets) else offsets
+        offsets = offsets[offsets >= self.low]  # what was called back has no flag any more
+        return np.sort(offsets[self._waits[offsets - self._base] == 1])
 
     def put_back(self, offsets: I64, at_ms: int) -> None:
         """What could not be delivered is due again at a time."""

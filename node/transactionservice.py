@@ -163,10 +163,11 @@ class TransactionService:
 
     def _save(self, halves: HalfMessages) -> None:
         """Note from where on the two topics have to be read."""
-        while self._ops and self._ops[0][1] < halves.low:
+        low = halves.low
+        while self._ops and self._ops[0][1] < low:
             self._ops.popleft()
         high = self._broker.store.queue_range(OP_TOPIC, QUEUE)[1]
-        reached = halves.low, self._ops[0][0] if self._ops else high
+        reached = low, self._ops[0][0] if self._ops else high
         if reached != self._saved:
             self._saved = reached
             offsets = {HALF_TOPIC: {"0": reached[0]}, OP_TOPIC: {"0": reached[1]}}

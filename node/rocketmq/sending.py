@@ -149,24 +149,24 @@ class Sender:
             if result.status not in _UNSURE:
                 return result
             return await self._settled(result)
-        before = self._before_failover(topic, message.message_id)
-        if before is not None:
-            return before
-        stored: asyncio.Future[PutResult] = asyncio.get_running_loop().create_future()
+        # A client that hangs up and comes again finds what it began, so it goes on without it.
+        stored = asyncio.ensure_future(self._put(topic, message, queue_id, host, deadline))
         self._known[key] = _Known(time.monotonic(), stored)
-        result = PutResult(PutMessageStatus.UNKNOWN_ERROR, "the call ended")
-        try:
-            result = await self._put(topic, message, queue_id, host, deadline)
-        finally:
-            stored.set_result(result)
-            if result.queue_offset < 0:
-                self._known.pop(key, None)  # not stored: the next try is a first one
-        return result
+        stored.add_done_callback(lambda done: self._forget_failed(key, done))
+        return await asyncio.shield(stored)
+
+    def _forget_failed(self, key: tuple[str, str], done: "asyncio.Future[PutResult]") -> None:
+        """What was not stored is a first try the next time."""
+        if done.cancelled() or done.exception() is not None or done.result().queue_offset < 0:
+            self._known.pop(key, None)
 
     async def _put(
         self, topic: str, message: Sent, queue_id: int, host: Host, deadline: float
     ) -> PutResult:
-        """Store it; while the group has no master, or too few replicas, try until the deadline."""
+        """Store it; while the group has no master, or too few replicas, try until the deadline.
+
+        Not before it is known what the last master stored: until then nothing may be stored.
+        """
         loop = asyncio.get_running_loop()
         batch = message.batch(topic, queue_id, host)
         if message.kind == _TYPES.TRANSACTION:
@@ -175,6 +175,10 @@ class Sender:
         elif message.kind == _TYPES.DELAY:
             batch = self._broker.delays.at_time(batch, message.deliver_ms, now_ms())
         while True:
+            if self._broker.may_store():
+                before = self._before_failover(topic, message.message_id)
+                if before is not None:
+                    return before
             result = await self._broker.store_batch(batch)
             if result.status not in _SOON or loop.time() + PAUSE_SECONDS >= deadline:
                 return result

@@ -58,7 +58,13 @@ def answering(reply: Callable[..., Any], *, master: bool = True) -> Callable[[Me
                 client = self.admit(context)
                 if master and self.broker.replication.not_master():
                     return await self.forwarder.unary(method.__name__, request, context)
-                return await method(self, request, context, client)
+                try:
+                    return await method(self, request, context, client)
+                except sdk.NotMaster:
+                    if not master:
+                        raise
+                    # Not any more: what was stored meanwhile is known there by its id.
+                    return await self.forwarder.unary(method.__name__, request, context)
             except _FAILURES as error:
                 log.debug("refused", method=method.__name__, reason=str(error)[:300])
                 return reply(status=status_of(error), **_echoed(request, reply))
@@ -301,8 +307,7 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
             request.auto_renew,
             request.attempt_id,
         )
-        if group not in broker.metadata.tables.groups:
-            await broker.metadata.put_group(new_group(group))
+        await broker.metadata.ensure_group(group)
         client.group = group
         loop = asyncio.get_running_loop()
         return await broker.pop.wait(wanted, loop.time() + _poll_seconds(request, context))

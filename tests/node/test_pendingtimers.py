@@ -22,8 +22,8 @@ STEPS = st.lists(
 @given(STEPS, st.integers(0, 5))
 @settings(max_examples=200, deadline=None)
 def test_what_is_due_is_what_a_model_says(steps: list[tuple[str, object]], low: int) -> None:
-    before = pendingtimers.HEAP_MAX, pendingtimers.RUNS_MAX
-    pendingtimers.HEAP_MAX, pendingtimers.RUNS_MAX = 16, 3
+    before = pendingtimers.HEAP_MAX, pendingtimers.RUNS_MAX, pendingtimers.ROOM_MIN
+    pendingtimers.HEAP_MAX, pendingtimers.RUNS_MAX, pendingtimers.ROOM_MIN = 16, 3, 4
     try:
         timers = PendingTimers(low)
         waiting: dict[int, int] = {}  # offset: time, of those not given
@@ -59,7 +59,7 @@ def test_what_is_due_is_what_a_model_says(steps: list[tuple[str, object]], low: 
             assert timers.low == min(pending, default=end)
             assert all(timers.waits(offset) == (offset in pending) for offset in range(end + 2))
     finally:
-        pendingtimers.HEAP_MAX, pendingtimers.RUNS_MAX = before
+        pendingtimers.HEAP_MAX, pendingtimers.RUNS_MAX, pendingtimers.ROOM_MIN = before
 
 
 def test_a_limit_is_kept_for_each_run() -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import duolog
+import grpc.aio
 import pytest
 
 from node.rocketmq.stubs import Code, definition, service
 from node.server import Node
+from store.status import PutMessageStatus
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of, until
 from tests.rocketmq.api import Api, Received, message, resource
@@ -431,3 +433,42 @@ async def test_what_no_client_calls_is_not_implemented(api: Api, name: str) -> N
         else:
             await api.call(name, request)
     assert failure.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_a_client_that_hangs_up_and_sends_again_has_its_message_once(
+    api: Api, node: Node
+) -> None:
+    broker = broker_of(node)
+    settle, late = broker.settle, asyncio.Event()
+
+    def slow(end_offset: int, no_wait: bool = False) -> Any:
+        async def wait() -> PutMessageStatus:
+            await late.wait()
+            return PutMessageStatus.PUT_OK
+
+        settle(end_offset, no_wait)
+        return asyncio.ensure_future(wait())
+
+    broker.settle = slow  # type: ignore[method-assign]
+    one = service.SendMessageRequest(messages=[message(b"x", message_id="01FF")])
+    with pytest.raises(grpc.aio.AioRpcError):
+        await api.call("SendMessage", one, timeout=0.3)
+    again = asyncio.ensure_future(api.call("SendMessage", one))
+    await asyncio.sleep(0.1)
+    broker.settle = settle  # type: ignore[method-assign]
+    late.set()
+    (entry,) = (await again).entries
+    assert (entry.status.code, entry.offset) == (Code.OK, 0)
+    assert (await api.receive("g", timeout=4)).bodies == [b"x"]
+    assert (await api.receive("g")).code == Code.MESSAGE_NOT_FOUND
+
+
+async def test_groups_have_a_limit(start_node: StartNode) -> None:
+    node = await start_node(limits={"groups_max": 2})
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        await client.admin.create_topic("T", 1)
+    api = Api(node)
+    for group, code in (("a", Code.MESSAGE_NOT_FOUND), ("b", Code.MESSAGE_NOT_FOUND)):
+        assert (await api.receive(group)).code == code
+    assert (await api.receive("c")).code == Code.TOO_MANY_REQUESTS
+    await api.close()
