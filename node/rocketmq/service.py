@@ -15,19 +15,17 @@ from duolog import _errors as sdk
 
 from node.broker import Broker
 from node.delayservice import RecallHandle
-from node.popservice import Handle, Popped, PopRequest
 from node.rocketmq import handles, settings
 from node.rocketmq.auth import Authenticator
 from node.rocketmq.clients import Client, Clients, Stream
 from node.rocketmq.codes import OK, Refused, overall, status, status_of
 from node.rocketmq.forward import Forwarder
-from node.rocketmq.messages import delivered, orphaned
+from node.rocketmq.messages import orphaned
 from node.rocketmq.names import group_of, resource_of, topic_of
+from node.rocketmq.receiving import INVISIBLE_MS_MAX, Receiver, filter_of, stale
 from node.rocketmq.routes import Routes
 from node.rocketmq.sending import Sender
 from node.rocketmq.stubs import Code, definition, rpc, service
-from node.sqlfilter import SqlFilter
-from node.tagfilter import BadFilter, MessageFilter, TagFilter
 from node.transactionservice import Check
 from node.wirecodec import peer_host
 from store.errors import StoreError
@@ -35,10 +33,6 @@ from store.metadata import Json, new_group
 
 log = structlog.get_logger("duolog.rocketmq")
 
-INVISIBLE_MS = (10_000, 12 * 3600 * 1000)
-HELD_INVISIBLE_MS = 60_000
-POLL_SECONDS = (5.0, 20.0)
-POLL_MARGIN_SECONDS = 1.0
 SEND_SECONDS = 3.0
 DEADLINE_MARGIN_SECONDS = 0.3
 ENTRIES_MAX = 1024
@@ -90,6 +84,7 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         self.clients = Clients(broker.pop.client_gone)
         self._authenticator = authenticator
         self._sender = Sender(broker)
+        self._receiver = Receiver(broker)
         self._routes = Routes(broker)
         self._sweep: asyncio.Task[None] | None = None
         self.tls_port = 0
@@ -129,7 +124,7 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
     async def QueryAssignment(self, request: Any, context: Any, client: Client) -> Any:
         """What a push consumer polls."""
         config = self._routes.topic(topic_of(request.topic))
-        fifo = bool(self._group(group_of(request.group)).get("consumeMessageOrderly"))
+        fifo = self._receiver.is_orderly(group_of(request.group))
         here = self._here(request, context)
         queues = self._routes.assignments(request.topic, config, here, fifo)
         assignments = [definition.Assignment(message_queue=queue) for queue in queues]
@@ -280,58 +275,11 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
             if self.broker.replication.not_master():
                 await self.forwarder.stream("ReceiveMessage", request, context)
                 return
-            found = await self._receive(request, client, context)
+            found = await self._receiver.receive(request, client, context.time_remaining())
             code = OK if found else status(Code.MESSAGE_NOT_FOUND, "no new message")
         except _FAILURES as error:
             found, code = [], status_of(error)
-        await self._write_messages(request, found, code, context)
-
-    async def _receive(self, request: Any, client: Client, context: Any) -> list[Popped]:
-        broker = self.broker
-        group, topic = group_of(request.group), topic_of(request.message_queue.topic)
-        config = broker.readable_topic(topic)
-        if request.batch_size < 1:
-            raise Refused(Code.BAD_REQUEST, f"a batch of {request.batch_size} messages")
-        fifo = bool(self._group(group).get("consumeMessageOrderly"))
-        queue_id = request.message_queue.id if fifo else -1
-        if queue_id >= config.queues:
-            raise Refused(Code.BAD_REQUEST, f"{topic} has queues 0..{config.queues - 1}")
-        wanted = PopRequest(
-            group,
-            topic,
-            queue_id,
-            min(request.batch_size, settings.RECEIVE_BATCH),
-            _invisible(request),
-            client.client_id,
-            filter_of(request.filter_expression),
-            request.auto_renew,
-            request.attempt_id,
-        )
-        await broker.metadata.ensure_group(group)
-        client.group = group
-        loop = asyncio.get_running_loop()
-        return await broker.pop.wait(wanted, loop.time() + _poll_seconds(request, context))
-
-    async def _write_messages(
-        self, request: Any, found: list[Popped], code: Any, context: Any
-    ) -> None:
-        """The status, the messages, and when they were delivered (Python's client needs that)."""
-        replica_group = self.broker.config.node.group
-        topic = request.message_queue.topic
-        unsent = [popped.handle for popped in found]
-        try:
-            await context.write(service.ReceiveMessageResponse(status=code))
-            for popped in found:
-                text = handles.to_text(replica_group, popped.handle)
-                message = delivered(popped, topic, text)
-                await context.write(service.ReceiveMessageResponse(message=message))
-                unsent.pop(0)
-            last = service.ReceiveMessageResponse()
-            last.delivery_timestamp.GetCurrentTime()
-            await context.write(last)
-        finally:
-            for handle in unsent:
-                self.broker.pop.give_back(group_of(request.group), handle)
+        await self._receiver.write(request, found, code, context.write)
 
     @answering(service.AckMessageResponse)
     async def AckMessage(self, request: Any, context: Any, client: Client) -> Any:
@@ -344,40 +292,22 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
             reply.entries.add(
                 message_id=entry.message_id,
                 receipt_handle=entry.receipt_handle,
-                status=self._ack(group, topic, entry.receipt_handle),
+                status=self._receiver.ack(group, topic, entry.receipt_handle),
             )
         reply.status.CopyFrom(overall([entry.status for entry in reply.entries]))
         return reply
-
-    def _ack(self, group: str, topic: str, text: str) -> Any:
-        try:
-            handle = self._handle(group, topic, text)
-            if not self.broker.pop.ack(group, handle):
-                raise _stale()
-        except _FAILURES as error:
-            return status_of(error)
-        return OK
-
-    def _handle(self, group: str, topic: str, text: str) -> Handle:
-        """A handle that a consumer of this group and topic may have. Raises Refused."""
-        replica_group, handle = handles.from_text(text)
-        if replica_group != self.broker.config.node.group:
-            raise _stale()
-        if not self.broker.pop.belongs(group, topic, handle):
-            raise _stale()
-        return handle
 
     @answering(service.ChangeInvisibleDurationResponse)
     async def ChangeInvisibleDuration(self, request: Any, context: Any, client: Client) -> Any:
         """Another end of a lease."""
         group, topic = group_of(request.group), topic_of(request.topic)
         invisible_ms = request.invisible_duration.ToMilliseconds()
-        if not 0 <= invisible_ms <= INVISIBLE_MS[1]:
+        if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
             raise Refused(Code.ILLEGAL_INVISIBLE_TIME, f"{invisible_ms} ms")
-        handle = self._handle(group, topic, request.receipt_handle)
+        handle = self._receiver.handle(group, topic, request.receipt_handle)
         changed = self.broker.pop.change_invisible(group, handle, invisible_ms)
         if changed is None:
-            raise _stale()
+            raise stale()
         text = handles.to_text(self.broker.config.node.group, changed)
         return service.ChangeInvisibleDurationResponse(status=OK, receipt_handle=text)
 
@@ -387,56 +317,16 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
     ) -> Any:
         """A consumer gives a message up."""
         group, topic = group_of(request.group), topic_of(request.topic)
-        handle = self._handle(group, topic, request.receipt_handle)
+        handle = self._receiver.handle(group, topic, request.receipt_handle)
         if not await self.broker.pop.to_dead_letters(group, handle):
-            raise _stale()
+            raise stale()
         return service.ForwardMessageToDeadLetterQueueResponse(status=OK)
-
-
-def filter_of(expression: Any) -> MessageFilter:
-    """The filter of an expression. Raises Refused (ILLEGAL_FILTER_EXPRESSION)."""
-    try:
-        if expression.type == definition.FilterType.SQL:
-            return SqlFilter.parse(expression.expression)
-        return TagFilter.parse(expression.expression)
-    except BadFilter as error:
-        raise Refused(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from None
-
-
-def _stale() -> Refused:
-    return Refused(Code.INVALID_RECEIPT_HANDLE, "the receipt handle is of no delivery under way")
-
-
-def _invisible(request: Any) -> int:
-    if request.auto_renew:
-        return HELD_INVISIBLE_MS
-    if not request.HasField("invisible_duration"):
-        return HELD_INVISIBLE_MS
-    invisible = int(request.invisible_duration.ToMilliseconds())
-    if not INVISIBLE_MS[0] <= invisible <= INVISIBLE_MS[1]:
-        low, high = INVISIBLE_MS
-        raise Refused(Code.ILLEGAL_INVISIBLE_TIME, f"{invisible} ms, it must be {low} to {high} ms")
-    return invisible
 
 
 def _time_left(context: Any, default: float) -> float:
     """Seconds until shortly before the call's deadline."""
     left = context.time_remaining()
     return max(0.0, (default if left is None else min(left, 60.0)) - DEADLINE_MARGIN_SECONDS)
-
-
-def _poll_seconds(request: Any, context: Any) -> float:
-    """How long a receive may wait: as asked, within RocketMQ's limits and the call's deadline."""
-    left = context.time_remaining()
-    asked = POLL_SECONDS[1]
-    if request.HasField("long_polling_timeout"):
-        asked = request.long_polling_timeout.ToMilliseconds() / 1000
-        if asked < 0:
-            raise Refused(Code.ILLEGAL_POLLING_TIME, f"{asked} s")
-    elif left is not None:
-        asked = left - POLL_MARGIN_SECONDS
-    asked = min(max(asked, POLL_SECONDS[0]), POLL_SECONDS[1])
-    return max(0.0, asked if left is None else min(asked, left - POLL_MARGIN_SECONDS))
 
 
 __all__ = ["MessagingService"]

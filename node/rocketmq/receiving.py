@@ -1,0 +1,148 @@
+"""ReceiveMessage and what becomes of what was received: POP in RocketMQ's words."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from duolog import _errors as sdk
+
+from node.broker import Broker
+from node.popservice import Handle, Popped, PopRequest
+from node.rocketmq import handles
+from node.rocketmq.clients import Client
+from node.rocketmq.codes import OK, Refused, status_of
+from node.rocketmq.messages import delivered
+from node.rocketmq.names import group_of, topic_of
+from node.rocketmq.settings import RECEIVE_BATCH
+from node.rocketmq.stubs import Code, definition, service
+from node.sqlfilter import SqlFilter
+from node.tagfilter import BadFilter, MessageFilter, TagFilter
+from store.errors import StoreError
+
+INVISIBLE_MS_MIN = 10_000
+INVISIBLE_MS_MAX = 12 * 3600 * 1000
+HELD_INVISIBLE_MS = 60_000  # what a client that renews by itself is told
+POLL_SECONDS_MIN, POLL_SECONDS_MAX = 5.0, 20.0
+POLL_MARGIN_SECONDS = 1.0
+
+
+def filter_of(expression: Any) -> MessageFilter:
+    """The filter of an expression. Raises Refused (ILLEGAL_FILTER_EXPRESSION)."""
+    try:
+        if expression.type == definition.FilterType.SQL:
+            return SqlFilter.parse(expression.expression)
+        return TagFilter.parse(expression.expression)
+    except BadFilter as error:
+        raise Refused(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from None
+
+
+def stale() -> Refused:
+    """The answer to a handle that holds nothing."""
+    return Refused(Code.INVALID_RECEIPT_HANDLE, "the receipt handle is of no delivery under way")
+
+
+class Receiver:
+    """Hands out messages and takes their acknowledgements."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def is_orderly(self, group: str) -> bool:
+        """Whether a group has the messages of a queue one after the other."""
+        row = self._broker.metadata.tables.groups.get(group, {})
+        return bool(row.get("consumeMessageOrderly"))
+
+    async def receive(self, request: Any, client: Client, left: float | None) -> list[Popped]:
+        """Messages, as soon as there are any. left: seconds of the call. Raises Refused, sdk's."""
+        broker = self._broker
+        group, topic = group_of(request.group), topic_of(request.message_queue.topic)
+        config = broker.readable_topic(topic)
+        if request.batch_size < 1:
+            raise Refused(Code.BAD_REQUEST, f"a batch of {request.batch_size} messages")
+        queue_id = request.message_queue.id if self.is_orderly(group) else -1
+        if queue_id >= config.queues:
+            raise Refused(Code.BAD_REQUEST, f"{topic} has queues 0..{config.queues - 1}")
+        wanted = PopRequest(
+            group,
+            topic,
+            queue_id,
+            min(request.batch_size, RECEIVE_BATCH),
+            _invisible_ms(request),
+            client.client_id,
+            filter_of(request.filter_expression),
+            request.auto_renew,
+            request.attempt_id,
+        )
+        await broker.metadata.ensure_group(group)
+        client.group = group
+        deadline = asyncio.get_running_loop().time() + _poll_seconds(request, left)
+        return await broker.pop.wait(wanted, deadline)
+
+    async def write(
+        self,
+        request: Any,
+        found: list[Popped],
+        code: Any,
+        write: Callable[[Any], Awaitable[None]],
+    ) -> None:
+        """The status, the messages, and when they were delivered (Python's client needs that)."""
+        topic = request.message_queue.topic
+        unsent = [popped.handle for popped in found]
+        try:
+            await write(service.ReceiveMessageResponse(status=code))
+            for popped in found:
+                text = handles.to_text(self._broker.config.node.group, popped.handle)
+                message = delivered(popped, topic, text)
+                await write(service.ReceiveMessageResponse(message=message))
+                unsent.pop(0)
+            last = service.ReceiveMessageResponse()
+            last.delivery_timestamp.GetCurrentTime()
+            await write(last)
+        finally:
+            for handle in unsent:
+                self._broker.pop.give_back(group_of(request.group), handle)
+
+    def ack(self, group: str, topic: str, text: str) -> Any:
+        """The status of one acknowledgement."""
+        try:
+            if not self._broker.pop.ack(group, self.handle(group, topic, text)):
+                raise stale()
+        except (Refused, sdk.DuologError, StoreError) as error:
+            return status_of(error)
+        return OK
+
+    def handle(self, group: str, topic: str, text: str) -> Handle:
+        """A handle that a consumer of this group and topic may have. Raises Refused."""
+        replica_group, handle = handles.from_text(text)
+        here = replica_group == self._broker.config.node.group
+        if not here or not self._broker.pop.belongs(group, topic, handle):
+            raise stale()
+        return handle
+
+
+def _invisible_ms(request: Any) -> int:
+    if request.auto_renew or not request.HasField("invisible_duration"):
+        return HELD_INVISIBLE_MS
+    invisible = int(request.invisible_duration.ToMilliseconds())
+    if not INVISIBLE_MS_MIN <= invisible <= INVISIBLE_MS_MAX:
+        raise Refused(
+            Code.ILLEGAL_INVISIBLE_TIME,
+            f"{invisible} ms, it must be {INVISIBLE_MS_MIN} to {INVISIBLE_MS_MAX} ms",
+        )
+    return invisible
+
+
+def _poll_seconds(request: Any, left: float | None) -> float:
+    """How long a receive may wait: as asked, within RocketMQ's limits and the call's deadline."""
+    asked = POLL_SECONDS_MAX
+    if request.HasField("long_polling_timeout"):
+        asked = request.long_polling_timeout.ToMilliseconds() / 1000
+        if asked < 0:
+            raise Refused(Code.ILLEGAL_POLLING_TIME, f"{asked} s")
+    elif left is not None:
+        asked = left - POLL_MARGIN_SECONDS
+    asked = min(max(asked, POLL_SECONDS_MIN), POLL_SECONDS_MAX)
+    return max(0.0, asked if left is None else min(asked, left - POLL_MARGIN_SECONDS))
+
+
+__all__ = ["Receiver", "filter_of", "stale"]
