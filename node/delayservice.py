@@ -21,6 +21,7 @@ from node.pendingtimers import PendingTimers
 from node.redirect import redirected, restored
 from store.columns import Columns
 from store.delay import SCHEDULE_TOPIC
+from store.errors import StoreError
 from store.kernels import decode
 from store.kernels.jit import I64
 from store.messagestore import PutBatch
@@ -46,6 +47,7 @@ AGAIN_MS = 1000
 RECALL_SECONDS = 1.0
 NOTE_SECONDS = 5.0
 ROLL_EVERY_SECONDS = 60.0
+_NEVER = (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED)
 _LEVEL_WORDS = frozenset((b"DELAY", b"__CRC32#"))
 _TIMER_WORDS = frozenset((b"TIMER_OUT_MS", b"TIMER_DELIVER_MS", b"__CRC32#"))
 
@@ -148,6 +150,10 @@ class DelayService:
             log.warning("a delayed message's topic is gone", topic=batch.topic)
             return True
         result = broker.store.put(batch, broker.wall_ms())
+        if result.status in _NEVER:
+            # Nothing behind it may wait for what can never be stored.
+            log.error("a delayed message is dropped", reason=result.reason, topic=batch.topic)
+            return True
         if result.status is not PutMessageStatus.PUT_OK:
             log.warning("a delayed message waits on", reason=result.reason, topic=batch.topic)
             return False
@@ -300,8 +306,11 @@ class DelayService:
             if stored < 0 or now_ms - stored < half:
                 return
             result = store.get(TIMER_TOPIC, QUEUE, low, 1, 1)
-            if not result.count or not self._store_again(result):
-                return
+            try:
+                if result.count and not self._store_again(result):
+                    return
+            except StoreError as error:
+                log.error("a delayed message is damaged", reason=str(error))
             self._note_done(timers, np.array([low], np.int64))
 
     def _store_again(self, result: GetResult) -> bool:

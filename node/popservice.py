@@ -13,6 +13,7 @@ import secrets
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -415,7 +416,8 @@ class PopService:
                 state.leases[offset].serial = secrets.randbits(63)
                 state.put_off(offset, now_ms + AGAIN_MS)
             if ended:
-                task = asyncio.ensure_future(self._move(key, state, ended))
+                work = partial(self._move, key, state, ended)
+                task = asyncio.ensure_future(self._broker.guard(work))
                 self._moving.add(task)
                 task.add_done_callback(self._moving.discard)
 

@@ -19,6 +19,7 @@ from duolog import _errors as sdk
 from node.halfmessages import Half, HalfMessages
 from node.redirect import redirected, restored
 from store.columns import Columns
+from store.errors import StoreError
 from store.kernels import decode
 from store.messagestore import PutBatch, PutResult
 from store.reader import GetResult
@@ -284,8 +285,9 @@ class TransactionService:
                 self._discard(halves, half, record)
                 return
             self._put_back(halves, half, record)
-        except sdk.NoSuchMessage:
-            halves.resolved(half.offset)  # retention took it
+        except (sdk.NoSuchMessage, StoreError) as error:
+            log.error("a half message is gone", reason=str(error), group=half.group)
+            halves.resolved(half.offset)  # damaged, or retention took it
             return
         except sdk.DuologError as error:
             log.warning("a transaction is checked later", reason=str(error))

@@ -11,7 +11,9 @@ import pytest
 from node.delayservice import DELAY_MS_MAX, DONE_TOPIC, TIMER_TOPIC
 from node.memoryregistry import MemoryRegistry
 from node.server import Node
+from store.columns import Columns
 from store.delay import SCHEDULE_TOPIC
+from store.messagestore import PutBatch
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of, until
 
@@ -199,3 +201,21 @@ async def test_what_waits_for_long_is_stored_again_before_retention_takes_it(
         await until(lambda: broker.delays.waiting == 1 and timers.low == 1)
         before, after = (broker.store.queues.get(TIMER_TOPIC, 0).entries(k, 1) for k in (0, 1))  # type: ignore[union-attr]
         assert np.array_equal(before[2], after[2])  # the same time
+
+
+async def test_what_can_never_be_stored_holds_nothing_up(start_node: StartNode) -> None:
+    node = await start_node(**LEVELS)
+    async with await client_of(node) as client, client.producer() as producer:
+        broker = broker_of(node)
+        now = broker.wall_ms()
+        for properties in (
+            b"REAL_TOPIC\x01T\x02REAL_QID\x0170000\x02DELAY\x011",  # no queue has that number
+            b"REAL_QID\x010\x02DELAY\x011",  # it never said where it wanted to go
+            b"REAL_TOPIC\x01a/b\x02REAL_QID\x010\x02DELAY\x011",
+        ):
+            columns = Columns.of([b"x"], [properties])
+            broker.store.put(PutBatch(SCHEDULE_TOPIC, 0, columns, now), now)
+        await producer.send("T", b"after", delay_level=1)
+        (found,) = await wait_for(client, 1)
+        assert found.body == b"after"
+        assert broker.metadata.tables.delay_offsets == {1: 4}
