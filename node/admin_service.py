@@ -20,7 +20,8 @@ from node.replication_status import (
     node_of,
     replication_status,
 )
-from node.retrytopics import RETRY_TIMES
+from node.retrytopics import RETRY_TIMES, dead_letter_topic, retry_topic
+from store.kernels.decode import OUT_QUEUE_OFFSET
 from store.metadata import (
     SYSTEM_TOPIC,
     TopicConfig,
@@ -31,6 +32,7 @@ from store.metadata import (
     is_reserved_topic,
     new_group,
 )
+from store.record import decode_properties
 
 RETRY_TIMES_MAX = 1000
 
@@ -247,6 +249,37 @@ class AdminService(stubs.AdminServicer):
                     replica_group=broker.config.node.group,
                 )
         return reply
+
+    @unary
+    async def Track(self, request: wire.TrackRequest, context: Any) -> wire.TrackReply:
+        """What became of a message in every group that reads its topic."""
+        broker = self._broker
+        topic = self._known(request.topic)
+        where = request.topic, request.queue_id, request.queue_offset
+        if not 0 <= request.queue_id < topic.queues:
+            raise sdk.BadRequest(f"{request.topic} has queues 0..{topic.queues - 1}")
+        result = broker.store.get(*where, 1, 1)
+        if not result.count or int(result.table[OUT_QUEUE_OFFSET, 0]) != request.queue_offset:
+            raise sdk.NoSuchMessage(f"{request.topic}/{request.queue_id} has no such offset")
+        text = result.properties.decode(errors="replace")
+        unique = decode_properties(text).get("UNIQ_KEY", "")
+        groups = {group for name, group in broker.metadata.tables.offsets if name == request.topic}
+        reply = wire.TrackReply()
+        for group in sorted(groups | broker.groups.readers_of(request.topic)):
+            reply.groups.add(group=group, state=self._track(group, where, unique))
+        return reply
+
+    def _track(self, group: str, where: tuple[str, int, int], unique: str) -> wire.TrackState:
+        """One group's; copies in its retry and dead-letter topics carry the unique key."""
+        find = self._broker.store.find_by_unique_key
+        if unique and find(dead_letter_topic(group), unique) is not None:
+            return wire.DEAD_LETTER
+        if unique and find(retry_topic(group, where[0]), unique) is not None:
+            return wire.RETRY
+        done = self._broker.pop.has_done(group, *where)
+        if done is None:
+            return wire.IN_FLIGHT
+        return wire.CONSUMED if done else wire.WAITING
 
     # -- status --------------------------------------------------------------------------------
 

@@ -164,6 +164,14 @@ class GroupCoordinator:
         group = self._groups.get(group_name)
         return {t for m in group.members.values() for t in m.topics} if group else set()
 
+    def readers_of(self, topic: str) -> set[str]:
+        """Groups with members that read a topic."""
+        return {
+            name
+            for name, group in self._groups.items()
+            if any(topic in member.topics for member in group.members.values())
+        }
+
     def names(self) -> set[str]:
         """Groups that have members."""
         return set(self._groups)

@@ -395,6 +395,18 @@ class PopService:
             raise sdk.NoSuchMessage(f"the message at {key[0]}/{key[1]} {handle.offset} is gone")
         return int(result.table[decode.OUT_PHY, 0])
 
+    def has_done(self, group: str, topic: str, queue_id: int, offset: int) -> bool | None:
+        """Whether a group is done with a message; None while somebody has it."""
+        found = self._queues.get((topic, queue_id, group))
+        if found is not None:
+            if offset in found.leases:
+                return None
+            return offset < found.committed or offset in found.done
+        tables = self._broker.metadata.tables
+        ranges = tables.acknowledged(group, topic, queue_id)
+        done = any(first <= offset < end for first, end in ranges)
+        return done or offset < tables.committed(group, topic, queue_id)
+
     def client_gone(self, client: str) -> None:
         """What a client held for as long as it lives becomes visible."""
         deadline = self._broker.clock_ms() + GONE_MS

@@ -5,7 +5,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from duolog._connection import Connection
-from duolog._errors import DuologError, NoSuchMessage, TopicExists, UnknownGroup, UnknownTopic
+from duolog._errors import (
+    DuologError,
+    Fatal,
+    NoSuchMessage,
+    TopicExists,
+    UnknownGroup,
+    UnknownTopic,
+)
 from duolog._router import Router
 from duolog.wire import duolog_pb2 as wire
 
@@ -183,6 +190,23 @@ class Admin:
             lambda connection, left: connection.admin.DeleteGroup(request, timeout=left),
             UnknownGroup,
         )
+
+    async def track(
+        self, topic: str, queue_id: int, queue_offset: int, *, group: str | None = None
+    ) -> dict[str, str]:
+        """What became of a message in every consumer group: WAITING, IN_FLIGHT, RETRY, CONSUMED or
+        DEAD_LETTER. Raises NoSuchMessage, UnknownTopic.
+
+        group: the replica group of the queue, where the topic lies in several.
+        """
+        request = wire.TrackRequest(topic=topic, queue_id=queue_id, queue_offset=queue_offset)
+        answers: list[wire.TrackReply] = await self._everywhere(
+            lambda connection, left: connection.admin.Track(request, timeout=left),
+            Fatal,
+            None if group is None else [group],
+        )
+        rows = [row for answer in answers for row in answer.groups]
+        return {row.group: wire.TrackState.Name(row.state) for row in rows}
 
     async def find(
         self,

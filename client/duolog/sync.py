@@ -290,6 +290,10 @@ class Admin:
         """Find messages."""
         return self._loop.run(self._admin.find(topic, **how))
 
+    def track(self, topic: str, queue_id: int, queue_offset: int, **how: Any) -> dict[str, str]:
+        """What became of a message in every consumer group."""
+        return self._loop.run(self._admin.track(topic, queue_id, queue_offset, **how))
+
     def offset_at_time(self, topic: str, queue_id: int, time: int) -> int:
         """Queue offset at a time."""
         return self._loop.run(self._admin.offset_at_time(topic, queue_id, time))

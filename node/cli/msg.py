@@ -18,6 +18,7 @@ from node.cli.output import (
     fail,
     iso,
     print_json,
+    print_rows,
     run,
     say,
     when,
@@ -268,6 +269,38 @@ def find(
         show(message)
     if not found and not as_json:
         say("nothing found")
+
+
+@app.command()
+def track(
+    topic: str,
+    key: Annotated[str, typer.Option(help="A key of the message.")] = "",
+    unique_key: Annotated[str, typer.Option(help="The id its producer gave it.")] = "",
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """What became of messages in every consumer group of their topic."""
+    if not (key or unique_key):
+        fail("which messages?", "duolog msg track TOPIC --key KEY | --unique-key K")
+
+    async def work() -> list[dict[str, Any]]:
+        async with _client(endpoints, timeout) as client:
+            rows = []
+            for found in await client.admin.find(topic, key=key, unique_key=unique_key):
+                place = (found.queue_id, found.queue_offset)
+                for group, state in sorted((await client.admin.track(topic, *place)).items()):
+                    rows.append(
+                        {
+                            "queue_id": place[0],
+                            "queue_offset": place[1],
+                            "group": group,
+                            "state": state,
+                        }
+                    )
+            return rows
+
+    print_rows(run(work()), ["queue_id", "queue_offset", "group", "state"], as_json)
 
 
 async def _by_time(client: Any, topic: str, begin: int, end: int, count: int) -> list[Any]:

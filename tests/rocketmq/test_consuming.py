@@ -472,3 +472,31 @@ async def test_groups_have_a_limit(start_node: StartNode) -> None:
         assert (await api.receive(group)).code == code
     assert (await api.receive("c")).code == Code.TOO_MANY_REQUESTS
     await api.close()
+
+
+async def test_where_a_message_is_in_every_group(api: Api, node: Node) -> None:
+    entry = (await api.send(message(b"x", message_group="one"))).entries[0]
+    (found,) = (await api.receive("g")).messages
+    queue_id = found.system_properties.queue_id
+    (held,) = (await api.receive("h")).handles
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+
+        async def states() -> dict[str, str]:
+            return await client.admin.track("T", queue_id, entry.offset)
+
+        await api.ack("g", found.system_properties.receipt_handle)
+        async with asyncio.timeout(10):
+            while await states() != {"g": "CONSUMED", "h": "IN_FLIGHT"}:
+                await asyncio.sleep(0.02)
+        for state in ("RETRY", "RETRY", "DEAD_LETTER"):
+            await api.change("h", held, 20)
+            async with asyncio.timeout(10):
+                while (await states())["h"] != state:
+                    await asyncio.sleep(0.02)
+            if state == "RETRY":
+                (again,) = await receive_until(api, "h", 1)
+                held = again.system_properties.receipt_handle
+        with pytest.raises(duolog.NoSuchMessage):
+            await client.admin.track("T", queue_id, 99)
+        with pytest.raises(duolog.BadRequest):
+            await client.admin.track("T", 99, 0)

@@ -36,6 +36,15 @@ class ReadStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OFFSET_TOO_SMALL: _ClassVar[ReadStatus]
     OFFSET_TOO_LARGE: _ClassVar[ReadStatus]
     MESSAGES_LOST: _ClassVar[ReadStatus]
+
+class TrackState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TRACK_STATE_UNSPECIFIED: _ClassVar[TrackState]
+    WAITING: _ClassVar[TrackState]
+    IN_FLIGHT: _ClassVar[TrackState]
+    RETRY: _ClassVar[TrackState]
+    CONSUMED: _ClassVar[TrackState]
+    DEAD_LETTER: _ClassVar[TrackState]
 PUT_STATUS_UNSPECIFIED: PutStatus
 PUT_OK: PutStatus
 FLUSH_DISK_TIMEOUT: PutStatus
@@ -60,6 +69,12 @@ NO_MATCHED_MESSAGE: ReadStatus
 OFFSET_TOO_SMALL: ReadStatus
 OFFSET_TOO_LARGE: ReadStatus
 MESSAGES_LOST: ReadStatus
+TRACK_STATE_UNSPECIFIED: TrackState
+WAITING: TrackState
+IN_FLIGHT: TrackState
+RETRY: TrackState
+CONSUMED: TrackState
+DEAD_LETTER: TrackState
 
 class EndTransactionsRequest(_message.Message):
     __slots__ = ("group", "halves", "commit")
@@ -576,6 +591,30 @@ class DeleteGroupRequest(_message.Message):
 class DeleteGroupReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class TrackRequest(_message.Message):
+    __slots__ = ("topic", "queue_id", "queue_offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    queue_offset: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ...) -> None: ...
+
+class MessageTrack(_message.Message):
+    __slots__ = ("group", "state")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    state: TrackState
+    def __init__(self, group: _Optional[str] = ..., state: _Optional[_Union[TrackState, str]] = ...) -> None: ...
+
+class TrackReply(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[MessageTrack]
+    def __init__(self, groups: _Optional[_Iterable[_Union[MessageTrack, _Mapping]]] = ...) -> None: ...
 
 class NodeStatusRequest(_message.Message):
     __slots__ = ()

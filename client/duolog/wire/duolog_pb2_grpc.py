@@ -633,6 +633,11 @@ class AdminStub:
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.DeleteGroupRequest.SerializeToString,
                 response_deserializer=duolog_dot_wire_dot_duolog__pb2.DeleteGroupReply.FromString,
                 _registered_method=True)
+        self.Track = channel.unary_unary(
+                '/duolog.v1.Admin/Track',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.TrackRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.TrackReply.FromString,
+                _registered_method=True)
         self.NodeStatus = channel.unary_unary(
                 '/duolog.v1.Admin/NodeStatus',
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.NodeStatusRequest.SerializeToString,
@@ -725,6 +730,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Track(self, request, context):
+        """What became of a message in every group that reads its topic.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def NodeStatus(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -812,6 +824,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DeleteGroup,
                     request_deserializer=duolog_dot_wire_dot_duolog__pb2.DeleteGroupRequest.FromString,
                     response_serializer=duolog_dot_wire_dot_duolog__pb2.DeleteGroupReply.SerializeToString,
+            ),
+            'Track': grpc.unary_unary_rpc_method_handler(
+                    servicer.Track,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.TrackRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.TrackReply.SerializeToString,
             ),
             'NodeStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.NodeStatus,
@@ -1089,6 +1106,33 @@ class Admin:
             '/duolog.v1.Admin/DeleteGroup',
             duolog_dot_wire_dot_duolog__pb2.DeleteGroupRequest.SerializeToString,
             duolog_dot_wire_dot_duolog__pb2.DeleteGroupReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Track(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Admin/Track',
+            duolog_dot_wire_dot_duolog__pb2.TrackRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.TrackReply.FromString,
             options,
             channel_credentials,
             insecure,
