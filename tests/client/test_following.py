@@ -137,7 +137,7 @@ async def test_a_refusal_after_an_unknown_answer_does_not_make_it_a_failure() ->
 
 async def test_what_was_only_ever_refused_surely_was_not_stored() -> None:
     with pytest.raises(duolog.Busy):
-        await send(Script(wire.IN_SYNC_REPLICAS_NOT_ENOUGH), 0.3)
+        await send(Script(wire.IN_SYNC_REPLICAS_NOT_ENOUGH), 2.0)
 
 
 async def test_one_deadline_covers_a_node_that_never_answers() -> None:
