@@ -423,9 +423,9 @@ class Producer:
         if queue_id is not None:
             slot = await self._topics.slot(topic, queue_id, group, seconds)
         terms = Terms.of(delay, deliver_at, delay_level)
-        return await self._send_texts(topic, bodies, same, texts, slot, terms, seconds)
+        return await self.send_texts(topic, bodies, same, texts, slot, terms, seconds)
 
-    async def _send_texts(
+    async def send_texts(
         self,
         topic: str,
         bodies: Sequence[bytes],
@@ -435,6 +435,8 @@ class Producer:
         terms: Terms,
         seconds: float,
     ) -> BatchReceipt:
+        """Not called by users: `send_batch`, with the properties' texts and on any terms."""
+        self._check_open()
         deadline = asyncio.get_running_loop().time() + seconds
         step = max(1, min(BATCH_MESSAGES, BATCH_BYTES * len(bodies) // (sum(map(len, bodies)) + 1)))
         tasks = []

@@ -8,7 +8,7 @@ node asks a producer of the group what became of it: `checker` answers.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -143,6 +143,43 @@ class Transactions:
         )
         return Half(topic, receipt.unique_key, receipt.group, receipt.queue_offset)
 
+    async def prepare_batch(
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        *,
+        tags: str | None = None,
+        timeout: float | None = None,
+    ) -> list[Half]:
+        """Store many half messages as columns: the fast way. Raises as `prepare`."""
+        seconds = self._timeout if timeout is None else timeout
+        same = property_text(tags, (), None)
+        receipt = await self._producer.send_texts(
+            topic, bodies, same, None, None, self._terms, seconds
+        )
+        key = self._producer.unique_key
+        return [
+            Half(topic, key(part.sequence + k), part.group, part.queue_offset + k)
+            for part in receipt.parts
+            for k in range(part.count)
+        ]
+
+    async def commit_all(self, halves: Iterable[Half]) -> None:
+        """Commit many at a time. Raises as `commit`; some may be committed then."""
+        await self._end_all(halves, True)
+
+    async def rollback_all(self, halves: Iterable[Half]) -> None:
+        """Roll many back at a time. Raises as `commit`; some may be rolled back then."""
+        await self._end_all(halves, False)
+
+    async def _end_all(self, halves: Iterable[Half], commit: bool) -> None:
+        groups: dict[str, list[int]] = {}
+        for half in halves:
+            groups.setdefault(half.replica_group, []).append(half.offset)
+        for replica_group, offsets in groups.items():
+            for first in range(0, len(offsets), ENDS_MAX):
+                await self._request_end(replica_group, commit, offsets[first : first + ENDS_MAX])
+
     async def commit(self, half: Half) -> None:
         """Let consumers see it. Raises NoSuchMessage, ResultUnknown, Unavailable, Timeout."""
         await self._end(half, True)
@@ -191,13 +228,8 @@ class Transactions:
         halves: list[int],
         futures: "list[asyncio.Future[None]]",
     ) -> None:
-        connection = self._router.connection(replica_group)
-        request = wire.EndTransactionsRequest(group=self.group, halves=halves, commit=commit)
         try:
-            await connection.call(
-                lambda left: connection.messages.EndTransactions(request, timeout=left),
-                self._timeout,
-            )
+            await self._request_end(replica_group, commit, halves)
         except DuologError as error:
             if len(halves) > 1 and isinstance(error, Fatal):
                 for half, future in zip(halves, futures, strict=True):  # one of them, but which?
@@ -210,6 +242,14 @@ class Transactions:
         for future in futures:
             if not future.done():
                 future.set_result(None)
+
+    async def _request_end(self, replica_group: str, commit: bool, halves: list[int]) -> None:
+        connection = self._router.connection(replica_group)
+        request = wire.EndTransactionsRequest(group=self.group, halves=halves, commit=commit)
+        await connection.call(
+            lambda left: connection.messages.EndTransactions(request, timeout=left),
+            self._timeout,
+        )
 
     # -- questions -----------------------------------------------------------------------------
 

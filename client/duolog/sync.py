@@ -7,7 +7,7 @@ nothing is ever "maybe awaitable".
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from duolog import _client
@@ -154,6 +154,18 @@ class Transactions:
     def prepare(self, topic: str, body: bytes, **how: Any) -> Half:
         """As `duolog.Transactions.prepare`."""
         return self._loop.run(self._transactions.prepare(topic, body, **how))
+
+    def prepare_batch(self, topic: str, bodies: Sequence[bytes], **how: Any) -> list[Half]:
+        """As `duolog.Transactions.prepare_batch`."""
+        return self._loop.run(self._transactions.prepare_batch(topic, bodies, **how))
+
+    def commit_all(self, halves: Iterable[Half]) -> None:
+        """Commit many at a time."""
+        self._loop.run(self._transactions.commit_all(halves))
+
+    def rollback_all(self, halves: Iterable[Half]) -> None:
+        """Roll many back at a time."""
+        self._loop.run(self._transactions.rollback_all(halves))
 
     def commit(self, half: Half) -> None:
         """Let consumers see it."""

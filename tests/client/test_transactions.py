@@ -121,6 +121,19 @@ async def test_many_at_a_time_go_out_together(node: Node) -> None:
         assert broker_of(node).store.queue_range(HALF_TOPIC, 0)[1] >= 2000
 
 
+async def test_batches_of_half_messages(node: Node) -> None:
+    async with client_of(node) as client, client.transactions("orders") as transactions:
+        halves = await transactions.prepare_batch("T", [b"%d" % k for k in range(500)], tags="A")
+        assert len({half.unique_key for half in halves}) == 500
+        await transactions.commit_all(halves[:300])
+        await transactions.rollback_all(halves[300:])
+        await transactions.commit_all(halves)  # decided already
+        found = await bodies(client, 300)
+        assert found == [b"%d" % k for k in range(300)]
+        batch = await client.pull("T", 0, 0)
+        assert [message.unique_key for message in batch] == [h.unique_key for h in halves[:300]]
+
+
 async def test_the_synchronous_face_is_the_same(node: Node) -> None:
     def work() -> list[bytes]:
         asked: list[bytes] = []
