@@ -9,6 +9,7 @@ import duolog
 
 from ha.progress import ConnectionState
 from node.broker import Broker
+from node.memoryregistry import MemoryRegistry
 from node.server import Node
 
 StartNode = Callable[..., Awaitable[Node]]
@@ -87,3 +88,59 @@ def log_bytes(node: Node, start: int = 0, end: int | None = None) -> bytes:
         found += piece
         start += len(piece)
     return bytes(found)
+
+
+class Elected:
+    """Nodes a, b, c that elect their master, on a registry in memory."""
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self.nodes = nodes
+
+    @staticmethod
+    async def start(start: StartNode, root: Path, **how: Any) -> "Elected":
+        """Start them, and wait until one leads and puts are answered."""
+        registry = MemoryRegistry()
+        made = Elected(
+            [
+                await start(
+                    root / name,
+                    ha={"listen": "127.0.0.1:0"},
+                    name=name,
+                    registry=registry,
+                    broker_role="AUTO",
+                    **how,
+                )
+                for name in "abc"
+            ]
+        )
+        await until(made.is_whole)
+        return made
+
+    def is_whole(self) -> bool:
+        """One leads, all are in sync, and nothing keeps it from answering puts."""
+        one = self.master
+        master = broker_of(one).replication.master if one is not None else None
+        return master is not None and master.in_sync() == 3 and not master.refusal()
+
+    @property
+    def master(self) -> Node | None:
+        """The node that leads, if it is one."""
+        leading = [node for node in self.nodes if broker_of(node).replication.master is not None]
+        return leading[0] if len(leading) == 1 else None
+
+    def the_master(self) -> Node:
+        """The node that leads."""
+        assert self.master is not None
+        return self.master
+
+    async def switch(self, client: duolog.Client) -> Node:
+        """Another node becomes the master."""
+        old = self.master
+        await client.admin.failover()
+        await until(lambda: self.master not in (None, old))
+        return self.the_master()
+
+    @property
+    def endpoints(self) -> list[str]:
+        """Of all of them."""
+        return [f"127.0.0.1:{node.port}" for node in self.nodes]

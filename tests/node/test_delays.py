@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from node.delayservice import DELAY_MS_MAX, DONE_TOPIC, TIMER_TOPIC
-from node.memoryregistry import MemoryRegistry
 from node.server import Node
 from store.columns import Columns
 from store.delay import SCHEDULE_TOPIC
 from store.messagestore import PutBatch
 from tests.node.conftest import StartNode
-from tests.node.replicas import broker_of, until
+from tests.node.replicas import Elected, broker_of, until
 
 LEVELS = {"message_delay_level": "1s 2s 1h"}
 
@@ -132,44 +131,21 @@ async def test_what_waits_survives_a_restart_and_what_was_delivered_does_not_com
 
 
 async def test_a_new_master_delivers_what_waits_once(start_node: StartNode, tmp_path: Path) -> None:
-    registry = MemoryRegistry()
-    nodes = [
-        await start_node(
-            tmp_path / name,
-            ha={"listen": "127.0.0.1:0"},
-            name=name,
-            registry=registry,
-            broker_role="AUTO",
-            **LEVELS,
-        )
-        for name in "abc"
-    ]
-
-    def master() -> Node | None:
-        leading = [node for node in nodes if broker_of(node).replication.master is not None]
-        return leading[0] if len(leading) == 1 else None
-
-    def whole() -> bool:
-        one = master()
-        return one is not None and not broker_of(one).replication.refusal()
-
-    await until(whole)
-    async with duolog.Client([f"127.0.0.1:{node.port}" for node in nodes], timeout=10) as client:
+    group = await Elected.start(start_node, tmp_path, **LEVELS)
+    async with duolog.Client(group.endpoints, timeout=10) as client:
         await client.admin.create_topic("T", 1)
         async with client.producer() as producer:
             for k in range(30):
                 await producer.send("T", b"timed%d" % k, delay=0.05 * k)
                 await producer.send("T", b"level%d" % k, delay_level=1 + k % 2)
         await asyncio.sleep(0.3)
-        old = master()
-        await client.admin.failover()
-        await until(lambda: master() not in (None, old))
+        await group.switch(client)
         found = await wait_for(client, 60)
         await asyncio.sleep(0.3)
         bodies = [one.body for one in await all_of(client, "T", 1)]
         assert len(bodies) == len(set(bodies)) == len(found) == 60
     # Slaves know what their master delivered.
-    await until(lambda: len({broker_of(n).store.log.max_offset for n in nodes}) == 1)
+    await until(lambda: len({broker_of(n).store.log.max_offset for n in group.nodes}) == 1)
 
 
 async def test_a_topic_that_was_deleted_takes_its_delayed_messages_with_it(

@@ -6,50 +6,27 @@ from typing import Any
 
 import duolog
 
-from node.memoryregistry import MemoryRegistry
 from node.rocketmq.stubs import Code, service
-from node.server import Node
 from tests.node.conftest import StartNode
-from tests.node.replicas import broker_of, until
+from tests.node.replicas import Elected, broker_of, until
 from tests.rocketmq.api import Api, message, resource
 
 
-async def start_group(start: StartNode, root: Path) -> list[Node]:
-    """Nodes a, b, c that elect their master, and topic T with one queue."""
-    registry = MemoryRegistry()
-    nodes = [
-        await start(
-            root / name,
-            ha={"listen": "127.0.0.1:0"},
-            name=name,
-            registry=registry,
-            broker_role="AUTO",
-        )
-        for name in "abc"
-    ]
-
-    def whole() -> bool:
-        masters = [broker_of(node).replication.master for node in nodes]
-        leading = [master for master in masters if master is not None]
-        return len(leading) == 1 and leading[0].in_sync() == 3 and not leading[0].refusal()
-
-    await until(whole)
-    async with duolog.Client(f"127.0.0.1:{nodes[0].port}", timeout=10) as client:
+async def start_group(start: StartNode, root: Path) -> Elected:
+    """Three nodes, and topic T with one queue."""
+    group = await Elected.start(start, root)
+    async with duolog.Client(group.endpoints, timeout=10) as client:
         await client.admin.create_topic("T", 1)
-    await until(lambda: all("T" in broker_of(node).metadata.topics for node in nodes))
-    return nodes
-
-
-def master_of(nodes: list[Node]) -> Node:
-    return next(node for node in nodes if broker_of(node).replication.master is not None)
+    await until(lambda: all("T" in broker_of(node).metadata.topics for node in group.nodes))
+    return group
 
 
 async def test_a_slave_passes_on_what_needs_the_master(
     start_node: StartNode, tmp_path: Path
 ) -> None:
-    nodes = await start_group(start_node, tmp_path)
-    master = master_of(nodes)
-    slave = next(node for node in nodes if node is not master)
+    group = await start_group(start_node, tmp_path)
+    master = group.the_master()
+    slave = next(node for node in group.nodes if node is not master)
     api = Api(slave)
     route = await api.route("T")
     (address,) = route.message_queues[0].broker.endpoints.addresses
@@ -76,8 +53,8 @@ async def test_a_slave_passes_on_what_needs_the_master(
 async def test_sends_wait_out_a_failover_and_are_stored_once(
     start_node: StartNode, tmp_path: Path
 ) -> None:
-    nodes = await start_group(start_node, tmp_path)
-    apis = [Api(node) for node in nodes]
+    group = await start_group(start_node, tmp_path)
+    apis = [Api(node) for node in group.nodes]
     stored: list[str] = []
     over = asyncio.Event()
 
@@ -107,18 +84,13 @@ async def test_sends_wait_out_a_failover_and_are_stored_once(
     ]
     for _ in range(2):
         await asyncio.sleep(0.5)
-        old = master_of(nodes)
+        old = group.the_master()
         async with duolog.Client(f"127.0.0.1:{old.port}", timeout=10) as client:
-            await client.admin.failover()
-        await until(
-            lambda old=old: any(  # type: ignore[misc]
-                node is not old and broker_of(node).replication.master is not None for node in nodes
-            )
-        )
+            await group.switch(client)
     await asyncio.sleep(0.5)
     over.set()
     await asyncio.gather(*work)
-    async with duolog.Client(f"127.0.0.1:{master_of(nodes).port}", timeout=10) as client:
+    async with duolog.Client(f"127.0.0.1:{group.the_master().port}", timeout=10) as client:
         batch = await client.pull("T", 0, 0)
         bodies = [body.decode() for body in batch.body_list()]
     assert len(stored) > 50
@@ -131,8 +103,8 @@ async def test_sends_wait_out_a_failover_and_are_stored_once(
 async def test_progress_and_attempts_survive_a_failover(
     start_node: StartNode, tmp_path: Path
 ) -> None:
-    nodes = await start_group(start_node, tmp_path)
-    old = master_of(nodes)
+    group = await start_group(start_node, tmp_path)
+    old = group.the_master()
     api = Api(old)
     for k in range(6):
         await api.send(message(b"%d" % k))
@@ -140,15 +112,14 @@ async def test_progress_and_attempts_survive_a_failover(
     await api.ack("g", *received.handles[:4])
     await api.change("g", received.handles[4], 20)  # its first attempt fails
     await until(
-        lambda: all(broker_of(node).metadata.tables.committed("g", "T", 0) == 5 for node in nodes)
+        lambda: all(
+            broker_of(node).metadata.tables.committed("g", "T", 0) == 5 for node in group.nodes
+        )
     )
     await api.close()
     async with duolog.Client(f"127.0.0.1:{old.port}", timeout=10) as client:
-        await client.admin.failover()
-    await until(
-        lambda: any(n is not old and broker_of(n).replication.master is not None for n in nodes)
-    )
-    api = Api(master_of(nodes))
+        await group.switch(client)
+    api = Api(group.the_master())
     found: dict[bytes, int] = {}
     async with asyncio.timeout(15):
         while len(found) < 2:

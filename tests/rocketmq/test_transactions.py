@@ -8,12 +8,11 @@ from typing import Any
 import duolog
 import pytest
 
-from node.memoryregistry import MemoryRegistry
 from node.rocketmq.stubs import Code, definition, service
 from node.server import Node
 from node.transactionservice import HALF_TOPIC, OP_TOPIC
 from tests.node.conftest import StartNode
-from tests.node.replicas import broker_of, until
+from tests.node.replicas import Elected, broker_of, until
 from tests.rocketmq.api import Api, message, resource
 
 QUICK = {"timeout_ms": 300, "check_interval_ms": 300, "check_max": 2}
@@ -235,45 +234,19 @@ async def test_every_half_message_ends_in_one_way_over_restarts(
 
 
 async def test_half_messages_survive_a_failover(start_node: StartNode, tmp_path: Path) -> None:
-    registry = MemoryRegistry()
-    nodes = [
-        await start_node(
-            tmp_path / name,
-            ha={"listen": "127.0.0.1:0"},
-            name=name,
-            registry=registry,
-            broker_role="AUTO",
-            transactions=QUICK,
-        )
-        for name in "abc"
-    ]
-
-    def master() -> Node | None:
-        leading = [node for node in nodes if broker_of(node).replication.master is not None]
-        return leading[0] if len(leading) == 1 else None
-
-    def whole() -> bool:
-        one = master()
-        return one is not None and not broker_of(one).replication.refusal()
-
-    await until(whole)
-    async with duolog.Client([f"127.0.0.1:{node.port}" for node in nodes], timeout=10) as client:
+    group = await Elected.start(start_node, tmp_path, transactions=QUICK)
+    async with duolog.Client(group.endpoints, timeout=10) as client:
         await client.admin.create_topic("T", 1)
-        old = master()
-        assert old is not None
-        api = Api(old)
+        api = Api(group.the_master())
         ids = [await half(api, b"%d" % k) for k in range(6)]
         await end(api, ids[0], COMMIT)
         await end(api, ids[1], ROLLBACK)
-        await client.admin.failover()
-        await until(lambda: master() not in (None, old))
-        new = master()
-        assert new is not None
+        new = await group.switch(client)
         other = Api(new, "producer@2")
         checker = Checker(other, "T")
         await until(lambda: len({c.transaction_id for c in checker.asked}) == 4)
         assert {c.message.body for c in checker.asked} == {b"2", b"3", b"4", b"5"}
-        slave = next(node for node in nodes if node is not new)
+        slave = next(node for node in group.nodes if node is not new)
         through = Api(slave)
         assert await end(through, ids[2], COMMIT) == Code.OK
         for k in (3, 4, 5):
