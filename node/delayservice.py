@@ -81,6 +81,7 @@ class DelayService:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._timers: PendingTimers | None = None
+        self._opening = asyncio.Lock()
         self._done_records: deque[tuple[int, int]] = deque()  # offset of a note, highest in it
         self._noted: tuple[int, int] = (0, 0)
 
@@ -141,7 +142,7 @@ class DelayService:
                 self._note_progress(timers)
             if loop.time() - rolled >= ROLL_EVERY_SECONDS:
                 rolled = loop.time()
-                self._roll(timers, now)
+                await self._roll(timers, now)
 
     def _store(self, batch: PutBatch) -> bool:
         """Store a batch; nobody waits for its replicas: what follows is behind it in the log."""
@@ -194,17 +195,25 @@ class DelayService:
 
     async def _opened(self) -> PendingTimers:
         """The pending messages; read from the log where that was not done yet."""
-        timers = self._timers
-        if timers is None:
-            tables = self._broker.metadata.tables
-            low, done_from = tables.timers
-            timers = self._timers = PendingTimers(low)
-            self._noted = tables.timers
+        async with self._opening:
+            timers = self._timers or await self._open()
+            await self._read_entries(timers)
+            return timers
+
+    async def _open(self) -> PendingTimers:
+        """Read what waits, and what of it was delivered: all of it, or nothing counts."""
+        tables = self._broker.metadata.tables
+        low, done_from = self._noted = tables.timers
+        timers = self._timers = PendingTimers(low)
+        try:
             await self._read_entries(timers)
             await self._read_done(timers, done_from)
-            if timers.count:
-                log.info("timed messages wait", count=timers.count)
-        await self._read_entries(timers)
+        except BaseException:
+            if self._timers is timers:
+                self.forget()
+            raise
+        if timers.count:
+            log.info("timed messages wait", count=timers.count)
         return timers
 
     async def _read_entries(self, timers: PendingTimers) -> None:
@@ -292,12 +301,13 @@ class DelayService:
             self._noted = (timers.low, done_from)
             self._broker.metadata.note({"op": "timers", "low": timers.low, "done": done_from})
 
-    def _roll(self, timers: PendingTimers, now_ms: int) -> None:
+    async def _roll(self, timers: PendingTimers, now_ms: int) -> None:
         """Store what waits for long again, before retention takes it."""
         store = self._broker.store
         queue = store.queues.get(TIMER_TOPIC, QUEUE)
         half = store.options.file_reserved_time * 3_600_000 // 2
-        while queue is not None and timers.count:
+        while queue is not None and timers.count and timers is self._timers:
+            await asyncio.sleep(0)
             low = timers.low
             entry = queue.entries(low, 1)
             if not entry.shape[1]:

@@ -52,6 +52,10 @@ class HalfMessages:
         """One of them."""
         return self._halves.get(origin)
 
+    def lies_at(self, offset: int) -> bool:
+        """Whether one that is not decided lies at an offset now."""
+        return offset in self._origins
+
     def resolved(self, offset: int) -> None:
         """What lies at an offset is decided; one that was left for a later offset says nothing."""
         origin = self._origins.pop(offset, None)

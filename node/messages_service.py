@@ -12,7 +12,7 @@ from duolog.wire import duolog_pb2_grpc as stubs
 from node.broker import Broker
 from node.calls import reporting, unary
 from node.tagfilter import TAGS_MAX, tags_codes
-from node.transactionservice import Check
+from node.transactionservice import HALF_WORDS, Check
 from node.wirecodec import PUT_STATUS, batch_to_wire, peer_host, record_to_wire
 from store.errors import StoreError
 from store.kernels import decode
@@ -264,12 +264,11 @@ class _Checker:
 
 def _check_to_wire(check: Check) -> wire.TransactionCheck:
     found = record_to_wire(check.record)
-    hidden = ("REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP")
     return wire.TransactionCheck(
         topic=check.record.properties.get("REAL_TOPIC", ""),
         half=check.origin,
         body=found.body,
-        properties={k: v for k, v in found.properties.items() if k not in hidden},
+        properties={k: v for k, v in found.properties.items() if k not in HALF_WORDS},
         born_time=found.born_time,
     )
 

@@ -117,10 +117,3 @@ class PendingTimers:
         waiting = self._waits[self.low - self._base : self.end - self._base]
         first = int(np.argmax(waiting)) if self.count else len(waiting)
         self.low += first
-
-    def next_ms(self) -> int | None:
-        """The earliest time, of those that were not given yet."""
-        times = [int(run.times[run.at]) for run in self._runs if len(run)]
-        if self._heap:
-            times.append(self._heap[0][0])
-        return min(times, default=None)

@@ -34,12 +34,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("duolog.node")
 
-BATCH_MAX = 32
+LOOK_MAX = 2000  # messages that one look examines, then the loop has a turn
 HELD_MS = 3 * 3600 * 1000  # a lease that lives with its client ends after so long all the same
 RETRY_FIRST_EVERY = 5  # popFromRetryProbability 20 %
 TICK_SECONDS = 0.05
 SAVE_SECONDS = 0.2
 AGAIN_MS = 2000  # a message that could not be stored again is tried so much later
+MOVE_MS = 60_000  # longer than storing it again may take
 GONE_MS = 1000  # what a client that left had is visible so soon
 
 QueueKey = tuple[str, int, str]  # topic that holds it, queue id, group
@@ -92,6 +93,7 @@ class _Line:
         self.waiting: deque[asyncio.Event] = deque()
         self.turn = 0
         self.polls = 0
+        self.left = 0  # messages that the look under way may still examine
 
     def set(self) -> None:
         """There may be something: the first in the line looks."""
@@ -165,11 +167,13 @@ class PopService:
         """Up to `count` messages that nobody of the group has, with leases from now on."""
         line = self._lines.setdefault((request.group, request.topic), _Line())
         line.turn += 1
+        line.left = LOOK_MAX
         found: list[Popped] = []
         for topic, queue_id in self._sources(request, line.turn):
             if len(found) >= request.count:
                 break
-            found += self._pop_queue(request, topic, queue_id, request.count - len(found), now_ms)
+            wanted = request.count - len(found)
+            found += self._pop_queue(request, line, topic, queue_id, wanted, now_ms)
         if found:
             line.set()  # there may be more, for the next one
         return found
@@ -186,7 +190,13 @@ class PopService:
         yield from again + rotated if turn % RETRY_FIRST_EVERY == 0 else rotated + again
 
     def _pop_queue(
-        self, request: PopRequest, topic: str, queue_id: int, wanted: int, now_ms: int
+        self,
+        request: PopRequest,
+        line: _Line,
+        topic: str,
+        queue_id: int,
+        wanted: int,
+        now_ms: int,
     ) -> list[Popped]:
         key = (topic, queue_id, request.group)
         state = self._state(key)
@@ -196,10 +206,13 @@ class PopService:
             return []
         found: list[Popped] = []
         store = self._broker.store
-        while len(found) < wanted:
+        while len(found) < wanted and line.left > 0:
             count = min(wanted - len(found), state.skip_done())
             result = store.get(*key[:2], state.next, count, 4 << 20, request.filter.codes)
-            state.start_at(result.min_offset)
+            line.left -= max(1, result.count)
+            if result.min_offset > state.next:
+                state.start_at(result.min_offset)
+                continue
             if result.next_offset <= state.next and not result.count:
                 break
             found += self._lease_rows(key, state, request, result, now_ms)
@@ -279,7 +292,7 @@ class PopService:
         Raises Busy where too many wait, NotMaster where this node stops being the master.
         """
         broker = self._broker
-        found = self.pop(request, broker.clock_ms())
+        found = await self._look(request)
         loop = asyncio.get_running_loop()
         if found or loop.time() >= deadline:
             return found
@@ -298,9 +311,7 @@ class PopService:
                         await woken.wait()
                 except TimeoutError:
                     return []
-                broker.check_master()
-                broker.readable_topic(request.topic)
-                found = self.pop(request, broker.clock_ms())
+                found = await self._look(request)
                 if found:
                     return found
         finally:
@@ -310,6 +321,16 @@ class PopService:
                 line.waiting.remove(woken)
             elif not found:
                 line.set()  # woken, and gone before it looked: the next one
+
+    async def _look(self, request: PopRequest) -> list[Popped]:
+        """As `pop`, through all that does not match, with turns for others in between."""
+        while True:
+            self._broker.check_master()
+            self._broker.readable_topic(request.topic)
+            found = self.pop(request, self._broker.clock_ms())
+            if found or self._lines[request.group, request.topic].left > 0:
+                return found
+            await asyncio.sleep(0)
 
     def _watched(self, request: PopRequest) -> list[tuple[str, int]]:
         queues = range(self._broker.metadata.topics[request.topic].queues)
@@ -385,7 +406,9 @@ class PopService:
         if found is None:
             return False
         key, state, _ = found
-        await self._retry.to_dead_letters(group, handle.topic, self._record_offset(key, handle))
+        where = self._record_offset(key, handle)
+        state.put_off(handle.offset, self._broker.clock_ms() + MOVE_MS)  # not to be moved twice
+        await self._retry.to_dead_letters(group, where)
         self._finish(key, state, handle.offset)
         return True
 
@@ -426,7 +449,7 @@ class PopService:
             for offset in ended:
                 # Until it is stored again it stays here, under a number that nobody knows.
                 state.leases[offset].serial = secrets.randbits(63)
-                state.put_off(offset, now_ms + AGAIN_MS)
+                state.put_off(offset, now_ms + MOVE_MS)
             if ended:
                 work = partial(self._move, key, state, ended)
                 task = asyncio.ensure_future(self._broker.guard(work))
@@ -444,6 +467,8 @@ class PopService:
                 pass  # retention took it: nobody can have it any more
             except (sdk.DuologError, StoreError) as error:
                 log.warning("a message waits for its next attempt", reason=str(error), group=group)
+                if offset in state.leases:
+                    state.put_off(offset, self._broker.clock_ms() + AGAIN_MS)
                 continue
             if self._queues.get(key) is state:
                 self._finish(key, state, offset)

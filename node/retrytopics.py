@@ -63,7 +63,7 @@ class RetryTopics:
             return
         await self._put(retry_topic(group, topic), record, failed, {"RETRY_TOPIC": record.topic})
 
-    async def to_dead_letters(self, group: str, topic: str, physical_offset: int) -> None:
+    async def to_dead_letters(self, group: str, physical_offset: int) -> None:
         """Give it up at once. Raises as `store_again`."""
         record = self._broker.store.get_message(physical_offset)
         await self._dead(group, record, record.reconsume_times + 1)

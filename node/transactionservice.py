@@ -23,7 +23,13 @@ from store.errors import StoreError
 from store.kernels import decode
 from store.messagestore import PutBatch, PutResult
 from store.reader import GetResult
-from store.record import TRANSACTION_COMMIT, Record, decode_properties, encode_properties
+from store.record import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    Record,
+    decode_properties,
+    encode_properties,
+)
 from store.status import PutMessageStatus
 
 if TYPE_CHECKING:
@@ -46,9 +52,9 @@ TICK_SECONDS = 0.2
 SAVE_SECONDS = 5.0
 CHECKS_AT_ONCE = 500
 IMMUNITY_SECONDS_MAX = 3600
-_WORDS = frozenset(
-    name.encode() for name in ("TRAN_MSG", "PGROUP", ORIGIN, CHECKS, IMMUNITY, "__CRC32#")
-)
+# Properties that a half message has and a committed one has not.
+HALF_WORDS = frozenset(("REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP", ORIGIN, CHECKS, IMMUNITY))
+_WORDS = frozenset(name.encode() for name in (*HALF_WORDS, "__CRC32#"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +101,10 @@ class TransactionService:
             await asyncio.sleep(TICK_SECONDS)
             if self._broker.replication.not_master() or not self._broker.may_store():
                 continue
-            halves = await self._known()
-            if halves is not self._halves:
-                continue
+            try:
+                halves = await self._known()
+            except sdk.Unavailable:
+                continue  # the mastership ended meanwhile
             for half in halves.due(self._broker.wall_ms(), CHECKS_AT_ONCE):
                 await self._check(halves, half)
                 if halves is not self._halves:
@@ -107,19 +114,29 @@ class TransactionService:
                 self._save(halves)
 
     async def _known(self) -> HalfMessages:
-        """What waits, as far as the queues show it."""
+        """What waits, as far as the queues show it. Raises Unavailable where the role changed."""
         async with self._opened:
-            halves = self._halves
-            if halves is None:
-                tables = self._broker.metadata.tables
-                low = max(0, tables.committed(GROUP, HALF_TOPIC, QUEUE))
-                halves = self._halves = HalfMessages(low)
-                await self._read_halves(halves)
-                await self._read_ops(halves, max(0, tables.committed(GROUP, OP_TOPIC, QUEUE)))
-                if len(halves):
-                    log.info("transactions are open", count=len(halves))
+            halves = self._halves if self._halves is not None else await self._open()
             await self._read_halves(halves)
+            if halves is not self._halves:
+                raise sdk.Unavailable("the master changed meanwhile")
             return halves
+
+    async def _open(self) -> HalfMessages:
+        """Read what waits, and what of it is decided: all of it, or nothing counts."""
+        tables = self._broker.metadata.tables
+        halves = HalfMessages(max(0, tables.committed(GROUP, HALF_TOPIC, QUEUE)))
+        self._halves = halves
+        try:
+            await self._read_halves(halves)
+            await self._read_ops(halves, max(0, tables.committed(GROUP, OP_TOPIC, QUEUE)))
+        except BaseException:
+            if self._halves is halves:
+                self.forget()
+            raise
+        if len(halves):
+            log.info("transactions are open", count=len(halves))
+        return halves
 
     async def _read_halves(self, halves: HalfMessages) -> None:
         store = self._broker.store
@@ -233,16 +250,28 @@ class TransactionService:
         if not broker.may_store():
             raise sdk.Unavailable("nothing can be stored now")
         offsets = sorted(half.offset for half in found)
-        if commit:
-            for first, count in _stretches(offsets):
-                self._commit(first, count)
-        last = self._note_decided(halves, offsets)
+        for at in range(0, len(offsets), READ):
+            if at:
+                await asyncio.sleep(0)  # others have a turn
+                if halves is not self._halves:
+                    raise sdk.Unavailable("the master changed meanwhile")
+            # Somebody else may have decided on some of them in between.
+            undecided = [offset for offset in offsets[at : at + READ] if halves.lies_at(offset)]
+            if undecided:
+                last = self._decide(halves, undecided, commit)
         waiting = broker.settle(last.end_offset)
         broker.pump_soon()
         if waiting is not None:
             status = await waiting
             if status is not PutMessageStatus.PUT_OK:
                 raise sdk.ResultUnknown(status.value)
+
+    def _decide(self, halves: HalfMessages, offsets: list[int], commit: bool) -> PutResult:
+        """Store what is committed, and the note of it right behind."""
+        if commit:
+            for first, count in _stretches(offsets):
+                self._commit(first, count)
+        return self._note_decided(halves, offsets)
 
     def _commit(self, first: int, count: int) -> None:
         """Store half messages at consecutive offsets in their real queues."""
@@ -324,7 +353,8 @@ class TransactionService:
 def _again(record: Record, topic: str, properties: dict[str, str]) -> PutBatch:
     kept = {name: value for name, value in properties.items() if name != "__CRC32#"}
     columns = Columns.of([record.body], [encode_properties(kept).encode()])
-    return PutBatch(topic, QUEUE, columns, record.born_time, record.born_host, record.flag)
+    sysflag = record.sysflag & ~TRANSACTION_MASK  # a compressed body stays one
+    return PutBatch(topic, QUEUE, columns, record.born_time, record.born_host, record.flag, sysflag)
 
 
 def _number(text: str | None, default: int) -> int:

@@ -37,6 +37,8 @@ class Forwarder:
         """Let go of the connections."""
         if self._channel is not None:
             await self._channel.close()
+        for task in self._old:
+            task.cancel()
         await asyncio.gather(*self._old, return_exceptions=True)
 
     async def _stub(self, context: Any, deadline: float) -> Any:

@@ -14,6 +14,7 @@ from node.rocketmq.names import (
     check_user_properties,
 )
 from node.rocketmq.stubs import Code, definition
+from node.transactionservice import HALF_WORDS
 from store.columns import Columns
 from store.messagestore import PutBatch
 from store.record import COMPRESSED, Host, Record, encode_properties
@@ -33,13 +34,7 @@ _OWN = frozenset(
         "__CRC32#",
         "_SYS_MSG_PRIORITY_",
         "WAIT",
-        "REAL_TOPIC",
-        "REAL_QID",
-        "TRAN_MSG",
-        "PGROUP",
-        "TRAN_PREPARED_QUEUE_OFFSET",
-        "TRANSACTION_CHECK_TIMES",
-        "CHECK_IMMUNITY_TIME_IN_SECONDS",
+        *HALF_WORDS,
     ]
 )
 _DIGESTS = {

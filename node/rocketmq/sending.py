@@ -79,6 +79,13 @@ class Sender:
         self._turn = 0
         self._role: tuple[str, int] = ("", -1)
         self._role_since = time.monotonic()
+        self._storing: set[asyncio.Future[PutResult]] = set()
+
+    async def stop(self) -> None:
+        """End what nobody will get an answer to."""
+        for work in self._storing:
+            work.cancel()
+        await asyncio.gather(*self._storing, return_exceptions=True)
 
     async def send(self, topic: str, messages: list[Any], host: Host, deadline: float) -> list[Any]:
         """One entry a message, in order. deadline: loop time. Raises Refused, sdk errors."""
@@ -152,11 +159,13 @@ class Sender:
         # A client that hangs up and comes again finds what it began, so it goes on without it.
         stored = asyncio.ensure_future(self._put(topic, message, queue_id, host, deadline))
         self._known[key] = _Known(time.monotonic(), stored)
+        self._storing.add(stored)
         stored.add_done_callback(lambda done: self._forget_failed(key, done))
         return await asyncio.shield(stored)
 
     def _forget_failed(self, key: tuple[str, str], done: "asyncio.Future[PutResult]") -> None:
         """What was not stored is a first try the next time."""
+        self._storing.discard(done)
         if done.cancelled() or done.exception() is not None or done.result().queue_offset < 0:
             self._known.pop(key, None)
 

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import structlog
 from duolog import _errors as sdk
+from duolog._connection import uncancelled
 
 from node.broker import Broker
 from node.delayservice import RecallHandle
@@ -37,6 +38,8 @@ SEND_SECONDS = 3.0
 DEADLINE_MARGIN_SECONDS = 0.3
 ENTRIES_MAX = 1024
 COMMAND_SECONDS = 2.0
+ASKED_MAX = 3  # producers that are tried with one question
+_UNREACHED = (TimeoutError, sdk.DuologError, grpc.RpcError, grpc.aio.BaseError, RuntimeError)
 _FAILURES = (Refused, sdk.DuologError, StoreError)
 Method = Callable[["MessagingService", Any, Any, Client], Awaitable[Any]]
 Handler = Callable[["MessagingService", Any, Any], Awaitable[Any]]
@@ -99,6 +102,7 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         if self._sweep is not None:
             self._sweep.cancel()
             await asyncio.gather(self._sweep, return_exceptions=True)
+        await self._sender.stop()
         await self.forwarder.close()
 
     def admit(self, context: Any) -> Client:
@@ -177,7 +181,8 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         client.kind = asked.client_type
         row: Json = {}
         if asked.WhichOneof("pub_sub") == "publishing":
-            client.topics |= {topic_of(topic) for topic in asked.publishing.topics}
+            named = {topic_of(topic) for topic in asked.publishing.topics}
+            client.topics |= named & self.broker.metadata.topics.keys()
         elif asked.subscription.HasField("group"):
             client.group = group_of(asked.subscription.group)
             for entry in asked.subscription.subscriptions:
@@ -203,10 +208,10 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         if len(topics) != 1:
             raise Refused(Code.MESSAGE_CORRUPTED, f"messages of {len(topics)} topics in a request")
         topic = topics.pop()
-        client.topics.add(topic)
         deadline = asyncio.get_running_loop().time() + _time_left(context, SEND_SECONDS)
         host = peer_host(context.peer())
         entries = await self._sender.send(topic, list(request.messages), host, deadline)
+        client.topics.add(topic)
         return service.SendMessageResponse(
             status=overall([entry.status for entry in entries]), entries=entries
         )
@@ -252,7 +257,7 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
     async def _ask_producer(self, check: Check) -> bool:
         """Ask a producer that publishes to a half message's topic; False where there is none."""
         topic = check.record.properties.get("REAL_TOPIC", "")
-        for stream in self.clients.producers(topic):
+        for stream in self.clients.producers(topic)[:ASKED_MAX]:
             resource, group = resource_of(topic), self.broker.config.node.group
             command = service.TelemetryCommand(status=OK)
             asked = command.recover_orphaned_transaction_command
@@ -260,9 +265,9 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
             asked.transaction_id = handles.TransactionId(group, topic, check.origin).to_text()
             try:
                 async with asyncio.timeout(COMMAND_SECONDS):
-                    await stream.write(command)
+                    await uncancelled(stream.write(command))
                 return True
-            except (TimeoutError, grpc.RpcError, grpc.aio.BaseError, RuntimeError) as error:
+            except _UNREACHED as error:
                 log.debug("a producer could not be asked", reason=str(error))
         return False
 

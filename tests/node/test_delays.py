@@ -170,9 +170,9 @@ async def test_what_waits_for_long_is_stored_again_before_retention_takes_it(
         timers = broker.delays._timers
         assert timers is not None
         half = broker.store.options.file_reserved_time * 3_600_000 // 2
-        broker.delays._roll(timers, broker.wall_ms() + half - 60_000)
+        await broker.delays._roll(timers, broker.wall_ms() + half - 60_000)
         assert broker.store.topic_queue_table[TIMER_TOPIC, 0] == 1
-        broker.delays._roll(timers, broker.wall_ms() + half + 1000)
+        await broker.delays._roll(timers, broker.wall_ms() + half + 1000)
         await until(lambda: broker.store.queue_range(TIMER_TOPIC, 0) == (0, 2))
         await until(lambda: broker.delays.waiting == 1 and timers.low == 1)
         before, after = (broker.store.queues.get(TIMER_TOPIC, 0).entries(k, 1) for k in (0, 1))  # type: ignore[union-attr]

@@ -10,6 +10,7 @@ import duolog
 import grpc.aio
 import pytest
 
+from node.popservice import LOOK_MAX
 from node.rocketmq.stubs import Code, definition, service
 from node.server import Node
 from store.status import PutMessageStatus
@@ -500,3 +501,37 @@ async def test_where_a_message_is_in_every_group(api: Api, node: Node) -> None:
             await client.admin.track("T", queue_id, 99)
         with pytest.raises(duolog.BadRequest):
             await client.admin.track("T", 99, 0)
+
+
+async def test_a_filter_that_hardly_ever_matches_holds_nobody_up(api: Api, node: Node) -> None:
+    client = duolog.Client(f"127.0.0.1:{node.port}", timeout=10)
+    async with client, client.producer() as producer:
+        await producer.send_batch("T", [b"x"] * 9000, queue_id=0)
+        await producer.send("T", b"last", properties={"a": "1"}, queue_id=0)
+    sql = definition.FilterType.SQL
+    longest, over = 0.0, asyncio.Event()
+
+    async def watch() -> None:
+        nonlocal longest
+        loop = asyncio.get_running_loop()
+        while not over.is_set():
+            began = loop.time()
+            await asyncio.sleep(0)
+            longest = max(longest, loop.time() - began)
+
+    watching = asyncio.ensure_future(watch())
+    looks = []
+    pop = broker_of(node).pop
+    original = pop.pop
+
+    def counted(request: Any, now_ms: int) -> Any:
+        looks.append(request.queue_id)
+        return original(request, now_ms)
+
+    pop.pop = counted  # type: ignore[method-assign]
+    received = await api.receive("g", expression="a = 1", kind=sql, timeout=10)
+    over.set()
+    await watching
+    assert received.bodies == [b"last"]
+    assert len(looks) >= 9000 // LOOK_MAX
+    assert longest < 1.0

@@ -1,6 +1,7 @@
 """Transactions through RocketMQ's API: decided by the producer, asked about, given up."""
 
 import asyncio
+import gzip
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -257,3 +258,15 @@ async def test_half_messages_survive_a_failover(start_node: StartNode, tmp_path:
         await checker.close()
         for made in (api, other, through):
             await made.close()
+
+
+async def test_a_compressed_half_message_that_was_asked_about_stays_compressed(quick: Node) -> None:
+    api = Api(quick)
+    body = gzip.compress(b"x" * 1000)
+    ids = await half(api, body, body_encoding=definition.Encoding.GZIP)
+    await until(lambda: broker_of(quick).store.queue_range(HALF_TOPIC, 0)[1] >= 2)
+    assert await end(api, ids, COMMIT) == Code.OK
+    (found,) = (await api.receive("g", timeout=4)).messages
+    assert found.body == body
+    assert found.system_properties.body_encoding == definition.Encoding.GZIP
+    await api.close()
