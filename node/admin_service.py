@@ -21,7 +21,6 @@ from node.replication_status import (
     replication_status,
 )
 from node.retrytopics import RETRY_TIMES, dead_letter_topic, retry_topic
-from store.kernels.decode import OUT_QUEUE_OFFSET
 from store.metadata import (
     SYSTEM_TOPIC,
     TopicConfig,
@@ -32,7 +31,6 @@ from store.metadata import (
     is_reserved_topic,
     new_group,
 )
-from store.record import decode_properties
 
 RETRY_TIMES_MAX = 1000
 
@@ -258,11 +256,10 @@ class AdminService(stubs.AdminServicer):
         where = request.topic, request.queue_id, request.queue_offset
         if not 0 <= request.queue_id < topic.queues:
             raise sdk.BadRequest(f"{request.topic} has queues 0..{topic.queues - 1}")
-        result = broker.store.get(*where, 1, 1)
-        if not result.count or int(result.table[OUT_QUEUE_OFFSET, 0]) != request.queue_offset:
+        record = broker.store.record_at(*where)
+        if record is None:
             raise sdk.NoSuchMessage(f"{request.topic}/{request.queue_id} has no such offset")
-        text = result.properties.decode(errors="replace")
-        unique = decode_properties(text).get("UNIQ_KEY", "")
+        unique = record.properties.get("UNIQ_KEY", "")
         groups = {group for name, group in broker.metadata.tables.offsets if name == request.topic}
         reply = wire.TrackReply()
         for group in sorted(groups | broker.groups.readers_of(request.topic)):

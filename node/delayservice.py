@@ -18,7 +18,7 @@ from duolog import _errors as sdk
 
 from node import tokens
 from node.pendingtimers import PendingTimers
-from node.redirect import redirected, restored
+from node.redirect import redirected, restored, stored_again
 from store.columns import Columns
 from store.delay import SCHEDULE_TOPIC
 from store.errors import StoreError
@@ -26,8 +26,6 @@ from store.kernels import decode
 from store.kernels.jit import I64
 from store.messagestore import PutBatch
 from store.metadata import SYSTEM_PREFIX
-from store.reader import GetResult
-from store.record import decode_properties
 from store.status import PutMessageStatus
 
 if TYPE_CHECKING:
@@ -315,31 +313,15 @@ class DelayService:
             stored = store.log.store_time_at(int(entry[0, 0]))
             if stored < 0 or now_ms - stored < half:
                 return
-            result = store.get(TIMER_TOPIC, QUEUE, low, 1, 1)
             try:
-                if result.count and not self._store_again(result):
-                    return
+                record = store.record_at(TIMER_TOPIC, QUEUE, low)
+                if record is not None:
+                    batch = stored_again(record, TIMER_TOPIC, record.properties)
+                    if store.put(batch, now_ms).status is not PutMessageStatus.PUT_OK:
+                        return
             except StoreError as error:
                 log.error("a delayed message is damaged", reason=str(error))
             self._note_done(timers, np.array([low], np.int64))
-
-    def _store_again(self, result: GetResult) -> bool:
-        """One record as it is, at the log's end."""
-        store = self._broker.store
-        record = store.get_message(int(result.table[decode.OUT_PHY, 0]))
-        now = self._broker.wall_ms()
-        text = result.properties.rstrip(b"\x02")
-        batch = PutBatch(
-            TIMER_TOPIC,
-            QUEUE,
-            Columns.of([record.body], [text]),
-            record.born_time,
-            record.born_host,
-            record.flag,
-            record.sysflag,
-            record.reconsume_times,
-        )
-        return store.put(batch, now).status is PutMessageStatus.PUT_OK
 
     # -- recall --------------------------------------------------------------------------------
 
@@ -356,8 +338,8 @@ class DelayService:
             timers = await self._opened()
         if not timers.waits(handle.offset):
             raise gone
-        result = self._broker.store.get(TIMER_TOPIC, QUEUE, handle.offset, 1, 1)
-        properties = decode_properties(result.properties.decode(errors="replace"))
+        record = self._broker.store.record_at(TIMER_TOPIC, QUEUE, handle.offset)
+        properties = record.properties if record is not None else {}
         named = (properties.get("REAL_TOPIC"), properties.get("UNIQ_KEY"))
         if named != (topic, handle.message_id):
             raise gone

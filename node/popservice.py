@@ -24,10 +24,9 @@ from node.popqueue import Lease, PopQueue
 from node.retrytopics import RetryTopics, retry_topic
 from node.tagfilter import MessageFilter
 from store.errors import StoreError
-from store.kernels import decode
 from store.metadata import Json
 from store.reader import GetResult
-from store.record import decode_properties
+from store.record import Record, decode_properties
 
 if TYPE_CHECKING:
     from node.broker import Broker
@@ -406,17 +405,17 @@ class PopService:
         if found is None:
             return False
         key, state, _ = found
-        where = self._record_offset(key, handle)
+        record = self._record(key, handle.offset)
         state.put_off(handle.offset, self._broker.clock_ms() + MOVE_MS)  # not to be moved twice
-        await self._retry.to_dead_letters(group, where)
+        await self._retry.to_dead_letters(group, record)
         self._finish(key, state, handle.offset)
         return True
 
-    def _record_offset(self, key: QueueKey, handle: Handle) -> int:
-        result = self._broker.store.get(key[0], key[1], handle.offset, 1, 1)
-        if not result.count or int(result.table[decode.OUT_QUEUE_OFFSET, 0]) != handle.offset:
-            raise sdk.NoSuchMessage(f"the message at {key[0]}/{key[1]} {handle.offset} is gone")
-        return int(result.table[decode.OUT_PHY, 0])
+    def _record(self, key: QueueKey, offset: int) -> Record:
+        record = self._broker.store.record_at(key[0], key[1], offset)
+        if record is None:
+            raise sdk.NoSuchMessage(f"the message at {key[0]}/{key[1]} {offset} is gone")
+        return record
 
     def has_done(self, group: str, topic: str, queue_id: int, offset: int) -> bool | None:
         """Whether a group is done with a message; None while somebody has it."""
@@ -461,8 +460,7 @@ class PopService:
         topic, _, group = key
         for offset in offsets:
             try:
-                where = self._record_offset(key, Handle(topic, key[1], offset, 0))
-                await self._retry.store_again(group, topic, where)
+                await self._retry.store_again(group, topic, self._record(key, offset))
             except sdk.NoSuchMessage:
                 pass  # retention took it: nobody can have it any more
             except (sdk.DuologError, StoreError) as error:

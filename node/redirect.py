@@ -15,7 +15,7 @@ from store.kernels import decode, encode
 from store.kernels.jit import I64
 from store.messagestore import PutBatch
 from store.reader import GetResult
-from store.record import TRANSACTION_MASK, Host
+from store.record import TRANSACTION_MASK, Host, Record, encode_properties
 
 _PAIR, _END = b"\x01", b"\x02"
 
@@ -34,6 +34,23 @@ def redirected(batch: PutBatch, topic: str, queue_id: int, more: dict[str, str])
     bodies, offsets = columns.bodies.tobytes(), columns.body_offsets.tolist()
     parts = [bodies[low:high] for low, high in itertools.pairwise(offsets)]
     return replace(batch, topic=topic, queue_id=queue_id, columns=Columns.of(parts, properties))
+
+
+def stored_again(
+    record: Record, topic: str, properties: dict[str, str], reconsume_times: int | None = None
+) -> PutBatch:
+    """A record once more, for the first queue of a topic; its birth and its body stay."""
+    kept = {name: value for name, value in properties.items() if name != "__CRC32#"}
+    return PutBatch(
+        topic,
+        0,
+        Columns.of([record.body], [encode_properties(kept).encode()]),
+        record.born_time,
+        record.born_host,
+        record.flag,
+        record.sysflag & ~TRANSACTION_MASK,  # a compressed body stays one
+        record.reconsume_times if reconsume_times is None else reconsume_times,
+    )
 
 
 @dataclass(slots=True)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from duolog import _errors as sdk
 
-from store.columns import Columns
-from store.messagestore import PutBatch
-from store.record import TOPIC_BYTES_MAX, TRANSACTION_MASK, Record, encode_properties
+from node.redirect import stored_again
+from store.record import TOPIC_BYTES_MAX, Record
 from store.status import PutMessageStatus
 
 if TYPE_CHECKING:
@@ -50,12 +49,11 @@ class RetryTopics:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
 
-    async def store_again(self, group: str, topic: str, physical_offset: int) -> None:
+    async def store_again(self, group: str, topic: str, record: Record) -> None:
         """For one more attempt, or as a dead letter where that was the last.
 
         topic: the one that holds it. Raises sdk.Unavailable where it was not stored for sure.
         """
-        record = self._broker.store.get_message(physical_offset)
         row = self._broker.metadata.tables.groups.get(group, {})
         failed = record.reconsume_times + 1
         if failed > int(row.get("retryMaxTimes", RETRY_TIMES)):
@@ -63,9 +61,8 @@ class RetryTopics:
             return
         await self._put(retry_topic(group, topic), record, failed, {"RETRY_TOPIC": record.topic})
 
-    async def to_dead_letters(self, group: str, physical_offset: int) -> None:
+    async def to_dead_letters(self, group: str, record: Record) -> None:
         """Give it up at once. Raises as `store_again`."""
-        record = self._broker.store.get_message(physical_offset)
         await self._dead(group, record, record.reconsume_times + 1)
 
     async def _dead(self, group: str, record: Record, failed: int) -> None:
@@ -81,17 +78,6 @@ class RetryTopics:
         if topic not in broker.metadata.topics:
             broker.metadata.auto_create(topic, 1)
         properties = {**more, "ORIGIN_MESSAGE_ID": record.message_id, **record.properties}
-        properties.pop("__CRC32#", None)
-        batch = PutBatch(
-            topic,
-            0,
-            Columns.of([record.body], [encode_properties(properties).encode()]),
-            record.born_time,
-            record.born_host,
-            record.flag,
-            record.sysflag & ~TRANSACTION_MASK,
-            failed,
-        )
-        result = await broker.store_batch(batch)
+        result = await broker.store_batch(stored_again(record, topic, properties, failed))
         if result.status is not PutMessageStatus.PUT_OK:
             raise sdk.Unavailable(f"{topic}: {result.status.value} {result.reason}")

@@ -17,19 +17,13 @@ import structlog
 from duolog import _errors as sdk
 
 from node.halfmessages import Half, HalfMessages
-from node.redirect import redirected, restored
+from node.redirect import redirected, restored, stored_again
 from store.columns import Columns
 from store.errors import StoreError
 from store.kernels import decode
 from store.messagestore import PutBatch, PutResult
 from store.reader import GetResult
-from store.record import (
-    TRANSACTION_COMMIT,
-    TRANSACTION_MASK,
-    Record,
-    decode_properties,
-    encode_properties,
-)
+from store.record import TRANSACTION_COMMIT, Record, decode_properties
 from store.status import PutMessageStatus
 
 if TYPE_CHECKING:
@@ -220,11 +214,10 @@ class TransactionService:
         return half, self._record(half.offset)
 
     def _record(self, offset: int) -> Record:
-        store = self._broker.store
-        result = store.get(HALF_TOPIC, QUEUE, offset, 1, 1)
-        if not result.count or int(result.table[decode.OUT_QUEUE_OFFSET, 0]) != offset:
+        record = self._broker.store.record_at(HALF_TOPIC, QUEUE, offset)
+        if record is None:
             raise sdk.NoSuchMessage(f"half message {offset} is gone")
-        return store.get_message(int(result.table[decode.OUT_PHY, 0]))
+        return record
 
     async def end(self, origins: Iterable[int], commit: bool, group: str = "") -> None:
         """Commit or roll back; what is decided already stays as it was.
@@ -332,7 +325,7 @@ class TransactionService:
         """Store it again with one check more, and note that the older one is done with."""
         checks = half.checks + 1
         properties = {**record.properties, CHECKS: str(checks), ORIGIN: str(half.origin)}
-        result = self._put(_again(record, HALF_TOPIC, properties))
+        result = self._put(stored_again(record, HALF_TOPIC, properties))
         old = half.offset
         check_ms = self._broker.wall_ms() + self._options.check_interval_ms
         halves.add(Half(half.origin, result.queue_offset, half.group, checks, check_ms))
@@ -342,19 +335,12 @@ class TransactionService:
         log.warning("nobody decided on a transaction", group=half.group, checks=half.checks)
         if DISCARD_TOPIC not in self._broker.metadata.topics:
             self._broker.metadata.auto_create(DISCARD_TOPIC, 1)
-        self._put(_again(record, DISCARD_TOPIC, record.properties))
+        self._put(stored_again(record, DISCARD_TOPIC, record.properties))
         self._settle(self._note_decided(halves, [half.offset]))
 
     def _settle(self, result: PutResult) -> None:
         self._broker.settle(result.end_offset, no_wait=True)
         self._broker.pump_soon()
-
-
-def _again(record: Record, topic: str, properties: dict[str, str]) -> PutBatch:
-    kept = {name: value for name, value in properties.items() if name != "__CRC32#"}
-    columns = Columns.of([record.body], [encode_properties(kept).encode()])
-    sysflag = record.sysflag & ~TRANSACTION_MASK  # a compressed body stays one
-    return PutBatch(topic, QUEUE, columns, record.born_time, record.born_host, record.flag, sysflag)
 
 
 def _number(text: str | None, default: int) -> int:

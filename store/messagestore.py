@@ -17,6 +17,7 @@ from store.dispatch import Arrival, Dispatcher, DispatchTargets
 from store.errors import BadMessage, CorruptRecord, OffsetOutOfRange, StoreClosed, StoreError
 from store.idempotence import IdempotenceTable, Run
 from store.indexservice import IndexService
+from store.kernels import decode
 from store.kernels.encode import FIELDS, NO_FIELDS
 from store.kernels.jit import EMPTY_I64, I64, U8
 from store.mappedfile import FlushJob
@@ -580,6 +581,13 @@ class MessageStore:
         if physical_offset >= self.confirm_offset:
             raise OffsetOutOfRange(physical_offset, self.log.min_offset, self.confirm_offset)
         return self.log.get_message(physical_offset)
+
+    def record_at(self, topic: str, queue_id: int, queue_offset: int) -> Record | None:
+        """The record at a queue offset, or None where there is none. Raises CorruptRecord."""
+        result = self.get(topic, queue_id, queue_offset, 1, 1)
+        if not result.count or int(result.table[decode.OUT_QUEUE_OFFSET, 0]) != queue_offset:
+            return None
+        return self.get_message(int(result.table[decode.OUT_PHY, 0]))
 
     def born_host(self, physical_offset: int) -> Host:
         """Who sent the record at an offset that a queue entry names."""
