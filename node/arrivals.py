@@ -31,11 +31,6 @@ class ArrivalBoard:
             if not watchers:
                 del self._watchers[key]
 
-    def unwatch_all(self, event: Watcher) -> None:
-        """Stop that for all queues."""
-        for key in [key for key, watchers in self._watchers.items() if event in watchers]:
-            self.unwatch(key, event)
-
     def arrived(self, keys: Iterable[QueueKey]) -> None:
         """Wake whoever watches these queues."""
         for key in keys:

@@ -82,6 +82,9 @@ class DelayService:
         self._opening = asyncio.Lock()
         self._done_records: deque[tuple[int, int]] = deque()  # offset of a note, highest in it
         self._noted: tuple[int, int] = (0, 0)
+        # Delivered at a stretch: after a failure one, so that what was stored of a stretch that
+        # failed is not stored over and over.
+        self._stretch = BATCH
 
     # -- in ------------------------------------------------------------------------------------
 
@@ -155,7 +158,9 @@ class DelayService:
             return True
         if result.status is not PutMessageStatus.PUT_OK:
             log.warning("a delayed message waits on", reason=result.reason, topic=batch.topic)
+            self._stretch = 1
             return False
+        self._stretch = min(BATCH, 2 * self._stretch)
         broker.counters.messages_in += result.count
         broker.settle(result.end_offset, no_wait=True)
         broker.pump_soon()
@@ -173,7 +178,7 @@ class DelayService:
         offset = max(tables.delay_offsets.get(level, 0), queue.min_offset)
         if offset >= queue.max_offset:
             return False
-        times = queue.entries(offset, BATCH)[2]
+        times = queue.entries(offset, self._stretch)[2]
         # An entry from before a change of the levels, or of the clock, is not waited for longer.
         times = np.where(times > now_ms + int(store.delays_ms[level - 1]), now_ms, times)
         late = np.nonzero(times > now_ms)[0]
@@ -254,7 +259,7 @@ class DelayService:
             return False
         delivered: list[I64] = []
         failed: list[I64] = []
-        for offsets in _runs(due):
+        for offsets in _runs(due, self._stretch):
             done = self._deliver_run(offsets)
             (delivered if done else failed).append(offsets)
         if delivered:
@@ -353,10 +358,11 @@ class DelayService:
         self._done_records.append((done.queue_offset, handle.offset))
 
 
-def _runs(offsets: I64) -> list[I64]:
+def _runs(offsets: I64, longest: int) -> list[I64]:
     """Sorted offsets as stretches of consecutive ones."""
     breaks = np.nonzero(np.diff(offsets) != 1)[0] + 1
-    return list(np.split(offsets, breaks))
+    runs = np.split(offsets, breaks)
+    return [run[at : at + longest] for run in runs for at in range(0, len(run), longest)]
 
 
 __all__ = ["DelayService", "RecallHandle"]

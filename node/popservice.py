@@ -91,6 +91,7 @@ class _Line:
     def __init__(self) -> None:
         self.waiting: deque[asyncio.Event] = deque()
         self.turn = 0
+        self.watched: set[tuple[str, int]] = set()
         self.polls = 0
         self.left = 0  # messages that the look under way may still examine
 
@@ -315,7 +316,7 @@ class PopService:
                     return found
         finally:
             broker.waiting_polls -= 1
-            self._unwatch(request, line)
+            self._unwatch(line)
             if woken in line.waiting:
                 line.waiting.remove(woken)
             elif not found:
@@ -338,14 +339,16 @@ class PopService:
 
     def _watch(self, request: PopRequest, line: _Line) -> None:
         line.polls += 1
-        if line.polls == 1:
-            for key in self._watched(request):
-                self._broker.board.watch(key, line)
+        for key in self._watched(request):  # a topic may have got more queues
+            line.watched.add(key)
+            self._broker.board.watch(key, line)
 
-    def _unwatch(self, request: PopRequest, line: _Line) -> None:
+    def _unwatch(self, line: _Line) -> None:
         line.polls -= 1
         if line.polls == 0:
-            self._broker.board.unwatch_all(line)
+            for key in line.watched:
+                self._broker.board.unwatch(key, line)
+            line.watched.clear()
 
     # -- what becomes of deliveries ------------------------------------------------------------
 

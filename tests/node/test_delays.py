@@ -12,7 +12,8 @@ from node.delayservice import DELAY_MS_MAX, DONE_TOPIC, TIMER_TOPIC
 from node.server import Node
 from store.columns import Columns
 from store.delay import SCHEDULE_TOPIC
-from store.messagestore import PutBatch
+from store.messagestore import PutBatch, PutResult
+from store.status import PutMessageStatus
 from tests.node.conftest import StartNode
 from tests.node.replicas import Elected, broker_of, until
 
@@ -195,3 +196,32 @@ async def test_what_can_never_be_stored_holds_nothing_up(start_node: StartNode) 
         (found,) = await wait_for(client, 1)
         assert found.body == b"after"
         assert broker.metadata.tables.delay_offsets == {1: 4}
+
+
+async def test_a_delivery_that_fails_in_mid_way_is_not_repeated_over_and_over(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node(**LEVELS)
+    async with await client_of(node) as client, client.producer() as producer:
+        await client.admin.create_topic("U", 1)
+        for k in range(10):  # two real queues: each stretch is two batches
+            await producer.send("TU"[k % 2], b"%d" % k, delay_level=1)
+            await producer.send("TU"[k % 2], b"%d" % (10 + k), delay=1.0)
+        store = broker_of(node).store
+        put, failing = store.put, [True]
+
+        def flaky(batch: PutBatch, now: int) -> PutResult:
+            if batch.topic == "U" and failing[0]:
+                return PutResult(PutMessageStatus.CREATE_MAPEDFILE_FAILED, "no room")
+            return put(batch, now)
+
+        monkeypatch.setattr(store, "put", flaky)
+        await wait_for(client, 1)
+        await asyncio.sleep(1.5)  # many tries
+        failing[0] = False
+        async with asyncio.timeout(10):
+            while (await client.pull("U", 0, 0)).count < 10:
+                await asyncio.sleep(0.02)
+        found = await wait_for(client, 10)
+        assert {one.body for one in found} == {b"%d" % k for k in range(0, 20, 2)}
+        assert len(found) <= 25  # one stretch of each kind was begun more than once, not more
