@@ -1,7 +1,8 @@
 """Passing calls on to the master: any node takes any call.
 
-A call is passed on once: a node that is asked by another node and is not the master either says so,
-and the client asks again.
+A call is passed on once. A node that another one takes for the master, and that is not, ends the
+call with FAILED_PRECONDITION; the first one then asks again, until it knows better or the call's
+time is over. So a change of masters delays a call and does not fail it.
 """
 
 import asyncio
@@ -15,13 +16,30 @@ from duolog import _errors as sdk
 from node.broker import Broker
 from node.rocketmq.stubs import rpc
 
-FORWARDED = "x-duolog-forwarded"
+FORWARDED = "x-duolog-forwarded"  # its value says how the client came
+TLS, PLAIN = "tls", "plain"
 PAUSE_SECONDS = 0.05
 UNARY_SECONDS = 3.0
 STREAM_SECONDS = 30.0
 MARGIN_SECONDS = 0.2
 BYTES_MAX = 64 << 20
 _KEPT = ("x-mq-", "authorization")
+
+
+def is_encrypted(context: Any) -> bool:
+    """Whether the client came by TLS, to this node or to the one that passed its call on."""
+    transport = (context.auth_context() or {}).get("transport_security_type", [])
+    return _how_forwarded(context) == TLS or b"ssl" in transport
+
+
+async def refuse_forwarded(context: Any, error: Exception) -> None:
+    """End a call that another node passed on to this one, where this one is no master."""
+    if isinstance(error, sdk.NotMaster) and _how_forwarded(context):
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+
+
+def _how_forwarded(context: Any) -> str:
+    return str(dict(context.invocation_metadata() or ()).get(FORWARDED, ""))
 
 
 class Forwarder:
@@ -45,7 +63,7 @@ class Forwarder:
         """The master's service. Raises NotMaster where there is none in time."""
         loop = asyncio.get_running_loop()
         replication = self._broker.replication
-        if any(name == FORWARDED for name, _ in context.invocation_metadata() or ()):
+        if _how_forwarded(context):
             raise sdk.NotMaster("neither this node nor the one before it is the master")
         while not replication.master_endpoint[0]:
             if loop.time() + PAUSE_SECONDS >= deadline:
@@ -72,7 +90,7 @@ class Forwarder:
             for name, value in context.invocation_metadata() or ()
             if name.startswith(_KEPT)
         ]
-        return [*kept, (FORWARDED, "1")]
+        return [*kept, (FORWARDED, TLS if is_encrypted(context) else PLAIN)]
 
     @staticmethod
     def _seconds(context: Any, default: float) -> float:
@@ -81,14 +99,23 @@ class Forwarder:
 
     async def unary(self, name: str, request: Any, context: Any) -> Any:
         """A unary call's answer. Raises NotMaster, Unavailable."""
-        seconds = self._seconds(context, UNARY_SECONDS)
-        stub = await self._stub(context, asyncio.get_running_loop().time() + seconds)
-        try:
-            return await getattr(stub, name)(
-                request, timeout=seconds, metadata=self._metadata(context)
-            )
-        except grpc.aio.AioRpcError as failure:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._seconds(context, UNARY_SECONDS)
+        while True:
+            method = getattr(await self._stub(context, until), name)
+            left = until - loop.time()
+            try:
+                return await method(request, timeout=left, metadata=self._metadata(context))
+            except grpc.aio.AioRpcError as failure:
+                await self._pause_or_raise(failure, until)
+
+    async def _pause_or_raise(self, failure: grpc.aio.AioRpcError, until: float) -> None:
+        """Another try makes sense where the call did nothing and there is time."""
+        if failure.code() is not grpc.StatusCode.FAILED_PRECONDITION:
             raise sdk.Unavailable(f"the master does not answer: {failure.details()}") from None
+        if asyncio.get_running_loop().time() + PAUSE_SECONDS >= until:
+            raise sdk.NotMaster(f"the group has no master now: {failure.details()}") from None
+        await asyncio.sleep(PAUSE_SECONDS)
 
     async def tell(self, name: str, request: Any, context: Any) -> None:
         """Let the master know, if it can be reached at once."""
@@ -97,13 +124,17 @@ class Forwarder:
 
     async def stream(self, name: str, request: Any, context: Any) -> None:
         """A server-streaming call. Raises NotMaster, Unavailable."""
-        seconds = self._seconds(context, STREAM_SECONDS)
-        stub = await self._stub(context, asyncio.get_running_loop().time() + seconds)
-        call = getattr(stub, name)(request, timeout=seconds, metadata=self._metadata(context))
-        try:
-            async for reply in call:
-                await context.write(reply)
-        except grpc.aio.AioRpcError as failure:
-            raise sdk.Unavailable(f"the master does not answer: {failure.details()}") from None
-        finally:
-            call.cancel()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._seconds(context, STREAM_SECONDS)
+        while True:
+            method = getattr(await self._stub(context, until), name)
+            left = until - loop.time()
+            call = method(request, timeout=left, metadata=self._metadata(context))
+            try:
+                async for reply in call:
+                    await context.write(reply)
+                return
+            except grpc.aio.AioRpcError as failure:
+                await self._pause_or_raise(failure, until)
+            finally:
+                call.cancel()

@@ -20,7 +20,7 @@ from node.rocketmq import handles, settings
 from node.rocketmq.auth import Authenticator
 from node.rocketmq.clients import Client, Clients, Stream
 from node.rocketmq.codes import OK, Refused, overall, status, status_of
-from node.rocketmq.forward import Forwarder
+from node.rocketmq.forward import Forwarder, is_encrypted, refuse_forwarded
 from node.rocketmq.messages import orphaned
 from node.rocketmq.names import group_of, resource_of, topic_of
 from node.rocketmq.receiving import INVISIBLE_MS_MAX, Receiver, filter_of, stale
@@ -58,12 +58,12 @@ def answering(reply: Callable[..., Any], *, master: bool = True) -> Callable[[Me
                 try:
                     return await method(self, request, context, client)
                 except sdk.NotMaster:
-                    if not master:
-                        raise
-                    # Not any more: what was stored meanwhile is known there by its id.
+                    # Not any more (what was stored meanwhile is known there by its id), or a slave
+                    # that does not know yet what was asked for.
                     return await self.forwarder.unary(method.__name__, request, context)
             except _FAILURES as error:
                 log.debug("refused", method=method.__name__, reason=str(error)[:300])
+                await refuse_forwarded(context, error)
                 return reply(status=status_of(error), **_echoed(request, reply))
 
         return call
@@ -136,8 +136,8 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
 
     def _here(self, request: Any, context: Any) -> Any:
         """Endpoints of the master's port of the kind that the client uses."""
-        encrypted = b"ssl" in (context.auth_context() or {}).get("transport_security_type", [])
-        return self._routes.endpoints(request.endpoints, self.tls_port if encrypted else 0)
+        tls_port = self.tls_port if is_encrypted(context) else 0
+        return self._routes.endpoints(request.endpoints, tls_port)
 
     @answering(service.HeartbeatResponse, master=False)
     async def Heartbeat(self, request: Any, context: Any, client: Client) -> Any:
@@ -283,6 +283,7 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
             found = await self._receiver.receive(request, client, context.time_remaining())
             code = OK if found else status(Code.MESSAGE_NOT_FOUND, "no new message")
         except _FAILURES as error:
+            await refuse_forwarded(context, error)
             found, code = [], status_of(error)
         await self._receiver.write(request, found, code, context.write)
 

@@ -50,12 +50,30 @@ async def test_a_slave_passes_on_what_needs_the_master(
     await api.close()
 
 
+async def test_a_slave_asks_the_master_for_a_topic_that_has_not_come_to_it_yet(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    group = await start_group(start_node, tmp_path)
+    master = group.the_master()
+    slave = next(node for node in group.nodes if node is not master)
+    del broker_of(slave).metadata.topics["T"]
+    api = Api(slave)
+    route = await api.route("T")
+    assert route.status.code == Code.OK
+    assert [queue.id for queue in route.message_queues] == [0]
+    assert route.message_queues[0].broker.endpoints.addresses[0].port == master.port
+    unknown = await api.route("nobody-made-this")
+    assert unknown.status.code == Code.TOPIC_NOT_FOUND
+    await api.close()
+
+
 async def test_sends_wait_out_a_failover_and_are_stored_once(
     start_node: StartNode, tmp_path: Path
 ) -> None:
     group = await start_group(start_node, tmp_path)
     apis = [Api(node) for node in group.nodes]
     stored: list[str] = []
+    refused: list[str] = []
     over = asyncio.Event()
 
     async def produce(api: Api, name: str) -> None:
@@ -77,6 +95,7 @@ async def test_sends_wait_out_a_failover_and_are_stored_once(
                 if reply.status.code == Code.OK:
                     stored.append(message_id)
                     break
+                refused.append(reply.status.message)
             k += 1
 
     work = [
@@ -94,6 +113,7 @@ async def test_sends_wait_out_a_failover_and_are_stored_once(
         batch = await client.pull("T", 0, 0)
         bodies = [body.decode() for body in batch.body_list()]
     assert len(stored) > 50
+    assert not refused
     assert len(bodies) == len(set(bodies))
     assert set(stored) <= set(bodies)
     for api in apis:
