@@ -26,13 +26,13 @@ from node.metadatalog import MetadataLog
 from node.popservice import PopService
 from node.replication import Replication
 from node.replication_client import ReplicationClient
+from node.tagfilter import MessageFilter
 from node.transactionservice import TransactionService
 from node.wirecodec import PUT_STATUS
 from store.columns import Columns
 from store.disk import Disk
 from store.errors import BadMessage, SequenceTooOld, StoreFenced
 from store.flush import FlushSchedule
-from store.kernels.jit import I64
 from store.mappedfile import MappedFile
 from store.messagestore import MessageStore, PutBatch, PutResult, StoreEvents
 from store.metadata import PERM_READ, PERM_WRITE, TopicConfig, is_reserved_topic
@@ -108,7 +108,7 @@ class Broker:
         self._populate_thread = ThreadPoolExecutor(1, thread_name_prefix="duolog-populate")
         self._populating = False
         self.board = ArrivalBoard()
-        self.groups = GroupCoordinator()
+        self.groups = GroupCoordinator(0, config.node.group)
         self.counters = Counters()
         self.started_ms = now_ms()
         self.recovered: RecoveryReport | None = None
@@ -239,7 +239,7 @@ class Broker:
         """This node was elected. Raises OSError or StoreError: it is a slave then as before."""
         master = self.replication.become_master(epoch, members, now_ms())
         self.metadata.promoted()
-        self.groups = GroupCoordinator(now_ms() + GROUP_GRACE_MS)
+        self.groups = GroupCoordinator(now_ms() + GROUP_GRACE_MS, self.config.node.group)
         self.pop.forget()
         self.delays.forget()
         self.transactions.forget()
@@ -250,7 +250,7 @@ class Broker:
         """This node is no master any more: whoever waits is told that nobody knows."""
         self.replication.become_slave()
         self.metadata.fail_all(sdk.Unavailable("the master changed meanwhile"))
-        self.groups = GroupCoordinator()
+        self.groups = GroupCoordinator(0, self.config.node.group)
         self.pop.forget()
         self.delays.forget()
         self.transactions.forget()
@@ -655,11 +655,15 @@ class Broker:
             )
 
     def read(
-        self, key: tuple[str, int], offset: int, count: int, size: int, codes: I64
+        self, key: tuple[str, int], offset: int, count: int, size: int, wanted: MessageFilter
     ) -> GetResult:
-        """Messages of a queue. An offset past the end is one that may come, where this node may
-        be behind others: nobody is sent back to what was read already."""
-        result = self.store.get(*key, offset, count, size, codes)
+        """Messages of a queue that are wanted.
+
+        An offset past the end is one that may come, where this node may be behind others: nobody
+        is sent back to what was read already.
+        """
+        count = min(count, wanted.at_once)
+        result = wanted.chosen(self.store.get(*key, offset, count, size, wanted.codes))
         if (
             result.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY
             and self.replication.may_be_behind()

@@ -240,14 +240,11 @@ class DelayService:
             result = store.get(DONE_TOPIC, QUEUE, offset, 1000, BYTES)
             if not result.count:
                 return
-            at = 0
-            for k in range(result.count):
-                end = int(result.table[decode.OUT_BODY_END, k])
-                offsets = np.frombuffer(result.bodies[at:end], "<i8").astype(np.int64)
-                at = end
+            for numbers, body, _ in result.rows():
+                offsets = np.frombuffer(body, "<i8").astype(np.int64)
                 if len(offsets):
                     timers.done(offsets)
-                    number = int(result.table[decode.OUT_QUEUE_OFFSET, k])
+                    number = numbers[decode.OUT_QUEUE_OFFSET]
                     self._done_records.append((number, int(offsets.max())))
             offset = result.next_offset
             await asyncio.sleep(0)

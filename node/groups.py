@@ -1,16 +1,19 @@
 """The group coordinator: who reads which queue. Pure: time arrives as `now_ms`.
 
-Queues are dealt out evenly (RocketMQ's AVG strategy: sorted queues in even, consecutive shares to
-sorted members). A queue changes hands only after its old reader let go of it or died.
+Queues are dealt out by the strategy that a group's members agree on. A queue changes hands only
+after its old reader let go of it or died: who reads a queue holds its lock, and consumption in
+order needs no other one.
 """
 
 from dataclasses import dataclass, field
 
+from duolog import _errors as sdk
+
+from node.allocation import Deal, Queue, Wish, allocate
+
 SESSION_MS_MIN = 1000
 SESSION_MS_MAX = 300_000
 MEMBERS_MAX = 1000
-
-Queue = tuple[str, int]
 
 
 @dataclass(slots=True)
@@ -19,6 +22,7 @@ class Member:
 
     topics: tuple[str, ...]
     expires_ms: int
+    wish: Wish = field(default_factory=Wish)
     owned: set[Queue] = field(default_factory=set)  # what it said it reads
     granted: set[Queue] = field(default_factory=set)  # what it was told it may read
 
@@ -41,22 +45,15 @@ class Assignment:
     pending: bool  # a queue meant for this member is still held by another
 
 
-def allocate_average(queues: list[Queue], members: list[str], member: str) -> list[Queue]:
-    """AllocateMessageQueueAveragely: the share of one member."""
-    index = members.index(member)
-    share, rest = divmod(len(queues), len(members))
-    start = index * share + min(index, rest)
-    return queues[start : start + share + (1 if index < rest else 0)]
-
-
 class GroupCoordinator:
     """All groups that have members now."""
 
-    def __init__(self, grace_until_ms: int = 0) -> None:
+    def __init__(self, grace_until_ms: int = 0, replica_group: str = "") -> None:
         """grace_until_ms: before that members keep what they read, and get nothing else.
 
         For a coordinator that knows nothing yet of members there are.
         """
+        self._replica_group = replica_group
         self._grace_until_ms = grace_until_ms
         self._groups: dict[str, Group] = {}
 
@@ -69,22 +66,31 @@ class GroupCoordinator:
         owned: set[Queue],
         session_ms: int,
         now_ms: int,
+        wish: Wish = Wish(),  # noqa: B008 - it cannot change
     ) -> Assignment | None:
         """A member lives. None where the group has no room for it.
 
         queue_counts: queues of every topic that any member of the group reads and that exists.
+
+        Raises BadRequest where its strategy is not the one of the other members.
         """
         group = self._groups.setdefault(group_name, Group())
         self._expire(group, now_ms)
+        for name, other in group.members.items():
+            if name != member_id and other.wish.strategy != wish.strategy:
+                raise sdk.BadRequest(
+                    f"group {group_name} rebalances by {other.wish.strategy}: a member that wants "
+                    f"{wish.strategy} cannot join it"
+                )
         session = max(SESSION_MS_MIN, min(session_ms or 10_000, SESSION_MS_MAX))
         member = group.members.get(member_id)
         if member is None:
             if len(group.members) >= MEMBERS_MAX:
                 return None
-            member = group.members[member_id] = Member(topics, 0)
+            member = group.members[member_id] = Member(topics, 0, wish)
             group.generation += 1
-        elif member.topics != topics:
-            member.topics = topics
+        elif (member.topics, member.wish) != (topics, wish):
+            member.topics, member.wish = topics, wish
             group.generation += 1
         member.expires_ms = now_ms + session
         member.owned = owned
@@ -102,10 +108,12 @@ class GroupCoordinator:
 
     def _share(self, group: Group, member_id: str, queue_counts: dict[str, int]) -> list[Queue]:
         share: list[Queue] = []
-        for topic in group.members[member_id].topics:
-            readers = sorted(name for name, m in group.members.items() if topic in m.topics)
+        member = group.members[member_id]
+        for topic in member.topics:
+            readers = {name: m.wish for name, m in group.members.items() if topic in m.topics}
             queues = [(topic, queue) for queue in range(queue_counts.get(topic, 0))]
-            share += allocate_average(queues, readers, member_id)
+            deal = Deal(queues, readers, self._replica_group)
+            share += allocate(member.wish.strategy, deal, member_id)
         return share
 
     @staticmethod

@@ -6,8 +6,10 @@ from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
+from node.allocation import Wish, check_strategy
 from node.broker import Broker, now_ms
 from node.calls import unary
+from node.retrytopics import RetryTopics, group_retry_topic
 from store.metadata import check_group
 
 EARLIEST = -1
@@ -32,7 +34,11 @@ class GroupsService(stubs.GroupsServicer):
         for topic in request.topics:
             broker.readable_topic(topic)
         await broker.metadata.ensure_group(request.group)
-        topics = {*request.topics, *broker.groups.topics(request.group)}
+        retried = group_retry_topic(request.group)
+        own = set(request.topics)
+        if retried in broker.metadata.topics:
+            own.add(retried)
+        topics = {*own, *broker.groups.topics(request.group)}
         counts = {
             topic: broker.metadata.topics[topic].queues
             for topic in topics
@@ -41,11 +47,16 @@ class GroupsService(stubs.GroupsServicer):
         assignment = broker.groups.heartbeat(
             request.group,
             request.member_id,
-            tuple(sorted(set(request.topics))),
+            tuple(sorted(own)),
             counts,
             {(ref.topic, ref.queue_id) for ref in request.owned[:QUEUES_MAX]},
             request.session_ms,
             now_ms(),
+            Wish(
+                check_strategy(request.strategy),
+                tuple(request.rooms),
+                frozenset((ref.topic, ref.queue_id) for ref in request.wanted[:QUEUES_MAX]),
+            ),
         )
         if assignment is None:
             raise sdk.Busy(f"group {request.group} has as many members as are allowed")
@@ -100,6 +111,25 @@ class GroupsService(stubs.GroupsServicer):
                 )
                 for ref in request.queues[:QUEUES_MAX]
             ]
+        )
+
+    @unary
+    async def SendBack(self, request: wire.SendBackRequest, context: Any) -> wire.SendBackReply:
+        """A message that could not be consumed: once more later, or never."""
+        broker = self._broker
+        broker.check_master()
+        check_group(request.group)
+        broker.readable_topic(request.topic)
+        await broker.metadata.ensure_group(request.group)
+        record = broker.store.record_at(request.topic, request.queue_id, request.queue_offset)
+        if record is None:
+            raise sdk.NoSuchMessage(
+                f"{request.topic}/{request.queue_id} has no message at {request.queue_offset}"
+            )
+        return wire.SendBackReply(
+            topic=await RetryTopics(broker).send_back(
+                request.group, record, request.delay_level, request.max_attempts
+            )
         )
 
     @unary

@@ -1,7 +1,6 @@
 """The Messages service: append stream, pull with long polling, subscriptions, lookups."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import structlog
@@ -11,12 +10,12 @@ from duolog.wire import duolog_pb2_grpc as stubs
 
 from node.broker import Broker
 from node.calls import reporting, unary
-from node.tagfilter import TAGS_MAX, tags_codes
+from node.sqlfilter import SqlFilter
+from node.tagfilter import EVERYTHING, BadFilter, MessageFilter, TagFilter
 from node.transactionservice import HALF_WORDS, Check
 from node.wirecodec import PUT_STATUS, batch_to_wire, peer_host, record_to_wire
 from store.errors import StoreError
 from store.kernels import decode
-from store.kernels.jit import EMPTY_I64, I64
 from store.metadata import is_reserved_topic
 from store.reader import GetMessageStatus, GetResult
 from store.status import PutMessageStatus
@@ -38,11 +37,16 @@ _NOTHING_NEW = (
 QueueKey = tuple[str, int]
 
 
-def wanted_codes(tags: Sequence[str]) -> I64:
-    """Hashes of the tags a client wants. Raises BadRequest for too many."""
-    if len(tags) > TAGS_MAX:
-        raise sdk.BadRequest(f"{len(tags)} tags, the limit is {TAGS_MAX}")
-    return tags_codes(list(tags))
+def wanted(request: wire.PullRequest | wire.SubscribeRequest) -> MessageFilter:
+    """Which messages a client wants. Raises BadRequest."""
+    try:
+        if not request.sql:
+            return TagFilter.of(request.tags) if request.tags else EVERYTHING
+        if request.tags:
+            raise sdk.BadRequest("messages are chosen by tags or by sql, not by both")
+        return SqlFilter.parse(request.sql)
+    except BadFilter as error:
+        raise sdk.BadRequest(str(error)) from None
 
 
 class MessagesService(stubs.MessagesServicer):
@@ -96,7 +100,7 @@ class MessagesService(stubs.MessagesServicer):
         broker = self._broker
         topic = broker.readable_topic(request.topic)
         self._check_queue(request.topic, request.queue_id, topic.queues, request.queue_offset)
-        codes = wanted_codes(request.tags)
+        chosen = wanted(request)
         limits = broker.limits
         count = min(request.max_messages or limits.pull_messages_max, limits.pull_messages_max)
         size = min(request.max_bytes or limits.pull_bytes_max, limits.pull_bytes_max)
@@ -104,7 +108,7 @@ class MessagesService(stubs.MessagesServicer):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(request.wait_ms, limits.poll_ms_max) / 1000
         offset = request.queue_offset
-        result = self._get(key, offset, count, size, codes)
+        result = self._get(key, offset, count, size, chosen)
         if not self._is_worth_sending(result, offset) and request.wait_ms:
             if broker.waiting_polls >= limits.polls_max:
                 raise sdk.Busy(f"{limits.polls_max} calls wait for messages already")
@@ -115,7 +119,7 @@ class MessagesService(stubs.MessagesServicer):
                 while not self._is_worth_sending(result, offset) and loop.time() < deadline:
                     arrived.clear()
                     offset = max(offset, result.next_offset) if result.max_offset else offset
-                    result = self._get(key, offset, count, size, codes)
+                    result = self._get(key, offset, count, size, chosen)
                     if self._is_worth_sending(result, offset):
                         break
                     if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
@@ -151,8 +155,10 @@ class MessagesService(stubs.MessagesServicer):
             return offset > result.max_offset
         return result.status is not GetMessageStatus.NO_MATCHED_MESSAGE or result.lost > 0
 
-    def _get(self, key: QueueKey, offset: int, count: int, size: int, codes: I64) -> GetResult:
-        return self._broker.read(key, offset, count, size, codes)
+    def _get(
+        self, key: QueueKey, offset: int, count: int, size: int, chosen: MessageFilter
+    ) -> GetResult:
+        return self._broker.read(key, offset, count, size, chosen)
 
     def _count_out(self, result: GetResult) -> None:
         self._broker.counters.messages_out += result.count
@@ -291,7 +297,7 @@ class _Subscription:
         self._context = context
         self._cursors: dict[QueueKey, _Cursor] = {}
         self._credit = 0
-        self._codes = EMPTY_I64
+        self._wanted: MessageFilter = EVERYTHING
         self._batch_bytes = 512 << 10
         self._wake = asyncio.Event()
 
@@ -300,7 +306,7 @@ class _Subscription:
         first = True
         async for request in requests:
             if first:
-                self._codes = wanted_codes(request.tags)
+                self._wanted = wanted(request)
                 if request.batch_bytes:
                     limit = self._broker.limits.pull_bytes_max
                     self._batch_bytes = max(1, min(request.batch_bytes, limit))
@@ -357,7 +363,7 @@ class _Subscription:
         size = min(self._batch_bytes, max(1, self._credit))
         try:
             result = self._broker.read(
-                key, cursor.offset, self._broker.limits.pull_messages_max, size, self._codes
+                key, cursor.offset, self._broker.limits.pull_messages_max, size, self._wanted
             )
         except StoreError as error:
             raise sdk.Unavailable(str(error)) from error

@@ -4,7 +4,6 @@ So a change that was answered is as durable as a message, and a replica that has
 """
 
 import asyncio
-import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -107,11 +106,10 @@ class MetadataLog:
         tables.applied = max(tables.applied, queue.min_offset)
         while tables.applied < queue.max_offset:
             result = store.get(SYSTEM_TOPIC, QUEUE, tables.applied, 4096, 8 << 20)
-            ends = [0, *(int(end) for end in result.table[7])]
-            for low, high in itertools.pairwise(ends):
-                change = tables.apply(result.bodies[low:high])
+            for _, body, _ in result.rows():
+                change = tables.apply(body)
                 if change is None:
-                    log.error("metadata record not understood", body=result.bodies[low:high][:200])
+                    log.error("metadata record not understood", body=body[:200])
                 elif change["op"] == "delete_topic" and store.role is BrokerRole.SLAVE:
                     self._apply_floors()
             if result.next_offset <= tables.applied:

@@ -215,6 +215,7 @@ class PopService:
                 continue
             if result.next_offset <= state.next and not result.count:
                 break
+            result = request.filter.chosen(result)
             found += self._lease_rows(key, state, request, result, now_ms)
             self._dirty.add(key)
             if state.orderly and found:
@@ -236,9 +237,6 @@ class PopService:
             if state.done.end_of(offset) > offset:
                 end = offset  # done meanwhile: look at what follows anew
                 break
-            if not request.filter.matches(popped.properties):
-                state.pass_over(offset + 1)
-                continue
             lease = Lease(popped.handle.serial, now_ms + invisible, request.client, request.held)
             state.take(offset, lease)
             found.append(popped)
@@ -264,17 +262,13 @@ class PopService:
         self, key: QueueKey, result: GetResult, attempts: dict[int, int], invisible_ms: int
     ) -> Iterator[Popped]:
         """The messages of a read as deliveries."""
-        body_at = property_at = 0
-        for k in range(result.count):
-            offset, physical, store_time, born_time, _, sysflag, reconsumed, body_end, end, _ = (
-                int(number) for number in result.table[:, k]
-            )
-            text = result.properties[property_at:end].decode(errors="replace")
+        for numbers, body, text in result.rows():
+            offset, physical, store_time, born_time, _, sysflag, reconsumed = numbers[:7]
             host = self._broker.store.born_host(physical)
             yield Popped(
                 Handle(key[0], key[1], offset, secrets.randbits(63)),
-                result.bodies[body_at:body_end],
-                decode_properties(text),
+                body,
+                decode_properties(text.decode(errors="replace")),
                 reconsumed + attempts.get(offset, 0) + 1,
                 born_time,
                 store_time,
@@ -282,7 +276,6 @@ class PopService:
                 f"{host.address}:{host.port}",
                 invisible_ms,
             )
-            body_at, property_at = body_end, end
 
     # -- waiting -------------------------------------------------------------------------------
 

@@ -75,15 +75,9 @@ def restored(
     an offset. sysflag: bits to set. prepared: note where the half message lies.
     """
     groups: dict[tuple[str, int, Host], _Group] = {}
-    body_at = property_at = 0
-    table = result.table
-    for k in range(result.count):
-        _, physical, _, born, flag, flags, reconsumed, body_end, end, _ = (
-            int(number) for number in table[:, k]
-        )
-        topic, queue_id, kept = _real(result.properties[property_at:end], dropped)
-        body = result.bodies[body_at:body_end]
-        body_at, property_at = body_end, end
+    for numbers, body, text in result.rows():
+        _, physical, _, born, flag, flags, reconsumed = numbers[:7]
+        topic, queue_id, kept = _real(text, dropped)
         if not topic:
             continue  # it never said where it wanted to go
         group = groups.setdefault((topic, queue_id, host_of(physical)), _Group())

@@ -1,7 +1,8 @@
 """Retry and dead-letter topics: where a message goes that its consumer could not do with.
 
-%RETRY%<group>_<topic> holds what a group is to try again, %DLQ%<group> what it has given up. A copy
-keeps body, keys, tags and birth; RECONSUMETIMES counts the attempts that failed.
+%RETRY%<group>_<topic> holds what a group that pops is to try again, %RETRY%<group> what the members
+of a group sent back; %DLQ%<group> what either has given up. A copy keeps body, keys, tags and
+birth; its reconsume times count the attempts that failed.
 """
 
 import hashlib
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 RETRY_TIMES = 16  # retryMaxTimes
+FIRST_LEVEL = 3  # the ladder begins at the third delay level: 10 s
 
 
 def _named(prefix: str, rest: str) -> str:
@@ -31,6 +33,11 @@ def _named(prefix: str, rest: str) -> str:
 def retry_topic(group: str, topic: str) -> str:
     """Where a group finds a topic's messages again; a retry topic is its own."""
     return topic if topic.startswith(RETRY_PREFIX) else _named(RETRY_PREFIX, f"{group}_{topic}")
+
+
+def group_retry_topic(group: str) -> str:
+    """Where a group finds again what its members sent back."""
+    return _named(RETRY_PREFIX, group)
 
 
 def dead_letter_topic(group: str) -> str:
@@ -61,6 +68,22 @@ class RetryTopics:
             return
         await self._put(retry_topic(group, topic), record, failed, {"RETRY_TOPIC": record.topic})
 
+    async def send_back(self, group: str, record: Record, level: int, max_attempts: int) -> str:
+        """CONSUMER_SEND_MSG_BACK: for one more attempt when a delay is over; where it is now.
+
+        level: 0 for the ladder's; negative gives the message up. max_attempts: 0 for the group's.
+        Raises as `store_again`, BadRequest for a level that there is not.
+        """
+        row = self._broker.metadata.tables.groups.get(group, {})
+        failed = record.reconsume_times + 1
+        if level < 0 or failed > (max_attempts or int(row.get("retryMaxTimes", RETRY_TIMES))):
+            await self._dead(group, record, failed)
+            return dead_letter_topic(group)
+        topic = group_retry_topic(group)
+        origin = {"RETRY_TOPIC": record.topic}
+        await self._put(topic, record, failed, origin, level or FIRST_LEVEL + failed - 1)
+        return topic
+
     async def to_dead_letters(self, group: str, record: Record) -> None:
         """Give it up at once. Raises as `store_again`."""
         await self._dead(group, record, record.reconsume_times + 1)
@@ -72,12 +95,17 @@ class RetryTopics:
             origin["DLQ_ORIGIN_MESSAGE_ID"] = unique
         await self._put(dead_letter_topic(group), record, failed, origin)
 
-    async def _put(self, topic: str, record: Record, failed: int, more: dict[str, str]) -> None:
-        """more: properties set where the message does not have them yet."""
+    async def _put(
+        self, topic: str, record: Record, failed: int, more: dict[str, str], level: int = 0
+    ) -> None:
+        """more: properties set where the message does not have them yet. level: of a delay."""
         broker = self._broker
         if topic not in broker.metadata.topics:
             broker.metadata.auto_create(topic, 1)
         properties = {**more, "ORIGIN_MESSAGE_ID": record.message_id, **record.properties}
-        result = await broker.store_batch(stored_again(record, topic, properties, failed))
+        batch = stored_again(record, topic, properties, failed)
+        if level:
+            batch = broker.delays.at_level(batch, level)
+        result = await broker.store_batch(batch)
         if result.status is not PutMessageStatus.PUT_OK:
             raise sdk.Unavailable(f"{topic}: {result.status.value} {result.reason}")

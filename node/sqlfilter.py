@@ -13,11 +13,16 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from node.tagfilter import BadFilter
 from store.kernels.jit import EMPTY_I64, I64
+from store.reader import GetResult
+from store.record import decode_properties
 
 LENGTH_MAX = 8192
 DEPTH_MAX = 100
+AT_ONCE = 2000  # messages
 Value = str | float | int | bool | None
 Properties = dict[str, str]
 Expression = Callable[[Properties], Value]
@@ -72,9 +77,24 @@ class SqlFilter:
         """Tags say nothing here."""
         return EMPTY_I64
 
+    @property
+    def at_once(self) -> int:
+        """An expression takes microseconds."""
+        return AT_ONCE
+
     def matches(self, properties: Properties) -> bool:
         """Whether the expression is known to be true."""
         return self._evaluate(properties) is True
+
+    def chosen(self, result: GetResult) -> GetResult:
+        """What matches of the messages of a read."""
+        if not result.count:
+            return result
+        texts = (text.decode(errors="replace") for _, _, text in result.rows())
+        keep = np.fromiter(
+            (self.matches(decode_properties(text)) for text in texts), np.uint8, result.count
+        )
+        return result.chosen(keep)
 
 
 def _tokens(text: str) -> list[_Token]:

@@ -159,17 +159,13 @@ class TransactionService:
             result = store.get(OP_TOPIC, QUEUE, offset, READ, BYTES)
             if not result.count:
                 return
-            at = 0
-            for k in range(result.count):
-                end = int(result.table[decode.OUT_BODY_END, k])
-                body = result.bodies[at:end]
-                at = end
+            for numbers, body, _ in result.rows():
                 # RocketMQ 5 writes several offsets into one body, 4.9 one.
                 named = [int(word) for word in body.split(b",") if word.isdigit()]
                 for half in named:
                     halves.resolved(half)
                 if named:
-                    self._ops.append((int(result.table[decode.OUT_QUEUE_OFFSET, k]), max(named)))
+                    self._ops.append((numbers[decode.OUT_QUEUE_OFFSET], max(named)))
             offset = result.next_offset
             await asyncio.sleep(0)
 
@@ -349,16 +345,14 @@ def _number(text: str | None, default: int) -> int:
 
 def _texts(result: GetResult) -> list[tuple[int, int, dict[str, str]]]:
     """Queue offset, store time and properties of the messages of a read."""
-    found = []
-    at = 0
-    for k in range(result.count):
-        end = int(result.table[decode.OUT_PROPERTIES_END, k])
-        text = result.properties[at:end].decode(errors="replace")
-        at = end
-        offset = int(result.table[decode.OUT_QUEUE_OFFSET, k])
-        store_time = int(result.table[decode.OUT_STORE_TIME, k])
-        found.append((offset, store_time, decode_properties(text)))
-    return found
+    return [
+        (
+            numbers[decode.OUT_QUEUE_OFFSET],
+            numbers[decode.OUT_STORE_TIME],
+            decode_properties(text.decode(errors="replace")),
+        )
+        for numbers, _, text in result.rows()
+    ]
 
 
 def _stretches(offsets: list[int]) -> list[tuple[int, int]]:

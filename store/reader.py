@@ -1,7 +1,8 @@
 """Reading a queue: its records as columns, one kernel call per file met."""
 
 import enum
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from store.commitlog import CommitLog
 from store.consumequeue import ENTRY_BYTES, ConsumeQueue, EntrySlice
 from store.consumequeueext import ConsumeQueueExt, is_ext_address
 from store.kernels import decode
+from store.kernels.choose import gather
 from store.kernels.jit import EMPTY_I64, I64, U8
 
 MESSAGES_MAX = 65536
@@ -46,6 +48,34 @@ class GetResult:
     def count(self) -> int:
         """Messages read."""
         return int(self.table.shape[1])
+
+    def rows(self) -> Iterator[tuple[list[int], bytes, bytes]]:
+        """Each message: its column of `table`, its body, its property text."""
+        body_at = property_at = 0
+        for numbers in self.table.T.tolist():
+            body_end, end = numbers[decode.OUT_BODY_END], numbers[decode.OUT_PROPERTIES_END]
+            yield numbers, self.bodies[body_at:body_end], self.properties[property_at:end]
+            body_at, property_at = body_end, end
+
+    def chosen(self, keep: U8) -> "GetResult":
+        """The messages k with keep[k] == 1. Where they are none, the read found no match."""
+        if keep.all():
+            return self
+        table = np.ascontiguousarray(self.table[:, keep == 1])
+        blobs = []
+        for data, row in (
+            (self.bodies, decode.OUT_BODY_END),
+            (self.properties, decode.OUT_PROPERTIES_END),
+        ):
+            ends = np.ascontiguousarray(self.table[row])
+            out: U8 = np.empty(len(data), np.uint8)
+            filled = gather(np.frombuffer(data, np.uint8), ends, keep, out)
+            blobs.append(out[:filled].tobytes())
+            table[row] = np.cumsum(np.diff(ends, prepend=0)[keep == 1])
+        status = self.status
+        if status is GetMessageStatus.FOUND and not table.shape[1]:
+            status = GetMessageStatus.NO_MATCHED_MESSAGE
+        return replace(self, status=status, bodies=blobs[0], properties=blobs[1], table=table)
 
 
 class ColumnReader:

@@ -1,12 +1,14 @@
 """The client: where producers, consumers and administration come from."""
 
 import asyncio
+import os
 from collections.abc import Sequence
 
 from duolog._admin import Admin
 from duolog._connection import ATTEMPT_SECONDS
 from duolog._consumer import Consumer
 from duolog._errors import BadRequest
+from duolog._membership import Clustering, OffsetFile
 from duolog._message import Batch
 from duolog._producer import Producer
 from duolog._router import Router
@@ -103,9 +105,15 @@ class Client:
         topics: str | Sequence[str],
         *,
         tags: Sequence[str] = (),
+        sql: str = "",
         start: str = "earliest",
         commit_interval: float = 5.0,
         session: float = 10.0,
+        mode: str = "clustering",
+        rebalance: str = "AVG",
+        rooms: Sequence[str] = (),
+        queues: Sequence[tuple[str, int]] = (),
+        offsets_file: str | os.PathLike[str] | None = None,
     ) -> Consumer:
         """A member of a consumer group.
 
@@ -113,20 +121,39 @@ class Client:
             group: members of one group share the queues.
             topics: what to read.
             tags: only messages with one of these tags.
+            sql: only messages whose properties fulfil this SQL92 expression.
             start: where a group without a committed offset begins: "earliest" or "latest".
             commit_interval: seconds between commits of what was consumed.
             session: seconds of silence after which the group goes on without this member.
+            mode: "clustering", or "broadcasting": every member reads all queues.
+            rebalance: how the group shares the queues, the same for all its members: AVG,
+                AVG_BY_CIRCLE, CONSISTENT_HASH, CONFIG, MACHINE_ROOM or MACHINE_ROOM_NEARBY.
+            rooms: for the last two: where this member stands; a queue's room is what its replica
+                group's name has before `@`.
+            queues: for CONFIG: the queues this member reads, as (topic, queue id).
+            offsets_file: where a consumer that broadcasts keeps its offsets; without one it begins
+                at `start` each time.
         """
+        if mode not in ("clustering", "broadcasting"):
+            raise BadRequest(f"mode is 'clustering' or 'broadcasting', not {mode!r}")
+        if tags and sql:
+            raise BadRequest("messages are chosen by tags or by sql, not by both")
+        shares = mode == "clustering"
+        if shares and offsets_file is not None:
+            raise BadRequest("the node keeps the offsets of a group that shares its queues")
         made = Consumer(
             self._router,
             self._topics,
             group,
             [topics] if isinstance(topics, str) else topics,
             tags=tags,
+            sql=sql,
             start=start,
             commit_interval=commit_interval,
             session=session,
             timeout=self._timeout,
+            clustering=Clustering(rebalance, tuple(rooms), tuple(queues)) if shares else None,
+            offsets_file=OffsetFile(offsets_file),
         )
         self._consumers.append(made)
         return made
@@ -141,6 +168,7 @@ class Client:
         max_bytes: int = 0,
         wait: float = 0.0,
         tags: Sequence[str] = (),
+        sql: str = "",
         group: str | None = None,
     ) -> Batch:
         """One batch of a queue, without a group; waits up to `wait` seconds for a message.
@@ -158,6 +186,7 @@ class Client:
             max_bytes=max_bytes,
             wait_ms=int(wait * 1000),
             tags=list(tags),
+            sql=sql,
         )
         reply = await connection.call(
             lambda left: connection.messages.Pull(request, timeout=left),

@@ -1,5 +1,8 @@
 """The consumer: a member of a group that reads its share of the queues, in all replica groups.
 
+Members of a group share the queues (clustering), and a queue has one reader at a time: messages of
+one queue come in order, one member after the other. A consumer that broadcasts reads them all.
+
 A message counts as consumed when the next one is asked for, or when the `async with` block ends
 without an error. Committed offsets say what the group has consumed; a crash repeats what was not
 committed (at least once).
@@ -10,8 +13,17 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
+from duolog._connection import Connection
 from duolog._errors import BadRequest, DuologError, UnknownTopic
-from duolog._groupreader import GroupReader, Queue
+from duolog._groupreader import GroupReader
+from duolog._membership import (
+    BroadcastMember,
+    Clustering,
+    Membership,
+    OffsetFile,
+    Queue,
+    SharingMember,
+)
 from duolog._message import Batch, Message
 from duolog._router import FRESH_SECONDS, Router
 from duolog._topics import TopicCache
@@ -31,10 +43,16 @@ class Consumer:
         topics: Sequence[str],
         *,
         start: str = "earliest",
+        session: float = 10.0,
         timeout: float = 10.0,
+        clustering: Clustering | None = None,
+        offsets_file: OffsetFile | None = None,
         **how: Any,
     ) -> None:
-        """Not called by users: see `Client.consumer`. how: see `GroupReader`."""
+        """Not called by users: see `Client.consumer`. how: see `GroupReader`.
+
+        clustering: None where it broadcasts, with offsets_file.
+        """
         if start not in ("earliest", "latest"):
             raise BadRequest(f"start is 'earliest' or 'latest', not {start!r}")
         if not group or not topics:
@@ -44,7 +62,10 @@ class Consumer:
         self._router = router
         self._topics = topics_known
         self._timeout = timeout
-        self._how = {"start": start, "timeout": timeout, **how}
+        self._session = session
+        self._clustering = clustering
+        self._offsets_file = offsets_file or OffsetFile(None)
+        self._how = {"start": start, "session": session, "timeout": timeout, **how}
         self._arrived = asyncio.Event()
         self._readers: dict[str, GroupReader] = {}
         self._turn = 0
@@ -69,13 +90,14 @@ class Consumer:
             for replica_group, _ in await self._topics.slots(topic, self._timeout):
                 held.setdefault(replica_group, set()).add(topic)
         for replica_group in sorted(held.keys() - self._readers.keys()):
+            connection = self._router.connection(replica_group)
             reader = GroupReader(
-                self._router.connection(replica_group),
+                connection,
                 self._router.reading(replica_group),
                 replica_group,
                 self._arrived,
                 self.group,
-                sorted(held[replica_group]),
+                self._member(connection, replica_group, sorted(held[replica_group])),
                 **self._how,
             )
             try:
@@ -84,6 +106,14 @@ class Consumer:
                 await reader.close(commit=False)
                 raise
             self._readers[replica_group] = reader
+
+    def _member(self, connection: Connection, replica_group: str, topics: list[str]) -> Membership:
+        if self._clustering is None:
+            file = self._offsets_file
+            return BroadcastMember(connection, replica_group, topics, file, self._timeout)
+        return SharingMember(
+            connection, self.group, topics, self._clustering, self._session, self._timeout
+        )
 
     async def _look_for_groups(self) -> None:
         """Topics may come to replica groups that did not hold them."""
@@ -169,6 +199,30 @@ class Consumer:
         if message is None:
             raise StopAsyncIteration
         return message
+
+    async def send_back(
+        self, message: Message, *, delay_level: int = 0, max_attempts: int = 0
+    ) -> str:
+        """This message could not be consumed now: the group gets it again later.
+
+        It comes from the group's retry topic, to any member, with one more of `reconsume_times`;
+        after the last attempt it is a dead letter. The original counts as consumed as usual: go on
+        to the next message. Sent back twice, it comes twice.
+
+        Args:
+            message: one that this consumer was given.
+            delay_level: 1 to 18; 0 for the ladder: 10 s, 30 s, 1 min ... 2 h; negative gives it up.
+            max_attempts: before it is a dead letter; 0 for the group's `retry_times`.
+
+        Returns where it is now: %RETRY%<group> (when its delay is over) or %DLQ%<group>. Raises
+        BadRequest where the consumer broadcasts, NoSuchMessage where it is no longer there.
+        """
+        if self._clustering is None:
+            raise BadRequest("a consumer that broadcasts sends nothing back")
+        reader = self._readers.get(message.group)
+        if reader is None:
+            raise BadRequest(f"{message!r} was not given by this consumer")
+        return await reader.send_back(message, delay_level, max_attempts)
 
     # -- offsets -------------------------------------------------------------------------------
 

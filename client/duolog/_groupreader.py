@@ -8,7 +8,6 @@ committed (at least once).
 import asyncio
 import contextlib
 import logging
-import os
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +26,8 @@ from duolog._errors import (
     UnknownTopic,
     error_of,
 )
-from duolog._message import Batch, Message
+from duolog._membership import Membership, Queue
+from duolog._message import RETRY_PREFIX, Batch, Message
 from duolog.wire import duolog_pb2 as wire
 
 log = logging.getLogger("duolog")
@@ -40,8 +40,6 @@ PENDING_SECONDS = 0.3
 EARLIEST = -1
 LATEST = -2
 
-Queue = tuple[str, int]
-
 
 class GroupReader:
     """Reads the topics that one replica group holds, as a member of the consumer group there."""
@@ -53,9 +51,10 @@ class GroupReader:
         replica_group: str,
         arrived: asyncio.Event,
         group: str,
-        topics: Sequence[str],
+        membership: Membership,
         *,
         tags: Sequence[str] = (),
+        sql: str = "",
         start: str = "earliest",
         commit_interval: float = 5.0,
         session: float = 10.0,
@@ -64,20 +63,19 @@ class GroupReader:
         """Not called by users: see `Client.consumer`.
 
         reading: the reader's own; what it reads may come from a slave, what it commits may not.
-        arrived: set whenever there may be something to get.
+        arrived: set whenever there may be something to get. membership: our place in the group.
         """
         self.replica_group = replica_group
         self._connection = connection
         self._reading = reading
         self.group = group
-        self.topics = list(topics)
+        self._membership = membership
         self._tags = list(tags)
+        self._sql = sql
         self._start = EARLIEST if start == "earliest" else LATEST
         self._commit_interval = commit_interval
         self._session = session
         self._timeout = timeout
-        self.member_id = f"{os.getpid()}-{os.urandom(6).hex()}"
-        self._generation = 0
         self._owned: dict[Queue, int] = {}  # subscription id of each queue read now
         self._positions: dict[Queue, int] = {}  # consumed up to here
         self._dirty: set[Queue] = set()
@@ -131,13 +129,7 @@ class GroupReader:
                 await self.commit()
         if self._call is not None:
             self._call.cancel()
-        with contextlib.suppress(DuologError):
-            request = wire.LeaveRequest(group=self.group, member_id=self.member_id)
-            await self._connection.call(
-                lambda left: self._connection.groups.Leave(request, timeout=left),
-                min(2.0, self._timeout),
-                retry=False,
-            )
+        await self._membership.leave()
         await self._reading.close()
 
     def forget_handed(self) -> None:
@@ -165,25 +157,14 @@ class GroupReader:
 
     async def _heartbeat(self) -> bool:
         """Tell the node we live; take on and let go of queues. True while some are awaited."""
-        request = wire.HeartbeatRequest(
-            group=self.group,
-            member_id=self.member_id,
-            topics=self.topics,
-            session_ms=int(self._session * 1000),
-            owned=[wire.QueueRef(topic=t, queue_id=q) for t, q in self._owned],
-        )
-        reply = await self._connection.call(
-            lambda left: self._connection.groups.Heartbeat(request, timeout=left), self._timeout
-        )
-        self._generation = reply.generation
-        wanted = {(ref.topic, ref.queue_id) for ref in reply.queues}
-        lost = [queue for queue in self._owned if queue not in wanted]
+        share = await self._membership.share(list(self._owned))
+        lost = [queue for queue in self._owned if queue not in share.queues]
         if lost:
             await self._let_go(lost)
-        gained = sorted(wanted - set(self._owned))
+        gained = sorted(share.queues - set(self._owned))
         if gained:
             await self._take_on(gained)
-        return reply.pending or bool(lost)
+        return share.pending or bool(lost)
 
     async def _let_go(self, queues: list[Queue]) -> None:
         """Stop reading queues that go to another member, committing first."""
@@ -203,19 +184,15 @@ class GroupReader:
         )
 
     async def _take_on(self, queues: list[Queue]) -> None:
-        """Begin reading queues at the group's committed offsets."""
-        request = wire.OffsetsRequest(
-            group=self.group, queues=[wire.QueueRef(topic=t, queue_id=q) for t, q in queues]
-        )
-        reply = await self._connection.call(
-            lambda left: self._connection.groups.Offsets(request, timeout=left), self._timeout
-        )
+        """Begin reading queues where the group is, or at the start that was asked for."""
+        known = await self._membership.offsets(queues)
         starts = {}
-        for found in reply.offsets:
-            queue = (found.topic, found.queue_id)
-            offset = found.offset
+        for queue in queues:
+            offset = known.get(queue, -1)
             if offset < 0:
-                offset = await self._offset_at(queue, self._start)
+                # What members sent back was read before: none of it is too old.
+                retried = queue[0].startswith(RETRY_PREFIX)
+                offset = await self._offset_at(queue, EARLIEST if retried else self._start)
             starts[queue] = offset
         await self._subscribe(starts)
 
@@ -246,7 +223,7 @@ class GroupReader:
     async def _open(self) -> None:
         self._call = self._reading.messages.Subscribe()
         first = wire.SubscribeRequest(
-            credit_bytes=CREDIT_BYTES, tags=self._tags, batch_bytes=BATCH_BYTES
+            credit_bytes=CREDIT_BYTES, tags=self._tags, batch_bytes=BATCH_BYTES, sql=self._sql
         )
         try:
             await uncancelled(self._call.write(first))
@@ -419,20 +396,25 @@ class GroupReader:
         if not queues:
             return
         offsets = {queue: self._positions[queue] for queue in queues}
-        request = wire.CommitRequest(
-            group=self.group,
-            member_id=self.member_id,
-            generation=self._generation,
-            offsets=[
-                wire.QueueOffset(topic=t, queue_id=q, offset=o) for (t, q), o in offsets.items()
-            ],
-        )
-        await self._connection.call(
-            lambda left: self._connection.groups.Commit(request, timeout=left), self._timeout
-        )
+        await self._membership.commit(offsets)
         for queue, offset in offsets.items():
             if self._positions.get(queue) == offset:
                 self._dirty.discard(queue)
+
+    async def send_back(self, message: Message, delay_level: int, max_attempts: int) -> str:
+        """The group gets a message again later, or it is a dead letter; the topic it is in now."""
+        request = wire.SendBackRequest(
+            group=self.group,
+            topic=message.stored_topic,
+            queue_id=message.queue_id,
+            queue_offset=message.queue_offset,
+            delay_level=delay_level,
+            max_attempts=max_attempts,
+        )
+        reply = await self._connection.call(
+            lambda left: self._connection.groups.SendBack(request, timeout=left), self._timeout
+        )
+        return str(reply.topic)
 
     async def _offset_at(self, queue: Queue, time_ms: int) -> int:
         request = wire.OffsetAtTimeRequest(topic=queue[0], queue_id=queue[1], time=time_ms)

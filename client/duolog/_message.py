@@ -8,6 +8,7 @@ from duolog._errors import CorruptBatch
 from duolog.wire import duolog_pb2 as wire
 
 _STORE_PROPERTIES = ("__CRC32#",)
+RETRY_PREFIX = "%RETRY%"
 
 
 class Batch:
@@ -145,12 +146,19 @@ class Message:
 
     @property
     def topic(self) -> str:
-        """Topic."""
+        """The topic it was sent to."""
+        if self._batch.topic.startswith(RETRY_PREFIX):
+            return self.properties.get("RETRY_TOPIC", self._batch.topic)
+        return self._batch.topic
+
+    @property
+    def stored_topic(self) -> str:
+        """The topic it was read from: the group's retry topic, where it was sent back."""
         return self._batch.topic
 
     @property
     def queue_id(self) -> int:
-        """Queue."""
+        """Queue, of the topic it was read from."""
         return self._batch.queue_id
 
     @property

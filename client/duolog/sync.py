@@ -228,6 +228,12 @@ class Consumer:
         """As `duolog.Consumer.seek`."""
         self._loop.run(self._consumer.seek(topic, queue_id, offset))
 
+    def send_back(self, message: Message, *, delay_level: int = 0, max_attempts: int = 0) -> str:
+        """As `duolog.Consumer.send_back`."""
+        return self._loop.run(
+            self._consumer.send_back(message, delay_level=delay_level, max_attempts=max_attempts)
+        )
+
     @property
     def assignment(self) -> list[tuple[str, int]]:
         """Queues this member reads now."""
@@ -377,27 +383,9 @@ class Client:
         )
         return Transactions(self._loop, made)
 
-    def consumer(
-        self,
-        group: str,
-        topics: str | Sequence[str],
-        *,
-        tags: Sequence[str] = (),
-        start: str = "earliest",
-        commit_interval: float = 5.0,
-        session: float = 10.0,
-    ) -> Consumer:
-        """A member of a consumer group; it joins in `with`."""
-        made = self._loop.call(
-            lambda: self._client.consumer(
-                group,
-                topics,
-                tags=tags,
-                start=start,
-                commit_interval=commit_interval,
-                session=session,
-            )
-        )
+    def consumer(self, group: str, topics: str | Sequence[str], **how: Any) -> Consumer:
+        """A member of a consumer group, as `duolog.Client.consumer`; it joins in `with`."""
+        made = self._loop.call(lambda: self._client.consumer(group, topics, **how))
         return Consumer(self._loop, made)
 
     def pull(self, topic: str, queue_id: int, queue_offset: int, **how: Any) -> Batch:

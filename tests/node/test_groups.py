@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.groups import GroupCoordinator, allocate_average
+from node.allocation import STRATEGIES, Deal, Wish, allocate
+from node.groups import GroupCoordinator
 from node.server import Node
 from tests.node.conftest import StartNode
 
@@ -24,14 +25,64 @@ def beat(
     return set(assignment.queues)
 
 
+def deal_of(queues: int, members: int, rooms: tuple[str, ...] = ("east",)) -> Deal:
+    wishes = {f"m{n}": Wish(rooms=rooms) for n in range(members)}
+    return Deal([("T", n) for n in range(queues)], wishes, "east@a")
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES.keys() - {"CONFIG"}))
 @given(st.integers(0, 20), st.integers(1, 9))
-def test_shares_are_even_complete_and_disjoint(queues: int, members: int) -> None:
-    names = [f"m{n}" for n in range(members)]
-    all_queues = [("T", n) for n in range(queues)]
-    shares = [allocate_average(all_queues, names, name) for name in names]
-    assert [queue for share in shares for queue in share] == all_queues
-    sizes = [len(share) for share in shares]
-    assert max(sizes) - min(sizes) <= 1
+def test_every_queue_is_dealt_to_exactly_one(strategy: str, queues: int, members: int) -> None:
+    deal = deal_of(queues, members)
+    shares = [allocate(strategy, deal, name) for name in deal.members]
+    assert sorted(queue for share in shares for queue in share) == deal.queues
+    if strategy != "CONSISTENT_HASH":
+        sizes = [len(share) for share in shares]
+        assert max(sizes) - min(sizes) <= 1
+
+
+def numbers(strategy: str, deal: Deal) -> list[list[int]]:
+    return [[queue for _, queue in allocate(strategy, deal, name)] for name in deal.members]
+
+
+def test_shares_as_rocketmq_deals_them() -> None:
+    deal = deal_of(8, 3)
+    assert numbers("AVG", deal) == [[0, 1, 2], [3, 4, 5], [6, 7]]
+    assert numbers("AVG_BY_CIRCLE", deal) == [[0, 3, 6], [1, 4, 7], [2, 5]]
+    assert numbers("MACHINE_ROOM", deal) == [[0, 1, 6], [2, 3, 7], [4, 5]]
+    assert numbers("MACHINE_ROOM_NEARBY", deal) == [[0, 1, 2], [3, 4, 5], [6, 7]]
+
+
+@given(st.integers(1, 60), st.integers(2, 9))
+def test_a_member_more_takes_queues_and_moves_no_other(queues: int, members: int) -> None:
+    before, after = deal_of(queues, members - 1), deal_of(queues, members)
+    for name in before.members:
+        kept = set(allocate("CONSISTENT_HASH", after, name))
+        assert kept <= set(allocate("CONSISTENT_HASH", before, name))
+
+
+def test_what_a_member_names_and_what_stands_in_its_room() -> None:
+    queues = [("T", n) for n in range(4)]
+    named = {
+        "a": Wish("CONFIG", queues=frozenset({("T", 1), ("T", 9)})),
+        "b": Wish("CONFIG", queues=frozenset({("T", 0), ("T", 2)})),
+    }
+    assert numbers("CONFIG", Deal(queues, named, "g")) == [[1], [0, 2]]
+    rooms = {"a": Wish(rooms=("east",)), "b": Wish(rooms=("west",)), "c": Wish()}
+    for strategy in ("MACHINE_ROOM", "MACHINE_ROOM_NEARBY"):
+        assert numbers(strategy, Deal(queues, rooms, "west@g")) == [[], [0, 1, 2, 3], []]
+    # Nobody stands near: all share them, or nobody reads them.
+    assert numbers("MACHINE_ROOM_NEARBY", Deal(queues, rooms, "north@g")) == [[0, 1], [2], [3]]
+    assert numbers("MACHINE_ROOM", Deal(queues, rooms, "north@g")) == [[], [], []]
+
+
+def test_members_agree_on_a_strategy() -> None:
+    groups = GroupCoordinator()
+    beat(groups, "a", set())
+    with pytest.raises(duolog.BadRequest, match="rebalances by AVG"):
+        groups.heartbeat("G", "b", ("T",), COUNTS, set(), 10_000, 0, Wish("AVG_BY_CIRCLE"))
+    groups.leave("G", "a")
+    assert groups.heartbeat("G", "b", ("T",), COUNTS, set(), 10_000, 0, Wish("AVG_BY_CIRCLE"))
 
 
 def test_a_queue_changes_hands_only_after_its_reader_let_go() -> None:

@@ -194,7 +194,7 @@ class StoredRun(_message.Message):
     def __init__(self, count: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("topic", "queue_id", "queue_offset", "max_messages", "max_bytes", "wait_ms", "tags")
+    __slots__ = ("topic", "queue_id", "queue_offset", "max_messages", "max_bytes", "wait_ms", "tags", "sql")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -202,6 +202,7 @@ class PullRequest(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     TAGS_FIELD_NUMBER: _ClassVar[int]
+    SQL_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     queue_offset: int
@@ -209,7 +210,8 @@ class PullRequest(_message.Message):
     max_bytes: int
     wait_ms: int
     tags: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ...) -> None: ...
+    sql: str
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., sql: _Optional[str] = ...) -> None: ...
 
 class MessageBatch(_message.Message):
     __slots__ = ("topic", "queue_id", "status", "next_offset", "min_offset", "max_offset", "count", "bodies", "body_offsets", "properties", "property_offsets", "crc32", "queue_offset_base", "queue_offset_deltas", "physical_offsets", "store_times", "born_times", "flags", "sysflags", "reconsume_times", "lost", "subscription", "suggest_endpoint")
@@ -280,20 +282,22 @@ class QueueOffset(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class SubscribeRequest(_message.Message):
-    __slots__ = ("add", "remove", "credit_bytes", "tags", "batch_bytes", "subscription")
+    __slots__ = ("add", "remove", "credit_bytes", "tags", "batch_bytes", "subscription", "sql")
     ADD_FIELD_NUMBER: _ClassVar[int]
     REMOVE_FIELD_NUMBER: _ClassVar[int]
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     TAGS_FIELD_NUMBER: _ClassVar[int]
     BATCH_BYTES_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    SQL_FIELD_NUMBER: _ClassVar[int]
     add: _containers.RepeatedCompositeFieldContainer[QueueOffset]
     remove: _containers.RepeatedCompositeFieldContainer[QueueRef]
     credit_bytes: int
     tags: _containers.RepeatedScalarFieldContainer[str]
     batch_bytes: int
     subscription: int
-    def __init__(self, add: _Optional[_Iterable[_Union[QueueOffset, _Mapping]]] = ..., remove: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., credit_bytes: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., batch_bytes: _Optional[int] = ..., subscription: _Optional[int] = ...) -> None: ...
+    sql: str
+    def __init__(self, add: _Optional[_Iterable[_Union[QueueOffset, _Mapping]]] = ..., remove: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., credit_bytes: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., batch_bytes: _Optional[int] = ..., subscription: _Optional[int] = ..., sql: _Optional[str] = ...) -> None: ...
 
 class FindRequest(_message.Message):
     __slots__ = ("topic", "key", "unique_key", "message_id", "max", "begin_time", "end_time")
@@ -357,18 +361,24 @@ class FindReply(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[FoundMessage, _Mapping]]] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("group", "member_id", "topics", "session_ms", "owned")
+    __slots__ = ("group", "member_id", "topics", "session_ms", "owned", "strategy", "rooms", "wanted")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     SESSION_MS_FIELD_NUMBER: _ClassVar[int]
     OWNED_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    ROOMS_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
     group: str
     member_id: str
     topics: _containers.RepeatedScalarFieldContainer[str]
     session_ms: int
     owned: _containers.RepeatedCompositeFieldContainer[QueueRef]
-    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., session_ms: _Optional[int] = ..., owned: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ...) -> None: ...
+    strategy: str
+    rooms: _containers.RepeatedScalarFieldContainer[str]
+    wanted: _containers.RepeatedCompositeFieldContainer[QueueRef]
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., session_ms: _Optional[int] = ..., owned: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., strategy: _Optional[str] = ..., rooms: _Optional[_Iterable[str]] = ..., wanted: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
     __slots__ = ("generation", "queues", "members", "pending")
@@ -409,6 +419,28 @@ class CommitRequest(_message.Message):
 class CommitReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class SendBackRequest(_message.Message):
+    __slots__ = ("group", "topic", "queue_id", "queue_offset", "delay_level", "max_attempts")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DELAY_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    delay_level: int
+    max_attempts: int
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ..., delay_level: _Optional[int] = ..., max_attempts: _Optional[int] = ...) -> None: ...
+
+class SendBackReply(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
 
 class OffsetsRequest(_message.Message):
     __slots__ = ("group", "queues")

@@ -361,6 +361,11 @@ class GroupsStub:
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.OffsetAtTimeRequest.SerializeToString,
                 response_deserializer=duolog_dot_wire_dot_duolog__pb2.OffsetAtTimeReply.FromString,
                 _registered_method=True)
+        self.SendBack = channel.unary_unary(
+                '/duolog.v1.Groups/SendBack',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.SendBackRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.SendBackReply.FromString,
+                _registered_method=True)
 
 
 class GroupsServicer:
@@ -400,6 +405,13 @@ class GroupsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SendBack(self, request, context):
+        """A message that could not be consumed: the group gets it again later, or it is a dead letter.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GroupsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -427,6 +439,11 @@ def add_GroupsServicer_to_server(servicer, server):
                     servicer.OffsetAtTime,
                     request_deserializer=duolog_dot_wire_dot_duolog__pb2.OffsetAtTimeRequest.FromString,
                     response_serializer=duolog_dot_wire_dot_duolog__pb2.OffsetAtTimeReply.SerializeToString,
+            ),
+            'SendBack': grpc.unary_unary_rpc_method_handler(
+                    servicer.SendBack,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.SendBackRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.SendBackReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -566,6 +583,33 @@ class Groups:
             '/duolog.v1.Groups/OffsetAtTime',
             duolog_dot_wire_dot_duolog__pb2.OffsetAtTimeRequest.SerializeToString,
             duolog_dot_wire_dot_duolog__pb2.OffsetAtTimeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SendBack(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Groups/SendBack',
+            duolog_dot_wire_dot_duolog__pb2.SendBackRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.SendBackReply.FromString,
             options,
             channel_credentials,
             insecure,

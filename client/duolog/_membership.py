@@ -1,0 +1,220 @@
+"""A consumer's place in its group: which queues it reads, where it begins, what it has consumed.
+
+In clustering the members of a group share the queues, and the node keeps their offsets. In
+broadcasting every member reads all queues, and keeps its offsets itself.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from duolog._connection import Connection
+from duolog._errors import BadRequest, DuologError, UnknownTopic
+from duolog.wire import duolog_pb2 as wire
+
+Queue = tuple[str, int]
+LEAVE_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a member reads. pending: more is meant for it, and still held by another member."""
+
+    queues: set[Queue]
+    pending: bool = False
+
+
+class Membership(Protocol):
+    """Asked by the reader of one replica group."""
+
+    async def share(self, owned: Iterable[Queue]) -> Share:
+        """Tell that we live and what we read; answers with what we are to read."""
+
+    async def offsets(self, queues: Sequence[Queue]) -> dict[Queue, int]:
+        """Where to begin; a queue of which nothing is known is missing, or negative."""
+
+    async def commit(self, offsets: dict[Queue, int]) -> None:
+        """Keep what was consumed. Raises StaleMember where a queue was taken away."""
+
+    async def leave(self) -> None:
+        """We read no more. Bounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clustering:
+    """How queues are shared out: see `Client.consumer`."""
+
+    strategy: str = "AVG"
+    rooms: tuple[str, ...] = ()
+    queues: tuple[Queue, ...] = ()
+
+
+class SharingMember:
+    """A member that shares the queues with others."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        group: str,
+        topics: Sequence[str],
+        how: Clustering,
+        session: float,
+        timeout: float,
+    ) -> None:
+        """session: seconds of silence after which the group goes on without us."""
+        self._connection = connection
+        self._group = group
+        self._topics = list(topics)
+        self._how = how
+        self._session = session
+        self._timeout = timeout
+        self.member_id = f"{os.getpid()}-{os.urandom(6).hex()}"
+        self._generation = 0
+
+    async def share(self, owned: Iterable[Queue]) -> Share:
+        """A heartbeat."""
+        request = wire.HeartbeatRequest(
+            group=self._group,
+            member_id=self.member_id,
+            topics=self._topics,
+            session_ms=int(self._session * 1000),
+            owned=_refs(owned),
+            strategy=self._how.strategy,
+            rooms=self._how.rooms,
+            wanted=_refs(self._how.queues),
+        )
+        reply = await self._connection.call(
+            lambda left: self._connection.groups.Heartbeat(request, timeout=left), self._timeout
+        )
+        self._generation = reply.generation
+        return Share({(ref.topic, ref.queue_id) for ref in reply.queues}, reply.pending)
+
+    async def offsets(self, queues: Sequence[Queue]) -> dict[Queue, int]:
+        """The group's committed offsets."""
+        request = wire.OffsetsRequest(group=self._group, queues=_refs(queues))
+        reply = await self._connection.call(
+            lambda left: self._connection.groups.Offsets(request, timeout=left), self._timeout
+        )
+        return {(found.topic, found.queue_id): found.offset for found in reply.offsets}
+
+    async def commit(self, offsets: dict[Queue, int]) -> None:
+        """Commit, unless a queue went to another member."""
+        request = wire.CommitRequest(
+            group=self._group,
+            member_id=self.member_id,
+            generation=self._generation,
+            offsets=[
+                wire.QueueOffset(topic=t, queue_id=q, offset=o) for (t, q), o in offsets.items()
+            ],
+        )
+        await self._connection.call(
+            lambda left: self._connection.groups.Commit(request, timeout=left), self._timeout
+        )
+
+    async def leave(self) -> None:
+        """The others may have our queues."""
+        request = wire.LeaveRequest(group=self._group, member_id=self.member_id)
+        with contextlib.suppress(DuologError):
+            await self._connection.call(
+                lambda left: self._connection.groups.Leave(request, timeout=left),
+                min(LEAVE_SECONDS, self._timeout),
+                retry=False,
+            )
+
+
+class OffsetFile:
+    """Offsets of one consumer that broadcasts, as JSON: replica group, topic, queue id, offset."""
+
+    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+        """path: None keeps them in memory only. Raises BadRequest where a file is not one."""
+        self._path = None if path is None else Path(path)
+        self._table: dict[str, dict[str, dict[str, int]]] = {}
+        self._lock = threading.Lock()
+        if self._path is None or not self._path.exists():
+            return
+        try:
+            self._table = json.loads(self._path.read_text())["offsets"]
+            for topics in self._table.values():
+                assert all(type(o) is int for row in topics.values() for o in row.values())
+        except (ValueError, KeyError, TypeError, AttributeError, AssertionError, OSError) as error:
+            raise BadRequest(f"{self._path} is no file of offsets: {error}") from None
+
+    def of(self, replica_group: str, queue: Queue) -> int:
+        """A queue's offset, -1 where there is none."""
+        return self._table.get(replica_group, {}).get(queue[0], {}).get(str(queue[1]), -1)
+
+    def put(self, replica_group: str, offsets: dict[Queue, int]) -> None:
+        """Keep offsets; the file is replaced as a whole, and synced. Raises OSError."""
+        with self._lock:
+            self._put(replica_group, offsets)
+
+    def _put(self, replica_group: str, offsets: dict[Queue, int]) -> None:
+        for (topic, queue_id), offset in offsets.items():
+            row = self._table.setdefault(replica_group, {}).setdefault(topic, {})
+            row[str(queue_id)] = offset
+        if self._path is None:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        beside = self._path.with_name(self._path.name + ".tmp")
+        with beside.open("w") as file:
+            json.dump({"offsets": self._table}, file, indent=1, sort_keys=True)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(self._path)
+
+
+class BroadcastMember:
+    """A member that reads every queue, like all others."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        replica_group: str,
+        topics: Sequence[str],
+        file: OffsetFile,
+        timeout: float,
+    ) -> None:
+        """file: shared by the readers of one consumer."""
+        self._connection = connection
+        self._replica_group = replica_group
+        self._topics = list(topics)
+        self._file = file
+        self._timeout = timeout
+
+    async def share(self, owned: Iterable[Queue]) -> Share:
+        """All queues that there are now. Raises UnknownTopic."""
+        request = wire.ListTopicsRequest(topics=self._topics)
+        reply: Any = await self._connection.call(
+            lambda left: self._connection.admin.ListTopics(request, timeout=left), self._timeout
+        )
+        missing = set(self._topics) - {found.topic for found in reply.topics}
+        if missing:
+            raise UnknownTopic(f"topic {min(missing)!r} does not exist")
+        return Share({(found.topic, q) for found in reply.topics for q in range(found.queues)})
+
+    async def offsets(self, queues: Sequence[Queue]) -> dict[Queue, int]:
+        """Our own."""
+        return {queue: self._file.of(self._replica_group, queue) for queue in queues}
+
+    async def commit(self, offsets: dict[Queue, int]) -> None:
+        """Keep them. Raises DuologError where the file cannot be written."""
+        try:
+            await asyncio.to_thread(self._file.put, self._replica_group, offsets)
+        except OSError as error:
+            raise DuologError(f"the file of offsets cannot be written: {error}") from None
+
+    async def leave(self) -> None:
+        """Nobody waits for our queues."""
+
+
+def _refs(queues: Iterable[Queue]) -> list[wire.QueueRef]:
+    return [wire.QueueRef(topic=topic, queue_id=queue_id) for topic, queue_id in queues]
+
+
+__all__ = ["BroadcastMember", "Clustering", "Membership", "OffsetFile", "Share", "SharingMember"]

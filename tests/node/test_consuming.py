@@ -1,0 +1,285 @@
+"""What a native consumer can be told: how to share, what to choose, what to try again."""
+
+import asyncio
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import duolog
+import duolog.sync
+import numpy as np
+import pytest
+
+from store.kernels.text import java_hash
+from tests.node.conftest import StartNode
+from tests.process.support import NodeProcess
+
+FAST_LADDER = "1s"  # all levels
+
+
+async def take(
+    consumer: duolog.Consumer, count: int, timeout: float = 10.0
+) -> list[duolog.Message]:
+    found: list[duolog.Message] = []
+    while len(found) < count:
+        message = await consumer.get(timeout)
+        if message is None:
+            break
+        found.append(message)
+    return found
+
+
+async def fill(client: duolog.Client, topic: str, count: int) -> list[bytes]:
+    bodies = [b"%d" % k for k in range(count)]
+    async with client.producer() as producer:
+        await asyncio.gather(
+            *(producer.send(topic, body, queue_id=k % 4) for k, body in enumerate(bodies))
+        )
+    return bodies
+
+
+# -- sharing -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["AVG_BY_CIRCLE", "CONSISTENT_HASH"])
+async def test_a_named_strategy_shares_all_queues(client: duolog.Client, strategy: str) -> None:
+    bodies = await fill(client, "T", 40)
+    async with (
+        client.consumer("g", "T", rebalance=strategy) as one,
+        client.consumer("g", "T", rebalance=strategy) as two,
+    ):
+        async with asyncio.timeout(10):
+            while len(one.assignment) + len(two.assignment) < 4 or not two.assignment:
+                if strategy == "CONSISTENT_HASH" and len(one.assignment) == 4:
+                    break  # the ring may give one member everything
+                await asyncio.sleep(0.02)
+        assert not set(one.assignment) & set(two.assignment)
+        heard = [*await take(one, 40, 0.5), *await take(two, 40, 0.5)]
+    # What was read before the second member came is read once more at most.
+    assert {message.body for message in heard} == set(bodies)
+
+
+async def test_a_member_reads_the_queues_that_it_names(client: duolog.Client) -> None:
+    await fill(client, "T", 8)
+    async with client.consumer("g", "T", rebalance="CONFIG", queues=[("T", 1), ("T", 3)]) as one:
+        found = await take(one, 4)
+        assert one.assignment == [("T", 1), ("T", 3)]
+        assert {message.queue_id for message in found} == {1, 3}
+
+
+async def test_strategies_that_do_not_fit(client: duolog.Client) -> None:
+    with pytest.raises(duolog.BadRequest, match="rebalance strategy 'avg' is none of AVG,"):
+        await client.consumer("g", "T", rebalance="avg").start()
+    async with client.consumer("g", "T"):
+        with pytest.raises(duolog.BadRequest, match="rebalances by AVG"):
+            await client.consumer("g", "T", rebalance="AVG_BY_CIRCLE").start()
+
+
+async def test_a_queue_is_read_in_order_by_one_member_at_a_time(client: duolog.Client) -> None:
+    """Consumption in order: members come and go, and no queue ever goes back or has two readers."""
+    await fill(client, "T", 400)
+    reading: dict[int, str] = {}
+    seen: dict[int, list[int]] = {queue: [] for queue in range(4)}
+
+    async def member(name: str, messages: int) -> None:
+        async with client.consumer("g", "T", session=5.0) as consumer:
+            for _ in range(messages):
+                message = await consumer.get(3.0)
+                if message is None:
+                    return
+                queue = message.queue_id
+                assert reading.setdefault(queue, name) == name, "two members hold the queue"
+                seen[queue].append(message.queue_offset)
+                await asyncio.sleep(0.001)
+                del reading[queue]
+
+    await asyncio.gather(member("a", 150), member("b", 60), member("c", 400))
+    await member("d", 400)
+    for offsets in seen.values():
+        assert offsets == list(range(100))
+
+
+# -- broadcasting --------------------------------------------------------------------------------
+
+
+async def test_broadcasting_gives_everything_to_everyone(
+    client: duolog.Client, tmp_path: Path
+) -> None:
+    bodies = Counter(await fill(client, "T", 40))
+    files = [tmp_path / "deep" / "one.json", tmp_path / "two.json"]
+    how: dict[str, Any] = {"mode": "broadcasting"}
+    async with (
+        client.consumer("g", "T", offsets_file=files[0], **how) as one,
+        client.consumer("g", "T", offsets_file=files[1], **how) as two,
+    ):
+        for consumer in (one, two):
+            found = await take(consumer, 40)
+            assert Counter(message.body for message in found) == bodies
+            assert await consumer.get(0.05) is None
+            assert len(consumer.assignment) == 4
+        with pytest.raises(duolog.BadRequest, match="broadcasts"):
+            await one.send_back(found[0])
+    assert [group.group for group in await client.admin.groups()] == []
+    await fill(client, "T", 8)
+    async with client.consumer("g", "T", offsets_file=files[0], **how) as again:
+        assert len(await take(again, 9, 0.3)) == 8
+    async with client.consumer("g", "T", start="latest", **how) as fresh:
+        assert await fresh.get(0.1) is None
+    offsets = json.loads(files[0].read_text())["offsets"]
+    assert list(offsets.values()) == [{"T": {"0": 12, "1": 12, "2": 12, "3": 12}}]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"offsets": {"g": {"T": {"0": "x"}}}}', "{}"])
+def test_a_damaged_file_of_offsets_is_named(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "offsets.json"
+    file.write_text(text)
+    with (
+        duolog.sync.Client("127.0.0.1:1") as client,
+        pytest.raises(duolog.BadRequest, match=r"offsets\.json is no file of offsets"),
+    ):
+        client.consumer("g", "T", mode="broadcasting", offsets_file=file)
+
+
+def test_modes_and_files_that_do_not_fit(tmp_path: Path) -> None:
+    with duolog.sync.Client("127.0.0.1:1") as client:
+        with pytest.raises(duolog.BadRequest, match="mode"):
+            client.consumer("g", "T", mode="anycast")
+        with pytest.raises(duolog.BadRequest, match="keeps the offsets"):
+            client.consumer("g", "T", offsets_file=tmp_path / "x")
+        with pytest.raises(duolog.BadRequest, match="not by both"):
+            client.consumer("g", "T", tags=["a"], sql="a = 1")
+
+
+# -- choosing ------------------------------------------------------------------------------------
+
+
+async def test_sql_chooses_and_the_group_goes_on_behind_what_it_passed_over(
+    client: duolog.Client,
+) -> None:
+    await client.admin.create_topic("one", 1)
+    async with client.producer() as producer:
+        for k in range(50):
+            await producer.send("one", b"%d" % k, properties={"n": str(k)})
+    async with client.consumer("g", "one", sql="n BETWEEN 10 AND 12 OR n = 40") as consumer:
+        found = await take(consumer, 5, 0.3)
+    assert [message.body for message in found] == [b"10", b"11", b"12", b"40"]
+    assert [message.queue_offset for message in found] == [10, 11, 12, 40]
+    group = await client.admin.group("g")
+    assert sum(queue.lag_messages for queue in group.queues) == 0
+    batch = await client.pull("one", 0, 0, sql="n > 47")
+    assert batch.body_list() == [b"48", b"49"]
+    assert [message.properties["n"] for message in batch] == ["48", "49"]
+    nothing = await client.pull("one", 0, 0, sql="n > 100")
+    assert (nothing.count, nothing.next_offset) == (0, 50)
+
+
+async def test_sql_that_is_none_is_told(client: duolog.Client) -> None:
+    with pytest.raises(duolog.BadRequest):
+        await client.pull("T", 0, 0, sql="n >")
+    with pytest.raises(duolog.BadRequest):
+        await client.pull("T", 0, 0, sql="n > 1", tags=["a"])
+    with pytest.raises(duolog.BadRequest):
+        async with client.consumer("g", "T", sql="n >") as consumer:
+            await consumer.get(5.0)
+
+
+async def test_tags_of_the_same_hash_are_told_apart_by_their_text(client: duolog.Client) -> None:
+    assert java_hash_of("AaAa") == java_hash_of("BBBB") == java_hash_of("AaBB")
+    await client.admin.create_topic("one", 1)
+    async with client.producer() as producer:
+        for k in range(30):
+            await producer.send("one", b"%d" % k, tags=("AaAa", "BBBB", "AaBB")[k % 3])
+    async with client.consumer("g", "one", tags=["BBBB"]) as consumer:
+        found = await take(consumer, 11, 0.3)
+    assert [message.body for message in found] == [b"%d" % k for k in range(1, 30, 3)]
+    batch = await client.pull("one", 0, 0, tags=["AaAa", "AaBB"])
+    assert [message.queue_offset for message in batch] == [k for k in range(30) if k % 3 != 1]
+    assert [message.tags for message in batch] == ["AaAa", "AaBB"] * 10
+
+
+def java_hash_of(text: str) -> int:
+    return int(java_hash(np.frombuffer(text.encode(), np.uint8)))
+
+
+# -- trying again --------------------------------------------------------------------------------
+
+
+async def test_a_message_sent_back_comes_again_later_and_ends_as_a_dead_letter(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    node = await start_node(tmp_path / "data", message_delay_level=FAST_LADDER)
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        await client.admin.create_topic("T", 4)
+        await client.admin.put_group("g", retry_times=3)
+        async with client.producer() as producer:
+            await producer.send("T", b"poison", tags="a", keys="k", properties={"p": "1"})
+            await producer.send("T", b"fine", tags="a")
+        attempts: list[duolog.Message] = []
+        async with client.consumer("g", "T", tags=["a"], start="latest") as late:
+            assert await late.get(0.05) is None
+        await client.admin.reset_group("g", "T")
+        async with client.consumer("g", "T", tags=["a"], commit_interval=0.05) as consumer:
+            while len(attempts) < 4:
+                message = await consumer.get(10.0)
+                assert message is not None
+                if message.body == b"fine":
+                    continue
+                attempts.append(message)
+                where = await consumer.send_back(message)
+        assert [message.reconsume_times for message in attempts] == [0, 1, 2, 3]
+        assert {message.topic for message in attempts} == {"T"}
+        assert [message.stored_topic for message in attempts] == ["T"] + ["%RETRY%g"] * 3
+        assert where == "%DLQ%g"
+        last = attempts[-1]
+        assert (last.tags, last.keys, last.properties["p"]) == ("a", ["k"], "1")
+        assert last.born_time == attempts[0].born_time
+        (dead,) = await client.pull("%DLQ%g", 0, 0)
+        assert (dead.body, dead.reconsume_times) == (b"poison", 4)
+        assert dead.properties["DLQ_ORIGIN_TOPIC"] == "T"
+        group = await client.admin.group("g")
+        assert sum(queue.lag_messages for queue in group.queues) == 0
+
+
+async def test_levels_and_limits_of_sending_back(start_node: StartNode, tmp_path: Path) -> None:
+    node = await start_node(tmp_path / "data", message_delay_level=FAST_LADDER)
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        await client.admin.create_topic("T", 1)
+        async with client.producer() as producer:
+            for body in (b"given up", b"one try", b"whole"):
+                await producer.send("T", body)
+        async with client.consumer("g", "T") as consumer:
+            first, second, third = await take(consumer, 3)
+            assert await consumer.send_back(first, delay_level=-1) == "%DLQ%g"
+            assert await consumer.send_back(second, max_attempts=1) == "%RETRY%g"
+            (again,) = await take(consumer, 1)
+            assert again.body == b"one try"
+            assert await consumer.send_back(again, max_attempts=1) == "%DLQ%g"
+            assert await consumer.get(0.2) is None
+        dead = await client.pull("%DLQ%g", 0, 0)
+        assert dead.body_list() == [b"given up", b"one try"]
+        with pytest.raises(duolog.BadRequest, match="not given by this consumer"):
+            await client.consumer("h", "T").send_back(third)
+        async with client.consumer("g", "T") as other:
+            await client.admin.delete_topic("T")
+            with pytest.raises(duolog.UnknownTopic):
+                await other.send_back(third)
+
+
+def test_a_consumer_in_a_thread_sends_back(tmp_path: Path) -> None:
+    node = NodeProcess(tmp_path / "data", "--set", "store.message_delay_level=" + FAST_LADDER)
+    node.start()
+    try:
+        with duolog.sync.Client(node.endpoint) as client:
+            client.admin.create_topic("T", 1)
+            with client.producer() as producer:
+                producer.send("T", b"x")
+            with client.consumer("g", "T") as consumer:
+                message = consumer.get(10.0)
+                assert message is not None
+                assert consumer.send_back(message) == "%RETRY%g"
+                again = consumer.get(10.0)
+                assert again is not None
+                assert (again.body, again.reconsume_times) == (b"x", 1)
+    finally:
+        node.stop()
