@@ -19,6 +19,7 @@ from ha.master import Master
 from ha.syncstate import SyncState
 from node.arrivals import ArrivalBoard
 from node.config import Config
+from node.consumerfilters import ConsumerFilters
 from node.delayservice import DelayService
 from node.groupcommit import GroupCommitService
 from node.groups import GroupCoordinator
@@ -120,6 +121,7 @@ class Broker:
         self.metadata = MetadataLog(self)
         self.pop = PopService(self)
         self.delays = DelayService(self)
+        self.filters = ConsumerFilters(self)
         self.transactions = TransactionService(self)
         self.failover: FailoverService | None = None  # of a node that may be elected
         self.replication = Replication(self)
@@ -147,6 +149,7 @@ class Broker:
                 self.threads, self.replication.open, self.recovered, now_ms()
             )
             self.metadata.load()
+            self.filters.start()
         except BaseException:
             self.store.shutdown()
             raise
@@ -655,15 +658,22 @@ class Broker:
             )
 
     def read(
-        self, key: tuple[str, int], offset: int, count: int, size: int, wanted: MessageFilter
+        self,
+        key: tuple[str, int],
+        offset: int,
+        count: int,
+        size: int,
+        wanted: MessageFilter,
+        group: str = "",
     ) -> GetResult:
-        """Messages of a queue that are wanted.
+        """Messages of a queue that are wanted. group: whose bits of the ext units tell of them.
 
         An offset past the end is one that may come, where this node may be behind others: nobody
         is sent back to what was read already.
         """
         count = min(count, wanted.at_once)
-        result = wanted.chosen(self.store.get(*key, offset, count, size, wanted.codes))
+        bits = self.filters.bits(group, key[0], wanted)
+        result = wanted.chosen(self.store.get(*key, offset, count, size, wanted.codes, bits))
         if (
             result.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY
             and self.replication.may_be_behind()

@@ -9,6 +9,7 @@ from duolog.wire import duolog_pb2_grpc as stubs
 from node.allocation import Wish, check_strategy
 from node.broker import Broker, now_ms
 from node.calls import unary
+from node.messagefilter import wanted
 from node.retrytopics import RetryTopics, group_retry_topic
 from store.metadata import check_group
 
@@ -33,7 +34,10 @@ class GroupsService(stubs.GroupsServicer):
             raise sdk.BadRequest("a member has an id of 1 to 255 characters and topics to read")
         for topic in request.topics:
             broker.readable_topic(topic)
+        chosen = wanted((), request.sql)
         await broker.metadata.ensure_group(request.group)
+        for topic in request.topics:
+            broker.filters.register(request.group, topic, chosen)
         retried = group_retry_topic(request.group)
         own = set(request.topics)
         if retried in broker.metadata.topics:

@@ -10,13 +10,13 @@ from duolog.wire import duolog_pb2_grpc as stubs
 
 from node.broker import Broker
 from node.calls import reporting, unary
-from node.sqlfilter import SqlFilter
-from node.tagfilter import EVERYTHING, BadFilter, MessageFilter, TagFilter
+from node.messagefilter import wanted
+from node.tagfilter import EVERYTHING, MessageFilter
 from node.transactionservice import HALF_WORDS, Check
 from node.wirecodec import PUT_STATUS, batch_to_wire, peer_host, record_to_wire
 from store.errors import StoreError
 from store.kernels import decode
-from store.metadata import is_reserved_topic
+from store.metadata import check_group, is_reserved_topic
 from store.reader import GetMessageStatus, GetResult
 from store.status import PutMessageStatus
 
@@ -35,18 +35,6 @@ _NOTHING_NEW = (
 )
 
 QueueKey = tuple[str, int]
-
-
-def wanted(request: wire.PullRequest | wire.SubscribeRequest) -> MessageFilter:
-    """Which messages a client wants. Raises BadRequest."""
-    try:
-        if not request.sql:
-            return TagFilter.of(request.tags) if request.tags else EVERYTHING
-        if request.tags:
-            raise sdk.BadRequest("messages are chosen by tags or by sql, not by both")
-        return SqlFilter.parse(request.sql)
-    except BadFilter as error:
-        raise sdk.BadRequest(str(error)) from None
 
 
 class MessagesService(stubs.MessagesServicer):
@@ -100,7 +88,7 @@ class MessagesService(stubs.MessagesServicer):
         broker = self._broker
         topic = broker.readable_topic(request.topic)
         self._check_queue(request.topic, request.queue_id, topic.queues, request.queue_offset)
-        chosen = wanted(request)
+        chosen = wanted(request.tags, request.sql)
         limits = broker.limits
         count = min(request.max_messages or limits.pull_messages_max, limits.pull_messages_max)
         size = min(request.max_bytes or limits.pull_bytes_max, limits.pull_bytes_max)
@@ -298,6 +286,7 @@ class _Subscription:
         self._cursors: dict[QueueKey, _Cursor] = {}
         self._credit = 0
         self._wanted: MessageFilter = EVERYTHING
+        self._group = ""
         self._batch_bytes = 512 << 10
         self._wake = asyncio.Event()
 
@@ -306,7 +295,10 @@ class _Subscription:
         first = True
         async for request in requests:
             if first:
-                self._wanted = wanted(request)
+                self._wanted = wanted(request.tags, request.sql)
+                if request.group:
+                    check_group(request.group)
+                    self._group = request.group
                 if request.batch_bytes:
                     limit = self._broker.limits.pull_bytes_max
                     self._batch_bytes = max(1, min(request.batch_bytes, limit))
@@ -363,7 +355,12 @@ class _Subscription:
         size = min(self._batch_bytes, max(1, self._credit))
         try:
             result = self._broker.read(
-                key, cursor.offset, self._broker.limits.pull_messages_max, size, self._wanted
+                key,
+                cursor.offset,
+                self._broker.limits.pull_messages_max,
+                size,
+                self._wanted,
+                self._group,
             )
         except StoreError as error:
             raise sdk.Unavailable(str(error)) from error

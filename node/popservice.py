@@ -208,7 +208,8 @@ class PopService:
         store = self._broker.store
         while len(found) < wanted and line.left > 0:
             count = min(wanted - len(found), state.skip_done())
-            result = store.get(*key[:2], state.next, count, 4 << 20, request.filter.codes)
+            bits = self._broker.filters.bits(request.group, topic, request.filter)
+            result = store.get(*key[:2], state.next, count, 4 << 20, request.filter.codes, bits)
             line.left -= max(1, result.count)
             if result.min_offset > state.next:
                 state.start_at(result.min_offset)

@@ -53,6 +53,7 @@ class Dispatcher:
     arrivals: list[Arrival] = field(default_factory=list)
     on_problem: Callable[[str], None] = print
     refused: int = 0
+    bit_map_of: Callable[[str, bytes], bytes] | None = None  # of a topic and a property text
     _rows: I64 = field(default_factory=lambda: np.empty((scan.COLUMNS, ROWS_MAX), np.int64))
     _order: I64 = field(default_factory=lambda: np.empty(ROWS_MAX, np.int64))
     _starts: I64 = field(default_factory=lambda: np.empty(ROWS_MAX + 1, np.int64))
@@ -173,7 +174,8 @@ class Dispatcher:
         queue = queues.get_or_make(topic, queue_id)
         ext = queues.ext.get((topic, queue_id))
         if ext is not None:
-            self._put_ext(ext, order, first, end, queue.max_physical_offset)
+            wanted = order[first:end]
+            self._put_ext(memory, ext, wanted, topic, queue.max_physical_offset)
         outcome = queue.put(self._rows, order, first, end, self._missing)
         self._missing -= outcome.blanks
         for row in outcome.refused:
@@ -185,12 +187,20 @@ class Dispatcher:
             )
         self.arrivals.append(Arrival(topic, queue_id, queue.max_offset))
 
-    def _put_ext(self, ext: ConsumeQueueExt, order: I64, first: int, end: int, newest: int) -> None:
-        for row in order[first:end]:
-            if self._rows[scan.PHY, row] + self._rows[scan.SIZE, row] <= newest:
+    def _put_ext(
+        self, memory: U8, ext: ConsumeQueueExt, wanted: I64, topic: str, newest: int
+    ) -> None:
+        rows = self._rows
+        for row in wanted:
+            if rows[scan.PHY, row] + rows[scan.SIZE, row] <= newest:
                 continue
-            tags_code = int(self._rows[scan.TAGS_CODE, row])
-            address = ext.put(CqExtUnit(tags_code, int(self._rows[scan.STORE_TIME, row])))
+            bit_map = b""
+            if self.bit_map_of is not None:
+                at = int(rows[scan.PROPERTIES_AT, row])
+                text = memory[at : at + int(rows[scan.PROPERTIES_BYTES, row])].tobytes()
+                bit_map = self.bit_map_of(topic, text)
+            tags_code = int(rows[scan.TAGS_CODE, row])
+            address = ext.put(CqExtUnit(tags_code, int(rows[scan.STORE_TIME, row]), bit_map))
             if address:
                 self._rows[scan.TAGS_CODE, row] = address
 

@@ -15,6 +15,7 @@ from store.delay import parse_delay_levels
 from store.disk import Disk
 from store.dispatch import Arrival, Dispatcher, DispatchTargets
 from store.errors import BadMessage, CorruptRecord, OffsetOutOfRange, StoreClosed, StoreError
+from store.filterbits import FilterBits
 from store.idempotence import IdempotenceTable, Run
 from store.indexservice import IndexService
 from store.kernels import decode
@@ -547,8 +548,9 @@ class MessageStore:
         messages_max: int = 32,
         bytes_max: int = 262_144,
         tags_codes: I64 = EMPTY_I64,
+        bits: FilterBits | None = None,
     ) -> GetResult:
-        """Messages of a queue from an offset on, as columns."""
+        """Messages of a queue from an offset on, as columns: see `ColumnReader.read`."""
         if not self.flags.readable or self._closed:
             raise StoreClosed()
         key = (topic, queue_id)
@@ -559,6 +561,7 @@ class MessageStore:
             bytes_max,
             tags_codes,
             self.queues.ext.get(key),
+            bits,
         )
         if result.status in _PAST_THE_END and self._may_come(key, queue_offset):
             status = GetMessageStatus.OFFSET_OVERFLOW_ONE

@@ -19,6 +19,7 @@ TOPICS = "config/topics.json"
 GROUPS = "config/subscriptionGroup.json"
 OFFSETS = "config/consumerOffset.json"
 DELAYS = "config/delayOffset.json"
+FILTERS = "config/consumerFilter.json"
 APPLIED = "config/duologMetadata.json"
 PERM_READ = 4
 PERM_WRITE = 2
@@ -92,6 +93,8 @@ class Metadata:
     delay_offsets: dict[int, int] = field(default_factory=dict)
     timers: tuple[int, int] = (0, 0)  # first that waits, first note of what does not
     floors: dict[str, dict[int, int]] = field(default_factory=dict)
+    filters: dict[str, dict[str, Json]] = field(default_factory=dict)  # by topic and group
+    filter_changes: int = 0
     applied: int = 0
     changes: int = 0
     saved_changes: int = 0
@@ -121,6 +124,7 @@ class Metadata:
         self.topics.pop(name, None)
         floors = {int(queue): int(offset) for queue, offset in change.get("floors", {}).items()}
         self.floors[name] = {**self.floors.get(name, {}), **floors}
+        self._forget_filters(topic=name)
         self._forget_offsets([key for key in self.offsets if key[0] == name])
 
     def _apply_group(self, change: Json) -> None:
@@ -129,6 +133,7 @@ class Metadata:
     def _apply_delete_group(self, change: Json) -> None:
         name = str(change["group"])
         self.groups.pop(name, None)
+        self._forget_filters(group=name)
         self._forget_offsets([key for key in self.offsets if key[1] == name])
 
     def _forget_offsets(self, keys: list[tuple[str, str]]) -> None:
@@ -149,6 +154,17 @@ class Metadata:
         for level, offset in change["offsets"].items():
             known = self.delay_offsets.get(int(level), 0)
             self.delay_offsets[int(level)] = max(known, int(offset))
+
+    def _apply_filter(self, change: Json) -> None:
+        row = dict(change["filter"])
+        self.filters.setdefault(str(row["topic"]), {})[str(row["consumerGroup"])] = row
+        self.filter_changes += 1
+
+    def _forget_filters(self, topic: str = "", group: str = "") -> None:
+        self.filters.pop(topic, None)
+        for rows in self.filters.values():
+            rows.pop(group, None)
+        self.filter_changes += 1
 
     def _apply_timers(self, change: Json) -> None:
         self.timers = (int(change["low"]), int(change["done"]))
@@ -188,6 +204,9 @@ class Metadata:
                 int(level): int(offset)
                 for level, offset in (delays.get("offsetTable") or {}).items()
             }
+            filters = jsontext.load(disk, FILTERS) or {}
+            for name, row in (filters.get("filterDataByTopic") or {}).items():
+                self.filters[str(name)] = dict(row["groupFilterData"])
             applied = jsontext.load(disk, APPLIED) or {}
             self.applied = int(applied.get("appliedQueueOffset", 0))
             for name, row in (applied.get("queueFloors") or {}).items():
@@ -227,6 +246,9 @@ class Metadata:
             for name, row in value["floors"].items():
                 made.floors[str(name)] = {int(q): int(o) for q, o in row.items()}
             made._adopt_done(value.get("done") or {})
+            made.filters = {
+                str(name): dict(row) for name, row in (value.get("filters") or {}).items()
+            }
             low, noted = value.get("timers") or (0, 0)
             made.timers = (int(low), int(noted))
             made.applied = int(value["applied"])
@@ -235,6 +257,8 @@ class Metadata:
         self.topics, self.groups, self.offsets = made.topics, made.groups, made.offsets
         self.delay_offsets, self.floors = made.delay_offsets, made.floors
         self.done, self.timers = made.done, made.timers
+        self.filters = made.filters
+        self.filter_changes += 1
         self.applied = made.applied
         self.known = True
         self.changes += 1
@@ -261,6 +285,7 @@ class Metadata:
                 for (topic, group), row in sorted(self.done.items())
             },
             self.timers,
+            {name: dict(sorted(rows.items())) for name, rows in sorted(self.filters.items())},
             self.applied,
             self.changes,
         )
@@ -277,6 +302,7 @@ class Snapshot:
     floors: Json
     done: Json
     timers: tuple[int, int]
+    filters: Json
     applied: int
     changes: int
 
@@ -290,6 +316,7 @@ class Snapshot:
             "floors": self.floors,
             "done": self.done,
             "timers": list(self.timers),
+            "filters": self.filters,
             "applied": self.applied,
         }
         return json.dumps(value, separators=(",", ":")).encode()
@@ -301,6 +328,10 @@ class Snapshot:
         jsontext.save(disk, GROUPS, {"dataVersion": version, "subscriptionGroupTable": self.groups})
         jsontext.save(disk, OFFSETS, {"offsetTable": self.offsets})
         jsontext.save(disk, DELAYS, {"offsetTable": self.delays})
+        by_topic = {
+            name: {"groupFilterData": rows, "topic": name} for name, rows in self.filters.items()
+        }
+        jsontext.save(disk, FILTERS, {"filterDataByTopic": by_topic})
         jsontext.save(
             disk,
             APPLIED,

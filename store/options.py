@@ -30,6 +30,9 @@ class StoreOptions:
         6_000_000, "queue file size, rounded up to whole entries of 20 bytes"
     )
     enable_consume_queue_ext: bool = option(False, "keep ext units beside queue entries")
+    enable_calc_filter_bit_map: bool = option(
+        False, "note in ext units which groups' SQL filters a message fulfils"
+    )
     mapped_file_size_consume_queue_ext: int = option(48 << 20, "file size of ext units")
     max_hash_slot_num: int = option(5_000_000, "slots of an index file")
     max_index_num: int = option(20_000_000, "entries of an index file")

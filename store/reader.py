@@ -1,20 +1,23 @@
 """Reading a queue: its records as columns, one kernel call per file met."""
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 from store.commitlog import CommitLog
 from store.consumequeue import ENTRY_BYTES, ConsumeQueue, EntrySlice
 from store.consumequeueext import ConsumeQueueExt, is_ext_address
+from store.filterbits import FilterBits
 from store.kernels import decode
 from store.kernels.choose import gather
 from store.kernels.jit import EMPTY_I64, I64, U8
 
 MESSAGES_MAX = 65536
 ENTRIES_MAX = 262_144  # looked at by one read, however few match
+UNITS_MAX = 10_000  # ext units looked at by one read
 EMPTY_TABLE: I64 = np.empty((decode.OUT_COLUMNS, 0), np.int64)
 
 
@@ -96,10 +99,12 @@ class ColumnReader:
         bytes_max: int,
         tags_codes: I64,
         ext: ConsumeQueueExt | None = None,
+        bits: FilterBits | None = None,
     ) -> GetResult:
         """Up to messages_max messages, bodies of at most bytes_max, from a queue offset on.
 
-        At least one message is read if there is one, however large.
+        At least one message is read if there is one, however large. bits: what surely has none of
+        them is passed over.
         """
         if queue is None:
             return GetResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
@@ -107,10 +112,12 @@ class ColumnReader:
         outside = self._outside(queue_offset, low, high)
         if outside is not None:
             return outside
-        if ext is not None and len(tags_codes):
-            # Hashes live in the ext units: stop before the first entry that does not match.
-            skipped, high_matched = _matching_run(queue, ext, queue_offset, high, tags_codes)
-            queue_offset, high, tags_codes = skipped, high_matched, EMPTY_I64
+        if ext is not None and (len(tags_codes) or bits is not None):
+            # Hashes and bits live in the ext units: stop before the first one that does not match.
+            matches = partial(_unit_matches, queue, ext, {int(code) for code in tags_codes}, bits)
+            high = min(high, queue_offset + UNITS_MAX)
+            queue_offset, high = _matching_run(matches, queue_offset, high)
+            tags_codes = EMPTY_I64
         state: I64 = np.zeros(decode.STATE_SIZE, np.int64)
         bounded = self._bodies[: max(1, min(bytes_max, len(self._bodies)))]
         messages_max = max(1, min(messages_max, MESSAGES_MAX))
@@ -207,17 +214,23 @@ class ColumnReader:
         )
 
 
-def _matching_run(
-    queue: ConsumeQueue, ext: ConsumeQueueExt, start: int, high: int, tags_codes: I64
-) -> tuple[int, int]:
-    """The next stretch of entries whose units' hashes are wanted."""
-    wanted = {int(code) for code in tags_codes}
+def _unit_matches(
+    queue: ConsumeQueue,
+    ext: ConsumeQueueExt,
+    codes: set[int],
+    bits: FilterBits | None,
+    offset: int,
+) -> bool:
+    """Whether an entry's message may be wanted. codes: hashes of tags, none: any."""
+    physical, _, code = (int(number) for number in queue.entries(offset, 1)[:, 0])
+    unit = ext.get(code) if is_ext_address(code) else None
+    if codes and (unit.tags_code if unit else code) not in codes:
+        return False
+    return bits is None or bits.may_match(unit.filter_bit_map if unit else b"", physical)
 
-    def matches(offset: int) -> bool:
-        code = int(queue.entries(offset, 1)[2, 0])
-        unit = ext.get(code) if is_ext_address(code) else None
-        return (unit.tags_code if unit else code) in wanted
 
+def _matching_run(matches: Callable[[int], bool], start: int, high: int) -> tuple[int, int]:
+    """The next stretch of entries that may be wanted."""
     first = start
     while first < high and not matches(first):
         first += 1

@@ -47,6 +47,7 @@ class Consumer:
         timeout: float = 10.0,
         clustering: Clustering | None = None,
         offsets_file: OffsetFile | None = None,
+        sql: str = "",
         **how: Any,
     ) -> None:
         """Not called by users: see `Client.consumer`. how: see `GroupReader`.
@@ -65,7 +66,13 @@ class Consumer:
         self._session = session
         self._clustering = clustering
         self._offsets_file = offsets_file or OffsetFile(None)
-        self._how = {"start": start, "session": session, "timeout": timeout, **how}
+        self._how: dict[str, Any] = {
+            "start": start,
+            "session": session,
+            "timeout": timeout,
+            "sql": sql,
+            **how,
+        }
         self._arrived = asyncio.Event()
         self._readers: dict[str, GroupReader] = {}
         self._turn = 0
@@ -112,7 +119,13 @@ class Consumer:
             file = self._offsets_file
             return BroadcastMember(connection, replica_group, topics, file, self._timeout)
         return SharingMember(
-            connection, self.group, topics, self._clustering, self._session, self._timeout
+            connection,
+            self.group,
+            topics,
+            self._clustering,
+            self._how["sql"],
+            self._session,
+            self._timeout,
         )
 
     async def _look_for_groups(self) -> None:

@@ -223,7 +223,11 @@ class GroupReader:
     async def _open(self) -> None:
         self._call = self._reading.messages.Subscribe()
         first = wire.SubscribeRequest(
-            credit_bytes=CREDIT_BYTES, tags=self._tags, batch_bytes=BATCH_BYTES, sql=self._sql
+            credit_bytes=CREDIT_BYTES,
+            tags=self._tags,
+            batch_bytes=BATCH_BYTES,
+            sql=self._sql,
+            group=self.group if self._sql else "",
         )
         try:
             await uncancelled(self._call.write(first))

@@ -64,6 +64,7 @@ class SharingMember:
         group: str,
         topics: Sequence[str],
         how: Clustering,
+        sql: str,
         session: float,
         timeout: float,
     ) -> None:
@@ -72,6 +73,7 @@ class SharingMember:
         self._group = group
         self._topics = list(topics)
         self._how = how
+        self._sql = sql
         self._session = session
         self._timeout = timeout
         self.member_id = f"{os.getpid()}-{os.urandom(6).hex()}"
@@ -88,6 +90,7 @@ class SharingMember:
             strategy=self._how.strategy,
             rooms=self._how.rooms,
             wanted=_refs(self._how.queues),
+            sql=self._sql,
         )
         reply = await self._connection.call(
             lambda left: self._connection.groups.Heartbeat(request, timeout=left), self._timeout

@@ -186,8 +186,8 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         elif asked.subscription.HasField("group"):
             client.group = group_of(asked.subscription.group)
             for entry in asked.subscription.subscriptions:
-                topic_of(entry.topic)
-                filter_of(entry.expression)
+                chosen = filter_of(entry.expression)
+                self.broker.filters.register(client.group, topic_of(entry.topic), chosen)
             row = self._group(client.group)
         store = self.broker.store
         body_max = store.options.max_message_size

@@ -282,7 +282,7 @@ class QueueOffset(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class SubscribeRequest(_message.Message):
-    __slots__ = ("add", "remove", "credit_bytes", "tags", "batch_bytes", "subscription", "sql")
+    __slots__ = ("add", "remove", "credit_bytes", "tags", "batch_bytes", "subscription", "sql", "group")
     ADD_FIELD_NUMBER: _ClassVar[int]
     REMOVE_FIELD_NUMBER: _ClassVar[int]
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -290,6 +290,7 @@ class SubscribeRequest(_message.Message):
     BATCH_BYTES_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     SQL_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     add: _containers.RepeatedCompositeFieldContainer[QueueOffset]
     remove: _containers.RepeatedCompositeFieldContainer[QueueRef]
     credit_bytes: int
@@ -297,7 +298,8 @@ class SubscribeRequest(_message.Message):
     batch_bytes: int
     subscription: int
     sql: str
-    def __init__(self, add: _Optional[_Iterable[_Union[QueueOffset, _Mapping]]] = ..., remove: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., credit_bytes: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., batch_bytes: _Optional[int] = ..., subscription: _Optional[int] = ..., sql: _Optional[str] = ...) -> None: ...
+    group: str
+    def __init__(self, add: _Optional[_Iterable[_Union[QueueOffset, _Mapping]]] = ..., remove: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., credit_bytes: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., batch_bytes: _Optional[int] = ..., subscription: _Optional[int] = ..., sql: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
 
 class FindRequest(_message.Message):
     __slots__ = ("topic", "key", "unique_key", "message_id", "max", "begin_time", "end_time")
@@ -361,7 +363,7 @@ class FindReply(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[FoundMessage, _Mapping]]] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("group", "member_id", "topics", "session_ms", "owned", "strategy", "rooms", "wanted")
+    __slots__ = ("group", "member_id", "topics", "session_ms", "owned", "strategy", "rooms", "wanted", "sql")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
@@ -370,6 +372,7 @@ class HeartbeatRequest(_message.Message):
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     ROOMS_FIELD_NUMBER: _ClassVar[int]
     WANTED_FIELD_NUMBER: _ClassVar[int]
+    SQL_FIELD_NUMBER: _ClassVar[int]
     group: str
     member_id: str
     topics: _containers.RepeatedScalarFieldContainer[str]
@@ -378,7 +381,8 @@ class HeartbeatRequest(_message.Message):
     strategy: str
     rooms: _containers.RepeatedScalarFieldContainer[str]
     wanted: _containers.RepeatedCompositeFieldContainer[QueueRef]
-    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., session_ms: _Optional[int] = ..., owned: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., strategy: _Optional[str] = ..., rooms: _Optional[_Iterable[str]] = ..., wanted: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ...) -> None: ...
+    sql: str
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., session_ms: _Optional[int] = ..., owned: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., strategy: _Optional[str] = ..., rooms: _Optional[_Iterable[str]] = ..., wanted: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., sql: _Optional[str] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
     __slots__ = ("generation", "queues", "members", "pending")

@@ -1,0 +1,129 @@
+"""Which groups choose by SQL, and the bit map of a message that says which of them may want it.
+
+The expressions are a table of the metadata (consumerFilter.json). Where enable_calc_filter_bit_map
+is on, every message's ext unit gets a Bloom filter of the groups whose expression it fulfils, and a
+reader of such a group passes over the others without opening their records. Bits are trusted from
+where this node began to set them; before that, and where a bit is set, the expression decides.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from node.bloomfilter import BloomFilter
+from node.sqlfilter import SqlFilter
+from node.tagfilter import BadFilter, MessageFilter
+from store.filterbits import FilterBits
+from store.metadata import Json
+from store.record import decode_properties
+
+if TYPE_CHECKING:
+    from node.broker import Broker
+
+log = structlog.get_logger("duolog.node")
+
+FILTERS_MAX = 256  # of one topic
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    filter: SqlFilter
+    bits: FilterBits
+
+
+class ConsumerFilters:
+    """The groups' expressions as this node uses them."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._bloom = BloomFilter.of()
+        self._seen = -1
+        self._entries: dict[str, dict[str, _Entry]] = {}
+
+    @property
+    def _enabled(self) -> bool:
+        options = self._broker.store.options
+        return options.enable_calc_filter_bit_map and options.enable_consume_queue_ext
+
+    def start(self) -> None:
+        """Set bits from now on."""
+        if self._enabled:
+            self._broker.store.dispatcher.bit_map_of = self.bit_map_of
+
+    def register(self, group: str, topic: str, wanted: MessageFilter) -> None:
+        """A group chooses by an expression now; on the master, and once for each."""
+        tables = self._broker.metadata.tables
+        if not isinstance(wanted, SqlFilter) or not group:
+            return
+        if topic not in self._broker.metadata.topics:
+            return
+        rows = tables.filters.get(topic, {})
+        if rows.get(group, {}).get("expression") == wanted.expression:
+            return
+        if len(rows) >= FILTERS_MAX and group not in rows:
+            log.warning("too many groups choose by SQL: no bits for this one", group=group)
+            return
+        now = self._broker.wall_ms()
+        positions = self._bloom.positions(f"{group}#{topic}")
+        row = {
+            "bloomFilterData": {"bitNum": self._bloom.bits, "bitPos": list(positions)},
+            "bornTime": now,
+            "clientVersion": now,
+            "consumerGroup": group,
+            "deadTime": 0,
+            "expression": wanted.expression,
+            "expressionType": "SQL92",
+            "topic": topic,
+        }
+        self._broker.metadata.note({"op": "filter", "filter": row})
+
+    def _follow(self) -> None:
+        """Take the table's rows; bits of what is new there count from here on."""
+        tables = self._broker.metadata.tables
+        if tables.filter_changes == self._seen:
+            return
+        self._seen = tables.filter_changes
+        old = self._entries
+        self._entries = {}
+        for topic, rows in tables.filters.items():
+            for group, row in rows.items():
+                entry = old.get(topic, {}).get(group)
+                if entry is None or entry.filter.expression != row.get("expression"):
+                    entry = self._entry(row)
+                if entry is not None:
+                    self._entries.setdefault(topic, {})[group] = entry
+
+    def _entry(self, row: Json) -> _Entry | None:
+        try:
+            positions = self._bloom.positions(f"{row['consumerGroup']}#{row['topic']}")
+            reached = self._broker.store.dispatcher.reput_from
+            bits = FilterBits(positions, self._bloom.bits, reached)
+            return _Entry(SqlFilter.parse(str(row["expression"])), bits)
+        except (BadFilter, KeyError, TypeError) as error:
+            log.warning("a filter of a group is not understood", reason=str(error))
+            return None
+
+    def bit_map_of(self, topic: str, properties: bytes) -> bytes:
+        """A message's bit map; empty where nobody chooses by SQL in its topic."""
+        self._follow()
+        entries = self._entries.get(topic)
+        if not entries:
+            return b""
+        made = bytearray(self._bloom.bits // 8)
+        found = decode_properties(properties.decode(errors="replace"))
+        for entry in entries.values():
+            if entry.filter.matches(found):
+                for position in entry.bits.positions:
+                    made[position // 8] |= 1 << (position % 8)
+        return bytes(made)
+
+    def bits(self, group: str, topic: str, wanted: MessageFilter) -> FilterBits | None:
+        """What a reader of a group may go by; None where there are no bits for it."""
+        if not group or not isinstance(wanted, SqlFilter) or not self._enabled:
+            return None
+        self._follow()
+        entry = self._entries.get(topic, {}).get(group)
+        if entry is None or entry.filter.expression != wanted.expression:
+            return None
+        return entry.bits
