@@ -28,6 +28,7 @@ class HalfMessages:
         self._halves: dict[int, Half] = {}
         self._origins: dict[int, int] = {}  # by where each lies now
         self._due: list[tuple[int, int]] = []
+        self._decided_ahead: set[int] = set()  # offsets from `end` on
 
     def __len__(self) -> int:
         """How many."""
@@ -36,16 +37,26 @@ class HalfMessages:
     @property
     def low(self) -> int:
         """Nothing before this waits."""
-        return min(self._origins, default=self.end)
+        return min(self.end, min(self._origins, default=self.end))
+
+    def read(self, half: Half) -> None:
+        """The half message at `end`, or behind it, as the queue shows it."""
+        self.end = half.offset + 1
+        if half.offset in self._decided_ahead:
+            self._decided_ahead.remove(half.offset)
+        elif half.offset not in self._origins:
+            self.add(half)
 
     def add(self, half: Half) -> None:
-        """A half message; of one that is known, where it lies now."""
+        """A half message; of one that is known, where it lies now.
+
+        Readers need not see it there yet: what the queue holds before it is still to be read.
+        """
         known = self._halves.get(half.origin)
         if known is not None:
             self._origins.pop(known.offset, None)
         self._halves[half.origin] = half
         self._origins[half.offset] = half.origin
-        self.end = max(self.end, half.offset + 1)
         heapq.heappush(self._due, (half.check_ms, half.origin))
 
     def get(self, origin: int) -> Half | None:
@@ -58,6 +69,8 @@ class HalfMessages:
 
     def resolved(self, offset: int) -> None:
         """What lies at an offset is decided; one that was left for a later offset says nothing."""
+        if offset >= self.end:
+            self._decided_ahead.add(offset)
         origin = self._origins.pop(offset, None)
         if origin is not None:
             del self._halves[origin]

@@ -43,6 +43,8 @@ IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 READ = 1000
 BYTES = 8 << 20
 TICK_SECONDS = 0.2
+READABLE_SECONDS = 2.0  # within which what was stored can be read, unless replicas are behind
+READABLE_PAUSE_SECONDS = 0.005
 SAVE_SECONDS = 5.0
 CHECKS_AT_ONCE = 500
 IMMUNITY_SECONDS_MAX = 3600
@@ -141,7 +143,7 @@ class TransactionService:
                 return
             result = store.get(HALF_TOPIC, QUEUE, halves.end, READ, BYTES)
             for offset, store_time, properties in _texts(result):
-                halves.add(self._half(offset, store_time, properties))
+                halves.read(self._half(offset, store_time, properties))
             halves.end = max(halves.end, result.next_offset)
             await asyncio.sleep(0)
 
@@ -200,20 +202,40 @@ class TransactionService:
 
         Raises NoSuchMessage for an offset that no half message ever had.
         """
-        halves = await self._known()
+        halves = await self._reaching([origin])
         half = halves.get(origin)
-        if half is None:
-            stored = self._broker.store.topic_queue_table.get((HALF_TOPIC, QUEUE), 0)
-            if origin < 0 or origin >= stored:
+        return None if half is None else (half, self._record(half.offset))
+
+    async def _reaching(self, origins: Iterable[int]) -> HalfMessages:
+        """What waits, read as far as some half messages lie now.
+
+        What was stored a moment ago need not be readable yet: that it is not known does not mean
+        that it is decided. Raises NoSuchMessage for an offset that no half message ever had,
+        Unavailable where they are not readable in time.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + READABLE_SECONDS
+        stored = self._broker.store.topic_queue_table.get((HALF_TOPIC, QUEUE), 0)
+        for origin in origins:
+            if not 0 <= origin < stored:
                 raise sdk.NoSuchMessage(f"there is no half message {origin}")
-            return None
-        return half, self._record(half.offset)
+        while True:
+            halves = await self._known()
+            lie_at = (half.offset if (half := halves.get(o)) is not None else o for o in origins)
+            if max(lie_at, default=-1) < halves.end:
+                return halves
+            if loop.time() >= deadline:
+                raise sdk.Unavailable("a half message cannot be read yet")
+            await asyncio.sleep(READABLE_PAUSE_SECONDS)
 
     def _record(self, offset: int) -> Record:
+        """Raises NoSuchMessage where it is damaged or gone, Unavailable where it may yet come."""
         record = self._broker.store.record_at(HALF_TOPIC, QUEUE, offset)
-        if record is None:
-            raise sdk.NoSuchMessage(f"half message {offset} is gone")
-        return record
+        if record is not None:
+            return record
+        if offset >= self._broker.store.queue_range(HALF_TOPIC, QUEUE)[1]:
+            raise sdk.Unavailable(f"half message {offset} cannot be read yet")
+        raise sdk.NoSuchMessage(f"half message {offset} is gone")
 
     async def end(self, origins: Iterable[int], commit: bool, group: str = "") -> None:
         """Commit or roll back; what is decided already stays as it was.
@@ -223,13 +245,11 @@ class TransactionService:
         """
         broker = self._broker
         broker.check_master()
-        halves = await self._known()
-        stored = broker.store.topic_queue_table.get((HALF_TOPIC, QUEUE), 0)
+        wanted = sorted(set(origins))
+        halves = await self._reaching(wanted)
         found = []
-        for origin in sorted(set(origins)):
+        for origin in wanted:
             half = halves.get(origin)
-            if half is None and (origin < 0 or origin >= stored):
-                raise sdk.NoSuchMessage(f"there is no half message {origin}")
             if half is not None and group and half.group != group:
                 raise sdk.BadRequest(f"half message {origin} is of another producer group")
             if half is not None:
@@ -269,6 +289,7 @@ class TransactionService:
         while first < end:
             result = broker.store.get(HALF_TOPIC, QUEUE, first, end - first, BYTES)
             if result.next_offset <= first:
+                self._record(first)
                 raise sdk.NoSuchMessage(f"half message {first} is gone")
             host_of = broker.store.born_host
             for batch in restored(result, _WORDS, host_of, TRANSACTION_COMMIT, prepared=True):

@@ -1,0 +1,69 @@
+"""What is known of half messages, while the queue shows them later than they are stored."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.halfmessages import Half, HalfMessages
+
+
+def half(offset: int, origin: int | None = None) -> Half:
+    return Half(offset if origin is None else origin, offset, "g", 0, 1000)
+
+
+def test_a_copy_put_back_leaves_what_lies_before_it_to_be_read() -> None:
+    halves = HalfMessages(0)
+    halves.read(half(0))
+    # 1 and 2 were stored, and are not readable yet; the copy of 0 comes behind them.
+    halves.add(half(3, origin=0))
+    halves.resolved(0)
+    assert (halves.end, halves.low) == (1, 1)
+    assert halves.get(0) is not None
+    halves.read(half(1))
+    halves.read(half(2))
+    halves.read(half(3, origin=0))
+    assert [origin for origin in range(4) if halves.get(origin)] == [0, 1, 2]
+    assert halves.low == 1
+
+
+def test_what_was_decided_before_it_was_read_stays_decided() -> None:
+    halves = HalfMessages(0)
+    halves.read(half(0))
+    halves.add(half(1, origin=0))
+    halves.resolved(0)
+    halves.resolved(1)
+    assert len(halves) == 0
+    halves.read(half(1, origin=0))
+    assert len(halves) == 0
+    assert (halves.end, halves.low) == (2, 2)
+
+
+@given(st.lists(st.sampled_from(["store", "read", "back", "decide"]), max_size=60))
+def test_every_half_message_waits_or_is_decided(steps: list[str]) -> None:
+    """Against a queue that is read late: nothing is forgotten, nothing comes back."""
+    halves = HalfMessages(0)
+    queue: list[int] = []  # origin at each offset
+    decided: set[int] = set()
+    known: set[int] = set()  # by origin
+    for step in steps:
+        waiting = sorted(known - decided)
+        if step == "store":
+            queue.append(len(queue))
+        elif step == "read" and halves.end < len(queue):
+            offset = halves.end
+            halves.read(half(offset, queue[offset]))
+            known.add(queue[offset])
+        elif step == "back" and waiting:
+            found = halves.get(waiting[0])
+            assert found is not None
+            halves.add(half(len(queue), waiting[0]))
+            queue.append(waiting[0])
+            halves.resolved(found.offset)
+        elif step == "decide" and waiting:
+            found = halves.get(waiting[-1])
+            assert found is not None
+            halves.resolved(found.offset)
+            decided.add(waiting[-1])
+        assert {o for o in range(len(queue)) if halves.get(o)} == known - decided
+    while halves.end < len(queue):
+        halves.read(half(halves.end, queue[halves.end]))
+    assert {o for o in range(len(queue)) if halves.get(o)} == set(queue) - decided

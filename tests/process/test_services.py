@@ -1,0 +1,146 @@
+"""Transactions and delayed messages while masters die: everything ends as it was decided, once."""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from pathlib import Path
+
+import duolog
+import pytest
+
+from cluster.chaos.processes import ProcessTarget
+from tests.etcd import need_etcd
+from tests.process.test_failover import SMALL
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+
+KILLS = 5
+FLAGS = (
+    *SMALL,
+    "--set", "transactions.timeout_ms=1000",
+    "--set", "transactions.check_interval_ms=500",
+)  # fmt: skip
+
+
+class Told:
+    """What the producers were told."""
+
+    def __init__(self) -> None:
+        self.committed: set[bytes] = set()
+        self.rolled_back: set[bytes] = set()
+        self.prepared: set[bytes] = set()
+        self.delayed: dict[bytes, int] = {}  # not to be seen before, ms
+        self.over = asyncio.Event()
+
+
+async def checker(message: duolog.UndecidedMessage) -> bool:
+    return not message.body.endswith(b"r")
+
+
+async def transact(client: duolog.Client, told: Told, name: str) -> None:
+    """Halves that are committed, rolled back, or left to the checker, by their last letter."""
+    dice = random.Random(name)
+    number = 0
+    async with client.transactions("orders", checker, timeout=20) as transactions:
+        while not told.over.is_set():
+            number += 1
+            how = dice.choice("cru")  # the checker commits what is left
+            body = f"t-{name}-{number}-{how}".encode()
+            try:
+                half = await transactions.prepare("T", body)
+                told.prepared.add(body)
+                if how == "c":
+                    await transactions.commit(half)
+                    told.committed.add(body)
+                elif how == "r":
+                    await transactions.rollback(half)
+                    told.rolled_back.add(body)
+            except (duolog.Retryable, duolog.ResultUnknown):
+                continue
+
+
+async def delay(client: duolog.Client, told: Told, name: str) -> None:
+    dice = random.Random(name)
+    number = 0
+    async with client.producer(timeout=20) as producer:
+        while not told.over.is_set():
+            number += 1
+            body = f"d-{name}-{number}".encode()
+            seconds = dice.uniform(0.2, 5.0)
+            earliest = int((time.time() + seconds) * 1000)
+            try:
+                await producer.send("T", body, deliver_at=earliest)
+            except (duolog.Retryable, duolog.ResultUnknown):
+                continue
+            told.delayed[body] = earliest
+            await asyncio.sleep(0.002)
+
+
+async def in_sync(client: duolog.Client) -> int:
+    groups = (await client.admin.route()).groups
+    return sum(replica.in_sync for replica in groups[0].replicas) if groups else 0
+
+
+async def stored(client: duolog.Client) -> list[duolog.Message]:
+    found: list[duolog.Message] = []
+    for queue in range(4):
+        offset = 0
+        while (batch := await client.pull("T", queue, offset)).count:
+            found += batch
+            offset = batch.next_offset
+    return found
+
+
+async def test_transactions_and_delays_are_conserved_while_masters_die(tmp_path: Path) -> None:
+    need_etcd()
+    target = ProcessTarget(tmp_path, lease_seconds=2, flags=FLAGS)
+    await asyncio.to_thread(target.start)
+    told = Told()
+    try:
+        async with duolog.Client([target.endpoint(n) for n in target.nodes], timeout=30) as client:
+            async with asyncio.timeout(30):
+                while await in_sync(client) < 3:
+                    await asyncio.sleep(0.05)
+            await client.admin.create_topic("T", 4)
+            work = [
+                asyncio.ensure_future(coroutine(client, told, f"{coroutine.__name__}{k}"))
+                for coroutine in (transact, delay)
+                for k in range(3)
+            ]
+            for _ in range(KILLS):
+                await asyncio.sleep(2.0)
+                master = (await client.admin.route()).groups[0].master
+                await asyncio.to_thread(target.kill, master)
+                known = len(told.committed)
+                async with asyncio.timeout(30):
+                    while len(told.committed) < known + 20:
+                        await asyncio.sleep(0.05)
+                await asyncio.to_thread(target.revive, master)
+            told.over.set()
+            await asyncio.gather(*work)
+            assert min(len(told.committed), len(told.rolled_back), len(told.delayed)) > 200
+
+            # Half messages that nobody decided on are asked about, and conserved, too.
+            undecided = told.prepared - told.committed - told.rolled_back
+            wanted = told.committed | {body for body in undecided if not body.endswith(b"r")}
+
+            async with client.transactions("orders", checker), asyncio.timeout(60):
+                while True:
+                    messages = await stored(client)
+                    bodies = Counter(message.body for message in messages)
+                    if wanted | told.delayed.keys() <= bodies.keys():
+                        break
+                    await asyncio.sleep(0.5)
+    finally:
+        await asyncio.to_thread(target.stop)
+    assert not told.rolled_back & bodies.keys()
+    assert not {body for body in bodies if body.endswith(b"r")}
+    early = {
+        message.body: told.delayed[message.body] - message.store_time
+        for message in messages
+        if message.store_time < told.delayed.get(message.body, 0)
+    }
+    assert early == {}
+    twice = {body: count for body, count in bodies.items() if count > 1}
+    assert twice == {}
