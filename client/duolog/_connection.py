@@ -191,9 +191,12 @@ class Connection:
                 raise Timeout(f"no answer from {self.endpoint} within {timeout:g} s")
             move = self.moves
             try:
-                return await make(min(left, attempt))
+                # Another call of ours may move on, and close the channel under this one.
+                return await uncancelled(make(min(left, attempt)))
             except grpc.RpcError as failure:
                 error = error_of(failure)
+            except (Unavailable, grpc.aio.UsageError) as failure:
+                error = Unavailable(str(failure))
             again = isinstance(error, Unavailable | NotMaster) or (
                 isinstance(error, Timeout) and loop.time() < deadline
             )

@@ -17,7 +17,7 @@ import grpc
 from duolog._backoff import BackOff
 from duolog._columns import property_text
 from duolog._connection import Connection, uncancelled
-from duolog._errors import BadRequest, DuologError, Fatal, NotMaster, error_of
+from duolog._errors import BadRequest, DuologError, Fatal, NotMaster, ResultUnknown, error_of
 from duolog._producer import Producer, Terms
 from duolog._router import FRESH_SECONDS, Router
 from duolog.wire import duolog_pb2 as wire
@@ -220,6 +220,8 @@ class Transactions:
                 await self._send_end(replica_group, commit, halves, futures)
         finally:
             ending.running = False
+            left, ending.halves, ending.futures = ending.futures, [], []
+            _give_up(left)
 
     async def _send_end(
         self,
@@ -239,6 +241,9 @@ class Transactions:
                 if not future.done():
                     future.set_exception(error)
             return
+        except BaseException:
+            _give_up(futures)
+            raise
         for future in futures:
             if not future.done():
                 future.set_result(None)
@@ -307,6 +312,13 @@ class Transactions:
             log.warning("a decision did not reach the node: %s", error)
         except Exception:
             log.exception("the checker failed; the node will ask again")
+
+
+def _give_up(futures: "list[asyncio.Future[None]]") -> None:
+    """Closed, or a fault of ours: nobody waits for ever."""
+    for future in futures:
+        if not future.done():
+            future.set_exception(ResultUnknown("nobody knows whether it was decided"))
 
 
 __all__ = ["Half", "Transactions", "UndecidedMessage"]

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 from duolog import _columns
-from duolog._connection import AppendStream
+from duolog._connection import AppendStream, Connection
 from duolog._errors import DuologError, error_of, status_of
 from duolog._producer import Part, Producer
 from duolog._router import Router
@@ -110,6 +110,24 @@ async def test_a_call_cancelled_under_a_send_fails_it_and_hangs_nobody() -> None
     with pytest.raises(duolog.Unavailable):
         await asyncio.wait_for(stream.append(wire.AppendRequest(id=2)), 5)
     assert stream.error is not None
+
+
+async def test_a_unary_call_whose_channel_another_call_closed_is_tried_again() -> None:
+    connection = Connection(("127.0.0.1:1", "127.0.0.1:2"))
+    broken = [asyncio.CancelledError(), grpc.aio.UsageError("Channel is closed.")]
+
+    async def call(left: float) -> str:
+        if broken:
+            raise broken.pop()
+        return "answer"
+
+    assert await connection.call(call, 5.0) == "answer"
+    task = asyncio.ensure_future(connection.call(lambda left: asyncio.sleep(60), 90.0))
+    await asyncio.sleep(0)
+    task.cancel()  # our own cancellation is one
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await connection.close()
 
 
 async def test_a_write_given_up_in_the_middle_fails_the_stream_for_the_others() -> None:
