@@ -218,6 +218,7 @@ FIGURES: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
     "pending": services.pending,
     "due": services.due,
     "idle_polls": services.idle_polls,
+    "python_client": services.python_client,
 }
 
 

@@ -2,6 +2,9 @@
 
 import asyncio
 import shutil
+import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -10,6 +13,8 @@ import duolog
 import grpc.aio
 
 from bench.harness import Figure, Node, running
+from node import benchmarks
+from node.childnode import free_endpoint
 from node.rocketmq.stubs import definition, rpc, service
 
 TRANSACTIONS = 100_000
@@ -17,6 +22,8 @@ DELAYED = 1_000_000
 DUE = 100_000
 DUE_PER_SECOND = 10_000
 POLLS = 10_000
+CLIENT_SECONDS = 8.0
+CLIENT_ROUNDS = 3
 BODY = b"." * 100
 
 
@@ -200,3 +207,50 @@ async def idle_polls() -> list[Figure]:
             {"ratio": ratio},
         ),
     ]
+
+
+def _client_rate(endpoint: str, work: str) -> float:
+    """Messages a second of Apache's Python client against a server."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.pythonclient", endpoint, "bench", work, str(CLIENT_SECONDS)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return float(done.stdout.split()[-1])
+
+
+async def python_client() -> list[Figure]:
+    """Apache's Python client, against a node and against a server that does nothing, in turn."""
+    rates: dict[tuple[str, str], list[float]] = {}
+    port = free_endpoint()
+    stub = subprocess.Popen([sys.executable, "-m", "bench.stubserver", port.rpartition(":")[2]])
+    try:
+        async with running() as (node, client):
+            for _ in range(CLIENT_ROUNDS):
+                for work in ("send", "push"):
+                    if work == "push":
+                        await benchmarks.produce_batches(client, "bench", 200_000, 100, 10_000)
+                    for name, endpoint in (("stub", port), ("node", node.endpoint)):
+                        rate = await asyncio.to_thread(_client_rate, endpoint, work)
+                        rates.setdefault((work, name), []).append(rate)
+    finally:
+        stub.kill()
+        stub.wait()
+    figures = []
+    for work, words in (("send", "synchronous sends"), ("push", "push consumption")):
+        node_rate, stub_rate = (statistics.median(rates[work, name]) for name in ("node", "stub"))
+        ratio = node_rate / stub_rate
+        figures.append(
+            Figure(
+                f"Apache's Python client, {words}",
+                ">= 0.9 of a server that does nothing",
+                f"{node_rate:,.0f}/s, {ratio:.2f}",
+                f"stub: {stub_rate:,.0f}/s",
+                ratio >= 0.9,
+                {"per_s": node_rate, "stub_per_s": stub_rate, "ratio": ratio},
+            )
+        )
+    return figures

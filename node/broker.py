@@ -312,17 +312,24 @@ class Broker:
 
         For what the node itself stores, and for single messages of other protocols.
         """
+        result, waiting = self.put_batch(batch)
+        return result if waiting is None else replace(result, status=await waiting)
+
+    def put_batch(
+        self, batch: PutBatch
+    ) -> "tuple[PutResult, asyncio.Future[PutMessageStatus] | None]":
+        """As `store_batch`, with the future to wait for, or None."""
         refused = self._refused()
         if refused is not None:
-            return refused
+            return refused, None
         result = self.store.put(batch, now_ms())
         if result.status is not PutMessageStatus.PUT_OK:
-            return result
+            return result, None
         self.counters.messages_in += result.count
         self.counters.bytes_in += len(batch.columns.bodies)
         waiting = self.settle(result.end_offset)
         self.pump_soon()
-        return result if waiting is None else replace(result, status=await waiting)
+        return result, waiting
 
     def _refused(self) -> PutResult | None:
         """Why nothing may be stored here now."""

@@ -26,6 +26,7 @@ from store.errors import BadMessage
 from store.kernels import scan
 
 NAME_VALUE_SEPARATOR = "\x01"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 PROPERTY_SEPARATOR = "\x02"
 TOPIC_BYTES_MAX = 127
 TOPIC_V2_BYTES_MAX = 255
@@ -151,6 +152,11 @@ class Record:
         return offset_message_id(self.store_host, self.physical_offset)
 
 
+def has_control(text: str) -> bool:
+    """Whether a text has ASCII control characters, which separate properties."""
+    return _CONTROL.search(text) is not None
+
+
 def encode_properties(properties: dict[str, str]) -> str:
     """Properties as text; BadMessage where a name or value cannot be written."""
     pairs = []
@@ -158,7 +164,7 @@ def encode_properties(properties: dict[str, str]) -> str:
         if not name or not value:
             raise BadMessage(f"property {name!r} has an empty name or value")
         for text in (name, value):
-            if any(ord(c) < 32 or ord(c) == 127 for c in text):
+            if has_control(text):
                 raise BadMessage(f"property {name!r} has control characters")
         pairs.append(name + NAME_VALUE_SEPARATOR + value)
     return PROPERTY_SEPARATOR.join(pairs)

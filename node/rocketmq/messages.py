@@ -17,7 +17,7 @@ from node.rocketmq.stubs import Code, definition
 from node.transactionservice import HALF_WORDS
 from store.columns import Columns
 from store.messagestore import PutBatch
-from store.record import COMPRESSED, Host, Record, encode_properties
+from store.record import COMPRESSED, Host, Record, encode_properties, has_control
 
 # System properties that are no user properties of a delivered message.
 _OWN = frozenset(
@@ -116,7 +116,7 @@ def sent(message: Any, body_bytes_max: int) -> Sent:
         if not 0 <= priority <= PRIORITY_MAX:
             raise Refused(Code.BAD_REQUEST, f"priority {priority} is negative")
         properties["_SYS_MSG_PRIORITY_"] = str(priority)
-    if any(ord(c) < 32 or ord(c) == 127 for value in properties.values() for c in value):
+    if any(has_control(value) for value in properties.values()):
         raise Refused(Code.ILLEGAL_MESSAGE_ID, "the message id has control characters")
     return Sent(
         system.message_id,

@@ -5,12 +5,14 @@ retry and dead-letter topics. Limits: RocketMQ's proxy.
 """
 
 import re
+from functools import lru_cache
 from typing import Any
 
 from node.retrytopics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from node.rocketmq.codes import Refused
 from node.rocketmq.stubs import Code, definition
 from store.metadata import is_reserved_topic
+from store.record import has_control
 
 TOPIC_MAX = 127
 GROUP_MAX = 120
@@ -83,10 +85,6 @@ RESERVED_PROPERTIES = frozenset(
 )
 
 
-def _has_control(text: str) -> bool:
-    return any(ord(c) < 32 or ord(c) == 127 for c in text)
-
-
 def _joined(namespace: str, name: str) -> str:
     if not namespace:
         return name
@@ -98,8 +96,13 @@ def _joined(namespace: str, name: str) -> str:
 
 def topic_of(resource: Any) -> str:
     """The topic a resource names here. Raises Refused (ILLEGAL_TOPIC)."""
-    name = _joined(resource.resource_namespace.strip(), resource.name)
-    if not resource.name.strip():
+    return _topic(resource.resource_namespace, resource.name)
+
+
+@lru_cache(4096)
+def _topic(namespace: str, given: str) -> str:
+    name = _joined(namespace.strip(), given)
+    if not given.strip():
         raise Refused(Code.ILLEGAL_TOPIC, "the topic name is empty")
     if len(name) > TOPIC_MAX:
         raise Refused(Code.ILLEGAL_TOPIC, f"the topic name is over {TOPIC_MAX} characters")
@@ -135,19 +138,19 @@ def group_of(resource: Any) -> str:
 
 def check_tag(tag: str) -> None:
     """Raise Refused (ILLEGAL_MESSAGE_TAG) for a tag that no filter could name."""
-    if not tag.strip() or "|" in tag or _has_control(tag):
+    if not tag.strip() or "|" in tag or has_control(tag):
         raise Refused(Code.ILLEGAL_MESSAGE_TAG, f"tag {tag!r} is blank, or has | or controls")
 
 
 def check_key(key: str) -> None:
     """Raise Refused (ILLEGAL_MESSAGE_KEY)."""
-    if not key.strip() or _has_control(key):
+    if not key.strip() or has_control(key):
         raise Refused(Code.ILLEGAL_MESSAGE_KEY, f"key {key!r} is blank or has control characters")
 
 
 def check_message_group(group: str) -> None:
     """Raise Refused (ILLEGAL_MESSAGE_GROUP)."""
-    if not group.strip() or len(group.encode()) >= MESSAGE_GROUP_BYTES_MAX or _has_control(group):
+    if not group.strip() or len(group.encode()) >= MESSAGE_GROUP_BYTES_MAX or has_control(group):
         raise Refused(
             Code.ILLEGAL_MESSAGE_GROUP,
             f"a message group has 1 to {MESSAGE_GROUP_BYTES_MAX - 1} bytes without controls",
@@ -165,7 +168,7 @@ def check_user_properties(properties: dict[str, str], other_bytes: int) -> None:
     for name, value in properties.items():
         if name in RESERVED_PROPERTIES:
             raise Refused(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {name!r} is reserved")
-        if not name or not value or _has_control(name) or _has_control(value):
+        if not name or not value or has_control(name) or has_control(value):
             raise Refused(
                 Code.ILLEGAL_MESSAGE_PROPERTY_KEY,
                 f"property {name!r}: its name or value is empty or has control characters",

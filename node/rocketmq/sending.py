@@ -9,7 +9,7 @@ import asyncio
 import time
 import zlib
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from duolog import _errors as sdk
@@ -21,7 +21,7 @@ from node.rocketmq.handles import TransactionId
 from node.rocketmq.messages import Sent, sent
 from node.rocketmq.stubs import Code, definition, service
 from node.transactionservice import HALF_TOPIC
-from store.messagestore import PutResult
+from store.messagestore import PutBatch, PutResult
 from store.metadata import PERM_WRITE, TopicConfig
 from store.record import Host
 from store.status import PutMessageStatus
@@ -46,12 +46,10 @@ _UNSURE = (
 ACCEPTED = (_TYPES.NORMAL, _TYPES.FIFO, _TYPES.DELAY, _TYPES.TRANSACTION)
 
 
-@dataclass(slots=True)
-class _Known:
-    """A message id seen lately."""
-
-    at: float
-    stored: "asyncio.Future[PutResult]"
+_Stored = tuple[PutResult, "asyncio.Future[PutMessageStatus] | None"]
+# When it was stored (monotonic), queue offset, end offset, its status, and why. Plain values in
+# plain tuples: the garbage collector has nothing to follow in a hundred thousand of them.
+_Remembered = tuple[float, int, int, str, str]
 
 
 def accepted_types(config: TopicConfig) -> list[int]:
@@ -75,17 +73,19 @@ class Sender:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
+        self._known: OrderedDict[str, _Remembered] = OrderedDict()
         self._turn = 0
         self._role: tuple[str, int] = ("", -1)
         self._role_since = time.monotonic()
-        self._storing: set[asyncio.Future[PutResult]] = set()
+        self._older: set[str] = set()  # topics that had messages when the role changed
+        self._storing: dict[str, asyncio.Future[PutResult]] = {}
 
     async def stop(self) -> None:
         """End what nobody will get an answer to."""
-        for work in self._storing:
+        storing = list(self._storing.values())
+        for work in storing:
             work.cancel()
-        await asyncio.gather(*self._storing, return_exceptions=True)
+        await asyncio.gather(*storing, return_exceptions=True)
 
     async def send(self, topic: str, messages: list[Any], host: Host, deadline: float) -> list[Any]:
         """One entry a message, in order. deadline: loop time. Raises Refused, sdk errors."""
@@ -100,7 +100,7 @@ class Sender:
             self._send_one(topic, message, queue_of(message, config, turn), host, deadline)
             for message in checked
         ]
-        return list(await asyncio.gather(*work))
+        return [await work[0]] if len(work) == 1 else list(await asyncio.gather(*work))
 
     def _writable(self, topic: str, messages: list[Sent]) -> TopicConfig:
         """The topic, if it takes these messages."""
@@ -149,50 +149,75 @@ class Sender:
     ) -> PutResult:
         """The message's first result, or that of storing it now."""
         self._forget_old()
-        key = (topic, message.message_id)
+        key = f"{topic}\n{message.message_id}"
         known = self._known.get(key)
         if known is not None:
-            result = await asyncio.shield(known.stored)
-            if result.status not in _UNSURE:
-                return result
-            return await self._settled(result)
+            _, queue_offset, end_offset, status, reason = known
+            result = PutResult(
+                PutMessageStatus(status), reason, queue_offset=queue_offset, end_offset=end_offset
+            )
+            return await self._settled(result) if result.status in _UNSURE else result
+        storing = self._storing.get(key)
+        if storing is not None:
+            return await asyncio.shield(storing)
+        batch = self._batch(topic, message, queue_id, host)
+        result, waiting = self._put_once(topic, message, batch)
+        if waiting is None and result.status not in _SOON:
+            self._remember(key, result)
+            return result
         # A client that hangs up and comes again finds what it began, so it goes on without it.
-        stored = asyncio.ensure_future(self._put(topic, message, queue_id, host, deadline))
-        self._known[key] = _Known(time.monotonic(), stored)
-        self._storing.add(stored)
-        stored.add_done_callback(lambda done: self._forget_failed(key, done))
+        stored = asyncio.ensure_future(
+            self._put(topic, message, batch, (result, waiting), deadline)
+        )
+        self._storing[key] = stored
+        stored.add_done_callback(lambda done: self._ended(key, done))
         return await asyncio.shield(stored)
 
-    def _forget_failed(self, key: tuple[str, str], done: "asyncio.Future[PutResult]") -> None:
-        """What was not stored is a first try the next time."""
-        self._storing.discard(done)
-        if done.cancelled() or done.exception() is not None or done.result().queue_offset < 0:
-            self._known.pop(key, None)
+    def _ended(self, key: str, done: "asyncio.Future[PutResult]") -> None:
+        self._storing.pop(key, None)
+        if not done.cancelled() and done.exception() is None:
+            self._remember(key, done.result())
 
-    async def _put(
-        self, topic: str, message: Sent, queue_id: int, host: Host, deadline: float
-    ) -> PutResult:
-        """Store it; while the group has no master, or too few replicas, try until the deadline.
+    def _remember(self, key: str, result: PutResult) -> None:
+        """What was not stored is a first try the next time."""
+        if result.queue_offset >= 0:
+            where = result.queue_offset, result.end_offset
+            self._known[key] = (time.monotonic(), *where, result.status.value, result.reason)
+
+    def _batch(self, topic: str, message: Sent, queue_id: int, host: Host) -> PutBatch:
+        """What is stored of it: here, or where half and delayed messages wait."""
+        batch = message.batch(topic, queue_id, host)
+        if message.kind == _TYPES.TRANSACTION:
+            return self._broker.transactions.half(batch, topic, message.recovery_seconds)
+        if message.kind == _TYPES.DELAY:
+            return self._broker.delays.at_time(batch, message.deliver_ms, now_ms())
+        return batch
+
+    def _put_once(self, topic: str, message: Sent, batch: PutBatch) -> _Stored:
+        """Store it, unless it was stored before.
 
         Not before it is known what the last master stored: until then nothing may be stored.
         """
+        if self._broker.may_store():
+            before = self._before_failover(topic, message.message_id)
+            if before is not None:
+                return before, None
+        return self._broker.put_batch(batch)
+
+    async def _put(
+        self, topic: str, message: Sent, batch: PutBatch, begun: _Stored, deadline: float
+    ) -> PutResult:
+        """Until it is safe; while the group has no master, or too few replicas, try again."""
         loop = asyncio.get_running_loop()
-        batch = message.batch(topic, queue_id, host)
-        if message.kind == _TYPES.TRANSACTION:
-            seconds = message.recovery_seconds
-            batch = self._broker.transactions.half(batch, topic, seconds)
-        elif message.kind == _TYPES.DELAY:
-            batch = self._broker.delays.at_time(batch, message.deliver_ms, now_ms())
         while True:
-            if self._broker.may_store():
-                before = self._before_failover(topic, message.message_id)
-                if before is not None:
-                    return before
-            result = await self._broker.store_batch(batch)
+            result, waiting = begun
+            if waiting is not None:
+                result = replace(result, status=await waiting)
             if result.status not in _SOON or loop.time() + PAUSE_SECONDS >= deadline:
                 return result
             self._broker.check_master()  # another node may have become the master
             await asyncio.sleep(PAUSE_SECONDS)
+            begun = self._put_once(topic, message, batch)
 
     async def _settled(self, result: PutResult) -> PutResult:
         """Stored, but not safely the last time it was asked: it may be now."""
@@ -206,12 +231,13 @@ class Sender:
         role = self._broker.replication.master_endpoint
         if role != self._role:
             self._role, self._role_since = role, now
+            table = self._broker.store.topic_queue_table
+            self._older = {name for (name, _), messages in table.items() if messages}
         if now - self._role_since > AFTER_FAILOVER_SECONDS:
             return None
-        store = self._broker.store
-        record = store.find_by_unique_key(topic, message_id)
-        record = record or store.find_by_unique_key(TIMER_TOPIC, message_id)
-        record = record or store.find_by_unique_key(HALF_TOPIC, message_id)
+        places = [name for name in (topic, TIMER_TOPIC, HALF_TOPIC) if name in self._older]
+        found = (self._broker.store.find_by_unique_key(name, message_id) for name in places)
+        record = next((record for record in found if record is not None), None)
         if record is None or record.properties.get("REAL_TOPIC", topic) != topic:
             return None
         return PutResult(
@@ -225,6 +251,6 @@ class Sender:
         before = time.monotonic() - REMEMBERED_SECONDS
         while self._known:
             oldest = next(iter(self._known.values()))
-            if oldest.at >= before and len(self._known) <= REMEMBERED_MAX:
+            if oldest[0] >= before and len(self._known) <= REMEMBERED_MAX:
                 return
             self._known.popitem(last=False)
