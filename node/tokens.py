@@ -21,3 +21,12 @@ def unpack(text: str, count: int) -> list[str]:
     if version != VERSION or len(words) != count:
         raise ValueError(f"{len(words)} words of version {version!r}")
     return words
+
+
+def replica_group(text: str) -> str:
+    """The first word, which in all of our texts names a replica group; empty where it is none."""
+    try:
+        version, group, *_ = base64.urlsafe_b64decode(text.encode("ascii")).decode().split("\n")
+    except ValueError:  # binascii's and the codecs' errors are some, too
+        return ""
+    return group if version == VERSION else ""

@@ -1,4 +1,4 @@
-"""Passing calls on to the master: any node takes any call.
+"""Passing calls on to the master, of this replica group or of another one: any node takes any call.
 
 A call is passed on once. A node that another one takes for the master, and that is not, ends the
 call with FAILED_PRECONDITION; the first one then asks again, until it knows better or the call's
@@ -34,8 +34,13 @@ def is_encrypted(context: Any) -> bool:
 
 async def refuse_forwarded(context: Any, error: Exception) -> None:
     """End a call that another node passed on to this one, where this one is no master."""
-    if isinstance(error, sdk.NotMaster) and _how_forwarded(context):
+    if isinstance(error, sdk.NotMaster) and is_forwarded(context):
         await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+
+
+def is_forwarded(context: Any) -> bool:
+    """Whether another node passed a call on to this one."""
+    return bool(_how_forwarded(context))
 
 
 def _how_forwarded(context: Any) -> str:
@@ -47,41 +52,56 @@ class Forwarder:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._endpoint = ""
-        self._channel: grpc.aio.Channel | None = None
+        self._channels: dict[str, tuple[str, grpc.aio.Channel]] = {}  # by replica group
         self._old: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         """Let go of the connections."""
-        if self._channel is not None:
-            await self._channel.close()
+        for _, channel in self._channels.values():
+            await channel.close()
         for task in self._old:
             task.cancel()
         await asyncio.gather(*self._old, return_exceptions=True)
 
-    async def _stub(self, context: Any, deadline: float) -> Any:
+    def other_groups(self) -> list[str]:
+        """Replica groups of the cluster beside this one."""
+        failover = self._broker.failover
+        known = failover.routes if failover is not None else ()
+        return sorted(set(known) - {self._broker.config.node.group})
+
+    def _master(self, group: str) -> str:
+        """Where a group's master is reached; empty where that is not known."""
+        failover = self._broker.failover
+        if group == self._broker.config.node.group or failover is None:
+            return self._broker.replication.master_endpoint[0]
+        view = failover.routes.get(group)
+        return view.master.endpoint if view is not None and view.master is not None else ""
+
+    async def _stub(self, context: Any, deadline: float, group: str) -> Any:
         """The master's service. Raises NotMaster where there is none in time."""
         loop = asyncio.get_running_loop()
-        replication = self._broker.replication
-        if _how_forwarded(context):
+        group = group or self._broker.config.node.group
+        if is_forwarded(context):
             raise sdk.NotMaster("neither this node nor the one before it is the master")
-        while not replication.master_endpoint[0]:
+        while not (endpoint := self._master(group)):
             if loop.time() + PAUSE_SECONDS >= deadline:
-                raise sdk.NotMaster("the group has no master now")
+                raise sdk.NotMaster(f"group {group} has no master now")
             await asyncio.sleep(PAUSE_SECONDS)
-        endpoint = replication.master_endpoint[0]
-        if endpoint != self._endpoint or self._channel is None:
-            if self._channel is not None:
-                old = asyncio.ensure_future(self._channel.close(grace=STREAM_SECONDS))
+        known = self._channels.get(group)
+        if known is None or known[0] != endpoint:
+            if known is not None:
+                old = asyncio.ensure_future(known[1].close(grace=STREAM_SECONDS))
                 self._old.add(old)
                 old.add_done_callback(self._old.discard)
             options = [
                 ("grpc.max_receive_message_length", BYTES_MAX),
                 ("grpc.max_send_message_length", BYTES_MAX),
             ]
-            self._endpoint = endpoint
-            self._channel = grpc.aio.insecure_channel(endpoint, options)
-        return rpc.MessagingServiceStub(self._channel)
+            known = self._channels[group] = (
+                endpoint,
+                grpc.aio.insecure_channel(endpoint, options),
+            )
+        return rpc.MessagingServiceStub(known[1])
 
     @staticmethod
     def _metadata(context: Any) -> list[tuple[str, str]]:
@@ -97,12 +117,17 @@ class Forwarder:
         left = context.time_remaining()
         return max(0.05, (default if left is None else min(left, 120.0)) - MARGIN_SECONDS)
 
-    async def unary(self, name: str, request: Any, context: Any) -> Any:
-        """A unary call's answer. Raises NotMaster, Unavailable."""
+    async def unary(
+        self, name: str, request: Any, context: Any, group: str = "", seconds: float = 120.0
+    ) -> Any:
+        """A unary call's answer. group: another replica group; seconds: at most.
+
+        Raises NotMaster, Unavailable.
+        """
         loop = asyncio.get_running_loop()
-        until = loop.time() + self._seconds(context, UNARY_SECONDS)
+        until = loop.time() + min(self._seconds(context, UNARY_SECONDS), seconds)
         while True:
-            method = getattr(await self._stub(context, until), name)
+            method = getattr(await self._stub(context, until, group), name)
             left = until - loop.time()
             try:
                 return await method(request, timeout=left, metadata=self._metadata(context))
@@ -122,12 +147,12 @@ class Forwarder:
         with contextlib.suppress(sdk.DuologError):
             await self.unary(name, request, context)
 
-    async def stream(self, name: str, request: Any, context: Any) -> None:
+    async def stream(self, name: str, request: Any, context: Any, group: str = "") -> None:
         """A server-streaming call. Raises NotMaster, Unavailable."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._seconds(context, STREAM_SECONDS)
         while True:
-            method = getattr(await self._stub(context, until), name)
+            method = getattr(await self._stub(context, until, group), name)
             left = until - loop.time()
             call = method(request, timeout=left, metadata=self._metadata(context))
             try:

@@ -14,11 +14,13 @@ import structlog
 from duolog import _errors as sdk
 from duolog._connection import uncancelled
 
+from node import tokens
 from node.broker import Broker
 from node.delayservice import RecallHandle
 from node.rocketmq import handles, settings
 from node.rocketmq.auth import Authenticator
 from node.rocketmq.clients import Client, Clients, Stream
+from node.rocketmq.clusterroutes import ClusterRoutes
 from node.rocketmq.codes import OK, Refused, overall, status, status_of
 from node.rocketmq.forward import Forwarder, is_encrypted, refuse_forwarded
 from node.rocketmq.messages import orphaned
@@ -45,14 +47,25 @@ Method = Callable[["MessagingService", Any, Any, Client], Awaitable[Any]]
 Handler = Callable[["MessagingService", Any, Any], Awaitable[Any]]
 
 
-def answering(reply: Callable[..., Any], *, master: bool = True) -> Callable[[Method], Handler]:
-    """Decorate a unary method: who calls, whether we are the master, and errors as codes."""
+def answering(
+    reply: Callable[..., Any],
+    *,
+    master: bool = True,
+    place: Callable[[Any], str] = lambda request: "",
+) -> Callable[[Method], Handler]:
+    """Decorate a unary method: who calls, who is to answer, and errors as codes.
+
+    master: only a master answers. place: the replica group that a request names, if it does.
+    """
 
     def decorate(method: Method) -> Handler:
         @wraps(method)
         async def call(self: "MessagingService", request: Any, context: Any) -> Any:
             try:
                 client = self.admit(context)
+                others = self.forwarder.other_groups()
+                if others and (named := place(request)) in others:
+                    return await self.forwarder.unary(method.__name__, request, context, named)
                 if master and self.broker.replication.not_master():
                     return await self.forwarder.unary(method.__name__, request, context)
                 try:
@@ -69,6 +82,10 @@ def answering(reply: Callable[..., Any], *, master: bool = True) -> Callable[[Me
         return call
 
     return decorate
+
+
+def _by_receipt(request: Any) -> str:
+    return tokens.replica_group(request.receipt_handle)
 
 
 def _echoed(request: Any, reply: Callable[..., Any]) -> dict[str, str]:
@@ -89,6 +106,7 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         self._sender = Sender(broker)
         self._receiver = Receiver(broker)
         self._routes = Routes(broker)
+        self._cluster = ClusterRoutes(self.forwarder)
         self._sweep: asyncio.Task[None] | None = None
         self.tls_port = 0
 
@@ -119,19 +137,31 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
     @answering(service.QueryRouteResponse, master=False)
     async def QueryRoute(self, request: Any, context: Any, client: Client) -> Any:
         """Queues of a topic, and where they are."""
-        config = self._routes.topic(topic_of(request.topic))
-        here = self._here(request, context)
-        queues = self._routes.queues(request.topic, config, here)
+
+        def own() -> Any:
+            config = self._routes.topic(topic_of(request.topic))
+            here = self._here(request, context)
+            queues = self._routes.queues(request.topic, config, here)
+            return service.QueryRouteResponse(status=OK, message_queues=queues)
+
+        replies = await self._cluster.replies("QueryRoute", request, context, own)
+        queues = [queue for reply in replies for queue in reply.message_queues]
         return service.QueryRouteResponse(status=OK, message_queues=queues)
 
     @answering(service.QueryAssignmentResponse, master=False)
     async def QueryAssignment(self, request: Any, context: Any, client: Client) -> Any:
         """What a push consumer polls."""
-        config = self._routes.topic(topic_of(request.topic))
         fifo = self._receiver.is_orderly(group_of(request.group))
-        here = self._here(request, context)
-        queues = self._routes.assignments(request.topic, config, here, fifo)
-        assignments = [definition.Assignment(message_queue=queue) for queue in queues]
+
+        def own() -> Any:
+            config = self._routes.topic(topic_of(request.topic))
+            here = self._here(request, context)
+            queues = self._routes.assignments(request.topic, config, here, fifo)
+            assignments = [definition.Assignment(message_queue=queue) for queue in queues]
+            return service.QueryAssignmentResponse(status=OK, assignments=assignments)
+
+        replies = await self._cluster.replies("QueryAssignment", request, context, own)
+        assignments = [assignment for reply in replies for assignment in reply.assignments]
         return service.QueryAssignmentResponse(status=OK, assignments=assignments)
 
     def _here(self, request: Any, context: Any) -> Any:
@@ -216,7 +246,10 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
             status=overall([entry.status for entry in entries]), entries=entries
         )
 
-    @answering(service.RecallMessageResponse)
+    @answering(
+        service.RecallMessageResponse,
+        place=lambda request: tokens.replica_group(request.recall_handle),
+    )
     async def RecallMessage(self, request: Any, context: Any, client: Client) -> Any:
         """Call a timed message back before its time."""
         topic = topic_of(request.topic)
@@ -229,7 +262,10 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
             raise Refused(Code.NOT_FOUND, str(error)) from None
         return service.RecallMessageResponse(status=OK, message_id=handle.message_id)
 
-    @answering(service.EndTransactionResponse)
+    @answering(
+        service.EndTransactionResponse,
+        place=lambda request: tokens.replica_group(request.transaction_id),
+    )
     async def EndTransaction(self, request: Any, context: Any, client: Client) -> Any:
         """Commit or roll back; what was decided first stays."""
         topic = topic_of(request.topic)
@@ -277,8 +313,11 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         """Messages with leases, or none when the poll's time is over."""
         try:
             client = self.admit(context)
-            if self.broker.replication.not_master():
-                await self.forwarder.stream("ReceiveMessage", request, context)
+            named = request.message_queue.broker.name
+            elsewhere = named in self.forwarder.other_groups()
+            if elsewhere or self.broker.replication.not_master():
+                group = named if elsewhere else ""
+                await self.forwarder.stream("ReceiveMessage", request, context, group)
                 return
             found = await self._receiver.receive(request, client, context.time_remaining())
             code = OK if found else status(Code.MESSAGE_NOT_FOUND, "no new message")
@@ -287,7 +326,12 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
             found, code = [], status_of(error)
         await self._receiver.write(request, found, code, context.write)
 
-    @answering(service.AckMessageResponse)
+    @answering(
+        service.AckMessageResponse,
+        place=lambda request: tokens.replica_group(
+            request.entries[0].receipt_handle if request.entries else ""
+        ),
+    )
     async def AckMessage(self, request: Any, context: Any, client: Client) -> Any:
         """Messages are done."""
         group, topic = group_of(request.group), topic_of(request.topic)
@@ -303,7 +347,7 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         reply.status.CopyFrom(overall([entry.status for entry in reply.entries]))
         return reply
 
-    @answering(service.ChangeInvisibleDurationResponse)
+    @answering(service.ChangeInvisibleDurationResponse, place=_by_receipt)
     async def ChangeInvisibleDuration(self, request: Any, context: Any, client: Client) -> Any:
         """Another end of a lease."""
         group, topic = group_of(request.group), topic_of(request.topic)
@@ -317,7 +361,7 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         text = handles.to_text(self.broker.config.node.group, changed)
         return service.ChangeInvisibleDurationResponse(status=OK, receipt_handle=text)
 
-    @answering(service.ForwardMessageToDeadLetterQueueResponse)
+    @answering(service.ForwardMessageToDeadLetterQueueResponse, place=_by_receipt)
     async def ForwardMessageToDeadLetterQueue(
         self, request: Any, context: Any, client: Client
     ) -> Any:

@@ -144,3 +144,34 @@ class Elected:
     def endpoints(self) -> list[str]:
         """Of all of them."""
         return [f"127.0.0.1:{node.port}" for node in self.nodes]
+
+
+GROUPS = ("broker-a", "broker-b")
+
+
+async def start_groups(start: StartNode, root: Path, **how: Any) -> dict[str, Node]:
+    """Two replica groups of one node each, in one cluster, that know of each other."""
+    registry = MemoryRegistry()
+    made = {}
+    for group in GROUPS:
+        made[group] = await start(
+            root / group,
+            ha={"listen": "127.0.0.1:0", "in_sync_replicas": 1},
+            name=f"node-of-{group}",
+            registry=registry,
+            group=group,
+            broker_role="AUTO",
+            **how,
+        )
+
+    def ready(node: Node) -> bool:
+        return (
+            node.failover is not None
+            and {n for n, view in node.failover.routes.items() if view.master} == set(GROUPS)
+            and broker_of(node).replication.master is not None
+            and broker_of(node).replication.refusal() == ""
+        )
+
+    for node in made.values():
+        await until(lambda node=node: ready(node))  # type: ignore[misc]
+    return made

@@ -8,38 +8,14 @@ import duolog
 import pytest
 from duolog._groupreader import GroupReader
 
-from node.memoryregistry import MemoryRegistry
 from node.server import Node
 from tests.node.conftest import StartNode
-from tests.node.replicas import broker_of, until
-
-GROUPS = ("broker-a", "broker-b")
+from tests.node.replicas import GROUPS, broker_of, start_groups
 
 
 @pytest.fixture
 async def nodes(start_node: StartNode, tmp_path: Path) -> dict[str, Node]:
-    registry = MemoryRegistry()
-    made = {}
-    for group in GROUPS:
-        made[group] = await start_node(
-            tmp_path / group,
-            ha={"listen": "127.0.0.1:0", "in_sync_replicas": 1},
-            name=f"node-of-{group}",
-            registry=registry,
-            group=group,
-            broker_role="AUTO",
-        )
-    for node in made.values():
-        await until(lambda node=node: broker_of(node).replication.refusal() == "")  # type: ignore[misc]
-        await until(
-            lambda node=node: (  # type: ignore[misc]
-                node.failover is not None
-                and {n for n, view in node.failover.routes.items() if view.master} == set(GROUPS)
-                and broker_of(node).replication.master is not None
-                and broker_of(node).replication.refusal() == ""
-            )
-        )
-    return made
+    return await start_groups(start_node, tmp_path)
 
 
 def client_of(node: Node) -> duolog.Client:
