@@ -5,13 +5,16 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import duolog.sync
 import pytest
 
-from tests.conformance.conftest import SMALL, make_topics
+from node.childnode import free_endpoint
+from tests.certificates import certificates
+from tests.conformance.conftest import RETRY_DELAYS_MS, SMALL, make_topics
 from tests.process.support import NodeProcess
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
@@ -68,20 +71,36 @@ NORMAL = ["normal0", "normal1", "normal2"]
 ALL = ["asked", "async", "committed", "delayed", *NORMAL]
 
 
-def test_the_java_client(endpoint: str, tmp_path: Path) -> None:
-    """Send, async send, FIFO with a failing message, delay, transactions with checker, SQL92."""
+def java(home: Path, program: str) -> list[str]:
+    """The command that runs a program with Apache's client."""
     need("java", "mvn")
     copy = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
-    fetch("mvn", "-q", copy, f"-Dartifact={JAVA_CLIENT}", "-DoutputDirectory=lib", cwd=tmp_path)
-    (jar,) = (tmp_path / "lib").glob("*.jar")
-    found = outcome(
-        "java",
-        f"-Duser.home={tmp_path}",
-        "-cp",
-        str(jar),
-        str(PROGRAMS / "RoundTrip.java"),
-        endpoint,
-    )
+    fetch("mvn", "-q", copy, f"-Dartifact={JAVA_CLIENT}", "-DoutputDirectory=lib", cwd=home)
+    (jar,) = (home / "lib").glob("*.jar")
+    return ["java", f"-Duser.home={home}", "-cp", str(jar), str(PROGRAMS / program)]
+
+
+def go(home: Path, program: str) -> list[str]:
+    """The same for Go."""
+    need("go")
+    shutil.copy(PROGRAMS / program, home / "main.go")
+    fetch("go", "mod", "init", "conformance", cwd=home)
+    fetch("go", "get", GO_CLIENT, cwd=home)
+    fetch("go", "build", "-o", "program", ".", cwd=home)
+    return [str(home / "program")]
+
+
+def nodejs(home: Path, program: str) -> list[str]:
+    """The same for Node.js; CLIENT_HOME tells it where the client is."""
+    need("node", "npm")
+    (home / "package.json").write_text('{"private": true}')
+    fetch("npm", "install", "--silent", "--no-audit", "--no-fund", NODE_CLIENT, cwd=home)
+    return ["node", str(PROGRAMS / program)]
+
+
+def test_the_java_client(endpoint: str, tmp_path: Path) -> None:
+    """Send, async send, FIFO with a failing message, delay, transactions with checker, SQL92."""
+    found = outcome(*java(tmp_path, "RoundTrip.java"), endpoint)
     assert found["received"] == ALL
     assert list(dict.fromkeys(found["ordered"])) == FIFO
     assert found["ordered"].count("fifo2") == 2
@@ -89,19 +108,60 @@ def test_the_java_client(endpoint: str, tmp_path: Path) -> None:
 
 def test_the_go_client(endpoint: str, tmp_path: Path) -> None:
     """Send, async send, FIFO, delay, transactions with checker, simple consumers."""
-    need("go")
-    shutil.copy(PROGRAMS / "roundtrip.go", tmp_path / "main.go")
-    fetch("go", "mod", "init", "conformance", cwd=tmp_path)
-    fetch("go", "get", GO_CLIENT, cwd=tmp_path)
-    fetch("go", "build", "-o", "roundtrip", ".", cwd=tmp_path)
-    assert outcome(str(tmp_path / "roundtrip"), endpoint) == {"received": ALL, "ordered": FIFO}
+    command = go(tmp_path, "roundtrip.go")
+    assert outcome(*command, endpoint) == {"received": ALL, "ordered": FIFO}
 
 
 def test_the_nodejs_client(endpoint: str, tmp_path: Path) -> None:
     """Send, FIFO, delay, transactions, simple consumers (it polls queue 0 only)."""
-    need("node", "npm")
-    (tmp_path / "package.json").write_text('{"private": true}')
-    fetch("npm", "install", "--silent", "--no-audit", "--no-fund", NODE_CLIENT, cwd=tmp_path)
-    program = str(PROGRAMS / "round_trip.mjs")
-    found = outcome("node", program, endpoint, CLIENT_HOME=str(tmp_path))
+    found = outcome(*nodejs(tmp_path, "round_trip.mjs"), endpoint, CLIENT_HOME=str(tmp_path))
     assert found == {"received": ["committed", "delayed", *NORMAL], "ordered": FIFO}
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> Iterator[tuple[NodeProcess, str, Path]]:
+    """A node with a TLS port and keys, that port, and the certificate of who signed its own."""
+    tls = certificates(tmp_path)
+    listen = free_endpoint()
+    node = NodeProcess(
+        tmp_path / "data", *SMALL,
+        "--set", f"rocketmq.tls_listen={listen}",
+        "--set", f"rocketmq.tls_cert={tls.cert}",
+        "--set", f"rocketmq.tls_key={tls.key}",
+        "--set", "rocketmq.access_key=ak",
+        "--set", "rocketmq.secret_key=sk",
+    )  # fmt: skip
+    node.start()
+    make_topics(node.endpoint)
+    with duolog.sync.Client(node.endpoint) as client:
+        client.admin.create_topic("ns%T", 4)
+        for group in ("simple", "g"):
+            client.admin.put_group(f"ns%{group}", retry_times=2, retry_delays_ms=RETRY_DELAYS_MS)
+    yield node, listen, tls.ca
+    assert node.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "program", "namespace"),
+    [
+        (java, "Behaviours.java", "ns"),
+        (go, "behaviours.go", "ns"),
+        (nodejs, "behaviours.mjs", ""),  # it names its namespace in a header only
+    ],
+    ids=["java", "go", "nodejs"],
+)
+def test_recall_redelivery_retries_and_dead_letters_over_tls_with_keys(
+    command: Callable[[Path, str], list[str]],
+    program: str,
+    namespace: str,
+    secured: tuple[NodeProcess, str, Path],
+    tmp_path: Path,
+) -> None:
+    node, listen, ca = secured
+    more = {"CLIENT_HOME": str(tmp_path), "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(ca)}
+    found = outcome(*command(tmp_path, program), listen, namespace, "ak", "sk", **more)
+    assert found.pop("stale", True)  # Go's client does not tell
+    assert found == {"recalled": True, "deliveries": [1, 2], "attempts": [1, 2, 3]}
+    with duolog.sync.Client(node.endpoint) as client:
+        dead = client.pull(f"%DLQ%{namespace}%g" if namespace else "%DLQ%g", 0, 0)
+        assert dead.body_list() == [b"poison"]
