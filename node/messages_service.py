@@ -10,6 +10,7 @@ from duolog.wire import duolog_pb2_grpc as stubs
 
 from node.broker import Broker
 from node.calls import reporting, unary
+from node.longpoll import NOTHING_NEW, QueueKey, check_place, poll
 from node.messagefilter import wanted
 from node.tagfilter import EVERYTHING, MessageFilter
 from node.transactionservice import HALF_WORDS, Check
@@ -17,7 +18,7 @@ from node.wirecodec import PUT_STATUS, batch_to_wire, peer_host, record_to_wire
 from store.errors import StoreError
 from store.kernels import decode
 from store.metadata import check_group, is_reserved_topic
-from store.reader import GetMessageStatus, GetResult
+from store.reader import GetResult
 from store.status import PutMessageStatus
 
 log = structlog.get_logger("duolog.node")
@@ -28,13 +29,6 @@ HALVES_MAX = 100_000
 CHECKERS_MAX = 10_000
 CHECKS_WAITING_MAX = 1000
 CHECK_PAUSE_SECONDS = 1.0
-_NOTHING_NEW = (
-    GetMessageStatus.NO_MATCHED_LOGIC_QUEUE,
-    GetMessageStatus.NO_MESSAGE_IN_QUEUE,
-    GetMessageStatus.OFFSET_OVERFLOW_ONE,
-)
-
-QueueKey = tuple[str, int]
 
 
 class MessagesService(stubs.MessagesServicer):
@@ -87,66 +81,23 @@ class MessagesService(stubs.MessagesServicer):
         """One batch; waits for an arrival where there is nothing yet."""
         broker = self._broker
         topic = broker.readable_topic(request.topic)
-        self._check_queue(request.topic, request.queue_id, topic.queues, request.queue_offset)
+        key = (request.topic, request.queue_id)
+        check_place(key, topic.queues, request.queue_offset)
         chosen = wanted(request.tags, request.sql)
         limits = broker.limits
         count = min(request.max_messages or limits.pull_messages_max, limits.pull_messages_max)
         size = min(request.max_bytes or limits.pull_bytes_max, limits.pull_bytes_max)
-        key = (request.topic, request.queue_id)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + min(request.wait_ms, limits.poll_ms_max) / 1000
-        offset = request.queue_offset
-        result = self._get(key, offset, count, size, chosen)
-        if not self._is_worth_sending(result, offset) and request.wait_ms:
-            if broker.waiting_polls >= limits.polls_max:
-                raise sdk.Busy(f"{limits.polls_max} calls wait for messages already")
-            arrived = asyncio.Event()
-            broker.board.watch(key, arrived)
-            broker.waiting_polls += 1
-            try:
-                while not self._is_worth_sending(result, offset) and loop.time() < deadline:
-                    arrived.clear()
-                    offset = max(offset, result.next_offset) if result.max_offset else offset
-                    result = self._get(key, offset, count, size, chosen)
-                    if self._is_worth_sending(result, offset):
-                        break
-                    if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
-                        offset = result.next_offset
-                        if offset < result.max_offset:
-                            await asyncio.sleep(0)
-                            continue
-                    try:
-                        async with asyncio.timeout_at(deadline):
-                            await arrived.wait()
-                    except TimeoutError:
-                        break
-            finally:
-                broker.waiting_polls -= 1
-                broker.board.unwatch(key, arrived)
+        now = asyncio.get_running_loop().time()
+        deadline = now + min(request.wait_ms, limits.poll_ms_max) / 1000
+        offset, result = await poll(
+            broker, key, request.queue_offset, count, size, chosen, deadline
+        )
         self._count_out(result)
         reply = batch_to_wire(request.topic, request.queue_id, offset, result)
         if result.count:
             newest = int(result.table[decode.OUT_PHY, -1])
             reply.suggest_endpoint = broker.suggested_endpoint(newest)
         return reply
-
-    @staticmethod
-    def _check_queue(topic: str, queue_id: int, queues: int, offset: int) -> None:
-        if not 0 <= queue_id < queues:
-            raise sdk.BadRequest(f"queue {queue_id}: {topic} has queues 0..{queues - 1}")
-        if offset < 0:
-            raise sdk.BadRequest(f"offset {offset} is negative")
-
-    @staticmethod
-    def _is_worth_sending(result: GetResult, offset: int) -> bool:
-        if result.status in _NOTHING_NEW:
-            return offset > result.max_offset
-        return result.status is not GetMessageStatus.NO_MATCHED_MESSAGE or result.lost > 0
-
-    def _get(
-        self, key: QueueKey, offset: int, count: int, size: int, chosen: MessageFilter
-    ) -> GetResult:
-        return self._broker.read(key, offset, count, size, chosen)
 
     def _count_out(self, result: GetResult) -> None:
         self._broker.counters.messages_out += result.count
@@ -312,8 +263,8 @@ class _Subscription:
 
     def _add(self, begin: wire.QueueOffset, number: int) -> None:
         topic = self._broker.readable_topic(begin.topic)
-        MessagesService._check_queue(begin.topic, begin.queue_id, topic.queues, begin.offset)
         key = (begin.topic, begin.queue_id)
+        check_place(key, topic.queues, begin.offset)
         if key not in self._cursors:
             if len(self._cursors) >= QUEUES_PER_SUBSCRIPTION_MAX:
                 raise sdk.BadRequest(f"more than {QUEUES_PER_SUBSCRIPTION_MAX} queues")
@@ -364,7 +315,7 @@ class _Subscription:
             )
         except StoreError as error:
             raise sdk.Unavailable(str(error)) from error
-        if result.status in _NOTHING_NEW and cursor.offset <= result.max_offset:
+        if result.status in NOTHING_NEW and cursor.offset <= result.max_offset:
             return False
         batch = batch_to_wire(*key, cursor.offset, result, cursor.number)
         if result.count:

@@ -207,6 +207,9 @@ class Replication:
 
     def appended(self) -> None:
         """The log grew: send."""
+        self._wake_senders()
+
+    def _wake_senders(self) -> None:
         for wake in self._wakes.values():
             wake.set()
 
@@ -234,6 +237,7 @@ class Replication:
             match effect:
                 case Confirmed():
                     self._broker.pump_soon()
+                    self._wake_senders()  # slaves that sent no acknowledgement now learn of it, too
                 case Close(number, reason) if self.master is not None:
                     log.warning("replication connection closed", session=number, reason=reason)
                     call = self._calls.get((self.master, number))

@@ -17,7 +17,7 @@ from node.rocketmq.stubs import Code, definition
 from node.transactionservice import HALF_WORDS
 from store.columns import Columns
 from store.messagestore import PutBatch
-from store.record import COMPRESSED, Host, Record, encode_properties, has_control
+from store.record import COMPRESSED, Host, Record, decode_properties, encode_properties, has_control
 
 # System properties that are no user properties of a delivered message.
 _OWN = frozenset(
@@ -170,6 +170,20 @@ def delivered(popped: Popped, topic: Any, handle: str) -> Any:
     system.queue_offset = popped.handle.offset
     system.invisible_duration.FromMilliseconds(popped.invisible_ms)
     system.delivery_attempt = popped.attempt
+    return message
+
+
+def pulled(queue_id: int, row: tuple[list[int], bytes, bytes], host: Host, topic: Any) -> Any:
+    """A Message for a consumer that pulls. row: of a read."""
+    numbers, body, text = row
+    offset, _, store_time, born_time, _, sysflag, reconsumed = numbers[:7]
+    message = _message(body, decode_properties(text.decode(errors="replace")), sysflag, topic)
+    system = message.system_properties
+    system.born_timestamp.FromMilliseconds(born_time)
+    system.born_host = f"{host.address}:{host.port}"
+    system.store_timestamp.FromMilliseconds(store_time)
+    system.queue_id, system.queue_offset = queue_id, offset
+    system.delivery_attempt = reconsumed + 1
     return message
 
 

@@ -25,6 +25,7 @@ from node.rocketmq.codes import OK, Refused, overall, status, status_of
 from node.rocketmq.forward import Forwarder, is_encrypted, refuse_forwarded
 from node.rocketmq.messages import orphaned
 from node.rocketmq.names import group_of, resource_of, topic_of
+from node.rocketmq.pulling import Puller
 from node.rocketmq.receiving import INVISIBLE_MS_MAX, Receiver, filter_of, stale
 from node.rocketmq.routes import Routes
 from node.rocketmq.sending import Sender
@@ -88,6 +89,10 @@ def _by_receipt(request: Any) -> str:
     return tokens.replica_group(request.receipt_handle)
 
 
+def _by_queue(request: Any) -> str:
+    return str(request.message_queue.broker.name)
+
+
 def _echoed(request: Any, reply: Callable[..., Any]) -> dict[str, str]:
     """Clients keep the handle of a ChangeInvisibleDuration answer, whatever its status says."""
     if reply is service.ChangeInvisibleDurationResponse:
@@ -105,6 +110,7 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         self._authenticator = authenticator
         self._sender = Sender(broker)
         self._receiver = Receiver(broker)
+        self._puller = Puller(broker)
         self._routes = Routes(broker)
         self._cluster = ClusterRoutes(self.forwarder)
         self._sweep: asyncio.Task[None] | None = None
@@ -371,6 +377,40 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         if not await self.broker.pop.to_dead_letters(group, handle):
             raise stale()
         return service.ForwardMessageToDeadLetterQueueResponse(status=OK)
+
+    # -- pulling -------------------------------------------------------------------------------
+
+    async def PullMessage(self, request: Any, context: Any) -> None:
+        """Messages of a queue from an offset on."""
+        try:
+            self.admit(context)
+            named = request.message_queue.broker.name
+            elsewhere = named in self.forwarder.other_groups()
+            if elsewhere or self.broker.replication.not_master():
+                group = named if elsewhere else ""
+                await self.forwarder.stream("PullMessage", request, context, group)
+                return
+            replies = await self._puller.pull(request, context.time_remaining())
+        except _FAILURES as error:
+            await refuse_forwarded(context, error)
+            replies = [service.PullMessageResponse(status=status_of(error))]
+        for reply in replies:
+            await context.write(reply)
+
+    @answering(service.UpdateOffsetResponse, place=_by_queue)
+    async def UpdateOffset(self, request: Any, context: Any, client: Client) -> Any:
+        """Commit a group's offset."""
+        return await self._puller.update(request)
+
+    @answering(service.GetOffsetResponse, place=_by_queue)
+    async def GetOffset(self, request: Any, context: Any, client: Client) -> Any:
+        """A group's committed offset."""
+        return self._puller.committed(request)
+
+    @answering(service.QueryOffsetResponse, place=_by_queue)
+    async def QueryOffset(self, request: Any, context: Any, client: Client) -> Any:
+        """An offset by place or time."""
+        return self._puller.at(request)
 
 
 def _time_left(context: Any, default: float) -> float:

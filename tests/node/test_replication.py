@@ -24,7 +24,7 @@ from node.replication import HA_METHOD
 from node.server import Node
 from store.osdisk import OsDisk
 from tests.node.conftest import StartNode
-from tests.node.replicas import Group, broker_of, caught_up, following, log_bytes, until
+from tests.node.replicas import Elected, Group, broker_of, caught_up, following, log_bytes, until
 from tests.node.test_messages import append, append_request
 
 
@@ -558,3 +558,18 @@ async def test_a_thousand_reconnects_leave_nothing_behind(group: Group) -> None:
 def test_a_config_that_contradicts_itself_is_refused(tree: Any, key: str) -> None:
     with pytest.raises(ConfigError, match=key):
         Config.model_validate(tree).check()
+
+
+async def test_every_slave_learns_at_once_what_another_ones_acknowledgement_confirmed(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    group = await Elected.start(start_node, tmp_path)
+    async with duolog.Client(group.endpoints, timeout=10) as client:
+        await client.admin.create_topic("T", 1)
+        for k in range(20):
+            async with client.producer() as producer:
+                await producer.send("T", b"%d" % k)
+            end = broker_of(group.the_master()).store.confirm_offset
+            async with asyncio.timeout(1):  # a heartbeat comes after five
+                while min(broker_of(node).store.confirm_offset for node in group.nodes) < end:
+                    await asyncio.sleep(0.005)

@@ -422,20 +422,6 @@ async def test_a_heartbeat_is_answered_whoever_asks(api: Api) -> None:
     assert (await api.call("Heartbeat", request)).status.code == Code.OK
 
 
-@pytest.mark.parametrize("name", ["PullMessage", "GetOffset", "UpdateOffset", "QueryOffset"])
-async def test_what_no_client_calls_is_not_implemented(api: Api, name: str) -> None:
-    import grpc
-
-    with pytest.raises(grpc.aio.AioRpcError) as failure:
-        request = getattr(service, f"{name}Request")()
-        if name == "PullMessage":
-            async for _ in api.stub.PullMessage(request, metadata=api.metadata, timeout=5):
-                pass
-        else:
-            await api.call(name, request)
-    assert failure.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
 async def test_a_client_that_hangs_up_and_sends_again_has_its_message_once(
     api: Api, node: Node
 ) -> None:

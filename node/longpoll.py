@@ -1,0 +1,77 @@
+"""Reading a queue with long polling: what is there, or what arrives until a deadline."""
+
+import asyncio
+
+from duolog import _errors as sdk
+
+from node.broker import Broker
+from node.tagfilter import MessageFilter
+from store.reader import GetMessageStatus, GetResult
+
+NOTHING_NEW = (
+    GetMessageStatus.NO_MATCHED_LOGIC_QUEUE,
+    GetMessageStatus.NO_MESSAGE_IN_QUEUE,
+    GetMessageStatus.OFFSET_OVERFLOW_ONE,
+)
+QueueKey = tuple[str, int]
+
+
+def check_place(key: QueueKey, queues: int, offset: int) -> None:
+    """Raise BadRequest for a queue or an offset that there cannot be."""
+    topic, queue_id = key
+    if not 0 <= queue_id < queues:
+        raise sdk.BadRequest(f"queue {queue_id}: {topic} has queues 0..{queues - 1}")
+    if offset < 0:
+        raise sdk.BadRequest(f"offset {offset} is negative")
+
+
+async def poll(
+    broker: Broker,
+    key: QueueKey,
+    offset: int,
+    count: int,
+    size: int,
+    chosen: MessageFilter,
+    deadline: float,
+) -> tuple[int, GetResult]:
+    """The first read from `offset` on that says something, and the offset it was made at.
+
+    count, size: at most so many messages and bytes. deadline: loop time; a past one asks once.
+    Raises Busy where too many wait.
+    """
+    loop = asyncio.get_running_loop()
+    result = broker.read(key, offset, count, size, chosen)
+    if _says_something(result, offset) or loop.time() >= deadline:
+        return offset, result
+    if broker.waiting_polls >= broker.limits.polls_max:
+        raise sdk.Busy(f"{broker.limits.polls_max} calls wait for messages already")
+    arrived = asyncio.Event()
+    broker.board.watch(key, arrived)
+    broker.waiting_polls += 1
+    try:
+        while not _says_something(result, offset) and loop.time() < deadline:
+            arrived.clear()
+            offset = max(offset, result.next_offset) if result.max_offset else offset
+            result = broker.read(key, offset, count, size, chosen)
+            if _says_something(result, offset):
+                break
+            if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
+                offset = result.next_offset
+                if offset < result.max_offset:
+                    await asyncio.sleep(0)
+                    continue
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await arrived.wait()
+            except TimeoutError:
+                break
+    finally:
+        broker.waiting_polls -= 1
+        broker.board.unwatch(key, arrived)
+    return offset, result
+
+
+def _says_something(result: GetResult, offset: int) -> bool:
+    if result.status in NOTHING_NEW:
+        return offset > result.max_offset
+    return result.status is not GetMessageStatus.NO_MATCHED_MESSAGE or result.lost > 0

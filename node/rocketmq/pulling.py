@@ -1,0 +1,104 @@
+"""Pulling by offset, and the offsets of groups: what RocketMQ's pull consumers ask for."""
+
+import asyncio
+from typing import Any
+
+from duolog import _errors as sdk
+
+from node.broker import Broker
+from node.groups_service import EARLIEST, LATEST, offset_at
+from node.longpoll import check_place, poll
+from node.rocketmq.codes import OK, Refused, status
+from node.rocketmq.messages import pulled
+from node.rocketmq.names import group_of, topic_of
+from node.rocketmq.receiving import filter_of
+from node.rocketmq.settings import RECEIVE_BATCH
+from node.rocketmq.stubs import Code, definition, service
+from store.reader import GetMessageStatus
+
+BYTES_MAX = 4 << 20
+WAIT_SECONDS_MAX = 20.0
+MARGIN_SECONDS = 0.3
+_OUT_OF_RANGE = (GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY)
+_TIMES = {
+    definition.QueryOffsetPolicy.BEGINNING: EARLIEST,
+    definition.QueryOffsetPolicy.END: LATEST,
+}
+
+
+class Puller:
+    """Reads queues without leases."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def _place(self, queue: Any, offset: int = 0) -> tuple[str, int]:
+        topic = topic_of(queue.topic)
+        key = (topic, queue.id)
+        check_place(key, self._broker.readable_topic(topic).queues, offset)
+        return key
+
+    async def pull(self, request: Any, left: float | None) -> list[Any]:
+        """What the stream says: the status, messages, the offset to go on at. left: seconds."""
+        group_of(request.group)
+        if request.offset < 0:
+            raise Refused(Code.ILLEGAL_OFFSET, f"offset {request.offset} is negative")
+        if request.batch_size < 1:
+            raise Refused(Code.BAD_REQUEST, f"a batch of {request.batch_size} messages")
+        key = self._place(request.message_queue, request.offset)
+        chosen = filter_of(request.filter_expression)
+        wait = request.long_polling_timeout.ToMilliseconds() / 1000
+        if wait < 0:
+            raise Refused(Code.ILLEGAL_POLLING_TIME, f"{wait} s")
+        wait = min(wait, WAIT_SECONDS_MAX, WAIT_SECONDS_MAX if left is None else left)
+        deadline = asyncio.get_running_loop().time() + max(0.0, wait - MARGIN_SECONDS)
+        count = min(request.batch_size, RECEIVE_BATCH)
+        _, result = await poll(
+            self._broker, key, request.offset, count, BYTES_MAX, chosen, deadline
+        )
+        going_on = service.PullMessageResponse(next_offset=result.next_offset)
+        if result.status in _OUT_OF_RANGE:
+            bounds = f"{result.min_offset} to {result.max_offset}"
+            code = status(Code.ILLEGAL_OFFSET, f"offset {request.offset} is outside {bounds}")
+            return [service.PullMessageResponse(status=code), going_on]
+        if not result.count:
+            code = status(Code.MESSAGE_NOT_FOUND, "no new message")
+            going_on.next_offset = max(result.next_offset, request.offset)
+            return [service.PullMessageResponse(status=code), going_on]
+        host = self._broker.store.born_host
+        topic = request.message_queue.topic
+        messages = [
+            service.PullMessageResponse(message=pulled(key[1], row, host(row[0][1]), topic))
+            for row in result.rows()
+        ]
+        return [service.PullMessageResponse(status=OK), *messages, going_on]
+
+    async def update(self, request: Any) -> Any:
+        """Commit a group's offset."""
+        group = group_of(request.group)
+        if request.offset < 0:
+            raise Refused(Code.ILLEGAL_OFFSET, f"offset {request.offset} is negative")
+        topic, queue_id = self._place(request.message_queue)
+        await self._broker.metadata.ensure_group(group)
+        await self._broker.metadata.commit(group, {topic: {queue_id: request.offset}})
+        return service.UpdateOffsetResponse(status=OK)
+
+    def committed(self, request: Any) -> Any:
+        """A group's offset."""
+        group = group_of(request.group)
+        topic, queue_id = self._place(request.message_queue)
+        offset = self._broker.metadata.tables.committed(group, topic, queue_id)
+        if offset < 0:
+            raise Refused(Code.OFFSET_NOT_FOUND, f"{group} has no offset in {topic}/{queue_id}")
+        return service.GetOffsetResponse(status=OK, offset=offset)
+
+    def at(self, request: Any) -> Any:
+        """The first offset, the last one, or that of a time."""
+        topic, queue_id = self._place(request.message_queue)
+        time = _TIMES.get(request.query_offset_policy)
+        if time is None:
+            if not request.HasField("timestamp"):
+                raise sdk.BadRequest("an offset by time needs a timestamp")
+            time = max(0, request.timestamp.ToMilliseconds())
+        offset = offset_at(self._broker, topic, queue_id, time)
+        return service.QueryOffsetResponse(status=OK, offset=offset)
