@@ -283,3 +283,28 @@ def test_a_consumer_in_a_thread_sends_back(tmp_path: Path) -> None:
                 assert (again.body, again.reconsume_times) == (b"x", 1)
     finally:
         node.stop()
+
+
+async def test_a_trace_context_goes_every_way_a_message_goes(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    """W3C's traceparent is a property: delayed, committed, sent back or dead, it stays."""
+    trace = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
+    node = await start_node(tmp_path / "data", message_delay_level=FAST_LADDER)
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        await client.admin.create_topic("T", 1)
+        async with client.producer() as producer, client.transactions("g") as transactions:
+            await producer.send("T", b"plain", properties=trace)
+            await producer.send("T", b"delayed", properties=trace, delay=0.1)
+            half = await transactions.prepare("T", b"half", properties=trace)
+            await transactions.commit(half)
+        async with client.consumer("g", "T") as consumer:
+            found = await take(consumer, 3)
+            assert {message.body for message in found} == {b"plain", b"delayed", b"half"}
+            await consumer.send_back(found[0])
+            found += await take(consumer, 1)
+            await consumer.send_back(found[-1], delay_level=-1)
+        found += await client.pull("%DLQ%g", 0, 0)
+        assert len(found) == 5
+        for message in found:
+            assert message.properties["traceparent"] == trace["traceparent"]
