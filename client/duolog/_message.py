@@ -66,6 +66,11 @@ class Batch:
             self.queue_offsets = [base + delta for delta in deltas]
 
     @property
+    def wire(self) -> wire.MessageBatch:
+        """The reply as it came, for whoever takes its columns as they are."""
+        return self._wire
+
+    @property
     def physical_offsets(self) -> "array[int]":
         """Commit-log offsets."""
         return unpack_numbers(self._wire.physical_offsets, "q")

@@ -312,9 +312,11 @@ class Admin:
         """What became of a message in every consumer group."""
         return self._loop.run(self._admin.track(topic, queue_id, queue_offset, **how))
 
-    def offset_at_time(self, topic: str, queue_id: int, time: int) -> int:
+    def offset_at_time(
+        self, topic: str, queue_id: int, time: int, *, group: str | None = None
+    ) -> int:
         """Queue offset at a time."""
-        return self._loop.run(self._admin.offset_at_time(topic, queue_id, time))
+        return self._loop.run(self._admin.offset_at_time(topic, queue_id, time, group=group))
 
     def node_status(self) -> Any:
         """Status of the node."""

@@ -1,0 +1,88 @@
+"""One Spark session for all tests of the pipeline, and one node with topics to read."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duolog
+import duolog.sync
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.conformance.conftest import SMALL
+from tests.process.support import NodeProcess
+
+FILES = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+
+
+def need_java() -> None:
+    """Skip where Spark cannot run; CI may not."""
+    java = shutil.which("java")
+    if java is None or subprocess.run([java, "-version"], capture_output=True).returncode:
+        reason = "Java 17 is not installed (apt-get install openjdk-17-jre-headless)"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    need_java()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    # Spark looks for data sources in the folders of the path; an editable install is none.
+    os.environ["PYTHONPATH"] = str(Path(duolog.__file__).parent.parent)
+    home = tmp_path_factory.mktemp("spark")
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.python.unix.domain.socket.enabled", "true")
+        .config("spark.sql.streaming.checkpointFileManagerClass", FILES)
+        .config("spark.sql.warehouse.dir", str(home / "warehouse"))
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    made = NodeProcess(tmp_path_factory.mktemp("node") / "data", *SMALL)
+    made.start()
+    yield made
+    assert made.stop() == 0
+
+
+@pytest.fixture
+def client(node: NodeProcess) -> Iterator[duolog.sync.Client]:
+    with duolog.sync.Client(node.endpoint, timeout=15) as made:
+        yield made
+
+
+@pytest.fixture
+def topic(client: duolog.sync.Client, request: pytest.FixtureRequest) -> str:
+    """A topic of two queues for one test."""
+    name = f"T-{abs(hash(request.node.name)) % 10**9}"
+    client.admin.create_topic(name, 2)
+    return name
+
+
+def read(spark: SparkSession, node: NodeProcess, **options: Any) -> Any:
+    """A reader with the node's address."""
+    made = spark.read.format("duolog").option("endpoints", node.endpoint)
+    for name, value in options.items():
+        made = made.option(name, value)
+    return made

@@ -1,0 +1,92 @@
+"""Batches of the wire as Arrow's, against the SDK's own view of the same batch. No Spark runs."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from duolog._columns import crc32, pack, property_text
+from duolog._message import Batch
+from duolog.spark import SCHEMA
+from duolog.spark._columns import record_batch
+from duolog.wire import duolog_pb2 as wire
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_schema
+
+ARROW = to_arrow_schema(SCHEMA, timezone="UTC")
+TEXT = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1, max_size=8)
+MESSAGES = st.lists(
+    st.tuples(
+        st.binary(max_size=40),
+        st.none() | TEXT,
+        st.lists(TEXT, max_size=3),
+        st.dictionaries(TEXT.filter(str.islower), TEXT, max_size=3),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+def batch_of(messages: list[Any], properties: list[bytes], **more: Any) -> wire.MessageBatch:
+    count = len(messages)
+    bodies, body_offsets = pack([message[0] for message in messages])
+    texts, text_offsets = pack(properties)
+    return wire.MessageBatch(
+        topic="T",
+        queue_id=3,
+        count=count,
+        next_offset=more.pop("next_offset", 100 + count),
+        bodies=bodies,
+        body_offsets=body_offsets,
+        properties=texts,
+        property_offsets=text_offsets,
+        crc32=crc32(bodies, body_offsets, texts, text_offsets),
+        queue_offset_base=100,
+        physical_offsets=np.arange(count, dtype="<i8").tobytes(),
+        store_times=np.full(count, 1_700_000_000_123, "<i8").tobytes(),
+        born_times=np.full(count, 1_600_000_000_001, "<i8").tobytes(),
+        flags=np.full(count, 7, "<i4").tobytes(),
+        sysflags=np.zeros(count, "<i4").tobytes(),
+        reconsume_times=np.full(count, 2, "<i4").tobytes(),
+        **more,
+    )
+
+
+@given(MESSAGES)
+def test_columns_are_what_the_sdk_shows(messages: list[Any]) -> None:
+    texts = [property_text(tags, keys, more) for _, tags, keys, more in messages]
+    batch = batch_of(messages, texts)
+    rows = record_batch(batch, ARROW, 1 << 60).to_pylist()
+    for row, shown in zip(rows, Batch(batch), strict=True):
+        assert (row["topic"], row["queue_id"]) == ("T", 3)
+        assert row["queue_offset"] == shown.queue_offset
+        assert row["offset"] == shown.physical_offset
+        assert row["body"] == shown.body
+        assert (row["tags"] or "") == shown.tags
+        assert [key for key in row["keys"] if key] == shown.keys
+        assert dict(row["properties"]) == shown.properties
+        assert (row["flag"], row["reconsume_times"]) == (7, 2)
+        assert row["store_time"] == datetime.fromtimestamp(1_700_000_000.123, UTC)
+        assert row["born_time"] == datetime.fromtimestamp(1_600_000_000.001, UTC)
+
+
+def test_a_range_ends_where_it_ends_also_between_gaps() -> None:
+    deltas = np.array([0, 4, 9], "<u4").tobytes()
+    batch = batch_of(
+        [(b"a",), (b"b",), (b"c",)], [b""] * 3, queue_offset_deltas=deltas, next_offset=110
+    )
+    for end, bodies in ((110, [b"a", b"b", b"c"]), (109, [b"a", b"b"]), (101, [b"a"]), (100, [])):
+        found = record_batch(batch, pa.schema([ARROW.field("body")]), end)
+        assert found.column(0).to_pylist() == bodies
+
+
+def test_seals_and_half_pairs_are_no_properties_and_bad_text_stops_nothing() -> None:
+    texts = [b"a\x01b\x02__CRC32#\x01123\x02", b"x\x02y\x01\x02z\x01w=\x01v", b"k\x01\xff\xfe\x02"]
+    batch = batch_of([(b"1",), (b"2",), (b"3",)], texts)
+    rows = record_batch(batch, pa.schema([ARROW.field("properties")]), 1 << 60).to_pylist()
+    assert [dict(row["properties"]) for row in rows] == [
+        {"a": "b"},
+        {"z": "w=\x01v"},
+        {"k": "\ufffd\ufffd"},
+    ]
