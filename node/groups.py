@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from duolog import _errors as sdk
 
-from node.allocation import Deal, Queue, Wish, allocate
+from node.allocation import DEFAULT, Deal, Queue, Wish, allocate
+from node.retrytopics import RETRY_PREFIX
 
 SESSION_MS_MIN = 1000
 SESSION_MS_MAX = 300_000
@@ -113,7 +114,9 @@ class GroupCoordinator:
             readers = {name: m.wish for name, m in group.members.items() if topic in m.topics}
             queues = [(topic, queue) for queue in range(queue_counts.get(topic, 0))]
             deal = Deal(queues, readers, self._replica_group)
-            share += allocate(member.wish.strategy, deal, member_id)
+            # What members sent back must be read by somebody, whatever they name.
+            retried = topic.startswith(RETRY_PREFIX)
+            share += allocate(DEFAULT if retried else member.wish.strategy, deal, member_id)
         return share
 
     @staticmethod

@@ -76,6 +76,17 @@ def test_what_a_member_names_and_what_stands_in_its_room() -> None:
     assert numbers("MACHINE_ROOM", Deal(queues, rooms, "north@g")) == [[], [], []]
 
 
+def test_somebody_reads_what_was_sent_back_whatever_members_name() -> None:
+    groups = GroupCoordinator(0, "east@a")
+    counts = {"T": 4, "%RETRY%G": 1}
+    for strategy in ("CONFIG", "MACHINE_ROOM"):
+        wish = Wish(strategy, rooms=("west",), queues=frozenset({("T", 1)}))
+        found = groups.heartbeat("G", "a", ("%RETRY%G", "T"), counts, set(), 10_000, 0, wish)
+        assert found is not None
+        assert ("%RETRY%G", 0) in found.queues
+        groups.leave("G", "a")
+
+
 def test_members_agree_on_a_strategy() -> None:
     groups = GroupCoordinator()
     beat(groups, "a", set())
