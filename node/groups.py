@@ -8,9 +8,9 @@ order needs no other one.
 from dataclasses import dataclass, field
 
 from duolog import _errors as sdk
+from duolog._message import RETRY_PREFIX
 
 from node.allocation import DEFAULT, Deal, Queue, Wish, allocate
-from node.retrytopics import RETRY_PREFIX
 
 SESSION_MS_MIN = 1000
 SESSION_MS_MAX = 300_000

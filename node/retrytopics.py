@@ -9,6 +9,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from duolog import _errors as sdk
+from duolog._message import RETRY_PREFIX
 
 from node.redirect import stored_again
 from store.record import TOPIC_BYTES_MAX, Record
@@ -17,7 +18,6 @@ from store.status import PutMessageStatus
 if TYPE_CHECKING:
     from node.broker import Broker
 
-RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 RETRY_TIMES = 16  # retryMaxTimes
 FIRST_LEVEL = 3  # the ladder begins at the third delay level: 10 s

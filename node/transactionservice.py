@@ -9,7 +9,7 @@ properties and limits: RocketMQ's TransactionalMessageService.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -206,7 +206,7 @@ class TransactionService:
         half = halves.get(origin)
         return None if half is None else (half, self._record(half.offset))
 
-    async def _reaching(self, origins: Iterable[int]) -> HalfMessages:
+    async def _reaching(self, origins: Sequence[int]) -> HalfMessages:
         """What waits, read as far as some half messages lie now.
 
         What was stored a moment ago need not be readable yet: that it is not known does not mean

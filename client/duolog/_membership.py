@@ -144,8 +144,10 @@ class OffsetFile:
         try:
             self._table = json.loads(self._path.read_text())["offsets"]
             for topics in self._table.values():
-                assert all(type(o) is int for row in topics.values() for o in row.values())
-        except (ValueError, KeyError, TypeError, AttributeError, AssertionError, OSError) as error:
+                for row in topics.values():
+                    if not all(type(offset) is int for offset in row.values()):
+                        raise ValueError("an offset is no whole number")
+        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             raise BadRequest(f"{self._path} is no file of offsets: {error}") from None
 
     def of(self, replica_group: str, queue: Queue) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import grpc.aio
 from duolog import _errors as sdk
+from duolog._connection import uncancelled
 
 from node.broker import Broker
 from node.rocketmq.stubs import rpc
@@ -130,7 +131,9 @@ class Forwarder:
             method = getattr(await self._stub(context, until, group), name)
             left = until - loop.time()
             try:
-                return await method(request, timeout=left, metadata=self._metadata(context))
+                return await uncancelled(
+                    method(request, timeout=left, metadata=self._metadata(context))
+                )
             except grpc.aio.AioRpcError as failure:
                 await self._pause_or_raise(failure, until)
 

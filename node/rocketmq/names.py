@@ -8,7 +8,9 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from node.retrytopics import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from duolog._message import RETRY_PREFIX
+
+from node.retrytopics import DEAD_LETTER_PREFIX
 from node.rocketmq.codes import Refused
 from node.rocketmq.stubs import Code, definition
 from store.metadata import is_reserved_topic

@@ -315,15 +315,20 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
 
     # -- receiving -----------------------------------------------------------------------------
 
+    async def _passed_on(self, name: str, request: Any, context: Any) -> bool:
+        """Answer a stream by the master of the queue's group; False where that is this node."""
+        group = _by_queue(request)
+        elsewhere = group in self.forwarder.other_groups()
+        if not elsewhere and not self.broker.replication.not_master():
+            return False
+        await self.forwarder.stream(name, request, context, group if elsewhere else "")
+        return True
+
     async def ReceiveMessage(self, request: Any, context: Any) -> None:
         """Messages with leases, or none when the poll's time is over."""
         try:
             client = self.admit(context)
-            named = request.message_queue.broker.name
-            elsewhere = named in self.forwarder.other_groups()
-            if elsewhere or self.broker.replication.not_master():
-                group = named if elsewhere else ""
-                await self.forwarder.stream("ReceiveMessage", request, context, group)
+            if await self._passed_on("ReceiveMessage", request, context):
                 return
             found = await self._receiver.receive(request, client, context.time_remaining())
             code = OK if found else status(Code.MESSAGE_NOT_FOUND, "no new message")
@@ -384,11 +389,7 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         """Messages of a queue from an offset on."""
         try:
             self.admit(context)
-            named = request.message_queue.broker.name
-            elsewhere = named in self.forwarder.other_groups()
-            if elsewhere or self.broker.replication.not_master():
-                group = named if elsewhere else ""
-                await self.forwarder.stream("PullMessage", request, context, group)
+            if await self._passed_on("PullMessage", request, context):
                 return
             replies = await self._puller.pull(request, context.time_remaining())
         except _FAILURES as error:

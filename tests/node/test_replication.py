@@ -570,6 +570,6 @@ async def test_every_slave_learns_at_once_what_another_ones_acknowledgement_conf
             async with client.producer() as producer:
                 await producer.send("T", b"%d" % k)
             end = broker_of(group.the_master()).store.confirm_offset
-            async with asyncio.timeout(1):  # a heartbeat comes after five
+            async with asyncio.timeout(3):  # a heartbeat comes after five
                 while min(broker_of(node).store.confirm_offset for node in group.nodes) < end:
                     await asyncio.sleep(0.005)

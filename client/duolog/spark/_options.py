@@ -125,13 +125,13 @@ def _offsets(name: str, text: str) -> Where | Offsets:
         return text.lower()
     try:
         table = json.loads(text)
-        assert isinstance(table, dict)
-        assert all(isinstance(row, dict) for row in table.values())
+        if not isinstance(table, dict) or not all(isinstance(r, dict) for r in table.values()):
+            raise ValueError(text)
         return {
             str(topic): {str(queue): _place(offset) for queue, offset in row.items()}
             for topic, row in table.items()
         }
-    except (ValueError, AssertionError):
+    except ValueError:
         raise BadRequest(
             f"option {name!r}: {text!r} is neither earliest, latest, nor JSON as "
             '{"topic": {"0": 17}}'
