@@ -63,6 +63,10 @@ class HalfMessages:
         """One of them."""
         return self._halves.get(origin)
 
+    def origin_at(self, offset: int) -> int:
+        """The first offset of one that is not decided and lies at an offset now."""
+        return self._origins[offset]
+
     def lies_at(self, offset: int) -> bool:
         """Whether one that is not decided lies at an offset now."""
         return offset in self._origins

@@ -72,6 +72,7 @@ class TransactionService:
         self._broker = broker
         self._options = broker.config.transactions
         self._halves: HalfMessages | None = None
+        self._older = (0, 0)  # half messages and log that were there when this mastership began
         self._opened: asyncio.Lock = asyncio.Lock()
         self._ops: deque[tuple[int, int]] = deque()  # offset of an op, highest half it names
         self._saved = (-1, -1)
@@ -121,6 +122,9 @@ class TransactionService:
     async def _open(self) -> HalfMessages:
         """Read what waits, and what of it is decided: all of it, or nothing counts."""
         tables = self._broker.metadata.tables
+        store = self._broker.store
+        stored = store.topic_queue_table.get((HALF_TOPIC, QUEUE), 0)
+        self._older = stored, store.log.max_offset
         halves = HalfMessages(max(0, tables.committed(GROUP, HALF_TOPIC, QUEUE)))
         self._halves = halves
         try:
@@ -278,9 +282,25 @@ class TransactionService:
     def _decide(self, halves: HalfMessages, offsets: list[int], commit: bool) -> PutResult:
         """Store what is committed, and the note of it right behind."""
         if commit:
-            for first, count in _stretches(offsets):
+            wanted = [at for at in offsets if not self._was_committed(halves.origin_at(at), at)]
+            for first, count in _stretches(wanted):
                 self._commit(first, count)
         return self._note_decided(halves, offsets)
+
+    def _was_committed(self, origin: int, offset: int) -> bool:
+        """Whether the last master stored what is committed, and its note of that is lost.
+
+        A log may have been cut between the two. Raises Unavailable, NoSuchMessage.
+        """
+        older_halves, older_log = self._older
+        if origin >= older_halves:
+            return False
+        store = self._broker.store
+        if store.dispatcher.reput_from < older_log:
+            raise sdk.Unavailable("what the last master stored is not indexed yet")
+        properties = self._record(offset).properties
+        topic, key = properties.get("REAL_TOPIC", ""), properties.get("UNIQ_KEY", "")
+        return bool(key) and store.find_by_unique_key(topic, key) is not None
 
     def _commit(self, first: int, count: int) -> None:
         """Store half messages at consecutive offsets in their real queues."""

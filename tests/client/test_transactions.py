@@ -163,3 +163,19 @@ async def test_the_synchronous_face_is_the_same(node: Node) -> None:
     async with asyncio.timeout(15):
         found = await asyncio.to_thread(work)
     assert sorted(found) == [b"asked", b"block", b"commit", b"delayed"]
+
+
+async def test_what_the_last_master_committed_without_its_note_is_not_stored_again(
+    node: Node,
+) -> None:
+    async with client_of(node) as client, client.transactions("orders") as transactions:
+        half = await transactions.prepare("T", b"once")
+        service = broker_of(node).transactions
+        await service._known()
+        service._commit(half.offset, 1)  # and the log is cut before the note of it
+        assert await bodies(client, 1) == [b"once"]
+        service.forget()
+        await transactions.commit(half)
+        await transactions.commit(await transactions.prepare("T", b"later"))
+        assert await bodies(client, 2) == [b"once", b"later"]
+        await until(lambda: service.waiting == 0)
