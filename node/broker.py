@@ -25,6 +25,7 @@ from node.groupcommit import GroupCommitService
 from node.groups import GroupCoordinator
 from node.metadatalog import MetadataLog
 from node.popservice import PopService
+from node.publishservice import PublishService
 from node.replication import Replication
 from node.replication_client import ReplicationClient
 from node.tagfilter import MessageFilter
@@ -123,6 +124,7 @@ class Broker:
         self.delays = DelayService(self)
         self.filters = ConsumerFilters(self)
         self.transactions = TransactionService(self)
+        self.publishes = PublishService(self)
         self.failover: FailoverService | None = None  # of a node that may be elected
         self.replication = Replication(self)
         self.follower: ReplicationClient | None = None
@@ -161,6 +163,7 @@ class Broker:
             self.pop.run,
             self.delays.run,
             self.transactions.run,
+            self.publishes.run,
         ]
         if self.replication.slave is not None and not self.replication.elected:
             address = self.config.ha.master  # type: ignore[attr-defined]
@@ -266,7 +269,7 @@ class Broker:
     ) -> "tuple[wire.AppendReply, asyncio.Future[PutMessageStatus] | None]":
         """Store a batch: the reply, and what to wait for before it may be sent."""
         reply = wire.AppendReply(id=request.id)
-        refusal = self._refusal(request)
+        refusal = self.refusal(request)
         if refusal is not None:
             return self._reject(reply, request, *refusal), None
         try:
@@ -421,7 +424,8 @@ class Broker:
         if not work.cancelled() and work.exception() is None:
             self._populate()
 
-    def _refusal(self, request: wire.AppendRequest) -> tuple[wire.PutStatus, str] | None:
+    def refusal(self, request: wire.AppendRequest) -> tuple[wire.PutStatus, str] | None:
+        """Why a request may not be stored here and now, or None; its columns are not looked at."""
         not_master = self.replication.not_master()
         if not_master:
             return wire.NOT_MASTER, not_master

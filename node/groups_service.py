@@ -9,6 +9,7 @@ from duolog.wire import duolog_pb2_grpc as stubs
 from node.allocation import Wish, check_strategy
 from node.broker import Broker, now_ms
 from node.calls import unary
+from node.longpoll import check_place
 from node.messagefilter import wanted
 from node.retrytopics import RetryTopics, group_retry_topic
 from store.metadata import check_group
@@ -142,10 +143,23 @@ class GroupsService(stubs.GroupsServicer):
     ) -> wire.OffsetAtTimeReply:
         """First message stored at or after a time."""
         topic = self._broker.readable_topic(request.topic)
-        if not 0 <= request.queue_id < topic.queues:
-            raise sdk.BadRequest(f"{request.topic} has queues 0..{topic.queues - 1}")
+        check_place((request.topic, request.queue_id), topic.queues, 0)
         return wire.OffsetAtTimeReply(
             queue_offset=offset_at(self._broker, request.topic, request.queue_id, request.time)
+        )
+
+    @unary
+    async def OffsetAtSize(
+        self, request: wire.OffsetAtSizeRequest, context: Any
+    ) -> wire.OffsetAtTimeReply:
+        """Up to where so many bytes of records reach."""
+        topic = self._broker.readable_topic(request.topic)
+        check_place((request.topic, request.queue_id), topic.queues, request.queue_offset)
+        store = self._broker.store
+        return wire.OffsetAtTimeReply(
+            queue_offset=store.offset_at_size(
+                request.topic, request.queue_id, request.queue_offset, request.bytes
+            )
         )
 
 

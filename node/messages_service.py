@@ -93,7 +93,8 @@ class MessagesService(stubs.MessagesServicer):
             broker, key, request.queue_offset, count, size, chosen, deadline
         )
         self._count_out(result)
-        reply = batch_to_wire(request.topic, request.queue_id, offset, result)
+        columns = frozenset(request.columns)
+        reply = batch_to_wire(request.topic, request.queue_id, offset, result, columns=columns)
         if result.count:
             newest = int(result.table[decode.OUT_PHY, -1])
             reply.suggest_endpoint = broker.suggested_endpoint(newest)
@@ -116,6 +117,22 @@ class MessagesService(stubs.MessagesServicer):
                 reader.cancel()
                 await asyncio.gather(reader, return_exceptions=True)
                 subscription.close()
+
+    # -- sinks ---------------------------------------------------------------------------------
+
+    @unary
+    async def Stage(self, request: wire.StageRequest, context: Any) -> wire.StageReply:
+        """Store a batch for a sink, unseen."""
+        host = peer_host(context.peer())
+        staged = await self._broker.publishes.stage(request.sink, request.batch, host)
+        return wire.StageReply(staged=staged)
+
+    @unary
+    async def Publish(self, request: wire.PublishRequest, context: Any) -> wire.PublishReply:
+        """Make what was staged visible; answered when it is."""
+        publishes = self._broker.publishes
+        before = await publishes.publish(request.sink, request.batch, list(request.staged))
+        return wire.PublishReply(before=before)
 
     # -- transactions --------------------------------------------------------------------------
 

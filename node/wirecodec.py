@@ -1,6 +1,7 @@
 """Between the engine's values and the wire's: batches, records, statuses, errors."""
 
 import urllib.parse
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +21,14 @@ PUT_STATUS: dict[PutMessageStatus, Any] = {
     for status in PutMessageStatus
     if status.value in wire.PutStatus.keys()  # noqa: SIM118 - an enum wrapper, not a dict
 }
+_NUMBERS = (
+    (wire.PHYSICAL_OFFSETS, "physical_offsets", decode.OUT_PHY, "<i8"),
+    (wire.STORE_TIMES, "store_times", decode.OUT_STORE_TIME, "<i8"),
+    (wire.BORN_TIMES, "born_times", decode.OUT_BORN_TIME, "<i8"),
+    (wire.FLAGS, "flags", decode.OUT_FLAG, "<i4"),
+    (wire.SYSFLAGS, "sysflags", decode.OUT_SYSFLAG, "<i4"),
+    (wire.RECONSUME_TIMES, "reconsume_times", decode.OUT_RECONSUME_TIMES, "<i4"),
+)
 _READ_STATUS: dict[GetMessageStatus, wire.ReadStatus] = {
     GetMessageStatus.FOUND: wire.FOUND,
     GetMessageStatus.NO_MATCHED_MESSAGE: wire.NO_MATCHED_MESSAGE,
@@ -33,9 +42,14 @@ _READ_STATUS: dict[GetMessageStatus, wire.ReadStatus] = {
 
 
 def batch_to_wire(
-    topic: str, queue_id: int, asked: int, result: GetResult, subscription: int = 0
+    topic: str,
+    queue_id: int,
+    asked: int,
+    result: GetResult,
+    subscription: int = 0,
+    columns: Collection[int] = (),
 ) -> wire.MessageBatch:
-    """A read's columns as a batch."""
+    """A read's columns as a batch. columns: those it shall have; none: all."""
     status = _READ_STATUS[result.status]
     if status == wire.NO_NEW_MESSAGE and asked > result.max_offset:
         status = wire.OFFSET_TOO_LARGE
@@ -53,9 +67,17 @@ def batch_to_wire(
     table = result.table
     offsets = table[decode.OUT_QUEUE_OFFSET]
     base = int(offsets[0])
-    body_offsets = _ends(table[decode.OUT_BODY_END])
-    property_offsets = _ends(table[decode.OUT_PROPERTIES_END])
+    bodies = body_offsets = properties = property_offsets = b""
+    if not columns or wire.BODIES in columns:
+        bodies, body_offsets = result.bodies, _ends(table[decode.OUT_BODY_END])
+    if not columns or wire.PROPERTIES in columns:
+        properties, property_offsets = result.properties, _ends(table[decode.OUT_PROPERTIES_END])
     dense = int(offsets[-1]) - base == result.count - 1
+    numbers = {
+        field: table[row].astype(dtype, copy=False).tobytes()
+        for column, field, row, dtype in _NUMBERS
+        if not columns or column in columns
+    }
     return wire.MessageBatch(
         topic=topic,
         queue_id=queue_id,
@@ -64,21 +86,16 @@ def batch_to_wire(
         min_offset=result.min_offset,
         max_offset=result.max_offset,
         count=result.count,
-        bodies=result.bodies,
+        bodies=bodies,
         body_offsets=body_offsets,
-        properties=result.properties,
+        properties=properties,
         property_offsets=property_offsets,
-        crc32=crc32(result.bodies, body_offsets, result.properties, property_offsets),
+        crc32=crc32(bodies, body_offsets, properties, property_offsets),
         queue_offset_base=base,
         queue_offset_deltas=b"" if dense else (offsets - base).astype("<u4").tobytes(),
-        physical_offsets=table[decode.OUT_PHY].astype("<i8", copy=False).tobytes(),
-        store_times=table[decode.OUT_STORE_TIME].astype("<i8", copy=False).tobytes(),
-        born_times=table[decode.OUT_BORN_TIME].astype("<i8", copy=False).tobytes(),
-        flags=table[decode.OUT_FLAG].astype("<i4").tobytes(),
-        sysflags=table[decode.OUT_SYSFLAG].astype("<i4").tobytes(),
-        reconsume_times=table[decode.OUT_RECONSUME_TIMES].astype("<i4").tobytes(),
         lost=result.lost,
         subscription=subscription,
+        **numbers,
     )
 
 

@@ -24,6 +24,7 @@ from store.mappedfilequeue import MappedFileQueue
 ENTRY_BYTES = kernel.ENTRY_BYTES
 _BLANK_SIZE = np.frombuffer(b"\x7f\xff\xff\xff", np.uint8)  # size field of a blank entry
 RECOVER_FILES = 3
+ENTRIES_AT_ONCE = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +237,21 @@ class ConsumeQueue:
             queue_offset += found.count
             count -= found.count
         return np.concatenate(parts, axis=1) if parts else np.empty((3, 0), np.int64)
+
+    def offset_at_size(self, queue_offset: int, size: int) -> int:
+        """Offset up to which the records from queue_offset on have at most size bytes.
+
+        It lies after queue_offset where there is a record, however large that is.
+        """
+        at = max(queue_offset, self.min_offset)
+        while at < self.max_offset:
+            sizes = np.cumsum(self.entries(at, ENTRIES_AT_ONCE)[1])
+            fits = int(np.searchsorted(sizes, size, side="right"))
+            at += fits
+            if fits < len(sizes) or not fits:
+                break
+            size -= int(sizes[-1])
+        return min(max(at, queue_offset + 1), self.max_offset)
 
     def offset_at_time(self, time_ms: int, store_time_at: Callable[[int], int]) -> int:
         """Queue offset of the first entry stored at or after a time; the end where none is."""

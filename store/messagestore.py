@@ -640,6 +640,14 @@ class MessageStore:
         queue = self.queues.get(topic, queue_id)
         return queue.offset_at_time(time_ms, self.log.store_time_at) if queue else 0
 
+    def offset_at_size(self, topic: str, queue_id: int, queue_offset: int, size: int) -> int:
+        """Queue offset up to which the records from another one on have at most size bytes.
+
+        At least one record further, where there is one.
+        """
+        queue = self.queues.get(topic, queue_id)
+        return queue.offset_at_size(queue_offset, size) if queue else queue_offset
+
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Queue offsets [min, max) that can be read."""
         queue = self.queues.get(topic, queue_id)

@@ -24,6 +24,7 @@ APPLIED = "config/duologMetadata.json"
 PERM_READ = 4
 PERM_WRITE = 2
 QUEUES_MAX = 1024
+SINKS_MAX = 10_000
 MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY")
 
 Json = dict[str, Any]
@@ -95,6 +96,7 @@ class Metadata:
     floors: dict[str, dict[int, int]] = field(default_factory=dict)
     filters: dict[str, dict[str, Json]] = field(default_factory=dict)  # by topic and group
     filter_changes: int = 0
+    sinks: dict[str, Json] = field(default_factory=dict)  # last published batch, newest last
     applied: int = 0
     changes: int = 0
     saved_changes: int = 0
@@ -166,6 +168,25 @@ class Metadata:
             rows.pop(group, None)
         self.filter_changes += 1
 
+    def _apply_publish(self, change: Json) -> None:
+        name, batch = str(change["sink"]), int(change["batch"])
+        known = self.sinks.get(name)
+        if known is not None and known["batch"] >= batch:
+            return  # published before
+        self.sinks.pop(name, None)
+        staged = [int(offset) for offset in change["staged"]]
+        self.sinks[name] = {"batch": batch, "staged": staged, "done": 0}
+        if len(self.sinks) > SINKS_MAX:
+            oldest = next((n for n, row in self.sinks.items() if not row["staged"]), name)
+            del self.sinks[oldest]
+
+    def _apply_published(self, change: Json) -> None:
+        row = self.sinks.get(str(change["sink"]))
+        if row is not None and row["batch"] == int(change["batch"]):
+            row["done"] = max(row["done"], int(change["done"]))
+            if row["done"] >= len(row["staged"]):
+                row["staged"] = []  # nothing is left to do
+
     def _apply_timers(self, change: Json) -> None:
         self.timers = (int(change["low"]), int(change["done"]))
 
@@ -214,6 +235,7 @@ class Metadata:
             self._adopt_done(applied.get("done") or {})
             low, noted = applied.get("timers") or (0, 0)
             self.timers = (int(low), int(noted))
+            self.sinks = dict(applied.get("sinks") or {})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BadStoreFile("config", f"a table has another shape than expected: {error}") from (
                 error
@@ -251,13 +273,14 @@ class Metadata:
             }
             low, noted = value.get("timers") or (0, 0)
             made.timers = (int(low), int(noted))
+            made.sinks = dict(value.get("sinks") or {})
             made.applied = int(value["applied"])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BadMessage(f"no snapshot of metadata: {error}") from None
         self.topics, self.groups, self.offsets = made.topics, made.groups, made.offsets
         self.delay_offsets, self.floors = made.delay_offsets, made.floors
         self.done, self.timers = made.done, made.timers
-        self.filters = made.filters
+        self.filters, self.sinks = made.filters, made.sinks
         self.filter_changes += 1
         self.applied = made.applied
         self.known = True
@@ -286,6 +309,7 @@ class Metadata:
             },
             self.timers,
             {name: dict(sorted(rows.items())) for name, rows in sorted(self.filters.items())},
+            {name: dict(row) for name, row in self.sinks.items()},
             self.applied,
             self.changes,
         )
@@ -303,6 +327,7 @@ class Snapshot:
     done: Json
     timers: tuple[int, int]
     filters: Json
+    sinks: Json
     applied: int
     changes: int
 
@@ -317,6 +342,7 @@ class Snapshot:
             "done": self.done,
             "timers": list(self.timers),
             "filters": self.filters,
+            "sinks": self.sinks,
             "applied": self.applied,
         }
         return json.dumps(value, separators=(",", ":")).encode()
@@ -340,6 +366,7 @@ class Snapshot:
                 "queueFloors": self.floors,
                 "done": self.done,
                 "timers": list(self.timers),
+                "sinks": self.sinks,
             },
         )
 

@@ -1,7 +1,7 @@
 """Administration: topics, groups, node and cluster status, single messages."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from duolog._connection import Connection
@@ -252,6 +252,44 @@ class Admin:
         )
         return int(answers[0].queue_offset)
 
+    async def offset_at_size(
+        self, topic: str, queue_id: int, queue_offset: int, size: int, *, group: str
+    ) -> int:
+        """Queue offset up to which the records from another one on have at most size bytes.
+
+        At least one record further, where there is one. group: the replica group of the queue.
+        """
+        request = wire.OffsetAtSizeRequest(
+            topic=topic, queue_id=queue_id, queue_offset=queue_offset, bytes=size
+        )
+        answers = await self._everywhere(
+            lambda connection, left: connection.groups.OffsetAtSize(request, timeout=left),
+            groups=[group],
+        )
+        return int(answers[0].queue_offset)
+
+    async def commit(self, group: str, offsets: Mapping[tuple[str, str, int], int]) -> None:
+        """Commit offsets of a consumer group that has no members: the next ones to read.
+
+        Args:
+            group: the consumer group; made where there is none.
+            offsets: by topic, replica group and queue id.
+
+        Raises:
+            UnknownTopic, BadRequest, StaleMember where members of the group read these queues.
+        """
+        await self._router.groups(self._timeout)
+        for name in sorted({replica_group for _, replica_group, _ in offsets}):
+            request = wire.CommitRequest(
+                group=group,
+                offsets=[
+                    wire.QueueOffset(topic=topic, queue_id=queue_id, offset=offset)
+                    for (topic, replica_group, queue_id), offset in sorted(offsets.items())
+                    if replica_group == name
+                ],
+            )
+            await self._everywhere(_committing(request), groups=[name])
+
     async def node_status(self) -> wire.NodeStatusReply:
         """What the node says of itself: the one that the client was given, or the first of them
         that answers."""
@@ -307,6 +345,12 @@ class Admin:
         return await self._call(
             lambda left: self._connection.admin.ClusterStatus(request, timeout=left)
         )
+
+
+def _committing(
+    request: wire.CommitRequest,
+) -> Callable[[Connection, float], Awaitable[wire.CommitReply]]:
+    return lambda connection, left: connection.groups.Commit(request, timeout=left)
 
 
 def merged(groups: Sequence[wire.GroupDescription]) -> list[wire.GroupDescription]:

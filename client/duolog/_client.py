@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import zlib
 from collections.abc import Sequence
 
 from duolog._admin import Admin
@@ -9,9 +10,10 @@ from duolog._connection import ATTEMPT_SECONDS
 from duolog._consumer import Consumer
 from duolog._errors import BadRequest
 from duolog._membership import Clustering, OffsetFile
-from duolog._message import Batch
+from duolog._message import Batch, check_crc
 from duolog._producer import Producer
 from duolog._router import Router
+from duolog._sink import Sink
 from duolog._topics import TopicCache
 from duolog._transactions import Checker, Transactions
 from duolog.wire import duolog_pb2 as wire
@@ -177,7 +179,6 @@ class Client:
         lies in several.
         """
         replica_group, _ = await self._topics.slot(topic, queue_id, group, self._timeout)
-        connection = self._router.connection(replica_group)
         request = wire.PullRequest(
             topic=topic,
             queue_id=queue_id,
@@ -188,12 +189,38 @@ class Client:
             tags=list(tags),
             sql=sql,
         )
-        reply = await connection.call(
+        return Batch(await self.fetch(request, replica_group), replica_group)
+
+    async def fetch(
+        self, request: wire.PullRequest, group: str, *, from_slaves: bool = False
+    ) -> wire.MessageBatch:
+        """One batch as it came, checked: for whoever takes its columns as they are.
+
+        from_slaves: ask the master only where no slave answers. Raises CorruptBatch, and what
+        `pull` raises.
+        """
+        await self._router.groups(self._timeout)
+        router = self._router
+        connection = router.slaves(group) if from_slaves else router.connection(group)
+        wait = request.wait_ms / 1000
+        reply: wire.MessageBatch = await connection.call(
             lambda left: connection.messages.Pull(request, timeout=left),
             self._timeout + wait,
             attempt=wait + ATTEMPT_SECONDS,
         )
-        return Batch(reply, replica_group)
+        check_crc(reply)
+        return reply
+
+    async def sink(self, name: str, group: str | None = None) -> Sink:
+        """A sink, for what shall become visible as one, exactly once.
+
+        group: the replica group it writes to; follows from its name where not given.
+        """
+        groups = await self._router.groups(self._timeout)
+        if group is None:
+            group = groups[zlib.crc32(name.encode()) % len(groups)]
+        self._router.connection(group)
+        return Sink(self._router, name, group, self._timeout)
 
     async def close(self) -> None:
         """Close everything that was made from this client. May be called again."""

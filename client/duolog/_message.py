@@ -43,10 +43,7 @@ class Batch:
 
     def __init__(self, batch: wire.MessageBatch, group: str = "") -> None:
         """Check and take a batch from the wire. Raises CorruptBatch."""
-        if batch.crc32 != crc32(
-            batch.bodies, batch.body_offsets, batch.properties, batch.property_offsets
-        ):
-            raise CorruptBatch(f"a batch of {batch.topic}/{batch.queue_id} was damaged on its way")
+        check_crc(batch)
         _check_shapes(batch)
         self._wire = batch
         self.group = group
@@ -137,6 +134,14 @@ def _check_shapes(batch: wire.MessageBatch) -> None:
             f"a batch of {batch.topic}/{batch.queue_id} has columns of other sizes than {count} "
             "messages need"
         )
+
+
+def check_crc(batch: wire.MessageBatch) -> None:
+    """Raise CorruptBatch where a batch is not what the node sent."""
+    if batch.crc32 != crc32(
+        batch.bodies, batch.body_offsets, batch.properties, batch.property_offsets
+    ):
+        raise CorruptBatch(f"a batch of {batch.topic}/{batch.queue_id} was damaged on its way")
 
 
 class Message:

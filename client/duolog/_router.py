@@ -5,6 +5,7 @@ learns the rest from it.
 """
 
 import asyncio
+import random
 
 from duolog._connection import Connection
 from duolog._errors import UnknownTopic
@@ -20,6 +21,8 @@ class Router:
         self._seeds = endpoints
         self._seed = Connection(endpoints)
         self._connections: dict[str, Connection] = {}
+        self._slaves: dict[str, Connection] = {}
+        self._routes: dict[str, wire.GroupRoute] = {}
         self._fresh_until = 0.0
         self._asking: asyncio.Future[None] | None = None
 
@@ -53,6 +56,7 @@ class Router:
                 return
             raise
         for route in reply.groups:
+            self._routes[route.group] = route
             endpoints = tuple(replica.endpoint for replica in route.replicas if replica.endpoint)
             if route.group not in self._connections and endpoints:
                 alone = len(reply.groups) == 1 and not self._connections
@@ -72,9 +76,24 @@ class Router:
         others = (endpoint for endpoint in found.endpoints if endpoint != found.endpoint)
         return Connection((found.endpoint, *others))
 
+    def slaves(self, group: str) -> Connection:
+        """To a slave of a group, in sync if one is; to its master where there is none."""
+        known = self._slaves.get(group)
+        if known is None:
+            given = self.connection(group).endpoints
+            route = self._routes.get(group, wire.GroupRoute())
+            replicas = [replica for replica in route.replicas if replica.endpoint]
+            slaves = [r for r in replicas if r.endpoint != route.master_endpoint]
+            random.shuffle(slaves)  # readers spread over them
+            slaves.sort(key=lambda replica: not replica.in_sync)
+            first = [replica.endpoint for replica in slaves]
+            known = Connection((*first, *(e for e in given if e not in first)))
+            self._slaves[group] = known
+        return known
+
     async def close(self) -> None:
         """Close all connections."""
         if self._asking is not None:
             self._asking.cancel()
-        for connection in {self._seed, *self._connections.values()}:
+        for connection in {self._seed, *self._connections.values(), *self._slaves.values()}:
             await connection.close()

@@ -5,9 +5,10 @@ nothing is ever "maybe awaitable".
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from duolog import _client
@@ -35,11 +36,14 @@ class _Loop:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def start(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
         if self._loop.is_closed():
             work.close()
             raise Unavailable("the client is closed")
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.start(work).result()
 
     def call(self, make: Any) -> Any:
         async def made() -> Any:
@@ -318,6 +322,18 @@ class Admin:
         """Queue offset at a time."""
         return self._loop.run(self._admin.offset_at_time(topic, queue_id, time, group=group))
 
+    def offset_at_size(
+        self, topic: str, queue_id: int, queue_offset: int, size: int, *, group: str
+    ) -> int:
+        """Queue offset up to which there are so many bytes."""
+        return self._loop.run(
+            self._admin.offset_at_size(topic, queue_id, queue_offset, size, group=group)
+        )
+
+    def commit(self, group: str, offsets: Mapping[tuple[str, str, int], int]) -> None:
+        """Commit offsets of a group without members."""
+        self._loop.run(self._admin.commit(group, offsets))
+
     def node_status(self) -> Any:
         """Status of the node."""
         return self._loop.run(self._admin.node_status())
@@ -393,6 +409,16 @@ class Client:
     def pull(self, topic: str, queue_id: int, queue_offset: int, **how: Any) -> Batch:
         """As `duolog.Client.pull`."""
         return self._loop.run(self._client.pull(topic, queue_id, queue_offset, **how))
+
+    def start(
+        self, make: Callable[[_client.Client], Coroutine[Any, Any, T]]
+    ) -> "concurrent.futures.Future[T]":
+        """Begin something with the asynchronous client behind this one."""
+        return self._loop.start(make(self._client))
+
+    def run(self, make: Callable[[_client.Client], Coroutine[Any, Any, T]]) -> T:
+        """Do something with the asynchronous client behind this one."""
+        return self.start(make).result()
 
     def close(self) -> None:
         """Close everything that was made from this client. May be called again."""

@@ -1,7 +1,8 @@
 """Batches of the wire as Arrow's: buffers are shared where layouts agree, and no message is touched
 by itself."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,27 +21,44 @@ def _blob(kind: pa.DataType, offsets: bytes, data: bytes, count: int) -> pa.Arra
     return pa.Array.from_buffers(kind, count, buffers)
 
 
-def _texts(batch: wire.MessageBatch) -> pa.Array:
-    """Property texts; what is no UTF-8 (another program's) with replacement characters."""
-    raw = _blob(pa.binary(), batch.property_offsets, batch.properties, batch.count)
-    try:
-        return raw.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([text.as_py().decode(errors="replace") for text in raw], pa.string())
+class _View:
+    """A batch, and what several columns are made of."""
+
+    def __init__(self, batch: wire.MessageBatch) -> None:
+        self.batch = batch
+
+    @cached_property
+    def texts(self) -> pa.Array:
+        """Property texts; what is no UTF-8 (another program's) with replacement characters."""
+        batch = self.batch
+        raw = _blob(pa.binary(), batch.property_offsets, batch.properties, batch.count)
+        try:
+            return raw.cast(pa.string())
+        except pa.ArrowInvalid:
+            return pa.array([text.as_py().decode(errors="replace") for text in raw], pa.string())
+
+    @cached_property
+    def queue_offsets(self) -> pa.Array:
+        batch = self.batch
+        if batch.queue_offset_deltas:
+            deltas = np.frombuffer(batch.queue_offset_deltas, "<u4").astype(np.int64)
+        else:
+            deltas = np.arange(batch.count, dtype=np.int64)
+        return pa.array(deltas + batch.queue_offset_base)
 
 
-def _property(batch: wire.MessageBatch, name: str) -> pa.Array:
+def _property(view: _View, name: str) -> pa.Array:
     separator = PROPERTY_SEPARATOR
     pattern = f"(?:^|{separator}){name}{NAME_VALUE_SEPARATOR}(?P<value>[^{separator}]+)"
-    return pc.struct_field(pc.extract_regex(_texts(batch), pattern), "value")
+    return pc.struct_field(pc.extract_regex(view.texts, pattern), "value")
 
 
-def _keys(batch: wire.MessageBatch) -> pa.Array:
-    return pc.split_pattern(pc.fill_null(_property(batch, "KEYS"), ""), " ")
+def _keys(view: _View) -> pa.Array:
+    return pc.split_pattern(pc.fill_null(_property(view, "KEYS"), ""), " ")
 
 
-def _properties(batch: wire.MessageBatch) -> pa.Array:
-    pairs = pc.split_pattern(_texts(batch), PROPERTY_SEPARATOR)
+def _properties(view: _View) -> pa.Array:
+    pairs = pc.split_pattern(view.texts, PROPERTY_SEPARATOR)
     flat = pairs.flatten()
     wanted = pc.and_(pc.match_substring_regex(flat, _PAIR), pc.invert(pc.starts_with(flat, _SEAL)))
     before = np.concatenate(([0], np.cumsum(wanted.to_numpy(zero_copy_only=False))))
@@ -58,35 +76,45 @@ def _times(data: bytes) -> pa.Array:
     return pa.array(np.frombuffer(data, "<i8") * 1000).cast(pa.timestamp("us", tz="UTC"))
 
 
-def _queue_offsets(batch: wire.MessageBatch) -> pa.Array:
-    if batch.queue_offset_deltas:
-        deltas = np.frombuffer(batch.queue_offset_deltas, "<u4").astype(np.int64)
-    else:
-        deltas = np.arange(batch.count, dtype=np.int64)
-    return pa.array(deltas + batch.queue_offset_base)
+def _body(view: _View) -> pa.Array:
+    batch = view.batch
+    return _blob(pa.binary(), batch.body_offsets, batch.bodies, batch.count)
 
 
-COLUMNS: dict[str, Callable[[wire.MessageBatch], pa.Array]] = {
-    "topic": lambda batch: pa.repeat(pa.scalar(batch.topic), batch.count),
-    "queue_id": lambda batch: pa.repeat(pa.scalar(batch.queue_id, pa.int32()), batch.count),
-    "queue_offset": _queue_offsets,
-    "offset": lambda batch: _numbers(batch.physical_offsets, "<i8"),
-    "tags": lambda batch: _property(batch, "TAGS"),
-    "keys": _keys,
-    "properties": _properties,
-    "body": lambda batch: _blob(pa.binary(), batch.body_offsets, batch.bodies, batch.count),
-    "born_time": lambda batch: _times(batch.born_times),
-    "store_time": lambda batch: _times(batch.store_times),
-    "flag": lambda batch: _numbers(batch.flags, "<i4"),
-    "reconsume_times": lambda batch: _numbers(batch.reconsume_times, "<i4"),
+# How each column is made, and what of a batch it is made of.
+_COLUMNS: dict[str, tuple[Callable[[_View], pa.Array], wire.Column | None]] = {
+    "topic": (lambda view: pa.repeat(pa.scalar(view.batch.topic), view.batch.count), None),
+    "queue_id": (
+        lambda view: pa.repeat(pa.scalar(view.batch.queue_id, pa.int32()), view.batch.count),
+        None,
+    ),
+    "queue_offset": (lambda view: view.queue_offsets, None),
+    "offset": (lambda view: _numbers(view.batch.physical_offsets, "<i8"), wire.PHYSICAL_OFFSETS),
+    "tags": (lambda view: _property(view, "TAGS"), wire.PROPERTIES),
+    "keys": (_keys, wire.PROPERTIES),
+    "properties": (_properties, wire.PROPERTIES),
+    "body": (_body, wire.BODIES),
+    "born_time": (lambda view: _times(view.batch.born_times), wire.BORN_TIMES),
+    "store_time": (lambda view: _times(view.batch.store_times), wire.STORE_TIMES),
+    "flag": (lambda view: _numbers(view.batch.flags, "<i4"), wire.FLAGS),
+    "reconsume_times": (
+        lambda view: _numbers(view.batch.reconsume_times, "<i4"),
+        wire.RECONSUME_TIMES,
+    ),
 }
+
+
+def wire_columns(names: Iterable[str]) -> list[wire.Column]:
+    """What a node shall send for some columns."""
+    wanted = {needs for name in names if (needs := _COLUMNS[name][1]) is not None}
+    return sorted(wanted) or [wire.FLAGS]  # nothing would mean all
 
 
 def record_batch(batch: wire.MessageBatch, schema: pa.Schema, end: int) -> Any:
     """The messages before a queue offset, as the columns of a schema."""
-    arrays = [COLUMNS[field.name](batch).cast(field.type) for field in schema]
+    view = _View(batch)
+    arrays = [_COLUMNS[field.name][0](view).cast(field.type) for field in schema]
     made = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    last = batch.next_offset
-    if last <= end:
+    if batch.next_offset <= end:
         return made
-    return made.slice(0, int(np.searchsorted(_queue_offsets(batch).to_numpy(), end)))
+    return made.slice(0, int(np.searchsorted(view.queue_offsets.to_numpy(), end)))

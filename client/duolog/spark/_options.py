@@ -1,29 +1,32 @@
-"""What a read is told: options, checked on the driver before anything is asked of a node."""
+"""What reads and writes are told: options, checked on the driver before anything is asked of a
+node."""
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from duolog._errors import BadRequest
 
 EARLIEST, LATEST = "earliest", "latest"
 _BY_NUMBER = {-2: EARLIEST, -1: LATEST}  # as in Spark's Kafka source
-_NAMES = {
-    "endpoints": "endpoints",
-    "topic": "topic",
-    "topics": "topics",
-    "topicpattern": "topicPattern",
-    "startingoffsets": "startingOffsets",
-    "endingoffsets": "endingOffsets",
-    "startingtimestamp": "startingTimestamp",
-    "endingtimestamp": "endingTimestamp",
-    "minpartitions": "minPartitions",
-    "failondataloss": "failOnDataLoss",
-    "tags": "tags",
-    "timeout": "timeout",
-}
+_ANY_READ = (
+    "endpoints",
+    "topic",
+    "topics",
+    "topicPattern",
+    "startingOffsets",
+    "startingTimestamp",
+    "minPartitions",
+    "failOnDataLoss",
+    "tags",
+    "timeout",
+)
+_BATCH_READ = (*_ANY_READ, "endingOffsets", "endingTimestamp")
+_STREAM_READ = (*_ANY_READ, "maxOffsetsPerTrigger", "maxBytesPerTrigger", "group")
+_STREAM_WRITE = ("endpoints", "topic", "sinkId", "timeout")
+_BATCH_WRITE = (*_STREAM_WRITE, "batchId")
 
 Where = str | int
 Offsets = dict[str, dict[str, Where]]  # topic, queue ("3", or "broker-a/3"), offset or a word
@@ -31,19 +34,22 @@ Offsets = dict[str, dict[str, Where]]  # topic, queue ("3", or "broker-a/3"), of
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Options of a batch read.
+    """Options of a read.
 
     | option | means |
     |--------|-------|
     | endpoints | HOST:PORT[,HOST:PORT...] of nodes; required |
     | topic, topics, topicPattern | one topic, several with commas, or a regular expression |
-    | startingOffsets | earliest (default), latest, or JSON: {"orders": {"0": 17, "1": -2}} |
-    | endingOffsets | latest (default), or JSON as above; -2 is earliest, -1 is latest |
-    | startingTimestamp, endingTimestamp | ms since 1970, of the time messages were stored |
+    | startingOffsets | earliest, latest, or JSON: {"orders": {"0": 17, "1": -2}}; -2 is earliest, |
+    | | -1 latest. A batch read begins at the earliest, a stream at the latest, if not told |
+    | startingTimestamp | ms since 1970, of the time messages were stored |
     | minPartitions | long queues are split until there are about so many tasks |
     | failOnDataLoss | true (default): fail where retention or damage took wanted messages |
     | tags | only messages with one of these tags, with commas |
     | timeout | seconds that nodes may take to answer; 30 |
+    | endingOffsets, endingTimestamp | of a batch read, as above; latest if not told |
+    | maxOffsetsPerTrigger, maxBytesPerTrigger | of a stream: most of one micro-batch |
+    | group | of a stream: a consumer group whose offsets follow what was processed |
 
     In the JSON a queue is its id, or `replica group/id` where the topic lies in several groups.
     """
@@ -58,84 +64,140 @@ class ReadOptions:
     min_partitions: int = 0
     fail_on_data_loss: bool = True
     tags: tuple[str, ...] = ()
-    timeout: float = field(default=30.0)
+    timeout: float = 30.0
+    max_offsets: int = 0
+    max_bytes: int = 0
+    group: str = ""
 
     @staticmethod
-    def of(options: Mapping[str, str]) -> "ReadOptions":
+    def of(options: Mapping[str, str], stream: bool = False) -> "ReadOptions":
         """Read options; their names are not case-sensitive. Raises BadRequest, naming one."""
-        given = {name.lower(): value for name, value in options.items()}
-        for name in options:
-            if name.lower() not in _NAMES:
-                raise BadRequest(f"option {name!r} is none of {', '.join(sorted(_NAMES.values()))}")
-        if not given.get("endpoints"):
-            raise BadRequest("option 'endpoints' is missing: HOST:PORT[,HOST:PORT...]")
-        ways = [name for name in ("topic", "topics", "topicpattern") if given.get(name)]
+        given = _Given(options, _STREAM_READ if stream else _BATCH_READ)
+        ways = [name for name in ("topic", "topics", "topicPattern") if given.text(name)]
         if len(ways) != 1:
             raise BadRequest("give one of the options 'topic', 'topics' and 'topicPattern'")
         for word in ("starting", "ending"):
-            if f"{word}offsets" in given and f"{word}timestamp" in given:
+            if given.has(f"{word}Offsets") and given.has(f"{word}Timestamp"):
                 raise BadRequest(f"give one of '{word}Offsets' and '{word}Timestamp'")
-        starting = _offsets("startingOffsets", given.get("startingoffsets", EARLIEST))
-        ending = _offsets("endingOffsets", given.get("endingoffsets", LATEST))
+        ending = given.offsets("endingOffsets", LATEST)
         if ending == EARLIEST:
             raise BadRequest("option 'endingOffsets' cannot be 'earliest'")
         return ReadOptions(
-            given["endpoints"],
-            _list(given.get("topics") or given.get("topic", "")),
-            _pattern(given.get("topicpattern", "")),
-            starting,
+            given.endpoints(),
+            given.words("topics") or given.words("topic"),
+            given.pattern("topicPattern"),
+            given.offsets("startingOffsets", LATEST if stream else EARLIEST),
             ending,
-            _number("startingTimestamp", given.get("startingtimestamp")),
-            _number("endingTimestamp", given.get("endingtimestamp")),
-            _number("minPartitions", given.get("minpartitions")) or 0,
-            _boolean("failOnDataLoss", given.get("failondataloss", "true")),
-            _list(given.get("tags", "")),
-            float(_number("timeout", given.get("timeout")) or 30),
+            given.number("startingTimestamp"),
+            given.number("endingTimestamp"),
+            given.number("minPartitions") or 0,
+            given.boolean("failOnDataLoss", True),
+            given.words("tags"),
+            float(given.number("timeout") or 30),
+            given.number("maxOffsetsPerTrigger") or 0,
+            given.number("maxBytesPerTrigger") or 0,
+            given.text("group"),
         )
 
 
-def _list(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Options of a write.
+
+    | option | means |
+    |--------|-------|
+    | endpoints | HOST:PORT[,HOST:PORT...] of nodes; required |
+    | topic | where rows go that have no column `topic` |
+    | sinkId | batches are written once for each number of one of these; a stream's query id, and |
+    | | one of its own for each batch write, if not told |
+    | batchId | of a batch write: its number; 0 if not told |
+    | timeout | seconds that nodes may take to answer; 60 |
+    """
+
+    endpoints: str
+    topic: str = ""
+    sink: str = ""
+    batch: int = 0
+    timeout: float = 60.0
+
+    @staticmethod
+    def of(options: Mapping[str, str], stream: bool = False) -> "WriteOptions":
+        """Read options; their names are not case-sensitive. Raises BadRequest, naming one."""
+        given = _Given(options, _STREAM_WRITE if stream else _BATCH_WRITE)
+        if given.has("batchId") and not given.has("sinkId"):
+            raise BadRequest("option 'batchId' numbers batches of a 'sinkId': give both")
+        return WriteOptions(
+            given.endpoints(),
+            given.text("topic"),
+            given.text("sinkId"),
+            given.number("batchId") or 0,
+            float(given.number("timeout") or 60),
+        )
 
 
-def _pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise BadRequest(f"option 'topicPattern': {error}") from None
-    return text
+class _Given:
+    """Options by name, whatever the case of its letters."""
 
+    def __init__(self, options: Mapping[str, str], names: Iterable[str]) -> None:
+        """Raises BadRequest for an option that has none of these names."""
+        known = {name.lower() for name in names}
+        self._values = {name.lower(): value for name, value in options.items()}
+        for name in options:
+            if name.lower() not in known:
+                raise BadRequest(f"option {name!r} is none of {', '.join(sorted(names))}")
 
-def _number(name: str, text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not text.strip().isdecimal():
-        raise BadRequest(f"option {name!r}: {text!r} is no number of at least 0")
-    return int(text)
+    def has(self, name: str) -> bool:
+        return name.lower() in self._values
 
+    def text(self, name: str) -> str:
+        return self._values.get(name.lower(), "")
 
-def _boolean(name: str, text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise BadRequest(f"option {name!r}: {text!r} is neither true nor false")
-    return text.lower() == "true"
+    def endpoints(self) -> str:
+        if not self.text("endpoints"):
+            raise BadRequest("option 'endpoints' is missing: HOST:PORT[,HOST:PORT...]")
+        return self.text("endpoints")
 
+    def words(self, name: str) -> tuple[str, ...]:
+        return tuple(word.strip() for word in self.text(name).split(",") if word.strip())
 
-def _offsets(name: str, text: str) -> Where | Offsets:
-    if text.lower() in (EARLIEST, LATEST):
-        return text.lower()
-    try:
-        table = json.loads(text)
-        if not isinstance(table, dict) or not all(isinstance(r, dict) for r in table.values()):
-            raise ValueError(text)
-        return {
-            str(topic): {str(queue): _place(offset) for queue, offset in row.items()}
-            for topic, row in table.items()
-        }
-    except ValueError:
-        raise BadRequest(
-            f"option {name!r}: {text!r} is neither earliest, latest, nor JSON as "
-            '{"topic": {"0": 17}}'
-        ) from None
+    def pattern(self, name: str) -> str:
+        try:
+            re.compile(self.text(name))
+        except re.error as error:
+            raise BadRequest(f"option {name!r}: {error}") from None
+        return self.text(name)
+
+    def number(self, name: str) -> int | None:
+        if not self.has(name):
+            return None
+        text = self.text(name)
+        if not text.strip().isdecimal():
+            raise BadRequest(f"option {name!r}: {text!r} is no number of at least 0")
+        return int(text)
+
+    def boolean(self, name: str, default: bool) -> bool:
+        text = self.text(name).lower() or str(default).lower()
+        if text not in ("true", "false"):
+            raise BadRequest(f"option {name!r}: {text!r} is neither true nor false")
+        return text == "true"
+
+    def offsets(self, name: str, default: str) -> Where | Offsets:
+        text = self.text(name) or default
+        if text.lower() in (EARLIEST, LATEST):
+            return text.lower()
+        try:
+            table = json.loads(text)
+            if not isinstance(table, dict) or not all(isinstance(r, dict) for r in table.values()):
+                raise ValueError(text)
+            return {
+                str(topic): {str(queue): _place(offset) for queue, offset in row.items()}
+                for topic, row in table.items()
+            }
+        except ValueError:
+            raise BadRequest(
+                f"option {name!r}: {text!r} is neither earliest, latest, nor JSON as "
+                '{"topic": {"0": 17}}'
+            ) from None
 
 
 def _place(offset: Any) -> Where:

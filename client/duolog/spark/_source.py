@@ -2,12 +2,21 @@
 
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
-from duolog.spark._options import ReadOptions
+from duolog._errors import BadRequest
+from duolog.spark._options import ReadOptions, WriteOptions
 from duolog.spark._reader import BatchReader
 from duolog.spark._schema import SCHEMA, check_schema
+from duolog.spark._streamreader import StreamReader
+from duolog.spark._writer import BatchWriter, StreamWriter
 
 
 class DuologDataSource(DataSource):
@@ -20,12 +29,25 @@ class DuologDataSource(DataSource):
 
     def schema(self) -> StructType:
         """All columns; a narrower `.schema(...)` reads only some."""
-        ReadOptions.of(self.options)
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read of some of the columns. Raises BadRequest."""
         return BatchReader(ReadOptions.of(self.options), check_schema(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A stream of some of the columns. Raises BadRequest."""
+        return StreamReader(ReadOptions.of(self.options, stream=True), check_schema(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A batch write of rows that are messages. Raises BadRequest."""
+        if overwrite:
+            raise BadRequest("mode 'overwrite': messages cannot be taken back; use mode 'append'")
+        return BatchWriter(WriteOptions.of(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """A stream of rows that are messages. Raises BadRequest."""
+        return StreamWriter(WriteOptions.of(self.options, stream=True), schema)
 
 
 def register(spark: Any) -> None:

@@ -27,6 +27,18 @@ class PutStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     IN_SYNC_REPLICAS_NOT_ENOUGH: _ClassVar[PutStatus]
     NOT_MASTER: _ClassVar[PutStatus]
 
+class Column(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    COLUMN_UNSPECIFIED: _ClassVar[Column]
+    BODIES: _ClassVar[Column]
+    PROPERTIES: _ClassVar[Column]
+    PHYSICAL_OFFSETS: _ClassVar[Column]
+    STORE_TIMES: _ClassVar[Column]
+    BORN_TIMES: _ClassVar[Column]
+    FLAGS: _ClassVar[Column]
+    SYSFLAGS: _ClassVar[Column]
+    RECONSUME_TIMES: _ClassVar[Column]
+
 class ReadStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     READ_STATUS_UNSPECIFIED: _ClassVar[ReadStatus]
@@ -62,6 +74,15 @@ CORRUPT_BATCH: PutStatus
 SEQUENCE_TOO_OLD: PutStatus
 IN_SYNC_REPLICAS_NOT_ENOUGH: PutStatus
 NOT_MASTER: PutStatus
+COLUMN_UNSPECIFIED: Column
+BODIES: Column
+PROPERTIES: Column
+PHYSICAL_OFFSETS: Column
+STORE_TIMES: Column
+BORN_TIMES: Column
+FLAGS: Column
+SYSFLAGS: Column
+RECONSUME_TIMES: Column
 READ_STATUS_UNSPECIFIED: ReadStatus
 FOUND: ReadStatus
 NO_NEW_MESSAGE: ReadStatus
@@ -75,6 +96,36 @@ IN_FLIGHT: TrackState
 RETRY: TrackState
 CONSUMED: TrackState
 DEAD_LETTER: TrackState
+
+class StageRequest(_message.Message):
+    __slots__ = ("sink", "batch")
+    SINK_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    sink: str
+    batch: bytes
+    def __init__(self, sink: _Optional[str] = ..., batch: _Optional[bytes] = ...) -> None: ...
+
+class StageReply(_message.Message):
+    __slots__ = ("staged",)
+    STAGED_FIELD_NUMBER: _ClassVar[int]
+    staged: int
+    def __init__(self, staged: _Optional[int] = ...) -> None: ...
+
+class PublishRequest(_message.Message):
+    __slots__ = ("sink", "batch", "staged")
+    SINK_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    STAGED_FIELD_NUMBER: _ClassVar[int]
+    sink: str
+    batch: int
+    staged: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, sink: _Optional[str] = ..., batch: _Optional[int] = ..., staged: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PublishReply(_message.Message):
+    __slots__ = ("before",)
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    before: bool
+    def __init__(self, before: _Optional[bool] = ...) -> None: ...
 
 class EndTransactionsRequest(_message.Message):
     __slots__ = ("group", "halves", "commit")
@@ -194,7 +245,7 @@ class StoredRun(_message.Message):
     def __init__(self, count: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("topic", "queue_id", "queue_offset", "max_messages", "max_bytes", "wait_ms", "tags", "sql")
+    __slots__ = ("topic", "queue_id", "queue_offset", "max_messages", "max_bytes", "wait_ms", "tags", "sql", "columns")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -203,6 +254,7 @@ class PullRequest(_message.Message):
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     TAGS_FIELD_NUMBER: _ClassVar[int]
     SQL_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     queue_offset: int
@@ -211,7 +263,8 @@ class PullRequest(_message.Message):
     wait_ms: int
     tags: _containers.RepeatedScalarFieldContainer[str]
     sql: str
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., sql: _Optional[str] = ...) -> None: ...
+    columns: _containers.RepeatedScalarFieldContainer[Column]
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., sql: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[Column, str]]] = ...) -> None: ...
 
 class MessageBatch(_message.Message):
     __slots__ = ("topic", "queue_id", "status", "next_offset", "min_offset", "max_offset", "count", "bodies", "body_offsets", "properties", "property_offsets", "crc32", "queue_offset_base", "queue_offset_deltas", "physical_offsets", "store_times", "born_times", "flags", "sysflags", "reconsume_times", "lost", "subscription", "suggest_endpoint")
@@ -469,6 +522,18 @@ class OffsetAtTimeRequest(_message.Message):
     queue_id: int
     time: int
     def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., time: _Optional[int] = ...) -> None: ...
+
+class OffsetAtSizeRequest(_message.Message):
+    __slots__ = ("topic", "queue_id", "queue_offset", "bytes")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    queue_offset: int
+    bytes: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class OffsetAtTimeReply(_message.Message):
     __slots__ = ("queue_offset",)

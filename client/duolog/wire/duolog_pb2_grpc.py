@@ -56,6 +56,16 @@ class MessagesStub:
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.FindRequest.SerializeToString,
                 response_deserializer=duolog_dot_wire_dot_duolog__pb2.FindReply.FromString,
                 _registered_method=True)
+        self.Stage = channel.unary_unary(
+                '/duolog.v1.Messages/Stage',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.StageRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.StageReply.FromString,
+                _registered_method=True)
+        self.Publish = channel.unary_unary(
+                '/duolog.v1.Messages/Publish',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.PublishRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.PublishReply.FromString,
+                _registered_method=True)
         self.EndTransactions = channel.unary_unary(
                 '/duolog.v1.Messages/EndTransactions',
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.EndTransactionsRequest.SerializeToString,
@@ -102,6 +112,21 @@ class MessagesServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Stage(self, request, context):
+        """Stores a batch where no reader sees it, for a sink that publishes it later.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Publish(self, request, context):
+        """Makes what was staged for a numbered batch of a sink visible, once and for all: whatever is
+        published for that number later is not.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def EndTransactions(self, request, context):
         """Commits half messages, or rolls them back; what was decided first stays.
         """
@@ -138,6 +163,16 @@ def add_MessagesServicer_to_server(servicer, server):
                     servicer.Find,
                     request_deserializer=duolog_dot_wire_dot_duolog__pb2.FindRequest.FromString,
                     response_serializer=duolog_dot_wire_dot_duolog__pb2.FindReply.SerializeToString,
+            ),
+            'Stage': grpc.unary_unary_rpc_method_handler(
+                    servicer.Stage,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.StageRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.StageReply.SerializeToString,
+            ),
+            'Publish': grpc.unary_unary_rpc_method_handler(
+                    servicer.Publish,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.PublishRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.PublishReply.SerializeToString,
             ),
             'EndTransactions': grpc.unary_unary_rpc_method_handler(
                     servicer.EndTransactions,
@@ -271,6 +306,60 @@ class Messages:
             _registered_method=True)
 
     @staticmethod
+    def Stage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Messages/Stage',
+            duolog_dot_wire_dot_duolog__pb2.StageRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.StageReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Publish(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Messages/Publish',
+            duolog_dot_wire_dot_duolog__pb2.PublishRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.PublishReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def EndTransactions(request,
             target,
             options=(),
@@ -361,6 +450,11 @@ class GroupsStub:
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.OffsetAtTimeRequest.SerializeToString,
                 response_deserializer=duolog_dot_wire_dot_duolog__pb2.OffsetAtTimeReply.FromString,
                 _registered_method=True)
+        self.OffsetAtSize = channel.unary_unary(
+                '/duolog.v1.Groups/OffsetAtSize',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.OffsetAtSizeRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.OffsetAtTimeReply.FromString,
+                _registered_method=True)
         self.SendBack = channel.unary_unary(
                 '/duolog.v1.Groups/SendBack',
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.SendBackRequest.SerializeToString,
@@ -405,6 +499,13 @@ class GroupsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OffsetAtSize(self, request, context):
+        """Queue offset up to which the records from another offset on have a number of bytes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SendBack(self, request, context):
         """A message that could not be consumed: the group gets it again later, or it is a dead letter.
         """
@@ -438,6 +539,11 @@ def add_GroupsServicer_to_server(servicer, server):
             'OffsetAtTime': grpc.unary_unary_rpc_method_handler(
                     servicer.OffsetAtTime,
                     request_deserializer=duolog_dot_wire_dot_duolog__pb2.OffsetAtTimeRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.OffsetAtTimeReply.SerializeToString,
+            ),
+            'OffsetAtSize': grpc.unary_unary_rpc_method_handler(
+                    servicer.OffsetAtSize,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.OffsetAtSizeRequest.FromString,
                     response_serializer=duolog_dot_wire_dot_duolog__pb2.OffsetAtTimeReply.SerializeToString,
             ),
             'SendBack': grpc.unary_unary_rpc_method_handler(
@@ -582,6 +688,33 @@ class Groups:
             target,
             '/duolog.v1.Groups/OffsetAtTime',
             duolog_dot_wire_dot_duolog__pb2.OffsetAtTimeRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.OffsetAtTimeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OffsetAtSize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Groups/OffsetAtSize',
+            duolog_dot_wire_dot_duolog__pb2.OffsetAtSizeRequest.SerializeToString,
             duolog_dot_wire_dot_duolog__pb2.OffsetAtTimeReply.FromString,
             options,
             channel_credentials,

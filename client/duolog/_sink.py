@@ -1,0 +1,89 @@
+"""A sink: what several processes stage together becomes visible as one, exactly once."""
+
+from collections.abc import Sequence
+
+from duolog._columns import crc32
+from duolog._router import Router
+from duolog.wire import duolog_pb2 as wire
+
+# What a node takes as one message by default, less its frame.
+STAGED_BYTES_MAX = (4 << 20) - (64 << 10)
+
+
+class Sink:
+    """Stages batches unseen, and publishes them by number. Made by `Client.sink()`.
+
+    Each number of a sink is published once, whoever asks and however often. What lies staged and is
+    never published nobody sees; it goes with the log's old segments.
+    """
+
+    def __init__(self, router: Router, name: str, group: str, timeout: float) -> None:
+        """Not called by users."""
+        self.name = name
+        self.group = group
+        self._router = router
+        self._timeout = timeout
+
+    async def stage(
+        self,
+        topic: str,
+        queue_id: int,
+        bodies: tuple[bytes, bytes],
+        texts: tuple[bytes, bytes],
+        born_time: int,
+        flag: int = 0,
+    ) -> int:
+        """Stage messages for a queue, at most STAGED_BYTES_MAX of bodies and texts.
+
+        Args:
+            topic: an existing topic, in this sink's replica group.
+            queue_id: one of its queues.
+            bodies: blob and offsets, as `duolog._columns.pack` makes them.
+            texts: property texts in the same way; both empty for none.
+            born_time: ms.
+            flag: the user's own.
+
+        Returns:
+            The number that names it, for `publish`.
+
+        Raises:
+            UnknownTopic, BadRequest, MessageTooLarge, Timeout, Unavailable, ResultUnknown: it may
+            be staged again.
+        """
+        batch = wire.AppendRequest(
+            topic=topic,
+            queue_id=queue_id,
+            bodies=bodies[0],
+            body_offsets=bodies[1],
+            properties=texts[0],
+            property_offsets=texts[1],
+            crc32=crc32(*bodies, *texts),
+            born_time=born_time,
+            flag=flag,
+        )
+        request = wire.StageRequest(sink=self.name, batch=batch.SerializeToString())
+        connection = self._router.connection(self.group)
+        reply = await connection.call(
+            lambda left: connection.messages.Stage(request, timeout=left), self._timeout
+        )
+        return int(reply.staged)
+
+    async def publish(self, batch: int, staged: Sequence[int]) -> bool:
+        """Publish a numbered batch and wait until it is visible; whether it was before.
+
+        Args:
+            batch: numbers rise; the ones up to the last published are done.
+            staged: what `stage` returned, in the order in which it shall be stored.
+
+        Raises:
+            NoSuchMessage: something of it is not staged (any more); nothing is published.
+            Timeout, Unavailable, ResultUnknown: ask again, with the same number.
+        """
+        request = wire.PublishRequest(sink=self.name, batch=batch, staged=staged)
+        connection = self._router.connection(self.group)
+        reply = await connection.call(
+            lambda left: connection.messages.Publish(request, timeout=left),
+            self._timeout,
+            attempt=self._timeout,
+        )
+        return bool(reply.before)

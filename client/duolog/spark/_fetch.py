@@ -1,0 +1,88 @@
+"""What tasks do: pull ranges of queues, the next batch while the last one is worked on."""
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from duolog import sync
+from duolog.spark._columns import record_batch, wire_columns
+from duolog.spark._options import ReadOptions
+from duolog.spark._plan import QueueRange, lost
+from duolog.wire import duolog_pb2 as wire
+
+BATCH_MESSAGES = 30_000
+BATCH_BYTES = 4 << 20
+WAIT_MS = 500  # for a replica that is behind
+
+_clients: dict[tuple[str, float], sync.Client] = {}
+
+
+def client_of(endpoints: str, timeout: float) -> sync.Client:
+    """A client for the life of this process: Spark's workers do one task after the other."""
+    key = endpoints, timeout
+    if key not in _clients:
+        _clients[key] = sync.Client(endpoints, timeout=timeout)
+    return _clients[key]
+
+
+def fetch(options: ReadOptions, schema: StructType, parts: Iterable[QueueRange]) -> Iterator[Any]:
+    """Ranges of queues as record batches, each range in the order of its offsets.
+
+    Raises DataLoss, and what `duolog.Client.fetch` raises.
+    """
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    columns = wire_columns(schema.names)
+    client = client_of(options.endpoints, options.timeout)
+    for part in parts:
+        yield from _fetch_one(client, options, arrow, columns, part)
+
+
+def _fetch_one(
+    client: sync.Client,
+    options: ReadOptions,
+    arrow: Any,
+    columns: list[wire.Column],
+    part: QueueRange,
+) -> Iterator[Any]:
+    queue, end = part.queue, part.end
+
+    def pull(offset: int) -> Any:
+        request = wire.PullRequest(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_messages=min(BATCH_MESSAGES, end - offset),
+            max_bytes=BATCH_BYTES,
+            wait_ms=WAIT_MS,
+            tags=options.tags,
+            columns=columns,
+        )
+        return client.start(lambda made: made.fetch(request, queue.group, from_slaves=True))
+
+    offset = part.start
+    moved = time.monotonic()
+    pulled = pull(offset)
+    try:
+        while True:
+            batch: wire.MessageBatch = pulled.result()
+            following = batch.next_offset
+            if batch.lost or batch.status == wire.OFFSET_TOO_SMALL:
+                lost(options, queue, offset, following)
+            if following > offset:
+                offset, moved = following, time.monotonic()
+            elif following < offset or time.monotonic() - moved > options.timeout:
+                # There when the read was planned, and given up by an unclean election since; or
+                # no replica that answers has it.
+                lost(options, queue, offset, end)
+                return
+            if offset < end:
+                pulled = pull(offset)
+            if batch.count:
+                yield record_batch(batch, arrow, end)
+            if offset >= end:
+                return
+    finally:
+        pulled.cancel()

@@ -1,0 +1,149 @@
+"""What the driver finds out before tasks read: topics, the ranges of their queues, and how tasks
+share them."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pyspark.sql.datasource import InputPartition
+
+from duolog import sync
+from duolog._errors import BadRequest, DuologError, UnknownTopic
+from duolog.spark._options import EARLIEST, LATEST, Offsets, ReadOptions, Where
+from duolog.wire import duolog_pb2 as wire
+
+PACKED_MESSAGES = 10_000  # fewer are not worth a task of their own
+
+
+class DataLoss(DuologError):
+    """Messages that were asked for are gone: retention or damage took them."""
+
+
+class Queue(NamedTuple):
+    """One queue of a cluster."""
+
+    topic: str
+    group: str
+    queue_id: int
+
+
+@dataclass(frozen=True)
+class QueueRange:
+    """A part of a queue: offsets from start to before end."""
+
+    queue: Queue
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Ranges(InputPartition):
+    """What one task reads."""
+
+    parts: tuple[QueueRange, ...]
+
+
+class Planner:
+    """Asks the nodes for topics and their queues."""
+
+    def __init__(self, client: sync.Client, options: ReadOptions) -> None:
+        self._client = client
+        self._options = options
+
+    def topics(self) -> list[wire.TopicReply]:
+        """The topics that are read, once for each replica group. Raises UnknownTopic."""
+        options = self._options
+        if options.pattern:
+            pattern = re.compile(options.pattern)
+            found = [t for t in self._client.admin.topics() if pattern.fullmatch(t.topic)]
+            if not found:
+                raise UnknownTopic(f"no topic matches {options.pattern!r}")
+        else:
+            found = self._client.admin.topics(options.topics)
+            missing = set(options.topics) - {topic.topic for topic in found}
+            if missing:
+                raise UnknownTopic(f"topic {min(missing)!r} does not exist")
+        return sorted(found, key=lambda topic: (topic.topic, topic.group))
+
+    def check_names(self, topics: Iterable[wire.TopicReply]) -> None:
+        """Raise BadRequest where offsets are given for topics that are not read."""
+        named = {topic.topic for topic in topics}
+        for option, offsets in (
+            ("startingOffsets", self._options.starting),
+            ("endingOffsets", self._options.ending),
+        ):
+            if isinstance(offsets, dict) and (strange := offsets.keys() - named):
+                raise BadRequest(
+                    f"option {option!r} names topic {min(strange)!r}, which is not read"
+                )
+
+    def starting(self, queue: Queue, stats: wire.QueueStats, default: str) -> int:
+        """Where a read of a queue shall begin."""
+        return self._at(queue, stats, self._options.starting, self._options.starting_ms, default)
+
+    def ending(self, queue: Queue, stats: wire.QueueStats) -> int:
+        """Where a read of a queue shall end."""
+        return self._at(queue, stats, self._options.ending, self._options.ending_ms, LATEST)
+
+    def _at(
+        self,
+        queue: Queue,
+        stats: wire.QueueStats,
+        where: Where | Offsets,
+        time_ms: int | None,
+        default: str,
+    ) -> int:
+        if time_ms is not None:
+            place = (queue.topic, queue.queue_id)
+            return self._client.admin.offset_at_time(*place, time_ms, group=queue.group)
+        if isinstance(where, dict):
+            row = where.get(queue.topic, {})
+            name = str(queue.queue_id)
+            where = row.get(f"{queue.group}/{name}", row.get(name, default))
+        if where == EARLIEST:
+            return stats.min_offset
+        return stats.max_offset if where == LATEST else int(where)
+
+
+def queues_of(topics: Iterable[wire.TopicReply]) -> dict[Queue, wire.QueueStats]:
+    """All queues, by name."""
+    return {
+        Queue(topic.topic, topic.group, stats.queue_id): stats
+        for topic in topics
+        for stats in topic.stats
+    }
+
+
+def lost(options: ReadOptions, queue: Queue, first: int, end: int) -> None:
+    """Raise DataLoss, where the reader wants to be told."""
+    if options.fail_on_data_loss:
+        raise DataLoss(
+            f"{queue.topic}/{queue.queue_id} does not have its messages {first} to {end - 1}; "
+            "option 'failOnDataLoss' = false reads without them"
+        )
+
+
+def shared(ranges: list[QueueRange], least: int) -> list[InputPartition]:
+    """Ranges as the parts of tasks: split until there are about as many as asked for, or, where
+    nothing was asked for, several short ones in one."""
+    if least:
+        return [Ranges((part,)) for part in _split(ranges, least)]
+    packed: list[InputPartition] = []
+    parts: list[QueueRange] = []
+    for part in ranges:
+        parts.append(part)
+        if sum(each.end - each.start for each in parts) >= PACKED_MESSAGES:
+            packed.append(Ranges(tuple(parts)))
+            parts = []
+    return [*packed, Ranges(tuple(parts))] if parts else packed
+
+
+def _split(ranges: list[QueueRange], least: int) -> Iterator[QueueRange]:
+    total = sum(part.end - part.start for part in ranges)
+    most = max(1, -(-total // least)) if least > len(ranges) else total or 1
+    for part in ranges:
+        pieces = -(-(part.end - part.start) // most)
+        size = -(-(part.end - part.start) // pieces)
+        for start in range(part.start, part.end, size):
+            yield QueueRange(part.queue, start, min(start + size, part.end))

@@ -1,0 +1,228 @@
+"""Rows to write, as requests: the reverse of `_columns`, on whole columns as well."""
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import types
+
+from duolog._columns import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, RESERVED
+from duolog._errors import BadRequest, MessageTooLarge
+from duolog._sink import STAGED_BYTES_MAX
+
+_STRINGS = types.ArrayType(types.StringType())
+WRITABLE: dict[str, tuple[types.DataType, ...]] = {
+    "body": (types.BinaryType(), types.StringType()),
+    "topic": (types.StringType(),),
+    "queue_id": (types.IntegerType(),),
+    "tags": (types.StringType(),),
+    "keys": (_STRINGS, types.StringType()),
+    "properties": (types.MapType(types.StringType(), types.StringType()),),
+}
+MESSAGES_MAX = 30_000  # of one request
+_CONTROL = r"[\x00-\x1f\x7f]"
+_WORDS_PER_MESSAGE = 256  # bytes that a message may take in a request beside body and properties
+
+
+def check_writable(schema: types.StructType, topic: str) -> None:
+    """Raise BadRequest where rows of a schema are no messages. topic: where no column says it."""
+    for column in schema.fields:
+        wanted = WRITABLE.get(column.name)
+        if wanted is None:
+            raise BadRequest(f"column {column.name!r} is none of {', '.join(WRITABLE)}")
+        if not any(_alike(column.dataType, kind) for kind in wanted):
+            names = " or ".join(kind.simpleString() for kind in wanted)
+            raise BadRequest(
+                f"column {column.name!r} has type {column.dataType.simpleString()}, not {names}"
+            )
+    if "body" not in schema.names:
+        raise BadRequest("column 'body' is missing")
+    if not topic and "topic" not in schema.names:
+        raise BadRequest("give the option 'topic', or rows a column 'topic'")
+
+
+def _alike(found: types.DataType, wanted: types.DataType) -> bool:
+    """Equal but for what may be null."""
+    return found.simpleString() == wanted.simpleString()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Messages for one queue, as columns of the wire."""
+
+    topic: str
+    queue_id: int
+    bodies: tuple[bytes, bytes]
+    texts: tuple[bytes, bytes]
+
+
+class RowsToRequests:
+    """Deals rows out to queues: by `queue_id`, else by the hash of their keys, else in turn."""
+
+    def __init__(self, topic: str, queues: dict[str, int], turn: int) -> None:
+        """topic: where rows without one go. queues: of each topic. turn: where to begin."""
+        self._topic = topic
+        self._queues = queues
+        self._turn = turn
+
+    def requests(self, batch: pa.RecordBatch) -> Iterator[Request]:
+        """Requests of a batch of rows, each queue's in their order. Raises BadRequest."""
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        body = columns["body"]
+        if body.null_count:
+            raise BadRequest("column 'body' is null in a row")
+        body = body.cast(pa.binary())
+        texts = _texts(columns, batch.num_rows)
+        for topic, queue_id, chosen in self._dealt(columns, batch.num_rows):
+            bodies = body if chosen is None else body.take(chosen)
+            properties = texts if chosen is None or texts is None else texts.take(chosen)
+            for part, text in _fitting(bodies, properties):
+                blobs = (b"", b"") if text is None else _blob(text)
+                yield Request(topic, queue_id, _blob(part), blobs)
+
+    def _dealt(
+        self, columns: dict[str, pa.Array], count: int
+    ) -> Iterator[tuple[str, int, pa.Array | None]]:
+        """Topic, queue, and the rows of it in their order; None for all."""
+        topics = columns.get("topic")
+        if topics is None:
+            yield from self._dealt_out(self._topic, columns, None, count)
+            return
+        if topics.null_count:
+            if not self._topic:
+                raise BadRequest("column 'topic' is null in a row, and no option 'topic' is given")
+            topics = pc.fill_null(topics, self._topic)
+        for topic in topics.unique().to_pylist():
+            rows = pc.indices_nonzero(pc.equal(topics, topic))
+            yield from self._dealt_out(topic, columns, rows, len(rows))
+
+    def _dealt_out(
+        self, topic: str, columns: dict[str, pa.Array], rows: pa.Array | None, count: int
+    ) -> Iterator[tuple[str, int, pa.Array | None]]:
+        queues = self._queues.get(topic)
+        if queues is None:
+            raise BadRequest(f"topic {topic!r} does not exist where this sink writes")
+        numbers = self._numbers(topic, columns, rows, queues)
+        if numbers is None:
+            self._turn += 1
+            yield topic, self._turn % queues, rows
+            return
+        order = np.argsort(numbers, kind="stable")
+        found, starts = np.unique(numbers[order], return_index=True)
+        for k, queue_id in enumerate(found.tolist()):
+            end = starts[k + 1] if k + 1 < len(starts) else count
+            chosen = pa.array(order[starts[k] : end])
+            yield topic, queue_id, chosen if rows is None else rows.take(chosen)
+
+    def _numbers(
+        self, topic: str, columns: dict[str, pa.Array], rows: pa.Array | None, queues: int
+    ) -> Any:
+        """The queue of each row; None where any will do."""
+        if "queue_id" in columns:
+            chosen = columns["queue_id"] if rows is None else columns["queue_id"].take(rows)
+            if chosen.null_count:
+                raise BadRequest("column 'queue_id' is null in a row")
+            numbers = chosen.to_numpy(zero_copy_only=False)
+            if len(numbers) and not 0 <= numbers.min() <= numbers.max() < queues:
+                raise BadRequest(f"column 'queue_id': {topic} has queues 0..{queues - 1}")
+            return numbers
+        if "keys" not in columns:
+            return None
+        keys = columns["keys"] if rows is None else columns["keys"].take(rows)
+        if keys.null_count == len(keys):
+            return None
+        coded = pc.fill_null(_joined(keys), "").dictionary_encode()
+        hashes = np.array([_hash(key) % queues for key in coded.dictionary.to_pylist()], int)
+        return hashes[coded.indices.to_numpy()]
+
+
+def _hash(key: str) -> int:
+    """What the producer deals keys out by: of a message with several keys, the first."""
+    return zlib.crc32(key.split(" ", 1)[0].encode())
+
+
+def _joined(keys: pa.Array) -> pa.Array:
+    if pa.types.is_string(keys.type):
+        return keys
+    return pc.binary_join(keys, " ")
+
+
+def _texts(columns: dict[str, pa.Array], count: int) -> pa.Array | None:
+    """Property texts, or None where no row has a property. Raises BadRequest."""
+    parts = []
+    for name, word in (("tags", "TAGS"), ("keys", "KEYS")):
+        column = columns.get(name)
+        if column is None or column.null_count == count:
+            continue
+        if name == "keys" and not pa.types.is_string(column.type):
+            inner = column.flatten()
+            if inner.null_count or pc.any(pc.match_substring(inner, " ")).as_py():
+                raise BadRequest("column 'keys': a key is not empty and has no space in it")
+        values = _joined(column)
+        values = pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
+        _check_control(name, values)
+        parts.append(pc.binary_join_element_wise(word, values, NAME_VALUE_SEPARATOR))
+    if "properties" in columns and columns["properties"].null_count < count:
+        parts.append(_pairs(columns["properties"]))
+    if not parts:
+        return None
+    joined = pc.binary_join_element_wise(*parts, PROPERTY_SEPARATOR, null_handling="skip")
+    return joined.cast(pa.binary())
+
+
+def _pairs(maps: pa.MapArray) -> pa.Array:
+    names, values = maps.keys, maps.items
+    start, end = maps.offsets[0].as_py(), maps.offsets[-1].as_py()
+    names, values = names.slice(start, end - start), values.slice(start, end - start)
+    if values.null_count or pc.any(pc.or_(pc.equal(names, ""), pc.equal(values, ""))).as_py():
+        raise BadRequest("column 'properties' has an empty name or value")
+    reserved = pc.is_in(names, value_set=pa.array(sorted(RESERVED)))
+    if pc.any(reserved).as_py():
+        name = names.filter(reserved)[0].as_py()
+        raise BadRequest(f"column 'properties': the name {name!r} is reserved")
+    _check_control("properties", names)
+    _check_control("properties", values)
+    pairs = pc.binary_join_element_wise(names, values, NAME_VALUE_SEPARATOR)
+    offsets = pc.subtract(maps.offsets, start).cast(pa.int32())
+    lists = pa.ListArray.from_arrays(offsets, pairs)
+    texts = pc.binary_join(lists, PROPERTY_SEPARATOR)
+    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)
+
+
+def _check_control(name: str, values: pa.Array) -> None:
+    if pc.any(pc.match_substring_regex(values, _CONTROL)).as_py():
+        raise BadRequest(f"column {name!r} has control characters")
+
+
+def _fitting(
+    bodies: pa.Array, texts: pa.Array | None
+) -> Iterator[tuple[pa.Array, pa.Array | None]]:
+    """Stretches that fit into one request each."""
+    sizes = pc.binary_length(bodies).to_numpy().astype(np.int64) + 8
+    if texts is not None:
+        sizes += pc.binary_length(texts).to_numpy()
+    ends = np.cumsum(sizes)
+    room = STAGED_BYTES_MAX - _WORDS_PER_MESSAGE
+    first = 0
+    while first < len(bodies):
+        before = int(ends[first - 1]) if first else 0
+        last = int(np.searchsorted(ends, before + room, side="right"))
+        if last == first:
+            raise MessageTooLarge(f"a row of {int(sizes[first])} bytes, at most {room}")
+        last = min(last, first + MESSAGES_MAX)
+        part = slice(first, last)
+        yield bodies[part], None if texts is None else texts[part]
+        first = last
+
+
+def _blob(values: pa.Array) -> tuple[bytes, bytes]:
+    """The wire's blob and offsets of a binary column."""
+    _, offsets_buffer, data = values.buffers()
+    offsets = np.frombuffer(offsets_buffer, "<i4")[values.offset : values.offset + len(values) + 1]
+    start, end = int(offsets[0]), int(offsets[-1])
+    blob = b"" if data is None else data[start:end].to_pybytes()
+    return blob, (offsets - start).astype("<u4").tobytes()

@@ -1,0 +1,236 @@
+"""A streaming read: offsets of all queues, how far a micro-batch goes, and what tasks fetch."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from duolog import sync
+from duolog._errors import Retryable, UnknownTopic
+from duolog.spark._fetch import fetch
+from duolog.spark._options import LATEST, ReadOptions
+from duolog.spark._plan import Planner, Queue, QueueRange, Ranges, lost, queues_of, shared
+from duolog.wire import duolog_pb2 as wire
+
+Places = dict[Queue, int]
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows queues by their offsets.
+
+    Spark compares offsets as text: they are written by one function, in one order. A queue that is
+    new enters the offsets at its first message, so every range that is ever planned is in them.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        """schema: some of the columns."""
+        self._options = options
+        self._schema = schema
+        self._client: sync.Client | None = None
+        self._stats: dict[Queue, wire.QueueStats] = {}
+        self._target: Places | None = None
+        self._committed: Places = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For the tasks, which have their own client."""
+        return {**self.__dict__, "_client": None, "_stats": {}}
+
+    # -- on the driver -------------------------------------------------------------------------
+
+    @property
+    def _asked(self) -> sync.Client:
+        if self._client is None:
+            options = self._options
+            self._client = sync.Client(options.endpoints, timeout=options.timeout)
+        return self._client
+
+    def _look(self) -> None:
+        """Ask for the queues and their ranges. Raises UnknownTopic, Unavailable."""
+        try:
+            topics = Planner(self._asked, self._options).topics()
+        except UnknownTopic:
+            # Deleted in mid-stream, perhaps: the reader may want to be told, or to wait.
+            if not self._stats or self._options.fail_on_data_loss:
+                raise
+            topics = []
+        self._stats = queues_of(topics)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new stream begins."""
+        planner = Planner(self._asked, self._options)
+        topics = planner.topics()
+        planner.check_names(topics)
+        places = {}
+        for queue, stats in queues_of(topics).items():
+            start = planner.starting(queue, stats, LATEST)
+            if start < stats.min_offset:
+                lost(self._options, queue, start, stats.min_offset)
+            places[queue] = min(max(start, stats.min_offset), stats.max_offset)
+        return written(places)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """As the options say."""
+        if self._options.max_offsets:
+            return ReadMaxRows(self._options.max_offsets)
+        if self._options.max_bytes:
+            return ReadMaxBytes(self._options.max_bytes)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What comes from now on is left for another run."""
+        self._look()
+        self._target = {queue: stats.max_offset for queue, stats in self._stats.items()}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """How far the next micro-batch goes.
+
+        Spark asks when everything before start is processed, and after the last micro-batch, too:
+        that is when the group's offsets are committed.
+        """
+        before = read_places(start)
+        self._commit(before)
+        self._look()
+        after = dict(before)
+        wanted: Places = {}
+        for queue, stats in self._stats.items():
+            if queue not in before:
+                if self._target is None or queue in self._target:
+                    after[queue] = stats.min_offset
+                continue
+            end = stats.max_offset
+            if self._target is not None:
+                end = min(end, self._target.get(queue, 0))
+            first = max(before[queue], stats.min_offset)
+            if end > first:
+                wanted[queue] = end - first
+        if not isinstance(limit, ReadAllAvailable):
+            wanted = self._limited(before, wanted)
+        for queue, count in wanted.items():
+            after[queue] = max(before[queue], self._stats[queue].min_offset) + count
+        return written(after)
+
+    def _limited(self, before: Places, wanted: Places) -> Places:
+        """So many messages of each queue that the limits hold, each its share of the whole."""
+        total, most = sum(wanted.values()), self._options.max_offsets
+        if most and total > most:
+            shares = {queue: count * most // total for queue, count in wanted.items()}
+            missing = most - sum(shares.values())
+            for queue in sorted(wanted, key=lambda q: -wanted[q])[:missing]:
+                shares[queue] += 1
+            wanted = {queue: share for queue, share in shares.items() if share}
+            total = most
+        size = self._options.max_bytes
+        if not size:
+            return wanted
+        for queue, count in list(wanted.items()):
+            first = max(before[queue], self._stats[queue].min_offset)
+            end = self._asked.admin.offset_at_size(
+                queue.topic,
+                queue.queue_id,
+                first,
+                max(1, size * count // total),
+                group=queue.group,
+            )
+            wanted[queue] = min(count, max(0, end - first))
+        return wanted
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """The ends of all queues: how far behind the stream is."""
+        if not self._stats:
+            self._look()
+        return written({queue: stats.max_offset for queue, stats in self._stats.items()})
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The ranges between two offsets. Raises DataLoss."""
+        before = read_places(start)
+        if not self._stats:
+            self._look()
+        ranges = []
+        for queue, until in sorted(read_places(end).items()):
+            first = before.get(queue, until)
+            low = self._stats[queue].min_offset if queue in self._stats else first
+            if first < min(low, until):
+                lost(self._options, queue, first, min(low, until))
+                first = min(low, until)
+            if first < until:
+                ranges.append(QueueRange(queue, first, until))
+        return shared(ranges, self._options.min_partitions)
+
+    def _commit(self, places: Places) -> None:
+        """Say in the group how far the stream is; what cannot be said now is said the next time."""
+        if not self._options.group or places == self._committed:
+            return
+        with contextlib.suppress(Retryable):
+            self._asked.admin.commit(
+                self._options.group,
+                {(q.topic, q.group, q.queue_id): offset for q, offset in places.items()},
+            )
+            self._committed = places
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark's own: it never comes for the last micro-batch, see `latestOffset`."""
+
+    def stop(self) -> None:
+        """Let go of the nodes."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    # -- in tasks ------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """A task's ranges as record batches."""
+        if isinstance(partition, Ranges):  # else Spark's own: there is nothing to read
+            yield from fetch(self._options, self._schema, partition.parts)
+
+
+def written(places: Places) -> dict[str, Any]:
+    """Offsets as Spark keeps them: {"topic": {"replica group/queue": offset}}, sorted."""
+    found: dict[str, Any] = {}
+    for queue, offset in sorted(places.items()):
+        found.setdefault(queue.topic, {})[f"{queue.group}/{queue.queue_id}"] = int(offset)
+    return found
+
+
+def read_places(offsets: dict[str, Any] | str) -> Places:
+    """What `written` wrote."""
+    table = json.loads(offsets) if isinstance(offsets, str) else offsets
+    places = {}
+    for topic, row in table.items():
+        for name, offset in row.items():
+            group, _, queue_id = name.rpartition("/")
+            places[Queue(topic, group, int(queue_id))] = int(offset)
+    return places
+
+
+def behind_latest(progress: Any) -> dict[str, float]:
+    """How many messages each queue's reader is behind, of a query's progress.
+
+    progress: a `StreamingQueryProgress`, or its dictionary. Returns the keys that Spark's Kafka
+    source has in its metrics: minOffsetsBehindLatest, avgOffsetsBehindLatest,
+    maxOffsetsBehindLatest; and their total, offsetsBehindLatest.
+    """
+    table = progress if isinstance(progress, dict) else json.loads(progress.json)
+    behind = []
+    for source in table["sources"]:
+        if source.get("latestOffset") and source.get("endOffset"):
+            ends = read_places(source["endOffset"])
+            latest = read_places(source["latestOffset"])
+            behind += [max(0, offset - ends.get(queue, 0)) for queue, offset in latest.items()]
+    total = float(sum(behind))
+    return {
+        "minOffsetsBehindLatest": float(min(behind, default=0)),
+        "avgOffsetsBehindLatest": total / len(behind) if behind else 0.0,
+        "maxOffsetsBehindLatest": float(max(behind, default=0)),
+        "offsetsBehindLatest": total,
+    }

@@ -1,0 +1,183 @@
+"""Writes: tasks stage their rows, and one call publishes what all of them staged.
+
+A batch is identified by its sink and number, never by its partitions: whatever is repeated (a task,
+a whole batch, the call that publishes it), one of the tries becomes visible.
+"""
+
+import time
+import uuid
+import zlib
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from duolog import Client, sync
+from duolog._errors import BadRequest, UnknownTopic
+from duolog._sink import Sink
+from duolog.spark._fetch import client_of
+from duolog.spark._options import WriteOptions
+from duolog.spark._rows import Request, RowsToRequests, check_writable
+from duolog.wire import duolog_pb2 as wire
+
+IN_FLIGHT_MAX = 4
+QUERY = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """What one task staged."""
+
+    sink: str
+    group: str  # replica group
+    partition: int
+    staged: tuple[int, ...]
+    rows: int
+
+
+class _Writer:
+    """What batches and streams have in common."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        """Raises BadRequest where the rows are no messages."""
+        check_writable(schema, options.topic)
+        self._options = options
+
+    def _stage(self, sink_name: str, batches: Iterator[Any]) -> Staged:
+        """Stage a task's rows, a few requests on their way at a time."""
+        client = client_of(self._options.endpoints, self._options.timeout)
+        group = _group(client, sink_name, self._options.topic)
+        sink = client.run(lambda made: made.sink(sink_name, group))
+        context = TaskContext.get()
+        partition = context.partitionId() if context is not None else 0
+        dealer: RowsToRequests | None = None
+        staged: list[int] = []
+        under_way: deque[Any] = deque()
+        rows = 0
+        try:
+            for batch in _joined(batches):
+                if dealer is None:
+                    queues = _queues(client, sink.group)
+                    dealer = RowsToRequests(self._options.topic, queues, partition)
+                rows += batch.num_rows
+                born = int(time.time() * 1000)
+                for request in dealer.requests(batch):
+                    if len(under_way) >= IN_FLIGHT_MAX:
+                        staged.append(under_way.popleft().result())
+                    under_way.append(client.start(_staging(sink, request, born)))
+            while under_way:
+                staged.append(under_way.popleft().result())
+        finally:
+            for future in under_way:
+                future.cancel()
+        return Staged(sink_name, sink.group, partition, tuple(staged), rows)
+
+    def _publish(self, sink_name: str, number: int, messages: list[Any]) -> None:
+        """Make a batch visible, unless it is."""
+        parts = sorted((m for m in messages if m is not None), key=lambda m: m.partition)
+        staged = [offset for part in parts for offset in part.staged]
+        options = self._options
+        if not staged:
+            return
+        with sync.Client(options.endpoints, timeout=options.timeout) as client:
+
+            async def publish(made: Client) -> bool:
+                sink = await made.sink(sink_name, parts[0].group)
+                return await sink.publish(number, staged)
+
+            client.run(publish)
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """One batch write, published when all tasks are done."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        # Made once for the whole job: the same in all tasks and in commit.
+        self._sink = options.sink or f"batch-{uuid.uuid4()}"
+        with sync.Client(options.endpoints, timeout=options.timeout) as client:
+            if options.topic and not client.admin.topics([options.topic]):
+                raise BadRequest(f"option 'topic': {options.topic!r} does not exist")
+
+    def write(self, iterator: Iterator[Any]) -> Staged:
+        """Stage a task's rows."""
+        return self._stage(self._sink, iterator)
+
+    def commit(self, messages: list[Any]) -> None:
+        """Publish."""
+        self._publish(self._sink, self._options.batch, messages)
+
+    def abort(self, messages: list[Any]) -> None:
+        """What was staged and not published is never seen."""
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Micro-batches of a query, each published once, whoever asks."""
+
+    def write(self, iterator: Iterator[Any]) -> Staged:
+        """Stage a task's rows."""
+        context = TaskContext.get()
+        query = context.getLocalProperty(QUERY) if context is not None else None
+        sink = self._options.sink or (f"query-{query}" if query else "")
+        if not sink:
+            raise BadRequest("option 'sinkId' is missing, and the query has no id")
+        return self._stage(sink, iterator)
+
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        """Publish, with the name that the tasks staged for."""
+        found = next((m.sink for m in messages if m is not None), self._options.sink)
+        if found:
+            self._publish(found, batchId, messages)
+
+    def abort(self, messages: list[Any], batchId: int) -> None:
+        """What was staged and not published is never seen; what was published stays."""
+
+
+def _group(client: sync.Client, sink: str, topic: str) -> str | None:
+    """The replica group a sink writes to: one that holds its topic, always the same."""
+    if not topic:
+        return None
+    topics: list[wire.TopicReply] = client.admin.topics([topic])
+    groups = sorted(found.group for found in topics)
+    if not groups:
+        raise UnknownTopic(f"topic {topic!r} does not exist")
+    return groups[zlib.crc32(sink.encode()) % len(groups)]
+
+
+def _staging(
+    sink: Sink, request: Request, born: int
+) -> Callable[[Client], Coroutine[Any, Any, int]]:
+    return lambda _: sink.stage(
+        request.topic, request.queue_id, request.bodies, request.texts, born
+    )
+
+
+def _queues(client: sync.Client, group: str) -> dict[str, int]:
+    """Queues of the topics that a replica group holds."""
+    topics: list[wire.TopicReply] = client.admin.topics()
+    return {topic.topic: topic.queues for topic in topics if topic.group == group}
+
+
+def _joined(batches: Iterator[Any], least: int = 30_000, most: int = 3 << 20) -> Iterator[Any]:
+    """Spark's batches of 10,000 rows, several in one."""
+    held: list[Any] = []
+    rows = size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        held.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= least or size >= most:
+            yield pa.Table.from_batches(held).combine_chunks().to_batches()[0]
+            held, rows, size = [], 0, 0
+    if held:
+        yield pa.Table.from_batches(held).combine_chunks().to_batches()[0]

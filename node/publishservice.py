@@ -1,0 +1,246 @@
+"""Batches of a sink that become visible as one, once: stage, then publish.
+
+What is staged lies, as the request it came in, in a topic that nobody reads. Publishing a numbered
+batch of a sink is one record of metadata that names what was staged for it: the first such record
+of a number counts, later ones change nothing. Behind it the master stores what is named in the real
+queues, in order, and notes how far it is; the next master goes on from there. Its producer id and
+sequences follow from sink and number, so what was stored before a note was lost is not stored
+again. What was staged and never published goes with the log's old segments.
+"""
+
+import asyncio
+import hashlib
+from typing import TYPE_CHECKING
+
+import structlog
+from duolog import _errors as sdk
+from duolog.wire import duolog_pb2 as wire
+from google.protobuf.message import DecodeError
+
+from store.columns import Columns
+from store.errors import CorruptRecord, StoreError
+from store.messagestore import PutBatch
+from store.metadata import SYSTEM_PREFIX, Json
+from store.record import Host, Record
+from store.status import PutMessageStatus
+
+if TYPE_CHECKING:
+    from node.broker import Broker
+
+log = structlog.get_logger("duolog.node")
+
+STAGED_TOPIC = SYSTEM_PREFIX + "STAGED"
+QUEUE = 0
+SINK_CHARACTERS_MAX = 255
+STAGED_MAX = 200_000  # in one batch of a sink
+TICK_SECONDS = 0.2
+READABLE_SECONDS = 10.0  # within which what was stored can be read
+PAUSE_SECONDS = 0.02
+UNCONFIRMED_MAX = 8  # requests that are stored ahead of what replicas have
+_SEQUENCES = 1 << 24  # of one staged request: more messages than a batch may have
+_LATER = frozenset(
+    (
+        wire.SERVICE_NOT_AVAILABLE,
+        wire.CREATE_MAPEDFILE_FAILED,
+        wire.OS_PAGECACHE_BUSY,
+        wire.IN_SYNC_REPLICAS_NOT_ENOUGH,
+    )
+)
+
+
+class PublishService:
+    """Stages and publishes while this node is the master."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._turns: dict[str, asyncio.Lock] = {}  # who stores for a sink now
+
+    async def run(self) -> None:
+        """Finish what an earlier master published, until cancelled."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            broker = self._broker
+            if broker.replication.not_master() or not broker.may_store():
+                continue
+            for sink in [name for name, row in self._sinks.items() if row["staged"]]:
+                try:
+                    await self._finish(sink)
+                except (sdk.DuologError, StoreError) as error:
+                    log.warning("a batch is published later", sink=sink, reason=str(error))
+
+    @property
+    def _sinks(self) -> dict[str, Json]:
+        return self._broker.metadata.tables.sinks
+
+    # -- stage ---------------------------------------------------------------------------------
+
+    async def stage(self, sink: str, data: bytes, host: Host) -> int:
+        """Store a request unseen; the number to name it by.
+
+        Raises BadRequest, NotMaster, Busy, ResultUnknown, and what the request would be refused
+        with. Staging again after an error is safe: nobody sees what is not named.
+        """
+        broker = self._broker
+        broker.check_master()
+        _check_sink(sink)
+        self._check_batch(_parsed(data))
+        columns = Columns.of([data], [b"SINK\x01" + sink.encode()])
+        batch = PutBatch(STAGED_TOPIC, QUEUE, columns, broker.wall_ms(), host)
+        result = await broker.store_batch(batch)
+        status = result.status
+        if status is PutMessageStatus.MESSAGE_ILLEGAL:
+            raise sdk.MessageTooLarge(result.reason)
+        if result.queue_offset < 0:
+            raise sdk.Busy(f"{status.value} {result.reason}")
+        if status is not PutMessageStatus.PUT_OK:
+            raise sdk.ResultUnknown(status.value)
+        return result.queue_offset
+
+    def _check_batch(self, request: wire.AppendRequest) -> None:
+        refusal = self._broker.refusal(request)
+        if refusal is not None:
+            raise sdk_error(*refusal)
+        try:
+            columns = Columns.from_wire(
+                request.bodies,
+                request.body_offsets,
+                request.properties,
+                request.property_offsets,
+            )
+            columns.check(self._broker.store.options.max_message_size)
+        except StoreError as error:
+            raise sdk.BadRequest(str(error)) from None
+
+    # -- publish -------------------------------------------------------------------------------
+
+    async def publish(self, sink: str, batch: int, staged: list[int]) -> bool:
+        """Make a batch visible, and wait until it is; whether that number was published before.
+
+        Raises BadRequest, NoSuchMessage for what is not staged, NotMaster, Unavailable,
+        ResultUnknown: then it may be asked for again.
+        """
+        broker = self._broker
+        broker.check_master()
+        _check_sink(sink)
+        if batch < 0 or len(staged) > STAGED_MAX:
+            raise sdk.BadRequest(f"batch {batch} of {len(staged)} requests, at most {STAGED_MAX}")
+        await self._finish(sink)
+        row = self._sinks.get(sink)
+        before = row is not None and row["batch"] >= batch
+        if not before and staged:
+            for offset in staged:
+                record = await self._staged(offset)
+                if record.properties.get("SINK") != sink:
+                    raise sdk.BadRequest(f"what is staged as {offset} is another sink's")
+        if not before:
+            change = {"op": "publish", "sink": sink, "batch": batch, "staged": staged}
+            await broker.metadata.change(change)
+            row = self._sinks.get(sink)
+            # Where two asked at once the other one may have been first.
+            before = row is None or row["batch"] != batch or row["staged"] != staged
+        await self._finish(sink)
+        return before
+
+    async def _staged(self, offset: int) -> Record:
+        """What was staged. Raises NoSuchMessage, Unavailable where it cannot be read yet."""
+        store = self._broker.store
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + READABLE_SECONDS
+        while True:
+            low, high = store.queue_range(STAGED_TOPIC, QUEUE)
+            if low <= offset < high:
+                break
+            stored = store.topic_queue_table.get((STAGED_TOPIC, QUEUE), 0)
+            if offset < low or offset >= stored:
+                raise sdk.NoSuchMessage(f"nothing is staged as {offset}")
+            if loop.time() >= deadline:
+                raise sdk.Unavailable(f"what is staged as {offset} cannot be read yet")
+            await asyncio.sleep(PAUSE_SECONDS)
+        try:
+            record = store.record_at(STAGED_TOPIC, QUEUE, offset)
+        except CorruptRecord as error:
+            raise sdk.NoSuchMessage(f"what was staged as {offset} is damaged: {error}") from None
+        if record is None:
+            raise sdk.NoSuchMessage(f"what was staged as {offset} is gone")
+        return record
+
+    async def _finish(self, sink: str) -> None:
+        """Store what is published of a sink and not stored yet. Raises Unavailable, NotMaster."""
+        row = self._sinks.get(sink)
+        if row is None or not row["staged"]:
+            return
+        turn = self._turns.setdefault(sink, asyncio.Lock())
+        try:
+            async with turn:
+                row = self._sinks.get(sink)
+                if row is not None and row["staged"]:
+                    await self._store(sink, dict(row))
+        finally:
+            if not turn.locked():
+                self._turns.pop(sink, None)
+
+    async def _store(self, sink: str, row: Json) -> None:
+        broker = self._broker
+        producer = hashlib.blake2b(f"{sink}\n{row['batch']}".encode(), digest_size=10).digest()
+        waiting: list[asyncio.Future[PutMessageStatus]] = []
+        staged = row["staged"]
+        for at in range(row["done"], len(staged)):
+            try:
+                record = await self._staged(staged[at])
+            except sdk.NoSuchMessage as error:  # retention or damage took it since it was published
+                log.error("a published batch lacks a part", sink=sink, reason=str(error))
+                continue
+            request = _parsed(record.body)
+            request.producer_id, request.sequence = producer, at * _SEQUENCES
+            future = await self._put(request, record.born_host)
+            if future is not None:
+                waiting.append(future)
+            if len(waiting) > UNCONFIRMED_MAX:
+                await waiting.pop(0)
+            note = {"op": "published", "sink": sink, "batch": row["batch"], "done": at + 1}
+            if at + 1 < len(staged):
+                broker.metadata.note(note)
+            broker.pump_soon()
+            await asyncio.sleep(0)  # others have a turn
+        note = {"op": "published", "sink": sink, "batch": row["batch"], "done": len(staged)}
+        await broker.metadata.change(note)
+
+    async def _put(
+        self, request: wire.AppendRequest, host: Host
+    ) -> "asyncio.Future[PutMessageStatus] | None":
+        """Store a request in its queue; wait as long as it can only be stored later."""
+        while True:
+            self._broker.check_master()
+            reply, future = self._broker.append(request, host)
+            if reply.status == wire.PUT_OK:
+                return future
+            if reply.status == wire.SEQUENCE_TOO_OLD:
+                return None  # a later part is stored, so this one is
+            if reply.status not in _LATER:
+                # Its topic was deleted meanwhile, or may not be written any more.
+                log.error("a published part is dropped", topic=request.topic, reason=reply.reason)
+                return None
+            await asyncio.sleep(PAUSE_SECONDS)
+
+
+def _check_sink(sink: str) -> None:
+    if not 0 < len(sink) <= SINK_CHARACTERS_MAX or not sink.isprintable():
+        raise sdk.BadRequest(f"a sink's name has 1 to {SINK_CHARACTERS_MAX} printable characters")
+
+
+def _parsed(data: bytes) -> wire.AppendRequest:
+    try:
+        return wire.AppendRequest.FromString(data)
+    except DecodeError:
+        raise sdk.BadRequest("what is to be staged is no AppendRequest") from None
+
+
+def sdk_error(status: wire.PutStatus, reason: str) -> sdk.DuologError:
+    """The error of a refused request."""
+    kinds: dict[int, type[sdk.DuologError]] = {
+        wire.CORRUPT_BATCH: sdk.CorruptBatch,
+        wire.NO_PERMISSION: sdk.NoPermission,
+        wire.TOPIC_NOT_EXIST: sdk.UnknownTopic,
+        wire.MESSAGE_ILLEGAL: sdk.BadRequest,
+    }
+    return kinds.get(status, sdk.Busy)(reason)

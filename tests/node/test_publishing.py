@@ -1,0 +1,184 @@
+"""Batches of sinks: staged unseen, published as one, once, by whichever master."""
+
+import asyncio
+from pathlib import Path
+
+import duolog
+import pytest
+from duolog._columns import pack
+from duolog._sink import Sink
+
+from node.publishservice import STAGED_TOPIC
+from node.server import Node
+from tests.node.conftest import StartNode
+from tests.node.replicas import Elected, broker_of
+
+NOTHING = (b"", b"")
+
+
+async def stage(sink: Sink, *bodies: bytes, queue_id: int = 0, topic: str = "T") -> int:
+    return await sink.stage(topic, queue_id, pack(bodies), NOTHING, 1)
+
+
+async def stored(client: duolog.Client, queue_id: int = 0) -> list[bytes]:
+    found: list[bytes] = []
+    offset = 0
+    while (batch := await client.pull("T", queue_id, offset)).count:
+        found += batch.body_list()
+        offset = batch.next_offset
+    return found
+
+
+async def test_what_is_staged_is_seen_once_published_and_only_then(client: duolog.Client) -> None:
+    sink = await client.sink("s")
+    lost = await stage(sink, b"of a failed try")
+    staged = [await stage(sink, b"1", b"2"), await stage(sink, b"3"), await stage(sink, b"4")]
+    assert await stored(client) == []
+    assert await sink.publish(7, [staged[0], staged[2], staged[1]]) is False
+    assert await stored(client) == [b"1", b"2", b"4", b"3"]
+    # The same number again, whatever is named for it now, and an older one, change nothing.
+    assert await sink.publish(7, staged) is True
+    assert await sink.publish(7, [lost]) is True
+    assert await sink.publish(6, [lost]) is True
+    assert await stored(client) == [b"1", b"2", b"4", b"3"]
+    assert await sink.publish(8, [await stage(sink, b"5")]) is False
+    assert (await stored(client))[-1] == b"5"
+    keys = {message.unique_key for message in await client.pull("T", 0, 0)}
+    assert len(keys) == 5
+
+
+async def test_two_that_publish_one_number_at_once(client: duolog.Client) -> None:
+    sink = await client.sink("s")
+    tries = [[await stage(sink, b"a")], [await stage(sink, b"b")], [await stage(sink, b"c")]]
+    answers = await asyncio.gather(*(sink.publish(0, one) for one in tries))
+    assert sorted(answers) == [False, True, True]
+    assert len(await stored(client)) == 1
+
+
+async def test_nothing_is_published_of_a_batch_that_is_wrong(client: duolog.Client) -> None:
+    sink, other = await client.sink("s"), await client.sink("other")
+    mine, foreign = await stage(sink, b"mine"), await stage(other, b"foreign")
+    with pytest.raises(duolog.NoSuchMessage, match="nothing is staged as 99"):
+        await sink.publish(0, [mine, 99])
+    with pytest.raises(duolog.BadRequest, match="another sink's"):
+        await sink.publish(0, [mine, foreign])
+    with pytest.raises(duolog.BadRequest):
+        await sink.publish(-1, [mine])
+    with pytest.raises(duolog.BadRequest, match="sink's name"):
+        await (await client.sink("x" * 256)).publish(0, [mine])
+    with pytest.raises(duolog.BadRequest, match="queues 0"):
+        await stage(sink, b"", queue_id=9)
+    with pytest.raises(duolog.NoPermission):
+        await stage(sink, b"", topic=STAGED_TOPIC)
+    with pytest.raises(duolog.BadRequest, match="over the limit"):
+        await stage(sink, bytes(65 << 10))
+    with pytest.raises(duolog.MessageTooLarge):
+        await stage(sink, *[bytes(30 << 10)] * 3)
+    assert await stored(client) == []
+    assert await sink.publish(0, [mine]) is False
+    assert await stored(client) == [b"mine"]
+    with pytest.raises(duolog.UnknownTopic):
+        await client.pull(STAGED_TOPIC, 0, 0)
+
+
+async def test_a_restarted_node_knows_what_was_published(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    first = await start_node(tmp_path / "d")
+    async with duolog.Client(f"127.0.0.1:{first.port}") as client:
+        await client.admin.create_topic("T", 1)
+        sink = await client.sink("s")
+        staged = [await stage(sink, b"1")]
+        await sink.publish(3, staged)
+    await first.stop()
+    again = await start_node(tmp_path / "d")
+    async with duolog.Client(f"127.0.0.1:{again.port}") as client:
+        sink = await client.sink("s")
+        assert await sink.publish(3, staged) is True
+        assert await stored(client) == [b"1"]
+
+
+async def test_the_next_master_stores_the_rest_and_nothing_twice(
+    start_node: StartNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = await Elected.start(start_node, tmp_path)
+    async with duolog.Client(group.endpoints, timeout=30) as client:
+        await client.admin.create_topic("T", 1)
+        sink = await client.sink("s")
+        staged = [await stage(sink, b"%d" % k) for k in range(20)]
+        master = group.the_master()
+        service = broker_of(master).publishes
+        put, puts = service._put, 0
+
+        async def interrupted(*args: object) -> object:
+            nonlocal puts
+            puts += 1
+            while puts > 7 and not broker_of(master).replication.not_master():
+                await asyncio.sleep(0.01)
+            return await put(*args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(service, "_put", interrupted)
+        # The notes of the last ones get lost, as where a log is cut behind what was stored.
+        note, notes = broker_of(master).metadata.note, 0
+
+        def forgetful(change: dict[str, object]) -> None:
+            nonlocal notes
+            notes += 1
+            if notes <= 4:
+                note(change)
+
+        monkeypatch.setattr(broker_of(master).metadata, "note", forgetful)
+        work = asyncio.ensure_future(sink.publish(0, staged))
+        async with asyncio.timeout(10):
+            while puts < 8:
+                await asyncio.sleep(0.01)
+        await group.switch(client)
+        assert group.the_master() is not master
+        await work  # asks the new master, which goes on by itself, too
+        assert await stored(client) == [b"%d" % k for k in range(20)]
+        assert await sink.publish(0, staged) is True
+
+
+async def test_what_a_master_leaves_behind_is_finished_though_nobody_asks(
+    node: Node, client: duolog.Client
+) -> None:
+    sink = await client.sink("s")
+    staged = [await stage(sink, b"%d" % k) for k in range(3)]
+    change = {"op": "publish", "sink": "s", "batch": 1, "staged": staged}
+    await broker_of(node).metadata.change(change)
+    async with asyncio.timeout(10):
+        while len(await stored(client)) < 3:
+            await asyncio.sleep(0.02)
+    assert await stored(client) == [b"0", b"1", b"2"]
+
+
+async def test_a_read_may_leave_columns_out(client: duolog.Client) -> None:
+    from duolog.wire import duolog_pb2 as wire
+
+    async with client.producer() as producer:
+        await producer.send_batch("T", [b"one", b"two"], queue_id=0, tags="t")
+    request = wire.PullRequest(topic="T", queue_id=0, columns=[wire.BODIES])
+    group = (await client.admin.topics(["T"]))[0].group
+    batch = await client.fetch(request, group)
+    assert (batch.bodies, batch.count) == (b"onetwo", 2)
+    assert not (batch.properties or batch.flags or batch.physical_offsets)
+    request = wire.PullRequest(topic="T", queue_id=0, columns=[wire.PROPERTIES, wire.FLAGS])
+    batch = await client.fetch(request, group, from_slaves=True)
+    assert b"TAGS\x01t" in batch.properties
+    assert len(batch.flags) == 8
+    assert not (batch.bodies or batch.store_times)
+
+
+async def test_offsets_by_size(client: duolog.Client) -> None:
+    async with client.producer() as producer:
+        await producer.send_batch("T", [bytes(100)] * 50, queue_id=0)
+    (topic,) = await client.admin.topics(["T"])
+
+    async def until(start: int, size: int) -> int:
+        return await client.admin.offset_at_size("T", 0, start, size, group=topic.group)
+
+    one = (await client.pull("T", 0, 0, max_messages=2)).physical_offsets
+    size = one[1] - one[0]
+    assert [await until(0, n) for n in (1, size, 10 * size, 10 * size + 1)] == [1, 1, 10, 10]
+    assert await until(45, 1000 * size) == 50
+    assert await until(50, size) == 50
