@@ -161,12 +161,12 @@ async def test_a_read_may_leave_columns_out(client: duolog.Client) -> None:
     group = (await client.admin.topics(["T"]))[0].group
     batch = await client.fetch(request, group)
     assert (batch.bodies, batch.count) == (b"onetwo", 2)
-    assert not (batch.properties or batch.flags or batch.physical_offsets)
+    assert {batch.properties, batch.flags, batch.physical_offsets} == {b""}
     request = wire.PullRequest(topic="T", queue_id=0, columns=[wire.PROPERTIES, wire.FLAGS])
     batch = await client.fetch(request, group, from_slaves=True)
     assert b"TAGS\x01t" in batch.properties
     assert len(batch.flags) == 8
-    assert not (batch.bodies or batch.store_times)
+    assert {batch.bodies, batch.store_times} == {b""}
 
 
 async def test_offsets_by_size(client: duolog.Client) -> None:

@@ -54,7 +54,9 @@ def _property(view: _View, name: str) -> pa.Array:
 
 
 def _keys(view: _View) -> pa.Array:
-    return pc.split_pattern(pc.fill_null(_property(view, "KEYS"), ""), " ")
+    words = pc.split_pattern(pc.fill_null(_property(view, "KEYS"), ""), " ")
+    none = pa.array([[]], words.type)[0]
+    return pc.if_else(pc.equal(pc.binary_join(words, " "), ""), none, words)
 
 
 def _properties(view: _View) -> pa.Array:

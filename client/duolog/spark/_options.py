@@ -27,6 +27,7 @@ _BATCH_READ = (*_ANY_READ, "endingOffsets", "endingTimestamp")
 _STREAM_READ = (*_ANY_READ, "maxOffsetsPerTrigger", "maxBytesPerTrigger", "group")
 _STREAM_WRITE = ("endpoints", "topic", "sinkId", "timeout")
 _BATCH_WRITE = (*_STREAM_WRITE, "batchId")
+_SPARKS = frozenset(("checkpointlocation",))  # handed on though it is Spark's own
 
 Where = str | int
 Offsets = dict[str, dict[str, Where]]  # topic, queue ("3", or "broker-a/3"), offset or a word
@@ -143,7 +144,7 @@ class _Given:
         known = {name.lower() for name in names}
         self._values = {name.lower(): value for name, value in options.items()}
         for name in options:
-            if name.lower() not in known:
+            if name.lower() not in known and name.lower() not in _SPARKS:
                 raise BadRequest(f"option {name!r} is none of {', '.join(sorted(names))}")
 
     def has(self, name: str) -> bool:

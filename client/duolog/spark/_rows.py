@@ -170,8 +170,11 @@ def _texts(columns: dict[str, pa.Array], count: int) -> pa.Array | None:
         parts.append(_pairs(columns["properties"]))
     if not parts:
         return None
-    joined = pc.binary_join_element_wise(*parts, PROPERTY_SEPARATOR, null_handling="skip")
-    return joined.cast(pa.binary())
+    text = parts[0]
+    for part in parts[1:]:  # binary_join_element_wise cannot skip what is null (pyarrow 26)
+        both = pc.binary_join_element_wise(text, part, PROPERTY_SEPARATOR)
+        text = pc.coalesce(both, text, part)
+    return pc.fill_null(text, "").cast(pa.binary())
 
 
 def _pairs(maps: pa.MapArray) -> pa.Array:

@@ -1,0 +1,173 @@
+"""Writes through Spark: what becomes visible, once, and what is refused."""
+
+import zlib
+from pathlib import Path
+from typing import Any
+
+import duolog.sync
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from tests.process.support import NodeProcess
+from tests.spark.conftest import read
+
+pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+def write(frame: Any, node: NodeProcess, **options: Any) -> None:
+    made = frame.write.format("duolog").mode("append").option("endpoints", node.endpoint)
+    for name, value in options.items():
+        made = made.option(name, value)
+    made.save()
+
+
+def bodies(spark: SparkSession, node: NodeProcess, topic: str) -> list[str]:
+    frame = read(spark, node, topic=topic).load()
+    return [row[0] for row in frame.select(frame.body.cast("string")).collect()]
+
+
+def numbers(spark: SparkSession, count: int, parts: int) -> Any:
+    return spark.range(0, count, 1, parts).select(F.col("id").cast("string").alias("body"))
+
+
+def test_rows_as_messages(
+    spark: SparkSession, node: NodeProcess, client: duolog.sync.Client, topic: str
+) -> None:
+    rows = [
+        ("one", "t", ["k1", "k2"], {"p": "v", "q": "w"}, 1),
+        ("two", None, None, None, 0),
+        ("three", "", [], {}, 1),
+        ("", "t", ["k3"], None, 1),
+    ]
+    schema = (
+        "body STRING, tags STRING, keys ARRAY<STRING>, properties MAP<STRING,STRING>, queue_id INT"
+    )
+    write(spark.createDataFrame(rows, schema).coalesce(1), node, topic=topic)
+    found = {
+        bytes(row.body).decode(): row for row in read(spark, node, topic=topic).load().collect()
+    }
+    assert set(found) == {"one", "two", "three", ""}
+    one, two, empty = found["one"], found["two"], found[""]
+    assert (one.tags, one["keys"], one.queue_id) == ("t", ["k1", "k2"], 1)
+    assert (one.properties["p"], one.properties["q"]) == ("v", "w")
+    assert (two.tags, two["keys"], two.queue_id) == (None, [], 0)
+    assert (empty.tags, empty["keys"]) == ("t", ["k3"])
+    assert client.admin.find(topic, key="k2")[0].body == b"one"
+
+
+def test_rows_of_one_key_keep_their_order_in_the_queue_a_producer_would_take(
+    spark: SparkSession, node: NodeProcess, topic: str
+) -> None:
+    frame = spark.range(0, 6000, 1, 1).select(
+        F.col("id").cast("string").alias("body"), F.expr("concat('k', id % 7)").alias("keys")
+    )
+    write(frame, node, topic=topic)
+    found = read(spark, node, topic=topic).load().collect()
+    assert len(found) == 6000
+    for key in range(7):
+        name = f"k{key}"
+        mine = [row for row in found if row["keys"] == [name]]
+        assert {row.queue_id for row in mine} == {zlib.crc32(name.encode()) % 2}
+        ordered = sorted(mine, key=lambda row: row.queue_offset)
+        assert [int(bytes(row.body)) for row in ordered] == list(range(key, 6000, 7))
+
+
+def test_a_batch_number_is_written_once_whatever_its_partitions(
+    spark: SparkSession, node: NodeProcess, topic: str
+) -> None:
+    how = {"topic": topic, "sinkId": f"{topic}-sink"}
+    write(numbers(spark, 100, 3), node, batchId=4, **how)
+    write(numbers(spark, 100, 5), node, batchId=4, **how)
+    write(numbers(spark, 100, 1), node, batchId=3, **how)
+    assert sorted(map(int, bodies(spark, node, topic))) == list(range(100))
+    write(numbers(spark, 10, 2), node, batchId=5, **how)
+    assert len(bodies(spark, node, topic)) == 110
+    write(numbers(spark, 10, 2), node, topic=topic)  # a sink of its own each time
+    write(numbers(spark, 10, 2), node, topic=topic)
+    assert len(bodies(spark, node, topic)) == 130
+
+
+def test_tasks_that_fail_leave_nothing_behind(
+    spark: SparkSession, node: NodeProcess, topic: str, tmp_path: Path
+) -> None:
+    faulty = F.expr("if(id = 99950, raise_error('row 99950'), cast(id AS STRING))")
+    frame = spark.range(0, 100_000, 1, 2).select(faulty.alias("body"))
+    with pytest.raises(Exception, match="row 99950"):
+        write(frame, node, topic=topic)
+    assert bodies(spark, node, topic) == []
+
+
+def test_rows_for_several_topics(
+    spark: SparkSession, node: NodeProcess, client: duolog.sync.Client, topic: str
+) -> None:
+    client.admin.create_topic(f"{topic}-b", 3)
+    frame = spark.range(0, 1000, 1, 2).select(
+        F.col("id").cast("string").alias("body"),
+        F.when(F.col("id") % 3 == 0, F.lit(f"{topic}-b")).alias("topic"),
+    )
+    write(frame, node, topic=topic)
+    assert read(spark, node, topic=topic).load().count() == 666
+    assert read(spark, node, topic=f"{topic}-b").load().count() == 334
+
+
+def test_rows_that_are_no_messages_are_refused_whole(
+    spark: SparkSession, node: NodeProcess, topic: str
+) -> None:
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("SELECT 1 AS n", {}, "column 'n' is none of body"),
+        ("SELECT 't' AS tags", {}, "column 'body' is missing"),
+        ("SELECT 1 AS body", {}, "column 'body' has type int, not binary or string"),
+        ("SELECT 'x' AS body", {"topic": ""}, "give the option 'topic'"),
+        ("SELECT 'x' AS body", {"topic": "nobody-made-this"}, "'nobody-made-this' does not exist"),
+        ("SELECT 'x' AS body", {"sink": "s"}, "option 'sink' is none of"),
+        ("SELECT 'x' AS body", {"batchId": "1"}, "give both"),
+        ("SELECT CAST(NULL AS STRING) AS body", {}, "column 'body' is null"),
+        ("SELECT 'x' AS body, 9 AS queue_id", {}, "has queues 0..1"),
+        ("SELECT 'x' AS body, 'a\\nb' AS tags", {}, "'tags' has control characters"),
+        ("SELECT 'x' AS body, array('a b') AS keys", {}, "has no space in it"),
+        ("SELECT 'x' AS body, map('KEYS', 'v') AS properties", {}, "'KEYS' is reserved"),
+        ("SELECT 'x' AS body, map('p', '') AS properties", {}, "empty name or value"),
+        ("SELECT repeat('x', 5000000) AS body", {}, "at most"),
+    ]
+    for sql, options, words in cases:
+        with pytest.raises(Exception, match=words):
+            write(spark.sql(sql), node, **{"topic": topic, **options})
+    with pytest.raises(Exception, match="cannot be taken back"):
+        spark.sql("SELECT 'x' AS body").write.format("duolog").mode("overwrite").option(
+            "endpoints", node.endpoint
+        ).option("topic", topic).save()
+    assert bodies(spark, node, topic) == []
+
+
+def test_a_stream_writes_each_micro_batch_once_though_its_commit_is_forgotten(
+    spark: SparkSession, node: NodeProcess, topic: str, tmp_path: Path
+) -> None:
+    """As where the driver dies between the publication and Spark's own note of it."""
+    source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
+    for _ in range(3):
+        numbers(spark, 50, 1).write.mode("append").text(str(source))
+
+    def run() -> None:
+        frame = spark.readStream.schema("value STRING").option("maxFilesPerTrigger", 1)
+        query = (
+            frame.text(str(source))
+            .withColumnRenamed("value", "body")
+            .repartition(3)
+            .writeStream.format("duolog")
+            .option("endpoints", node.endpoint)
+            .option("topic", topic)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+
+    run()
+    assert len(bodies(spark, node, topic)) == 150
+    commits = sorted(path for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+    assert [path.name for path in commits] == ["0", "1", "2"]
+    for path in [commits[-1], commits[-1].with_name(f".{commits[-1].name}.crc")]:
+        path.unlink(missing_ok=True)
+    run()  # batch 2 once more
+    assert sorted(bodies(spark, node, topic)) == sorted([str(k) for k in range(50)] * 3)
