@@ -1,0 +1,5 @@
+"""What jobs refuse."""
+
+
+class BadJob(Exception):
+    """A job cannot be done as asked; the text names the option or file."""

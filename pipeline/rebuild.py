@@ -1,0 +1,310 @@
+"""Rebuild: consume queues and index of a store directory, from its commit log alone.
+
+First tasks read pieces of the log and leave each queue's entries beside it; then tasks write the
+files of some queues each, and one writes the index, whose entries are chained in the order of the
+log. A log with damage is gone through in one task: how many entries a queue may miss follows from
+everything before. The new files take the old ones' place when all of them are synced.
+"""
+
+import dataclasses
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pipeline.errors import BadJob
+from pipeline.segments import ROWS, Piece, Segment, Stretch, pieces, segments_of, walk
+from pipeline.session import each
+from store.commitlog import CommitLog
+from store.consumequeue import ConsumeQueue
+from store.delay import parse_delay_levels
+from store.dispatch import Dispatcher, DispatchTargets, is_directory_name
+from store.dump import segment_bytes
+from store.errors import StoreError
+from store.indexservice import DIRECTORY as INDEX
+from store.indexservice import IndexService
+from store.kernels import scan
+from store.kernels.jit import I64, U8
+from store.options import StoreOptions
+from store.osdisk import OsDisk
+from store.queues import EXT_ROOT, ROOT, ConsumeQueues
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WORK = "rebuilding"
+_KEPT = (scan.PHY, scan.SIZE, scan.QUEUE_OFFSET, scan.TAGS_CODE)
+_HARMLESS = (scan.SCAN_END, scan.SCAN_BLANK)
+
+
+@dataclass
+class Rebuilt:
+    """What was written."""
+
+    directory: str
+    records: int
+    queues: int
+    queue_entries: int
+    index_files: int
+    damaged: bool  # the log has places without valid records
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a task found in a piece."""
+
+    path: str
+    counts: dict[tuple[str, int], int]
+    records: int
+    sound: bool
+
+
+def rebuild(spark: "SparkSession", directory: Path, options: StoreOptions | None = None) -> Rebuilt:
+    """Write `consumequeue` and `index` anew. options: sizes; those of the files there otherwise.
+
+    Raises BadJob where a running node holds the directory, or where it is none.
+    """
+    segments = segments_of(directory)
+    disk = OsDisk(directory)
+    try:
+        disk.lock("lock")
+    except StoreError as error:
+        raise BadJob(f"{error}: stop the node that holds it first") from None
+    try:
+        chosen = segment_bytes(disk, options or StoreOptions())
+        if disk.list(EXT_ROOT) or chosen.enable_consume_queue_ext:
+            chosen = dataclasses.replace(chosen, enable_consume_queue_ext=True)
+        work = directory / WORK
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(mode=0o700)
+        try:
+            made = _make(spark, segments, directory, work, chosen)
+            _take_place(directory, work)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    finally:
+        disk.unlock()
+    return made
+
+
+def _make(
+    spark: "SparkSession",
+    segments: list[Segment],
+    directory: Path,
+    work: Path,
+    options: StoreOptions,
+) -> Rebuilt:
+    found: list[_Found] = []
+    sound = not options.enable_consume_queue_ext
+    if sound:
+        (work / "pieces").mkdir()
+        parts = pieces(segments)
+        found = each(spark, _Entries(str(work), options), parts, "read the log")
+        sound = all(one.sound for one in found) and _joined(found)
+    records = sum(one.records for one in found)
+    if sound:
+        shards = _shards(found, max(1, spark.sparkContext.defaultParallelism))
+        jobs: list[list[tuple[str, int]] | None] = [None, *shards]  # None: the index
+        paths = [one.path for one in found]
+        writer = _Files(str(work), paths, segments, options)
+        outcome = each(spark, writer, jobs, "write queues and index")
+        sound = all(one is not None for one in outcome)
+        entries = sum(one or 0 for one in outcome[1:])
+        queues = sum(len(shard) for shard in shards)
+    if not sound:
+        for leftover in work.iterdir():
+            shutil.rmtree(leftover)
+        whole = _Whole(str(directory), str(work), options)
+        ((queues, entries),) = each(spark, whole, [0], "go through a damaged log")
+    index_files = len(list(work.glob(f"*/{INDEX}/*")))
+    return Rebuilt(str(directory), records or entries, queues, entries, index_files, not sound)
+
+
+def _joined(found: list[_Found]) -> bool:
+    """Tell whether queues may be written: their names can be directories."""
+    return all(is_directory_name(topic) and q >= 0 for one in found for topic, q in one.counts)
+
+
+def _shards(found: list[_Found], count: int) -> list[list[tuple[str, int]]]:
+    """Queues in groups of about as many entries."""
+    totals: dict[tuple[str, int], int] = {}
+    for one in found:
+        for key, entries in one.counts.items():
+            totals[key] = totals.get(key, 0) + entries
+    shards: list[tuple[int, list[tuple[str, int]]]] = [(0, []) for _ in range(count)]
+    for key in sorted(totals, key=lambda k: -totals[k]):
+        shards.sort(key=lambda shard: shard[0])
+        weight, keys = shards[0]
+        shards[0] = (weight + totals[key], [*keys, key])
+    return [keys for _, keys in shards if keys]
+
+
+@dataclass(frozen=True)
+class _Entries:
+    """A task: a piece's entries by queue, into a file."""
+
+    work: str
+    options: StoreOptions
+
+    def __call__(self, piece: Piece) -> _Found:
+        memory = piece.segment.memory()
+        delays = parse_delay_levels(self.options.message_delay_level)
+        queues: dict[tuple[str, int], list[I64]] = {}
+        order: I64 = np.empty(ROWS, np.int64)
+        starts: I64 = np.empty(ROWS + 1, np.int64)
+        records, sound = 0, True
+        for step in walk(memory, piece, self.options.check_crc_on_recover, delays):
+            if not isinstance(step, Stretch):
+                open_end = step.following == len(memory) and not memory[step.position :].any()
+                sound = sound and (step.code in _HARMLESS or open_end)
+                continue
+            rows, n = step.rows, step.count
+            records += n
+            groups = int(scan.group_rows(memory, rows, n, order, starts))
+            for group in range(groups):
+                chosen = order[int(starts[group]) : int(starts[group + 1])]
+                kinds = rows[scan.SYSFLAG, chosen] & scan.TRANSACTION_MASK
+                chosen = chosen[(kinds == 0) | (kinds == scan.TRANSACTION_COMMIT)]
+                if not len(chosen):
+                    continue
+                first = int(chosen[0])
+                at, size = int(rows[scan.TOPIC_AT, first]), int(rows[scan.TOPIC_BYTES, first])
+                topic = memory[at : at + size].tobytes().decode(errors="replace")
+                key = topic, int(rows[scan.QUEUE_ID, first])
+                queues.setdefault(key, []).append(rows[np.ix_(_KEPT, chosen)])
+        start = piece.segment.start + piece.first
+        path = Path(self.work) / "pieces" / f"{start:020d}.npz"
+        arrays = {f"{q}/{topic}": np.concatenate(p, axis=1) for (topic, q), p in queues.items()}
+        with path.open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+        counts = {key: sum(part.shape[1] for part in parts) for key, parts in queues.items()}
+        return _Found(str(path), counts, records, sound)
+
+
+@dataclass(frozen=True)
+class _Files:
+    """A task: the files of some queues, or the index; None where the log has gaps after all."""
+
+    work: str
+    pieces: list[str]
+    segments: list[Segment]
+    options: StoreOptions
+
+    def __call__(self, keys: list[tuple[str, int]] | None) -> int | None:
+        # A folder of its own: tasks do not see each other's files.
+        name = "index" if keys is None else f"queues-{keys[0][1]}-{abs(hash(keys[0])):x}"
+        root = Path(self.work) / name
+        shutil.rmtree(root, ignore_errors=True)  # of an attempt before
+        disk = OsDisk(root)
+        return self._index(disk) if keys is None else self._queues(disk, keys)
+
+    def _index(self, disk: OsDisk) -> int:
+        index = IndexService(disk, self.options)
+        if self.options.message_index_enable:
+            for memory, stretch in _stretches(self.segments):
+                index.put(memory, stretch.rows, stretch.count)
+            job = index.flush_all_job()
+            if job is not None:
+                job.run()
+        return len(index.files)
+
+    def _queues(self, disk: OsDisk, keys: list[tuple[str, int]]) -> int | None:
+        entries = 0
+        queues = {key: ConsumeQueue(disk, *key, self.options.queue_file_bytes) for key in keys}
+        for path in self.pieces:
+            with np.load(path) as arrays:
+                for (topic, queue_id), queue in queues.items():
+                    name = f"{queue_id}/{topic}"
+                    if name not in arrays:
+                        continue
+                    kept = arrays[name]
+                    count = kept.shape[1]
+                    rows: I64 = np.zeros((scan.COLUMNS, count), np.int64)
+                    rows[list(_KEPT)] = kept
+                    order = np.arange(count, dtype=np.int64)
+                    outcome = queue.put(rows, order, 0, count, 0)
+                    if outcome.refused or outcome.blanks:
+                        return None
+                    entries += count
+        for queue in queues.values():
+            for mapped in queue.files.files:
+                mapped.file.sync()
+        return entries
+
+
+def _stretches(segments: list[Segment]) -> Iterator[tuple[U8, Stretch]]:
+    for segment in segments:
+        memory = segment.memory()
+        for step in walk(memory, Piece(segment, 0, segment.size), False):
+            if isinstance(step, Stretch):
+                yield memory, step
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """A task: everything, in the order of the log, as a node that recovers does it."""
+
+    directory: str
+    work: str
+    options: StoreOptions
+
+    def __call__(self, _: int) -> tuple[int, int]:
+        disk = OsDisk(Path(self.work) / "whole")
+        log = CommitLog(OsDisk(self.directory, read_only=True), self.options)
+        log.queue.load(writable=False)
+        queues, index = ConsumeQueues(disk, self.options), IndexService(disk, self.options)
+        delays = parse_delay_levels(self.options.message_delay_level)
+        dispatcher = Dispatcher(
+            log, queues, index, delays, self.options.message_index_enable, on_problem=_silent
+        )
+        dispatcher.reput_from = log.min_offset
+        targets = DispatchTargets(queues, index if self.options.message_index_enable else None)
+        while dispatcher.step(log.max_offset, self.options.check_crc_on_recover, targets):
+            pass
+        queues.sync()
+        job = index.flush_all_job()
+        if job is not None:
+            job.run()
+        entries = sum(queue.max_offset - queue.files.min_offset // 20 for queue in queues)
+        return len(queues.table), entries
+
+
+def _silent(_: str) -> None:
+    """The audit says what is wrong with a log."""
+
+
+def _take_place(directory: Path, work: Path) -> None:
+    """Move the old files out of the way and the new ones in.
+
+    Where this is interrupted, queues or index are missing, and the node rebuilds them at its start.
+    """
+    old = work / "old"
+    old.mkdir()
+    for name in (ROOT, EXT_ROOT, INDEX):
+        if (directory / name).exists():
+            (directory / name).rename(old / name)
+    for task in sorted(work.iterdir()):
+        for name in (ROOT, EXT_ROOT, INDEX):
+            source = task / name
+            if task == old or not source.is_dir():
+                continue
+            for path in sorted(p for p in source.rglob("*") if p.is_file()):
+                target = directory / name / path.relative_to(source)
+                target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                path.rename(target)
+    disk = OsDisk(directory)
+    for folder in sorted(
+        {p for name in (ROOT, EXT_ROOT, INDEX) for p in _folders(directory, name)}
+    ):
+        disk.sync_dir(folder)
+
+
+def _folders(directory: Path, name: str) -> Iterator[str]:
+    root = directory / name
+    if root.is_dir():
+        yield ""
+        yield name
+        yield from (str(p.relative_to(directory)) for p in root.rglob("*") if p.is_dir())

@@ -1,0 +1,178 @@
+"""The segments of a store directory, as pieces that tasks can work on.
+
+Nothing is changed or locked: a directory that a running node holds can be read, up to where its log
+ended when the job began.
+"""
+
+import errno
+import fcntl
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.errors import BadJob
+from store.kernels import scan
+from store.kernels.jit import EMPTY_I64, I64, U8
+
+NAME_DIGITS = 20
+RANGE_BYTES = 64 << 20
+ROWS = 8192
+_LOCK = "lock"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One file of a commit log."""
+
+    path: str
+    start: int  # offset of its first byte
+    size: int
+
+    @property
+    def name(self) -> str:
+        """Its file name."""
+        return Path(self.path).name
+
+    def memory(self) -> U8:
+        """Its bytes, mapped. Raises OSError."""
+        mapped: U8 = np.memmap(self.path, np.uint8, "r")
+        return mapped
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The records of a segment that start in [first, end), counted from the segment's start."""
+
+    segment: Segment
+    first: int
+    end: int
+
+
+def segments_of(directory: Path) -> list[Segment]:
+    """All segments, oldest first. Raises BadJob for a directory that is none or has none."""
+    log = directory / "commitlog"
+    if not directory.is_dir():
+        raise BadJob(f"{directory}: no such directory")
+    if not log.is_dir():
+        raise BadJob(f"{directory} is no store directory: it has no commitlog")
+    found = []
+    for path in sorted(log.iterdir()):
+        if not (len(path.name) == NAME_DIGITS and path.name.isdecimal()):
+            raise BadJob(f"{path} is no segment ({NAME_DIGITS} digits expected)")
+        size = path.stat().st_size
+        if size:
+            found.append(Segment(str(path), int(path.name), size))
+    if not found:
+        raise BadJob(f"{log} is empty: there is nothing to read")
+    return found
+
+
+def pieces(segments: list[Segment], size: int = RANGE_BYTES) -> list[Piece]:
+    """Segments as pieces of about a size."""
+    found = []
+    for segment in segments:
+        count = max(1, -(-segment.size // size))
+        step = -(-segment.size // count)
+        found += [
+            Piece(segment, first, min(first + step, segment.size))
+            for first in range(0, segment.size, step)
+        ]
+    return found
+
+
+def is_held(directory: Path) -> bool:
+    """Tell whether a running node holds a directory."""
+    try:
+        descriptor = os.open(directory / _LOCK, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, 0)
+    except OSError as error:
+        return error.errno in (errno.EACCES, errno.EAGAIN)
+    finally:
+        os.close(descriptor)
+    return False
+
+
+@dataclass
+class Stretch:
+    """Records that lie one after the other: a row table, see `store.kernels.scan`."""
+
+    rows: I64
+    count: int
+
+
+@dataclass
+class Stop:
+    """Why there are no records at [position, following); following is the segment's end where
+    none come after."""
+
+    position: int
+    following: int
+    code: int
+
+
+def walk(
+    memory: U8, piece: Piece, check_crc: bool, delays_ms: I64 = EMPTY_I64
+) -> Iterator[Stretch | Stop]:
+    """The records that start in a piece, and every place where they stop.
+
+    A piece in the middle of a segment begins with the first whole record that it finds: a record
+    names its own offset. The last thing told is a Stop at the piece's end or behind it.
+    """
+    base, end, size = piece.segment.start, piece.end, len(memory)
+    position = piece.first
+    if position:
+        if not memory[position:end].any():  # far faster than looking for a record in it
+            yield Stop(end, end, scan.SCAN_END)
+            return
+        found = int(scan.find_record(memory, position, end, base))
+        if found < 0:
+            yield Stop(end, end, scan.SCAN_END)
+            return
+        position = found
+    rows: I64 = np.empty((scan.COLUMNS, ROWS), np.int64)
+    result: I64 = np.zeros(2, np.int64)
+    while position < end:
+        code = int(scan.scan(memory, position, end, base, check_crc, delays_ms, rows, result))
+        if result[0]:
+            yield Stretch(rows, int(result[0]))
+        position = int(result[1])
+        if code == scan.SCAN_FULL:
+            continue
+        if code == scan.SCAN_PARTIAL and end < size:  # perhaps it only reaches out of the piece
+            one: I64 = np.empty((scan.COLUMNS, 1), np.int64)
+            code = int(scan.scan(memory, position, size, base, check_crc, delays_ms, one, result))
+            if result[0]:
+                yield Stretch(one, 1)
+                position = int(result[1])
+                continue
+        if position >= end:
+            break
+        following = size
+        if code != scan.SCAN_BLANK and is_written(memory, position):
+            found = int(scan.find_record(memory, position + 1, size, base))
+            following = found if found >= 0 else size
+        yield Stop(position, following, code)
+        position = following
+    yield Stop(position, position, scan.SCAN_END)
+
+
+def is_written(memory: U8, position: int) -> bool:
+    """Tell whether anything but zeros lies at a position or behind it."""
+    step = 1 << 20
+    return any(memory[at : at + step].any() for at in range(position, len(memory), step))
+
+
+def named_offset(memory: U8, position: int) -> int:
+    """The offset that the record at a position says it has, -1 where no record starts there."""
+    head = memory[position : position + 36].tobytes()
+    if len(head) < 36 or struct.unpack(">I", head[4:8])[0] not in (scan.MAGIC_V1, scan.MAGIC_V2):
+        return -1
+    return int(struct.unpack(">q", head[28:36])[0])

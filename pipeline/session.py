@@ -1,0 +1,95 @@
+"""The Spark session of a job: the caller's, spark-submit's, or one of this machine's cores."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pipeline.errors import BadJob
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+TASK_RETRIES = 3
+
+
+def spark_session(name: str, master: str = "") -> "SparkSession":
+    """A session for a job. master: where Spark runs; `local[*]`, if nobody says otherwise.
+
+    Raises BadJob where there is no PySpark or no Java.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise BadJob("PySpark is not installed: pip install 'duolog-server[pipeline]'") from None
+    java = shutil.which("java", path=_java_path())
+    if java is None or subprocess.run([java, "-version"], capture_output=True).returncode:
+        raise BadJob("Java 17 is not installed (apt-get install openjdk-17-jre-headless)")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    _show_packages()
+    builder = SparkSession.builder.appName(f"duolog {name}")
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which has its own settings
+    if not submitted:
+        local = not master or master.startswith("local")
+        builder = builder.master(master or f"local[*,{TASK_RETRIES}]")
+        for key, value in _SETTINGS.items():
+            builder = builder.config(key, value)
+        if local:
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            for key in ("spark.driver.host", "spark.driver.bindAddress"):
+                builder = builder.config(key, "127.0.0.1")
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
+    "spark.sql.session.timeZone": "UTC",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+
+
+def _java_path() -> str:
+    home = os.environ.get("JAVA_HOME")
+    path = os.environ.get("PATH", "")
+    return f"{home}/bin{os.pathsep}{path}" if home else path
+
+
+def _show_packages() -> None:
+    """Let Spark's workers find the data source where the SDK is no folder of the usual path."""
+    import duolog
+
+    folders = [str(Path(duolog.__file__).parent.parent), str(Path(__file__).parent.parent)]
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    wanted = [folder for folder in folders if folder not in known and "site-packages" not in folder]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*wanted, *(word for word in known if word)])
+
+
+def each(
+    spark: "SparkSession", work: Callable[[T], R], items: Sequence[T], what: str = ""
+) -> list[R]:
+    """Do something with each item in a task of its own; results in the order of the items.
+
+    For work that returns little: it moves to where the bytes are. what: says so on a progress bar.
+    """
+    if not items:
+        return []
+    numbered = list(enumerate(items))
+    frame = spark.sparkContext.parallelize(numbered, len(numbered))
+    if what:
+        spark.sparkContext.setJobDescription(what)
+
+    def one(part: Iterable[Any]) -> Iterable[Any]:
+        return ((number, work(item)) for number, item in part)
+
+    found = dict(frame.mapPartitions(one).collect())
+    return [found[number] for number in range(len(items))]

@@ -1,0 +1,107 @@
+"""Rebuilding queues and index: the same bytes as the node's own dispatch wrote."""
+
+import filecmp
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline import rebuild as rebuilds
+from pipeline.errors import BadJob
+from pipeline.rebuild import rebuild
+from pipeline.segments import pieces
+from store.messagestore import MessageStore
+from store.osdisk import OsDisk
+from store.record import TRANSACTION_PREPARED
+from tests.spark.test_audit import CHOSEN, fill, flip, records
+from tests.support import NOW, put_ok
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+
+
+def files(directory: Path) -> dict[str, Path]:
+    return {
+        str(path.relative_to(directory)): path
+        for name in ("consumequeue", "index")
+        for path in (directory / name).rglob("*")
+        if path.is_file()
+    }
+
+
+def assert_same(one: Path, other: Path) -> None:
+    left, right = files(one), files(other)
+    assert sorted(left) == sorted(right)
+    for name, path in left.items():
+        assert filecmp.cmp(path, right[name], shallow=False), name
+
+
+def test_the_same_bytes_as_dispatch_writes(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rebuilds, "pieces", lambda segments: pieces(segments, 60_000))
+    one, other = tmp_path / "a", tmp_path / "b"
+    fill(one)
+    with_more = MessageStore(OsDisk(one), CHOSEN)
+    with_more.start()
+    put_ok(with_more, [b"half"], "T0", 0, sysflag=TRANSACTION_PREPARED, now=NOW + 500)
+    delayed = [b"DELAY\x013"]
+    put_ok(with_more, [b"later"], "SCHEDULE_TOPIC_XXXX", 2, properties=delayed, now=NOW + 501)
+    with_more.shutdown()
+    shutil.copytree(one, other)
+    shutil.rmtree(other / "consumequeue")
+    shutil.rmtree(other / "index")
+    made = rebuild(spark, other, CHOSEN)
+    assert (made.records, made.queue_entries, made.damaged) == (3002, 3001, False)
+    assert made.index_files == len(list((one / "index").iterdir())) >= 2
+    assert_same(one, other)
+    rebuild(spark, other, CHOSEN)  # over what is there
+    assert_same(one, other)
+    assert not (other / "rebuilding").exists()
+    store = MessageStore(OsDisk(other), CHOSEN)
+    report = store.start()
+    assert report.corrupt_ranges == 0
+    assert not report.rebuilt_queues
+    assert store.get("T0", 0, 0, 10, 1 << 20).count == 10
+    assert store.find_by_key("T1", "k1-3", 1, 0, 1 << 62)
+    store.shutdown()
+
+
+def test_a_damaged_log_is_rebuilt_as_a_node_would(spark: SparkSession, tmp_path: Path) -> None:
+    one, other = tmp_path / "a", tmp_path / "b"
+    fill(one)
+    known = records(one)
+    for number in (200, 900, 901):
+        offset, size = known[number]
+        flip(one, offset + size // 2)
+    shutil.copytree(one, other)
+    for name in ("consumequeue", "index"):
+        shutil.rmtree(one / name)
+    (one / "abort").write_bytes(b"")
+    store = MessageStore(OsDisk(one), CHOSEN)
+    store.start()
+    store.shutdown()
+    made = rebuild(spark, other, CHOSEN)
+    assert made.damaged
+    assert_same(one, other)
+
+
+def test_a_directory_that_is_held_is_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+    fill(tmp_path / "a", 100)
+    holder = MessageStore(OsDisk(tmp_path / "a"), CHOSEN)
+    holder.start()
+    before = {name: path.read_bytes() for name, path in files(tmp_path / "a").items()}
+    code = (
+        "from pathlib import Path\nfrom pipeline.errors import BadJob\n"
+        "from pipeline.rebuild import rebuild\n"
+        f"try:\n    rebuild(None, Path({str(tmp_path / 'a')!r}))\n"
+        "except BadJob as error:\n    print(error)\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "stop the node that holds it first" in told.stdout
+    assert {name: path.read_bytes() for name, path in files(tmp_path / "a").items()} == before
+    holder.shutdown()
+    with pytest.raises(BadJob, match="is no store directory"):
+        rebuild(spark, tmp_path)
