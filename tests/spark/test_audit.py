@@ -4,6 +4,7 @@ import random
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,9 @@ SEGMENT = 256 << 10
 CHOSEN = options(mapped_file_size_commit_log=SEGMENT, max_index_num=2000, max_hash_slot_num=500)
 
 
-def fill(path: Path, count: int = 3000) -> None:
+def fill(
+    path: Path, count: int = 3000, more: Callable[[MessageStore], None] = lambda store: None
+) -> None:
     """A store of several segments, cleanly closed."""
     dice = random.Random(1)
     store = MessageStore(OsDisk(path), CHOSEN)
@@ -33,6 +36,7 @@ def fill(path: Path, count: int = 3000) -> None:
         bodies = [dice.randbytes(dice.randrange(1, 500)) for _ in range(20)]
         texts = [f"KEYS\x01k{k}-{n}\x02TAGS\x01t{n % 3}".encode() for n in range(20)]
         put_ok(store, bodies, f"T{k % 3}", k % 2, properties=texts, now=NOW + k)
+    more(store)
     store.shutdown()
 
 
@@ -43,9 +47,10 @@ def directory(tmp_path: Path) -> Path:
 
 
 def flip(directory: Path, offset: int) -> None:
-    path = directory / "commitlog" / f"{offset - offset % SEGMENT:020d}"
+    size = next((directory / "commitlog").iterdir()).stat().st_size
+    path = directory / "commitlog" / f"{offset - offset % size:020d}"
     data = bytearray(path.read_bytes())
-    data[offset % SEGMENT] ^= 0x10
+    data[offset % size] ^= 0x10
     path.write_bytes(data)
 
 

@@ -43,13 +43,13 @@ def test_the_same_bytes_as_dispatch_writes(
 ) -> None:
     monkeypatch.setattr(rebuilds, "pieces", lambda segments: pieces(segments, 60_000))
     one, other = tmp_path / "a", tmp_path / "b"
-    fill(one)
-    with_more = MessageStore(OsDisk(one), CHOSEN)
-    with_more.start()
-    put_ok(with_more, [b"half"], "T0", 0, sysflag=TRANSACTION_PREPARED, now=NOW + 500)
-    delayed = [b"DELAY\x013"]
-    put_ok(with_more, [b"later"], "SCHEDULE_TOPIC_XXXX", 2, properties=delayed, now=NOW + 501)
-    with_more.shutdown()
+
+    def special(store: MessageStore) -> None:
+        put_ok(store, [b"half"], "T0", 0, sysflag=TRANSACTION_PREPARED, now=NOW + 500)
+        delayed = [b"DELAY\x013"]
+        put_ok(store, [b"later"], "SCHEDULE_TOPIC_XXXX", 2, properties=delayed, now=NOW + 501)
+
+    fill(one, more=special)
     shutil.copytree(one, other)
     shutil.rmtree(other / "consumequeue")
     shutil.rmtree(other / "index")

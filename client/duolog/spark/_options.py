@@ -23,7 +23,7 @@ _ANY_READ = (
     "tags",
     "timeout",
 )
-_BATCH_READ = (*_ANY_READ, "endingOffsets", "endingTimestamp")
+_BATCH_READ = (*_ANY_READ, "endingOffsets", "endingTimestamp", "tier")
 _STREAM_READ = (*_ANY_READ, "maxOffsetsPerTrigger", "maxBytesPerTrigger", "group")
 _STREAM_WRITE = ("endpoints", "topic", "sinkId", "timeout")
 _BATCH_WRITE = (*_STREAM_WRITE, "batchId")
@@ -49,6 +49,7 @@ class ReadOptions:
     | tags | only messages with one of these tags, with commas |
     | timeout | seconds that nodes may take to answer; 30 |
     | endingOffsets, endingTimestamp | of a batch read, as above; latest if not told |
+    | tier | of a batch read: a folder that holds older messages as Parquet |
     | maxOffsetsPerTrigger, maxBytesPerTrigger | of a stream: most of one micro-batch |
     | group | of a stream: a consumer group whose offsets follow what was processed |
 
@@ -69,6 +70,7 @@ class ReadOptions:
     max_offsets: int = 0
     max_bytes: int = 0
     group: str = ""
+    tier: str = ""
 
     @staticmethod
     def of(options: Mapping[str, str], stream: bool = False) -> "ReadOptions":
@@ -83,6 +85,8 @@ class ReadOptions:
         ending = given.offsets("endingOffsets", LATEST)
         if ending == EARLIEST:
             raise BadRequest("option 'endingOffsets' cannot be 'earliest'")
+        if given.has("tier") and (given.has("startingTimestamp") or given.has("endingTimestamp")):
+            raise BadRequest("option 'tier': choose by store_time instead of by timestamps")
         return ReadOptions(
             given.endpoints(),
             given.words("topics") or given.words("topic"),
@@ -98,6 +102,7 @@ class ReadOptions:
             given.number("maxOffsetsPerTrigger") or 0,
             given.number("maxBytesPerTrigger") or 0,
             given.text("group"),
+            given.text("tier"),
         )
 
 

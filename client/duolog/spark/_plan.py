@@ -39,7 +39,7 @@ class QueueRange:
 
 @dataclass(frozen=True)
 class Ranges(InputPartition):
-    """What one task reads."""
+    """What one task reads from nodes."""
 
     parts: tuple[QueueRange, ...]
 

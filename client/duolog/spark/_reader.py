@@ -1,16 +1,26 @@
 """A batch read: what the driver plans, and what tasks fetch."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from duolog import sync
 from duolog.spark._fetch import fetch
 from duolog.spark._options import EARLIEST, ReadOptions
 from duolog.spark._plan import Planner, Queue, QueueRange, Ranges, lost, queues_of, shared
+from duolog.spark._tier import Tier, TierFile, read_tier
 from duolog.wire import duolog_pb2 as wire
+
+
+@dataclass(frozen=True)
+class TierPart(InputPartition):
+    """What one task reads from a file."""
+
+    file: TierFile
 
 
 class BatchReader(DataSourceReader):
@@ -24,16 +34,31 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Ranges of all queues. Raises UnknownTopic, BadRequest, DataLoss, Unavailable."""
         options = self._options
+        tier = Tier(options.tier) if options.tier else None
+        old: list[QueueRange] = []
+        new: list[QueueRange] = []
         with sync.Client(options.endpoints, timeout=options.timeout) as client:
             planner = Planner(client, options)
             topics = planner.topics()
             planner.check_names(topics)
-            ranges = [
-                found
-                for queue, stats in queues_of(topics).items()
-                if (found := self._range(planner, queue, stats)) is not None
-            ]
-        return shared(ranges, options.min_partitions)
+            for queue, stats in queues_of(topics).items():
+                reach = tier.reach(queue) if tier is not None else None
+                node_min = stats.min_offset
+                if reach is not None:
+                    stats.min_offset = min(node_min, reach[0])
+                    stats.max_offset = max(stats.max_offset, reach[1])
+                part = self._range(planner, queue, stats)
+                if part is None:
+                    continue
+                # The node may drop tomorrow what is tiered: what both have comes from the files.
+                cut = part.start if reach is None else min(max(part.start, reach[1]), part.end)
+                old.append(QueueRange(queue, part.start, cut))
+                if cut < max(node_min, cut):
+                    lost(options, queue, cut, min(node_min, part.end))
+                new.append(QueueRange(queue, max(cut, node_min), part.end))
+        files = tier.parts([part for part in old if part.start < part.end]) if tier else []
+        ranges = shared([part for part in new if part.start < part.end], options.min_partitions)
+        return [*(TierPart(file) for file in files), *ranges]
 
     def _range(self, planner: Planner, queue: Queue, stats: wire.QueueStats) -> QueueRange | None:
         low, high = stats.min_offset, stats.max_offset
@@ -49,5 +74,8 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """A task's ranges as record batches."""
-        if isinstance(partition, Ranges):  # else Spark's own: there is nothing to read
+        if isinstance(partition, TierPart):
+            arrow = to_arrow_schema(self._schema, timezone="UTC")
+            yield from read_tier(partition.file, arrow, self._options.tags)
+        elif isinstance(partition, Ranges):  # else Spark's own: there is nothing to read
             yield from fetch(self._options, self._schema, partition.parts)
