@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 KERNELS := $(VENV)/.kernels
 
-.PHONY: help venv demo test check fmt proto sim sim-mutants bench fuzz interop clean docs up down \
+.PHONY: help venv demo pipeline test check fmt proto sim sim-mutants bench fuzz interop clean docs up down \
   chaos chaos-containers test-containers
 
 SEEDS ?= 500
@@ -56,6 +56,9 @@ $(KERNELS): $(STAMP) $(wildcard store/kernels/*.py)
 
 demo: venv  ## Store, serve, crash and recover a real data set.
 	@$(BIN)/duolog demo
+
+pipeline: venv java  ## A year of flights through replay, stream, tier and report, on Spark.
+	@$(BIN)/duolog pipeline flights
 
 test: venv etcd java  ## Run the tests; those of containers where a Docker engine answers.
 	@$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not containers and not spark"

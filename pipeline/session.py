@@ -41,6 +41,8 @@ def spark_session(name: str, master: str = "") -> "SparkSession":
         for key, value in _SETTINGS.items():
             builder = builder.config(key, value)
         if local:
+            # Spark's 200 tasks a shuffle are for clusters: here each is time lost.
+            builder = builder.config("spark.sql.shuffle.partitions", str(2 * (os.cpu_count() or 1)))
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             for key in ("spark.driver.host", "spark.driver.bindAddress"):
                 builder = builder.config(key, "127.0.0.1")

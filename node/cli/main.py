@@ -16,6 +16,7 @@ _NOUNS = {
     "cluster": "State of the cluster.",
     "store": "Look into a store directory, offline.",
     "bench": "Measure produce, consume and recovery.",
+    "pipeline": "Jobs on Spark: audit, rebuild, tier, replay, report.",
     "config": "Show the configuration and where it comes from.",
     "demo": "Store, crash and recover a real data set.",
 }

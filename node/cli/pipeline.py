@@ -1,0 +1,245 @@
+"""`duolog pipeline`: jobs on Spark over store directories and topics."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from node.cli.output import (
+    DEFAULT_ENDPOINTS,
+    Endpoints,
+    Json,
+    fail,
+    print_facts,
+    print_json,
+    print_rows,
+    say,
+)
+
+app = typer.Typer(no_args_is_help=True)
+T = TypeVar("T")
+
+Directory = typer.Argument(help="Store directory.", metavar="DIR")
+Master = typer.Option("--master", help="Where Spark runs: local[*], spark://HOST:PORT, ...")
+PROBLEM_COLUMNS = ("kind", "segment", "offset", "bytes", "reason")
+
+
+def _job(name: str, master: str, work: Callable[[Any], T]) -> T:
+    """Run with a Spark session; what is wrong ends the command with a line."""
+    from duolog import DuologError
+
+    from pipeline.errors import BadJob
+    from pipeline.session import spark_session
+    from store.errors import StoreError
+
+    try:
+        spark = spark_session(name, master)
+    except BadJob as error:
+        fail(str(error), "duolog pipeline --help")
+    try:
+        return work(spark)
+    except (BadJob, DuologError, StoreError, OSError) as error:
+        fail(str(error), f"duolog pipeline {name} --help")
+    except Exception as error:
+        kind = type(error).__module__
+        if not kind.startswith(("pyspark", "py4j")):
+            raise
+        fail(_reason(str(error)), f"duolog pipeline {name} --help")
+    finally:
+        spark.stop()
+
+
+def _reason(text: str) -> str:
+    """What a worker's traceback ends in: the error itself."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    ends = [line for line in lines if line.startswith(("duolog.", "pipeline.", "store."))]
+    found = ends[-1] if ends else (lines[0] if lines else "Spark failed")
+    head, separator, rest = found.partition(": ")
+    return rest if separator and " " not in head else found
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
+        bar = bars.add_task(what, total=None)
+        yield lambda done, total: bars.update(bar, completed=done, total=total)
+
+
+@app.command()
+def audit(
+    directory: Annotated[Path, Directory],
+    against: Annotated[
+        Path | None, typer.Option(help="Another replica's directory, to compare with.")
+    ] = None,
+    master: Annotated[str, Master] = "",
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Verify every record; with --against, name the first in which two replicas differ."""
+    from pipeline.audit import audit as work
+    from pipeline.audit import compare
+
+    def both(spark: Any) -> tuple[Any, Any, Any]:
+        found = work(spark, directory)
+        if against is None:
+            return found, None, None
+        other = work(spark, against)
+        end = min(found.max_offset, other.max_offset)
+        return found, other, compare(spark, directory, against, end)
+
+    found, other, difference = _job("audit", master, both)
+    for one in (found, other):
+        if one is not None and one.held:
+            say(f"{one.directory}: a running node holds it; read as it is now, nothing is changed")
+    problems = [*found.problems, *(other.problems if other is not None else [])]
+    facts = {k: v for k, v in found.to_json().items() if k != "problems"}
+    if as_json:
+        compared = {"difference": asdict(difference) if difference else None} if other else {}
+        print_json({**facts, "problems": [asdict(p) for p in problems], **compared})
+    else:
+        print_facts(facts, False)
+        if problems:
+            print_rows([asdict(p) for p in problems], PROBLEM_COLUMNS, False)
+        if difference is not None:
+            say(f"the replicas differ from offset {difference.offset:,} on:")
+            print_facts({f"here {k}": v for k, v in difference.record.items()}, False)
+            print_facts({f"there {k}": v for k, v in difference.other.items()}, False)
+        elif other is not None:
+            say("the replicas do not differ")
+    if problems or difference is not None:
+        raise typer.Exit(2)
+
+
+@app.command()
+def rebuild(
+    directory: Annotated[Path, Directory],
+    index_slots: Annotated[int, typer.Option(help="Slots of an index file.")] = 5_000_000,
+    index_entries: Annotated[int, typer.Option(help="Entries of an index file.")] = 20_000_000,
+    master: Annotated[str, Master] = "",
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Write consume queues and index anew from the commit log; the node must be stopped."""
+    from pipeline.rebuild import rebuild as work
+    from store.options import StoreOptions
+
+    if index_slots < 1 or index_entries < 2:
+        fail("an index file has at least 1 slot and 2 entries", "duolog pipeline rebuild --help")
+    options = StoreOptions(max_hash_slot_num=index_slots, max_index_num=index_entries)
+    print_facts(asdict(_job("rebuild", master, lambda s: work(s, directory, options))), as_json)
+
+
+@app.command()
+def tier(
+    directory: Annotated[Path, Directory],
+    out: Annotated[Path, typer.Option(help="Folder for the Parquet files.")],
+    group: Annotated[str, typer.Option(help="Replica group whose log it is.")] = "broker-a",
+    compression: Annotated[str, typer.Option(help="zstd, snappy, gzip or none.")] = "zstd",
+    master: Annotated[str, Master] = "",
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Write sealed segments as Parquet by topic and day, each once."""
+    from pipeline.tier import tier as work
+
+    if compression not in ("zstd", "snappy", "gzip", "none"):
+        fail(f"--compression {compression!r}: zstd, snappy, gzip or none", "duolog pipeline tier")
+    made = _job("tier", master, lambda s: work(s, directory, out, group, compression))
+    columns = ("segment", "rows", "files", "bytes", "before")
+    print_rows([asdict(one) for one in made], columns, as_json)
+
+
+@app.command()
+def replay(
+    topic: Annotated[str, typer.Option("--to", help="Topic to send to.")],
+    path: Annotated[str, typer.Argument(help="Parquet, JSON lines or CSV.", metavar="PATH")] = "",
+    source: Annotated[str, typer.Option("--from", help="Topic to read instead of files.")] = "",
+    file_format: Annotated[str, typer.Option("--format", help="parquet, json or csv.")] = "",
+    sql: Annotated[str, typer.Option(help="SELECT over the view `source`.")] = "",
+    body: Annotated[str, typer.Option(help="Column that is the body; else the row as JSON.")] = "",
+    key: Annotated[str, typer.Option(help="Column that is the key.")] = "",
+    tags: Annotated[str, typer.Option(help="Column with the tags.")] = "",
+    event_time: Annotated[str, typer.Option("--time", help="Column with the event's time.")] = "",
+    order: Annotated[
+        list[str] | None, typer.Option(help="Column to order by (repeatable).")
+    ] = None,
+    rate: Annotated[float, typer.Option(help="Messages a second; 0: as fast as it goes.")] = 0.0,
+    name: Annotated[str, typer.Option(help="Of this replay: each is sent once.")] = "",
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    master: Annotated[str, Master] = "",
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Send files, or a topic's messages, into a topic."""
+    from pipeline.replay import Replay
+    from pipeline.replay import replay as work
+
+    what = Replay(
+        endpoints,
+        topic,
+        path,
+        file_format,
+        source,
+        sql,
+        body,
+        key,
+        tags,
+        event_time,
+        tuple(order or ()),
+        rate,
+        name,
+    )
+    with _bar("replay") as progress:
+        made = _job("replay", master, lambda spark: work(spark, what, progress))
+    print_facts({**asdict(made), "seconds": round(made.seconds, 3)}, as_json)
+
+
+@app.command()
+def report(
+    out: Annotated[Path, typer.Option(help="Folder for the tables and the page.")],
+    topics: Annotated[
+        list[str] | None, typer.Option("--topic", help="Topic (repeatable); all, if not told.")
+    ] = None,
+    parquet: Annotated[str, typer.Option("--tier", help="Folder with tiered messages.")] = "",
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    master: Annotated[str, Master] = "",
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Traffic, sizes, delays and lag, as tables and one HTML page."""
+    from pipeline.report import report as work
+
+    made = _job("report", master, lambda spark: work(spark, endpoints, topics or (), out, parquet))
+    if as_json:
+        print_json(asdict(made))
+        return
+    columns = ("topic", "messages", "bytes", "largest", "delay_p50_ms", "delay_p99_ms")
+    print_rows(made.topics, columns, False)
+    say(f"{made.page}")
+
+
+@app.command()
+def flights(
+    out: Annotated[Path | None, typer.Option(help="Folder where the report stays.")] = None,
+    master: Annotated[str, Master] = "",
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """A year of flights through replay, stream, tier and report, while a master is killed."""
+    from rich.console import Console
+
+    from node.childnode import ChildError
+    from node.flights import FlightsError, run_flights
+    from pipeline.errors import BadJob
+
+    def work(spark: Any) -> dict[str, str]:
+        try:
+            return run_flights(spark, Console(stderr=as_json), out)
+        except (FlightsError, ChildError) as error:
+            raise BadJob(str(error)) from None
+
+    facts = _job("flights", master, work)
+    if as_json:
+        print_facts(facts, True)

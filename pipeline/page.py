@@ -1,0 +1,92 @@
+"""One HTML page with tables and plots, that needs nothing beside itself."""
+
+import html
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 1000, 220, 70, 16, 34
+COLOURS = ("#2980b9", "#c0392b", "#16a085", "#8e44ad", "#d35400", "#2c3e50", "#7f8c8d", "#27ae60")
+_STYLE = """
+body { font: 15px/1.5 sans-serif; max-width: 1080px; margin: 2em auto; color: #222; }
+table { border-collapse: collapse; } td, th { padding: .2em .9em; text-align: right; }
+td:first-child, th:first-child { text-align: left; } tr:nth-child(odd) { background: #f6f6f6; }
+svg text { font: 11px sans-serif; }
+"""
+
+
+def page(title: str, parts: Sequence[str]) -> str:
+    """A whole page. parts: HTML."""
+    name = html.escape(title)
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{name}</title>'
+        f"<style>{_STYLE}</style><h1>{name}</h1>{''.join(parts)}</html>\n"
+    )
+
+
+def heading(text: str) -> str:
+    """A heading between parts."""
+    return f"<h2>{html.escape(text)}</h2>"
+
+
+def table(rows: Sequence[Mapping[str, Any]], most: int = 200) -> str:
+    """Rows as a table; the first of them, where they are many."""
+    if not rows:
+        return "<p>nothing</p>"
+    names = list(rows[0])
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(_text(row[name]))}</td>" for name in names) + "</tr>"
+        for row in rows[:most]
+    )
+    more = f"<p>and {len(rows) - most} more</p>" if len(rows) > most else ""
+    return f"<table><tr>{head}</tr>{body}</table>{more}"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    return f"{value:,}" if type(value) is int else str(value)
+
+
+def lines(series: Mapping[str, Sequence[tuple[float, float]]], unit: str, labels: Any) -> str:
+    """Lines over time.
+
+    Args:
+        series: by name: points (x, y), y not negative.
+        unit: of y.
+        labels: called with the least and the greatest x: their texts.
+    """
+    points = [point for row in series.values() for point in row]
+    if not points:
+        return "<p>nothing</p>"
+    low, high = min(x for x, _ in points), max(x for x, _ in points)
+    top = max(y for _, y in points) or 1.0
+
+    def at(x: float, y: float) -> str:
+        across = (x - low) / (high - low) if high > low else 0.5
+        return f"{LEFT + across * (WIDTH - LEFT - 20):.1f},{TOP + (1 - y / top) * HEIGHT:.1f}"
+
+    floor = TOP + HEIGHT
+    parts = [f'<svg width="{WIDTH}" height="{floor + BOTTOM + 16 * len(series)}" role="img">']
+    parts.append(f'<path d="M{LEFT},{TOP}V{floor}H{WIDTH - 20}" fill="none" stroke="#999"/>')
+    parts.append(f'<text x="2" y="{TOP + 8}">{_text(float(top))} {html.escape(unit)}</text>')
+    parts.append(f'<text x="2" y="{floor}">0</text>')
+    begin, end = labels(low, high)
+    parts.append(f'<text x="{LEFT}" y="{floor + 16}">{html.escape(begin)}</text>')
+    edge = f'x="{WIDTH - 20}" y="{floor + 16}" text-anchor="end"'
+    parts.append(f"<text {edge}>{html.escape(end)}</text>")
+    for k, (name, row) in enumerate(series.items()):
+        colour = COLOURS[k % len(COLOURS)]
+        ordered = sorted(row)
+        path = " ".join(at(x, y) for x, y in ordered)
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}"/>')
+        parts += [
+            f'<circle cx="{at(x, y).split(",")[0]}" cy="{at(x, y).split(",")[1]}" r="2" '
+            f'fill="{colour}"/>'
+            for x, y in ordered
+        ]
+        y_text = floor + BOTTOM + 16 * k
+        parts.append(f'<text x="{LEFT}" y="{y_text}" fill="{colour}">{html.escape(name)}</text>')
+    return "".join([*parts, "</svg>"])
