@@ -8,7 +8,7 @@ import asyncio
 import random
 
 from duolog._connection import Connection
-from duolog._errors import UnknownTopic
+from duolog._errors import Unavailable, UnknownTopic
 from duolog.wire import duolog_pb2 as wire
 
 FRESH_SECONDS = 30.0
@@ -47,10 +47,15 @@ class Router:
 
     async def _ask(self, timeout: float) -> None:
         request = wire.RouteRequest()
+
+        async def asked(left: float) -> wire.RouteReply:
+            reply: wire.RouteReply = await self._seed.admin.Route(request, timeout=left)
+            if not reply.groups:  # a node that has just started: another one may know
+                raise Unavailable(f"{self._seed.endpoint} knows of no replica group yet")
+            return reply
+
         try:
-            reply = await self._seed.call(
-                lambda left: self._seed.admin.Route(request, timeout=left), timeout
-            )
+            reply = await self._seed.call(asked, timeout)
         except Exception:
             if self._connections:  # what was known is better than nothing
                 return

@@ -493,3 +493,27 @@ def test_the_roles_are_those_of_the_wire() -> None:
     text = wire.DESCRIPTOR.message_types_by_name["ReplicationStatus"].fields_by_name["role"]
     assert text is not None
     assert {role.value for role in Role} == {"STANDING", "FOLLOWING", "LEADING"}
+
+
+async def test_a_node_that_knows_no_route_yet_does_not_hide_topics(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    """As right after its start, while it has not heard of the registry."""
+
+    class Silent(MemoryRegistry):
+        def get(self, prefix: str) -> Any:
+            raise RegistryUnavailable("no answer")
+
+    knows = await start_node(tmp_path / "a")
+    async with duolog.Client(f"127.0.0.1:{knows.port}") as client:
+        await client.admin.create_topic("T", 1)
+    new = await start_node(
+        tmp_path / "b", name="b", registry=Silent(), broker_role="AUTO", ha={"listen": "127.0.0.1:0"}
+    )
+    async with duolog.Client([f"127.0.0.1:{node.port}" for node in (new, knows)]) as client:
+        assert [topic.topic for topic in await client.admin.topics(["T"])] == ["T"]
+        async with client.producer() as producer:
+            await producer.send("T", b"")
+    async with duolog.Client(f"127.0.0.1:{new.port}", timeout=1) as client:
+        with pytest.raises(duolog.Retryable):
+            await client.admin.topics(["T"])

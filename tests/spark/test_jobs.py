@@ -1,0 +1,145 @@
+"""The jobs as a user starts them: commands, wrong input, and a cluster of Spark's own."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import duolog.sync
+import pytest
+
+from node.childnode import free_ports
+from tests.process.support import ROOT, NodeProcess, run_cli
+from tests.spark.conftest import need_java
+from tests.spark.test_audit import fill, flip, records
+
+pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(400)]
+
+
+def test_commands_and_what_they_refuse(tmp_path: Path, node: NodeProcess) -> None:
+    need_java()
+    fill(tmp_path / "a", 200)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    made = run_cli("pipeline", "audit", str(tmp_path / "a"), "--json", timeout=120)
+    assert made.returncode == 0, made.stderr
+    assert json.loads(made.stdout)["records"] == 200
+    offset, _ = records(tmp_path / "b")[3]
+    flip(tmp_path / "b", offset + 40)
+    both = ("audit", str(tmp_path / "a"), "--against", str(tmp_path / "b"))
+    made = run_cli("pipeline", *both, timeout=120)
+    assert made.returncode == 2
+    assert f"the replicas differ from offset {offset:,} on" in made.stderr
+    assert "corrupt" in made.stdout
+    wrong = [
+        (("audit", str(tmp_path / "none")), "no such directory"),
+        (("rebuild", str(tmp_path)), "is no store directory"),
+        (("rebuild", str(tmp_path / "a"), "--index-entries", "1"), "at least 1 slot"),
+        (("tier", str(tmp_path / "a"), "--out", str(tmp_path), "--compression", "rar"), "'rar'"),
+        (("replay", "x.txt", "--to", "T", "-e", node.endpoint), "format is none of"),
+        (("report", "--out", str(tmp_path / "r"), "-e", "nonsense"), "is not HOST:PORT"),
+    ]
+    for arguments, words in wrong:
+        made = run_cli("pipeline", *arguments, timeout=120)
+        assert made.returncode == 1, arguments
+        assert words in made.stderr
+        assert "Traceback" not in made.stderr
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[str]:
+    """A standalone master and two workers of Spark on loopback; the master's address."""
+    need_java()
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    port, ui, *worker_ports = free_ports(4)
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "client")]),
+    }
+    launch = [str(home / "bin" / "spark-class")]
+    master = [*launch, "org.apache.spark.deploy.master.Master", "-h", "127.0.0.1"]
+    master += ["-p", str(port), "--webui-port", str(ui)]
+    address = f"spark://127.0.0.1:{port}"
+    worker = [*launch, "org.apache.spark.deploy.worker.Worker", "-h", "127.0.0.1", "-c", "1"]
+    processes = []
+    try:
+        with (tmp_path / "spark.log").open("ab") as log:
+            commands = [master]
+            for k, web in enumerate(worker_ports):
+                folder = ["-d", str(tmp_path / f"w{k}")]
+                commands.append([*worker, "-m", "700m", "--webui-port", str(web), *folder, address])
+            for command in commands:
+                processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+        end = time.monotonic() + 60
+        while (tmp_path / "spark.log").read_text().count("Registering worker 127") < 2:
+            assert time.monotonic() < end, (tmp_path / "spark.log").read_text()[-2000:]
+            time.sleep(0.1)
+        yield address
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(30)
+
+
+def test_the_same_jobs_on_a_standalone_cluster_by_spark_submit(
+    cluster: str, node: NodeProcess, tmp_path: Path
+) -> None:
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    fill(tmp_path / "a", 400)
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"n": {k}}}\n' for k in range(500)))
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "client")]),
+    }
+
+    def submit(*arguments: str) -> str:
+        command = [str(home / "bin" / "spark-submit"), "--master", cluster]
+        command += ["--conf", "spark.executor.memory=512m", "--conf", "spark.ui.enabled=false"]
+        command += ["--conf", "spark.driver.host=127.0.0.1", str(ROOT / "cluster" / "submit.py")]
+        made = subprocess.run(
+            [*command, *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+        )
+        assert made.returncode == 0, made.stderr[-3000:]
+        return made.stdout
+
+    found = json.loads(submit("audit", str(tmp_path / "a"), "--json"))
+    assert (found["records"], found["problems"]) == (400, [])
+    with duolog.sync.Client(node.endpoint) as client:
+        client.admin.create_topic("from-the-cluster", 2)
+        submit(
+            "replay", str(tmp_path / "rows.jsonl"), "--to", "from-the-cluster", "--body", "n",
+            "-e", node.endpoint,
+        )  # fmt: skip
+        (topic,) = client.admin.topics(["from-the-cluster"])
+        assert sum(stats.max_offset for stats in topic.stats) == 500
+
+
+def test_the_flights_end_to_end_while_the_master_is_killed(tmp_path: Path) -> None:
+    """Replay, stream, tier, report; the sums equal a plain loop over the file."""
+    need_java()
+    out = tmp_path / "out"
+    made = run_cli("pipeline", "flights", "--json", "--out", str(out), timeout=380)
+    assert made.returncode == 0, made.stderr[-3000:]
+    facts = json.loads(made.stdout)
+    assert facts["result"] == "19,434 sums over 328,521 flights: exact"
+    assert "over the death of a master" in facts["streamed"]
+    assert "<svg" in (out / "report.html").read_text()
