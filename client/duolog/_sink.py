@@ -1,10 +1,16 @@
 """A sink: what several processes stage together becomes visible as one, exactly once."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
+from duolog._backoff import BackOff
 from duolog._columns import crc32
+from duolog._errors import Busy, ResultUnknown
 from duolog._router import Router
 from duolog.wire import duolog_pb2 as wire
+
+T = TypeVar("T")
 
 # What a node takes as one message by default, less its frame.
 STAGED_BYTES_MAX = (4 << 20) - (64 << 10)
@@ -63,8 +69,10 @@ class Sink:
         )
         request = wire.StageRequest(sink=self.name, batch=batch.SerializeToString())
         connection = self._router.connection(self.group)
-        reply = await connection.call(
-            lambda left: connection.messages.Stage(request, timeout=left), self._timeout
+        reply: wire.StageReply = await self._patiently(
+            lambda left: connection.call(
+                lambda less: connection.messages.Stage(request, timeout=less), left
+            )
         )
         return int(reply.staged)
 
@@ -81,9 +89,23 @@ class Sink:
         """
         request = wire.PublishRequest(sink=self.name, batch=batch, staged=staged)
         connection = self._router.connection(self.group)
-        reply = await connection.call(
-            lambda left: connection.messages.Publish(request, timeout=left),
-            self._timeout,
-            attempt=self._timeout,
+        reply: wire.PublishReply = await self._patiently(
+            lambda left: connection.call(
+                lambda less: connection.messages.Publish(request, timeout=less), left, attempt=left
+            )
         )
         return bool(reply.before)
+
+    async def _patiently(self, call: Callable[[float], Awaitable[T]]) -> T:
+        """Call again while the group is busy: as long as too few replicas are in sync, say."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout
+        back_off = BackOff()
+        while True:
+            try:
+                return await call(deadline - loop.time())
+            except (Busy, ResultUnknown):  # both may be asked for twice
+                pause = back_off.next(False)
+                if loop.time() + pause >= deadline:
+                    raise
+            await asyncio.sleep(pause)

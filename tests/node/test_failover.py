@@ -508,7 +508,11 @@ async def test_a_node_that_knows_no_route_yet_does_not_hide_topics(
     async with duolog.Client(f"127.0.0.1:{knows.port}") as client:
         await client.admin.create_topic("T", 1)
     new = await start_node(
-        tmp_path / "b", name="b", registry=Silent(), broker_role="AUTO", ha={"listen": "127.0.0.1:0"}
+        tmp_path / "b",
+        name="b",
+        registry=Silent(),
+        broker_role="AUTO",
+        ha={"listen": "127.0.0.1:0"},
     )
     async with duolog.Client([f"127.0.0.1:{node.port}" for node in (new, knows)]) as client:
         assert [topic.topic for topic in await client.admin.topics(["T"])] == ["T"]

@@ -152,6 +152,22 @@ async def test_what_a_master_leaves_behind_is_finished_though_nobody_asks(
     assert await stored(client) == [b"0", b"1", b"2"]
 
 
+async def test_a_sink_waits_until_enough_replicas_are_in_sync(
+    node: Node, client: duolog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = await client.sink("s")
+    replication = broker_of(node).replication
+    for step in (stage(sink, b"1"), sink.publish(0, [0])):
+        monkeypatch.setattr(replication, "refusal", lambda: "1 of 2 needed replicas are in sync")
+        monkeypatch.setattr(broker_of(node), "refuses_changes", lambda: duolog.Busy("as before"))
+        work = asyncio.ensure_future(step)
+        await asyncio.sleep(0.2)
+        assert not work.done()
+        monkeypatch.undo()
+        assert not await work
+    assert await stored(client) == [b"1"]
+
+
 async def test_a_read_may_leave_columns_out(client: duolog.Client) -> None:
     from duolog.wire import duolog_pb2 as wire
 
