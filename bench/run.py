@@ -19,7 +19,7 @@ from typing import Any
 
 import duolog
 
-from bench import limits, replication, services
+from bench import limits, replication, services, spark
 from bench.harness import Figure, Node, new_page_rate, running
 from node import benchmarks
 
@@ -219,6 +219,11 @@ FIGURES: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
     "due": services.due,
     "idle_polls": services.idle_polls,
     "python_client": services.python_client,
+    "spark_read_small": spark.read_small,
+    "spark_read_large": spark.read_large,
+    "spark_write": spark.write,
+    "spark_micro_batches": spark.micro_batches,
+    "spark_audit": spark.audit,
 }
 
 

@@ -10,6 +10,7 @@ again. What was staged and never published goes with the log's old segments.
 
 import asyncio
 import hashlib
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import structlog
@@ -48,12 +49,20 @@ _LATER = frozenset(
 )
 
 
+@dataclass(slots=True)
+class _Turn:
+    """Whose turn it is to store for a sink, and how many want it."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    wanted: int = 0
+
+
 class PublishService:
     """Stages and publishes while this node is the master."""
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
-        self._turns: dict[str, asyncio.Lock] = {}  # who stores for a sink now
+        self._turns: dict[str, _Turn] = {}
 
     async def run(self) -> None:
         """Finish what an earlier master published, until cancelled."""
@@ -169,15 +178,17 @@ class PublishService:
         row = self._sinks.get(sink)
         if row is None or not row["staged"]:
             return
-        turn = self._turns.setdefault(sink, asyncio.Lock())
+        turn = self._turns.setdefault(sink, _Turn())
+        turn.wanted += 1
         try:
-            async with turn:
+            async with turn.lock:
                 row = self._sinks.get(sink)
                 if row is not None and row["staged"]:
                     await self._store(sink, dict(row))
         finally:
-            if not turn.locked():
-                self._turns.pop(sink, None)
+            turn.wanted -= 1
+            if not turn.wanted:
+                del self._turns[sink]
 
     async def _store(self, sink: str, row: Json) -> None:
         broker = self._broker

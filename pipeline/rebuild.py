@@ -28,6 +28,7 @@ from store.indexservice import DIRECTORY as INDEX
 from store.indexservice import IndexService
 from store.kernels import scan
 from store.kernels.jit import I64, U8
+from store.messagestore import LOCK
 from store.options import StoreOptions
 from store.osdisk import OsDisk
 from store.queues import EXT_ROOT, ROOT, ConsumeQueues
@@ -70,7 +71,7 @@ def rebuild(spark: "SparkSession", directory: Path, options: StoreOptions | None
     segments = segments_of(directory)
     disk = OsDisk(directory)
     try:
-        disk.lock("lock")
+        disk.lock(LOCK)
     except StoreError as error:
         raise BadJob(f"{error}: stop the node that holds it first") from None
     try:

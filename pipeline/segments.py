@@ -17,11 +17,11 @@ import numpy as np
 from pipeline.errors import BadJob
 from store.kernels import scan
 from store.kernels.jit import EMPTY_I64, I64, U8
+from store.messagestore import LOCK
 
 NAME_DIGITS = 20
 RANGE_BYTES = 64 << 20
 ROWS = 8192
-_LOCK = "lock"
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def pieces(segments: list[Segment], size: int = RANGE_BYTES) -> list[Piece]:
 def is_held(directory: Path) -> bool:
     """Tell whether a running node holds a directory."""
     try:
-        descriptor = os.open(directory / _LOCK, os.O_RDWR)
+        descriptor = os.open(directory / LOCK, os.O_RDWR)
     except OSError:
         return False
     try:

@@ -56,7 +56,6 @@ _SETTINGS = {
     "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
     "spark.sql.session.timeZone": "UTC",
     "spark.python.unix.domain.socket.enabled": "true",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 
 

@@ -1,6 +1,11 @@
 """Streaming reads and writes through Spark, with a real node, and with masters that die."""
 
 import json
+import os
+import random
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -16,7 +21,7 @@ from pyspark.sql import functions as F
 
 from cluster.chaos.processes import ProcessTarget
 from tests.etcd import need_etcd
-from tests.process.support import NodeProcess
+from tests.process.support import ROOT, NodeProcess
 from tests.process.test_failover import SMALL
 
 pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(300)]
@@ -250,6 +255,62 @@ def test_reads_streams_and_writes_while_the_master_is_killed(
         )
         assert len(sent) > 1000
         assert Counter(row.body.encode() for row in rows) == Counter(sent)
+
+
+COPY = """
+import sys
+from pipeline.session import spark_session
+endpoints, source, target, checkpoint = sys.argv[1:]
+spark = spark_session("copy", "local[2]")
+frame = spark.readStream.format("duolog").option("endpoints", endpoints).option("topic", source)
+frame = frame.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "500")
+query = (
+    frame.schema("body BINARY").load().repartition(3)
+    .writeStream.format("duolog").option("endpoints", endpoints).option("topic", target)
+    .option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+)
+query.awaitTermination()
+"""
+
+
+def test_a_driver_that_is_killed_repeats_nothing_that_can_be_seen(
+    spark: SparkSession,
+    node: NodeProcess,
+    client: duolog.sync.Client,
+    topic: str,
+    tmp_path: Path,
+) -> None:
+    target, checkpoint = f"{topic}-copy", tmp_path / "checkpoint"
+    client.admin.create_topic(target, 3)
+    send(client, topic, "a", 10_000, 0)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "client")])}
+    command = [sys.executable, "-c", COPY, node.endpoint, topic, target, str(checkpoint)]
+
+    def batches() -> int:
+        folder = checkpoint / "offsets"
+        return sum(path.name.isdigit() for path in folder.iterdir()) if folder.exists() else 0
+
+    dice = random.Random(4)
+    for _ in range(3):
+        before = batches()
+        with subprocess.Popen(command, env=environment, start_new_session=True) as driver:
+            end = time.monotonic() + 90
+            while batches() < before + 3 and time.monotonic() < end and driver.poll() is None:
+                time.sleep(0.01)
+            time.sleep(dice.uniform(0.0, 0.2))  # anywhere in a micro-batch
+            assert driver.poll() is None
+            os.killpg(driver.pid, signal.SIGKILL)
+    subprocess.run(command, env=environment, timeout=120, check=True)
+    rows = (
+        spark.read.format("duolog")
+        .option("endpoints", node.endpoint)
+        .option("topic", target)
+        .load()
+        .collect()
+    )
+    assert Counter(bytes(row.body) for row in rows) == Counter(
+        f"a-{k}".encode() for k in range(10_000)
+    )
 
 
 def read_all(spark: SparkSession, endpoints: str, topic: str) -> int:
