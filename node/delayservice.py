@@ -3,12 +3,13 @@
 A level's messages wait in a queue of SCHEDULE_TOPIC_XXXX, in order; delayOffset.json says how far
 each level is. Timed messages wait in rmq_sys_wheel_timer in any order of their times; what was
 delivered of them is noted on a system topic right behind the delivery. Only the master delivers; a
-new one reads both from its log, so nothing is lost, nothing comes early, and a message comes twice
-only where a log was cut between its delivery and the note of it.
+new one reads both from its log, so nothing is lost, and nothing comes early. Where a log was cut
+between a delivery and the note of it, the new one finds what was delivered by its UNIQ_KEY.
 """
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,9 +24,10 @@ from store.columns import Columns
 from store.delay import SCHEDULE_TOPIC
 from store.errors import StoreError
 from store.kernels import decode
-from store.kernels.jit import I64
+from store.kernels.jit import EMPTY_I64, I64
 from store.messagestore import PutBatch
 from store.metadata import SYSTEM_PREFIX
+from store.record import decode_properties
 from store.status import PutMessageStatus
 
 if TYPE_CHECKING:
@@ -85,6 +87,9 @@ class DelayService:
         # Delivered at a stretch: after a failure one, so that what was stored of a stretch that
         # failed is not stored over and over.
         self._stretch = BATCH
+        # When this mastership began, ms, and where the log ended then: what was due by then may be
+        # delivered and not noted.
+        self._began: tuple[int, int] | None = None
 
     # -- in ------------------------------------------------------------------------------------
 
@@ -116,6 +121,7 @@ class DelayService:
     def forget(self) -> None:
         """The mastership has changed: the log says what waits."""
         self._timers = None
+        self._began = None
         self._done_records.clear()
 
     @property
@@ -132,6 +138,11 @@ class DelayService:
             if self._broker.replication.not_master() or not self._broker.may_store():
                 continue
             now = self._broker.wall_ms()
+            store = self._broker.store
+            if self._began is None:
+                self._began = now, store.log.max_offset
+            if store.dispatcher.reput_from < self._began[1]:
+                continue  # what the last master delivered cannot be found yet
             for level in range(1, len(self._broker.store.delays_ms) + 1):
                 while self._deliver_level(level, now):
                     await asyncio.sleep(0)
@@ -166,6 +177,21 @@ class DelayService:
         broker.pump_soon()
         return True
 
+    def _left_out(self, times: I64) -> Callable[[int, str, bytes], bool] | None:
+        """What tells which of some messages the last master delivered; None where it cannot have.
+
+        times: when they were due, ms.
+        """
+        if self._began is None or not len(times) or int(times.min()) > self._began[0]:
+            return None
+        return self._was_delivered
+
+    def _was_delivered(self, physical_offset: int, topic: str, block: bytes) -> bool:
+        """A copy behind the message that waits: earlier ones are of earlier attempts."""
+        key = decode_properties(block.decode(errors="replace")).get("UNIQ_KEY", "")
+        copies = self._broker.store.find_all_by_unique_key(topic, key) if key else []
+        return any(record.physical_offset > physical_offset for record in copies)
+
     # -- levels --------------------------------------------------------------------------------
 
     def _deliver_level(self, level: int, now_ms: int) -> bool:
@@ -186,7 +212,8 @@ class DelayService:
         if due == 0:
             return False
         result = store.get(SCHEDULE_TOPIC, level - 1, offset, due, BYTES)
-        for batch in restored(result, _LEVEL_WORDS, store.born_host):
+        left_out = self._left_out(times[:due])
+        for batch in restored(result, _LEVEL_WORDS, store.born_host, without=left_out):
             if not self._store(batch):
                 return False
         following = max(result.next_offset, offset + 1)
@@ -270,9 +297,12 @@ class DelayService:
         """Deliver messages at consecutive offsets."""
         store = self._broker.store
         first, end = int(offsets[0]), int(offsets[-1]) + 1
+        queue = store.queues.get(TIMER_TOPIC, QUEUE)
+        times = queue.entries(first, end - first)[2] if queue is not None else EMPTY_I64
+        left_out = self._left_out(times)
         while first < end:
             result = store.get(TIMER_TOPIC, QUEUE, first, end - first, BYTES)
-            for batch in restored(result, _TIMER_WORDS, store.born_host):
+            for batch in restored(result, _TIMER_WORDS, store.born_host, without=left_out):
                 if not self._store(batch):
                     return False
             if result.next_offset <= first:

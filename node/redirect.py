@@ -68,11 +68,13 @@ def restored(
     host_of: Callable[[int], Host],
     sysflag: int = 0,
     prepared: bool = False,
+    without: Callable[[int, str, bytes], bool] | None = None,
 ) -> Iterator[PutBatch]:
     """What a read of a system topic found, as batches for the real queues.
 
     dropped: names of properties that were for the time of waiting. host_of: who sent the record at
-    an offset. sysflag: bits to set. prepared: note where the half message lies.
+    an offset. sysflag: bits to set. prepared: note where the half message lies. without: tells, of
+    an offset, a real topic and a property text, what is to be left out.
     """
     groups: dict[tuple[str, int, Host], _Group] = {}
     for numbers, body, text in result.rows():
@@ -80,6 +82,8 @@ def restored(
         topic, queue_id, kept = _real(text, dropped)
         if not topic:
             continue  # it never said where it wanted to go
+        if without is not None and without(physical, topic, kept):
+            continue
         group = groups.setdefault((topic, queue_id, host_of(physical)), _Group())
         group.bodies.append(body)
         group.properties.append(kept)

@@ -628,12 +628,16 @@ class MessageStore:
 
     def find_by_unique_key(self, topic: str, uniq_key: str) -> Record | None:
         """The record with a UNIQ_KEY; of several (a resend) the one stored first."""
-        records = [
+        records = self.find_all_by_unique_key(topic, uniq_key)
+        return min(records, key=lambda record: record.store_time, default=None)
+
+    def find_all_by_unique_key(self, topic: str, uniq_key: str) -> list[Record]:
+        """The records with a UNIQ_KEY, by offset: attempts of one message have the same."""
+        return [
             record
             for record in self.find_by_key(topic, uniq_key)
             if record.properties.get("UNIQ_KEY") == uniq_key
         ]
-        return min(records, key=lambda record: record.store_time, default=None)
 
     def offset_at_time(self, topic: str, queue_id: int, time_ms: int) -> int:
         """Queue offset of the first message stored at or after a time; 0 for no such queue."""

@@ -225,3 +225,40 @@ async def test_a_delivery_that_fails_in_mid_way_is_not_repeated_over_and_over(
         found = await wait_for(client, 10)
         assert {one.body for one in found} == {b"%d" % k for k in range(0, 20, 2)}
         assert len(found) <= 25  # one stretch of each kind was begun more than once, not more
+
+
+async def test_what_the_last_master_delivered_and_could_not_note_comes_once(
+    start_node: StartNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a log was cut between the copies and the note of them; other attempts still come."""
+    node = await start_node(tmp_path / "d", **LEVELS)
+    broker = broker_of(node)
+    async with await client_of(node) as client, client.producer() as producer:
+        monkeypatch.setattr(broker.metadata, "note", lambda change: None)
+        monkeypatch.setattr(
+            broker.delays, "_note_done", lambda timers, offsets: timers.done(offsets)
+        )
+        await producer.send_batch("T", [b"level%d" % k for k in range(5)], delay_level=1)
+        for k in range(5):
+            await producer.send("T", b"time%d" % k, delay=0.3)
+        first = await wait_for(client, 10)
+        # Another attempt of a message that was delivered before: it waits under the same key.
+        known = first[0]
+        again = Columns.of(
+            [known.body],
+            [
+                f"UNIQ_KEY\x01{known.unique_key}\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02DELAY\x012".encode()
+            ],
+        )
+        now = broker.wall_ms()
+        assert broker.store.put(PutBatch(SCHEDULE_TOPIC, 1, again, now), now).status is (
+            PutMessageStatus.PUT_OK
+        )
+    await node.stop()
+    monkeypatch.undo()
+    await start_node(tmp_path / "d", listen=f"127.0.0.1:{node.port}", **LEVELS)
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await wait_for(client, 11)
+        await asyncio.sleep(0.5)
+        found = sorted(one.body for one in await all_of(client, "T", 1))
+    assert found == sorted([one.body for one in first] + [known.body])
