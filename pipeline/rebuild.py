@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipeline.errors import BadJob
-from pipeline.segments import ROWS, Piece, Segment, Stretch, pieces, segments_of, walk
+from pipeline.segments import Piece, Segment, Stretch, pieces, queues_in, segments_of, walk
 from pipeline.session import each
 from store.commitlog import CommitLog
 from store.consumequeue import ConsumeQueue
@@ -154,28 +154,16 @@ class _Entries:
         memory = piece.segment.memory()
         delays = parse_delay_levels(self.options.message_delay_level)
         queues: dict[tuple[str, int], list[I64]] = {}
-        order: I64 = np.empty(ROWS, np.int64)
-        starts: I64 = np.empty(ROWS + 1, np.int64)
         records, sound = 0, True
         for step in walk(memory, piece, self.options.check_crc_on_recover, delays):
             if not isinstance(step, Stretch):
                 open_end = step.following == len(memory) and not memory[step.position :].any()
                 sound = sound and (step.code in _HARMLESS or open_end)
                 continue
-            rows, n = step.rows, step.count
-            records += n
-            groups = int(scan.group_rows(memory, rows, n, order, starts))
-            for group in range(groups):
-                chosen = order[int(starts[group]) : int(starts[group + 1])]
-                kinds = rows[scan.SYSFLAG, chosen] & scan.TRANSACTION_MASK
-                chosen = chosen[(kinds == 0) | (kinds == scan.TRANSACTION_COMMIT)]
-                if not len(chosen):
-                    continue
-                first = int(chosen[0])
-                at, size = int(rows[scan.TOPIC_AT, first]), int(rows[scan.TOPIC_BYTES, first])
-                topic = memory[at : at + size].tobytes().decode(errors="replace")
-                key = topic, int(rows[scan.QUEUE_ID, first])
-                queues.setdefault(key, []).append(rows[np.ix_(_KEPT, chosen)])
+            rows = step.rows
+            records += step.count
+            for topic, queue_id, chosen in queues_in(memory, step):
+                queues.setdefault((topic, queue_id), []).append(rows[list(_KEPT)][:, chosen])
         start = piece.segment.start + piece.first
         path = Path(self.work) / "pieces" / f"{start:020d}.npz"
         arrays = {f"{q}/{topic}": np.concatenate(p, axis=1) for (topic, q), p in queues.items()}

@@ -164,6 +164,21 @@ def walk(
     yield Stop(position, position, scan.SCAN_END)
 
 
+def queues_in(memory: U8, stretch: Stretch) -> Iterator[tuple[str, int, I64]]:
+    """The messages of a stretch that consumers may see: topic, queue id, and their rows."""
+    rows, n = stretch.rows, stretch.count
+    order: I64 = np.empty(n, np.int64)
+    starts: I64 = np.empty(n + 1, np.int64)
+    for group in range(int(scan.group_rows(memory, rows, n, order, starts))):
+        chosen = order[int(starts[group]) : int(starts[group + 1])]
+        kinds = rows[scan.SYSFLAG, chosen] & scan.TRANSACTION_MASK
+        chosen = chosen[(kinds == 0) | (kinds == scan.TRANSACTION_COMMIT)]
+        if len(chosen):
+            at, size = (int(rows[k, chosen[0]]) for k in (scan.TOPIC_AT, scan.TOPIC_BYTES))
+            topic = memory[at : at + size].tobytes().decode(errors="replace")
+            yield topic, int(rows[scan.QUEUE_ID, chosen[0]]), chosen
+
+
 def is_written(memory: U8, position: int) -> bool:
     """Tell whether anything but zeros lies at a position or behind it."""
     step = 1 << 20

@@ -29,7 +29,7 @@ from duolog.spark._tier import MANIFEST
 from duolog.wire import duolog_pb2 as wire
 
 from pipeline.errors import BadJob
-from pipeline.segments import Piece, Segment, Stretch, is_written, segments_of, walk
+from pipeline.segments import Piece, Segment, Stretch, is_written, queues_in, segments_of, walk
 from pipeline.session import each
 from store.checkpoint import StoreCheckpoint
 from store.commitlog import scan_reason
@@ -238,8 +238,6 @@ class _Writer:
 def _batches(memory: U8, segment: Segment) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The visible messages of users' topics, a queue's stretch at a time."""
     schema = _arrow_schema()
-    order: I64 = np.empty(1 << 13, np.int64)
-    starts: I64 = np.empty((1 << 13) + 1, np.int64)
     for step in walk(memory, Piece(segment, 0, segment.size), True):
         if not isinstance(step, Stretch):
             sound = step.code in (scan.SCAN_END, scan.SCAN_BLANK)
@@ -249,17 +247,9 @@ def _batches(memory: U8, segment: Segment) -> Iterator[tuple[str, pa.RecordBatch
                     f"({scan_reason(step.code)}): audit it, and repair it from a replica"
                 )
             continue
-        rows, n = step.rows, step.count
-        for group in range(int(scan.group_rows(memory, rows, n, order, starts))):
-            chosen = order[int(starts[group]) : int(starts[group + 1])]
-            kinds = rows[scan.SYSFLAG, chosen] & scan.TRANSACTION_MASK
-            chosen = chosen[(kinds == 0) | (kinds == scan.TRANSACTION_COMMIT)]
-            if not len(chosen):
-                continue
-            at, size = (int(rows[k, chosen[0]]) for k in (scan.TOPIC_AT, scan.TOPIC_BYTES))
-            topic = memory[at : at + size].tobytes().decode(errors="replace")
+        for topic, _, chosen in queues_in(memory, step):
             if not is_reserved_topic(topic):
-                batch = _columns(memory, segment, rows[:, chosen], topic)
+                batch = _columns(memory, segment, step.rows[:, chosen], topic)
                 yield topic, record_batch(batch, schema, 1 << 62)
 
 

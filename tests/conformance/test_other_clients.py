@@ -13,9 +13,11 @@ from typing import Any
 import duolog.sync
 import pytest
 
+from cluster.chaos.processes import ProcessTarget
 from node.childnode import free_endpoint
 from tests.certificates import certificates
 from tests.conformance.conftest import RETRY_DELAYS_MS, SMALL, make_topics
+from tests.etcd import need_etcd
 from tests.process.support import NodeProcess
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
@@ -177,3 +179,99 @@ def dead_letters(node: NodeProcess, topic: str) -> list[bytes]:
             except duolog.UnknownTopic:  # made with the first of them
                 time.sleep(0.1)
     raise TimeoutError(topic)
+
+
+class Stream:
+    """A program that sends and consumes until its input ends."""
+
+    def __init__(self, command: list[str], endpoints: str, home: Path) -> None:
+        environment = {**os.environ, "CLIENT_HOME": str(home)}
+        self.log = (home / "stderr").open("wb")
+        self.process = subprocess.Popen(
+            [*command, endpoints],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+            env=environment,
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        while line and line != "ready\n":
+            line = self.process.stdout.readline()
+        assert line, (home / "stderr").read_text()[-3000:]
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+        self.log.close()
+
+    def result(self) -> dict[str, Any]:
+        told, _ = self.process.communicate(timeout=120)
+        return dict(json.loads(told.splitlines()[-1]))
+
+
+STREAMS = pytest.mark.parametrize(
+    ("command", "program"),
+    [(java, "Streaming.java"), (go, "streaming.go"), (nodejs, "streaming.mjs")],
+    ids=["java", "go", "nodejs"],
+)
+
+
+@STREAMS
+def test_a_stream_over_restarts_of_its_node(
+    command: Callable[[Path, str], list[str]], program: str, tmp_path: Path
+) -> None:
+    """Killed and stopped under load: what was acknowledged comes."""
+    node = NodeProcess(tmp_path / "data", *SMALL)
+    node.start()
+    with duolog.sync.Client(node.endpoint, timeout=15) as client:
+        client.admin.create_topic("S", 1)
+    with Stream(command(tmp_path, program), node.endpoint, tmp_path) as stream:
+        node.kill()
+        time.sleep(1)
+        node.start()
+        time.sleep(5)
+        assert node.stop() == 0
+        node.start()
+        time.sleep(5)
+        found = stream.result()
+    assert node.stop() == 0
+    assert found["missing"] == []
+    assert found["acknowledged"] > 100
+
+
+@STREAMS
+def test_a_stream_over_the_death_of_its_master(
+    command: Callable[[Path, str], list[str]], program: str, tmp_path: Path
+) -> None:
+    """Three access points, of which the master dies: sends and deliveries go on."""
+    need_etcd()
+    target = ProcessTarget(tmp_path / "cluster", lease_seconds=2, flags=SMALL)
+    target.start()
+    try:
+        endpoints = [target.endpoint(name) for name in target.nodes]
+        with duolog.sync.Client(endpoints, timeout=60) as client:
+            end = time.monotonic() + 60
+            while time.monotonic() < end:
+                groups = client.admin.route().groups
+                if groups and sum(replica.in_sync for replica in groups[0].replicas) == 3:
+                    break
+                time.sleep(0.05)
+            client.admin.create_topic("S", 1)
+            command_line = command(tmp_path, program)
+            with Stream(command_line, ";".join(endpoints), tmp_path) as stream:
+                master = client.admin.route().groups[0].master
+                target.kill(master)
+                time.sleep(8)
+                target.revive(master)
+                time.sleep(3)
+                found = stream.result()
+            assert client.admin.route().groups[0].master != master
+    finally:
+        target.stop()
+    assert found["missing"] == []
+    assert found["acknowledged"] > 100

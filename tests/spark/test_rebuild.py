@@ -16,10 +16,15 @@ from pipeline.segments import pieces
 from store.messagestore import MessageStore
 from store.osdisk import OsDisk
 from store.record import TRANSACTION_PREPARED
+from tests.interop.test_interop import ask, ours, rocketmq, same, writer
+from tests.interop.writer import OPTIONS
 from tests.spark.test_audit import CHOSEN, fill, flip, records
 from tests.support import NOW, put_ok
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+
+
+__all__ = ["rocketmq"]  # a fixture
 
 
 def files(directory: Path) -> dict[str, Path]:
@@ -67,6 +72,19 @@ def test_the_same_bytes_as_dispatch_writes(
     assert store.get("T0", 0, 0, 10, 1 << 20).count == 10
     assert store.find_by_key("T1", "k1-3", 1, 0, 1 << 62)
     store.shutdown()
+
+
+@pytest.mark.interop
+def test_the_real_rocketmq_opens_what_was_rebuilt(
+    spark: SparkSession, rocketmq: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "store"
+    writer(path, 6000).communicate(timeout=120)
+    before = tmp_path / "before"
+    shutil.copytree(path, before)
+    assert not rebuild(spark, path, OPTIONS).damaged
+    assert_same(before, path)
+    same(ours(path), ask(rocketmq, path))
 
 
 def test_a_damaged_log_is_rebuilt_as_a_node_would(spark: SparkSession, tmp_path: Path) -> None:
