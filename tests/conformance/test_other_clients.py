@@ -248,7 +248,7 @@ def test_a_stream_over_restarts_of_its_node(
 def test_a_stream_over_the_death_of_its_master(
     command: Callable[[Path, str], list[str]], program: str, tmp_path: Path
 ) -> None:
-    """Three access points, of which the master dies: sends and deliveries go on."""
+    """The master, one of three access points, dies: sends and deliveries go on."""
     need_etcd()
     target = ProcessTarget(tmp_path / "cluster", lease_seconds=2, flags=SMALL)
     target.start()
@@ -262,9 +262,12 @@ def test_a_stream_over_the_death_of_its_master(
                     break
                 time.sleep(0.05)
             client.admin.create_topic("S", 1)
+            master = client.admin.route().groups[0].master
+            if command is nodejs:  # it takes one access point alone: one that will not die
+                slaves = [name for name in target.nodes if name != master]
+                endpoints = [target.endpoint(slaves[0])]
             command_line = command(tmp_path, program)
             with Stream(command_line, ";".join(endpoints), tmp_path) as stream:
-                master = client.admin.route().groups[0].master
                 target.kill(master)
                 time.sleep(8)
                 target.revive(master)

@@ -62,7 +62,7 @@ public class Streaming {
                 producer.send(PROVIDER.newMessageBuilder().setTopic("S")
                     .setBody(Integer.toString(number).getBytes(StandardCharsets.UTF_8)).build());
                 acknowledged.add(number);
-            } catch (ClientException error) {
+            } catch (ClientException | RuntimeException error) {  // gRPC's own, too
                 Thread.sleep(100);
             }
             Thread.sleep(5);
