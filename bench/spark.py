@@ -269,15 +269,6 @@ def _resident_mib(pid: int) -> float:
     return 0.0
 
 
-def _children(pid: int) -> list[int]:
-    try:
-        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    except OSError:
-        return []
-    found = [int(word) for word in text.split()]
-    return [*found, *(below for child in found for below in _children(child))]
-
-
 def _audit() -> list[Figure]:
     from pipeline.audit import audit as run
     from pipeline.segments import Piece, Stretch, segments_of, walk
@@ -289,7 +280,7 @@ def _audit() -> list[Figure]:
 
     def watch() -> None:
         while not over.wait(0.1):
-            workers = [pid for pid in _children(os.getpid()) if _is_worker(pid)]
+            workers = [int(path.name) for path in Path("/proc").iterdir() if _is_worker(path)]
             for pid in workers:
                 try:
                     peak[0] = max(peak[0], _resident_mib(pid))
@@ -301,9 +292,10 @@ def _audit() -> list[Figure]:
         segments = segments_of(root)
         for segment in segments:
             int(np.asarray(segment.memory()[::4096]).sum())  # in the page cache
+        memory = segments[0].memory(0, segments[0].size)
         began, size = time.perf_counter(), 0
         whole = Piece(segments[0], 0, segments[0].size)
-        for step in walk(segments[0].memory(), whole, True):
+        for step in walk(memory, whole, True):
             if isinstance(step, Stretch):
                 size += int(step.rows[1, : step.count].sum())
         single = size / (time.perf_counter() - began)
@@ -343,8 +335,8 @@ def _audit() -> list[Figure]:
     ]
 
 
-def _is_worker(pid: int) -> bool:
+def _is_worker(path: Path) -> bool:
     try:
-        return b"pyspark" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"pyspark.daemon" in (path / "cmdline").read_bytes()
     except OSError:
         return False

@@ -27,6 +27,7 @@ from pipeline.segments import (
     is_held,
     is_written,
     named_offset,
+    piece_bytes,
     pieces,
     segments_of,
     walk,
@@ -101,7 +102,8 @@ def audit(spark: "SparkSession", directory: Path) -> Audit:
     """Verify structure and CRC of every record. Raises BadJob; nothing is changed."""
     segments = segments_of(directory)
     held = is_held(directory)
-    found = _in_order(spark, segments, each(spark, audit_piece, pieces(segments), "audit"))
+    parts = pieces(segments, piece_bytes(segments, spark.sparkContext.defaultParallelism))
+    found = _in_order(spark, parts, each(spark, audit_piece, parts, "audit"))
     problems = _layout(segments)
     records = size = 0
     max_offset = segments[0].start
@@ -167,7 +169,7 @@ def _judged(
 def audit_piece(piece: Piece) -> Piecewise:
     """A task: the records of one piece."""
     segment = piece.segment
-    memory = segment.memory()
+    memory = segment.memory(piece.first, piece.end)
     found = Piecewise(-1, piece.first, 0, 0, False, -1, 0, 0)
     for step in walk(memory, piece, True):
         if isinstance(step, Stretch):
@@ -216,20 +218,17 @@ def _tell(found: Piecewise, kind: str, segment: Segment, stop: Stop, reason: str
         found.problems.append(Problem(kind, segment.name, offset, size, reason))
 
 
-def _in_order(
-    spark: "SparkSession", segments: list[Segment], found: list[Piecewise]
-) -> list[Piecewise]:
+def _in_order(spark: "SparkSession", parts: list[Piece], found: list[Piecewise]) -> list[Piecewise]:
     """The pieces of each segment as one.
 
     Each piece must begin where the one before it ended: where one does not (a body that looks like
     a record), the segment is done again as a whole.
     """
-    by_segment: list[list[Piecewise]] = []
-    at = 0
-    for segment in segments:
-        count = len(pieces([segment]))
-        by_segment.append(found[at : at + count])
-        at += count
+    segments = list(dict.fromkeys(part.segment for part in parts))
+    by_segment = [
+        [one for part, one in zip(parts, found, strict=True) if part.segment == segment]
+        for segment in segments
+    ]
     again = [k for k, parts in enumerate(by_segment) if not _joined(parts)]
     whole = [Piece(segments[k], 0, segments[k].size) for k in again]
     for k, piece in zip(again, each(spark, audit_piece, whole, "audit again"), strict=True):

@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipeline.errors import BadJob
-from pipeline.segments import Piece, Segment, Stretch, pieces, queues_in, segments_of, walk
+from pipeline.segments import (
+    Piece,
+    Segment,
+    Stretch,
+    piece_bytes,
+    pieces,
+    queues_in,
+    segments_of,
+    walk,
+)
 from pipeline.session import each
 from store.commitlog import CommitLog
 from store.consumequeue import ConsumeQueue
@@ -102,7 +111,7 @@ def _make(
     sound = not options.enable_consume_queue_ext
     if sound:
         (work / "pieces").mkdir()
-        parts = pieces(segments)
+        parts = pieces(segments, piece_bytes(segments, spark.sparkContext.defaultParallelism))
         found = each(spark, _Entries(str(work), options), parts, "read the log")
         sound = all(one.sound for one in found) and _joined(found)
     records = sum(one.records for one in found)
@@ -151,7 +160,7 @@ class _Entries:
     options: StoreOptions
 
     def __call__(self, piece: Piece) -> _Found:
-        memory = piece.segment.memory()
+        memory = piece.segment.memory(piece.first, piece.end)
         delays = parse_delay_levels(self.options.message_delay_level)
         queues: dict[tuple[str, int], list[I64]] = {}
         records, sound = 0, True
@@ -226,7 +235,7 @@ class _Files:
 
 def _stretches(segments: list[Segment]) -> Iterator[tuple[U8, Stretch]]:
     for segment in segments:
-        memory = segment.memory()
+        memory = segment.memory(0, segment.size)
         for step in walk(memory, Piece(segment, 0, segment.size), False):
             if isinstance(step, Stretch):
                 yield memory, step

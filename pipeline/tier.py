@@ -133,7 +133,7 @@ def tier_segment(job: TierJob) -> int:
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
     writers: dict[tuple[str, str], _Writer] = {}
-    memory = job.segment.memory()
+    memory = job.segment.memory(0, job.segment.size)
     for topic, batch in _batches(memory, job.segment):
         for day, part in _by_day(batch):
             key = topic, day

@@ -22,6 +22,8 @@ ENDPOINTS_MAX = 64
 _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.http2.lookahead_bytes", 16 << 20),  # batches of MiBs come in few frames
+    ("grpc.http2.max_frame_size", 1 << 20),
     ("grpc.keepalive_time_ms", 6000),
     ("grpc.keepalive_timeout_ms", 4000),
     ("grpc.min_reconnect_backoff_ms", 50),

@@ -90,7 +90,7 @@ def test_pieces_of_any_size_find_each_record_once(directory: Path) -> None:
 def test_every_flipped_bit_is_found(
     spark: SparkSession, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audits, "pieces", lambda segments: pieces(segments, 60_000))
+    monkeypatch.setattr(audits, "piece_bytes", lambda segments, cores: 60_000)
     known = records(directory)
     dice = random.Random(2)
     planted = sorted(dice.sample(known[:-1], 12))

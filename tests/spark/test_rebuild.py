@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 from pipeline import rebuild as rebuilds
 from pipeline.errors import BadJob
 from pipeline.rebuild import rebuild
-from pipeline.segments import pieces
 from store.messagestore import MessageStore
 from store.osdisk import OsDisk
 from store.record import TRANSACTION_PREPARED
@@ -46,7 +45,7 @@ def assert_same(one: Path, other: Path) -> None:
 def test_the_same_bytes_as_dispatch_writes(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rebuilds, "pieces", lambda segments: pieces(segments, 60_000))
+    monkeypatch.setattr(rebuilds, "piece_bytes", lambda segments, cores: 60_000)
     one, other = tmp_path / "a", tmp_path / "b"
 
     def special(store: MessageStore) -> None:
