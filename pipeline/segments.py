@@ -22,8 +22,8 @@ from store.kernels.jit import EMPTY_I64, I64, U8
 from store.messagestore import LOCK
 
 NAME_DIGITS = 20
-PIECE_BYTES_MIN, PIECE_BYTES_MAX = 16 << 20, 256 << 20
-PIECES_PER_CORE = 4
+PIECE_BYTES_MIN, PIECE_BYTES_MAX = 16 << 20, 1 << 30
+PIECES_PER_CORE = 2
 POPULATE_READ = 22  # MADV_POPULATE_READ, Linux 5.14
 ROWS = 8192
 
@@ -147,7 +147,7 @@ def walk(
     base, end, size = piece.segment.start, piece.end, len(memory)
     position = piece.first
     if position:
-        if not memory[position:end].any():  # far faster than looking for a record in it
+        if not is_written(memory, position, end):  # far faster than looking for a record in it
             yield Stop(end, end, scan.SCAN_END)
             return
         found = int(scan.find_record(memory, position, end, base))
@@ -197,10 +197,11 @@ def queues_in(memory: U8, stretch: Stretch) -> Iterator[tuple[str, int, I64]]:
             yield topic, int(rows[scan.QUEUE_ID, chosen[0]]), chosen
 
 
-def is_written(memory: U8, position: int) -> bool:
-    """Tell whether anything but zeros lies at a position or behind it."""
+def is_written(memory: U8, position: int, end: int = 0) -> bool:
+    """Tell whether anything but zeros lies at a position or behind it (before an end)."""
+    end = end or len(memory)
     step = 1 << 20
-    return any(memory[at : at + step].any() for at in range(position, len(memory), step))
+    return any(memory[at : min(at + step, end)].any() for at in range(position, end, step))
 
 
 def named_offset(memory: U8, position: int) -> int:
