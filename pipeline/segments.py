@@ -105,11 +105,11 @@ def pieces(segments: list[Segment], size: int) -> list[Piece]:
 def is_held(directory: Path) -> bool:
     """Tell whether a running node holds a directory."""
     try:
-        descriptor = os.open(directory / LOCK, os.O_RDWR)
+        descriptor = os.open(directory / LOCK, os.O_RDONLY)
     except OSError:
         return False
     try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 0)  # on read-only mounts, too
         fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, 0)
     except OSError as error:
         return error.errno in (errno.EACCES, errno.EAGAIN)
