@@ -7,6 +7,7 @@ import duolog
 import pytest
 from duolog._columns import pack
 from duolog._sink import Sink
+from duolog.wire import duolog_pb2 as wire
 
 from node.publishservice import STAGED_TOPIC
 from node.server import Node
@@ -169,8 +170,6 @@ async def test_a_sink_waits_until_enough_replicas_are_in_sync(
 
 
 async def test_a_read_may_leave_columns_out(client: duolog.Client) -> None:
-    from duolog.wire import duolog_pb2 as wire
-
     async with client.producer() as producer:
         await producer.send_batch("T", [b"one", b"two"], queue_id=0, tags="t")
     request = wire.PullRequest(topic="T", queue_id=0, columns=[wire.BODIES])
@@ -198,3 +197,18 @@ async def test_offsets_by_size(client: duolog.Client) -> None:
     assert [await until(0, n) for n in (1, size, 10 * size, 10 * size + 1)] == [1, 1, 10, 10]
     assert await until(45, 1000 * size) == 50
     assert await until(50, size) == 50
+
+
+async def test_reads_prefer_slaves(start_node: StartNode, tmp_path: Path) -> None:
+    group = await Elected.start(start_node, tmp_path)
+    async with duolog.Client(group.endpoints, timeout=30) as client:
+        await client.admin.create_topic("T", 1)
+        async with client.producer() as producer:
+            await producer.send("T", b"x")
+        request = wire.PullRequest(topic="T", wait_ms=5000)
+        name = (await client.admin.topics(["T"]))[0].group
+        batch = await client.fetch(request, name, from_slaves=True)
+        assert batch.bodies == b"x"
+        out = {node: broker_of(node).counters.messages_out for node in group.nodes}
+        assert out.pop(group.the_master()) == 0
+        assert sorted(out.values()) == [0, 1]

@@ -59,6 +59,28 @@ class Request:
     bodies: tuple[bytes, bytes]
     texts: tuple[bytes, bytes]
 
+    @property
+    def count(self) -> int:
+        """Messages."""
+        return len(self.bodies[1]) // 4 - 1
+
+    def halves(self) -> "tuple[Request, Request]":
+        """The first half of the messages, and the rest."""
+        middle = self.count // 2
+        return self._part(0, middle), self._part(middle, self.count)
+
+    def _part(self, first: int, end: int) -> "Request":
+        blobs = (_cut(blob, first, end) for blob in (self.bodies, self.texts))
+        return Request(self.topic, self.queue_id, *blobs)
+
+
+def _cut(blob: tuple[bytes, bytes], first: int, end: int) -> tuple[bytes, bytes]:
+    """Some of the values of a blob with offsets."""
+    if not blob[1]:
+        return blob
+    offsets = np.frombuffer(blob[1], "<u4")[first : end + 1]
+    return blob[0][offsets[0] : offsets[-1]], (offsets - offsets[0]).tobytes()
+
 
 class RowsToRequests:
     """Deals rows out to queues: by `queue_id`, else by the hash of their keys, else in turn."""

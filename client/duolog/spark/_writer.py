@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from duolog import Client, sync
-from duolog._errors import BadRequest, UnknownTopic
+from duolog._errors import BadRequest, MessageTooLarge, UnknownTopic
 from duolog._sink import Sink
 from duolog.spark._fetch import client_of
 from duolog.spark._options import WriteOptions
@@ -41,7 +41,6 @@ class Staged(WriterCommitMessage):
     group: str  # replica group
     partition: int
     staged: tuple[int, ...]
-    rows: int
 
 
 class _Writer:
@@ -62,24 +61,22 @@ class _Writer:
         dealer: RowsToRequests | None = None
         staged: list[int] = []
         under_way: deque[Any] = deque()
-        rows = 0
         try:
             for batch in _joined(batches):
                 if dealer is None:
                     queues = _queues(client, sink.group)
                     dealer = RowsToRequests(self._options.topic, queues, partition)
-                rows += batch.num_rows
                 born = int(time.time() * 1000)
                 for request in dealer.requests(batch):
                     if len(under_way) >= IN_FLIGHT_MAX:
-                        staged.append(under_way.popleft().result())
+                        staged += under_way.popleft().result()
                     under_way.append(client.start(_staging(sink, request, born)))
             while under_way:
-                staged.append(under_way.popleft().result())
+                staged += under_way.popleft().result()
         finally:
             for future in under_way:
                 future.cancel()
-        return Staged(sink_name, sink.group, partition, tuple(staged), rows)
+        return Staged(sink_name, sink.group, partition, tuple(staged))
 
     def _publish(self, sink_name: str, number: int, messages: list[Any]) -> None:
         """Make a batch visible, unless it is."""
@@ -155,10 +152,22 @@ def _group(client: sync.Client, sink: str, topic: str) -> str | None:
 
 def _staging(
     sink: Sink, request: Request, born: int
-) -> Callable[[Client], Coroutine[Any, Any, int]]:
-    return lambda _: sink.stage(
-        request.topic, request.queue_id, request.bodies, request.texts, born
-    )
+) -> Callable[[Client], Coroutine[Any, Any, list[int]]]:
+    return lambda _: _staged(sink, request, born)
+
+
+async def _staged(sink: Sink, request: Request, born: int) -> list[int]:
+    """Stage a request, in parts where the node takes no message as large as it."""
+    try:
+        made = await sink.stage(
+            request.topic, request.queue_id, request.bodies, request.texts, born
+        )
+        return [made]
+    except MessageTooLarge:
+        if request.count < 2:
+            raise
+        parts = [await _staged(sink, half, born) for half in request.halves()]
+        return [*parts[0], *parts[1]]
 
 
 def _queues(client: sync.Client, group: str) -> dict[str, int]:

@@ -1,0 +1,65 @@
+"""Rows as requests: cut in halves, nothing is lost."""
+
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from duolog._columns import pack
+from duolog._errors import MessageTooLarge
+from duolog.spark._rows import Request, RowsToRequests
+from duolog.spark._writer import _staged
+
+
+class Small:
+    """A sink that takes few bytes at a time."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.texts: list[bytes] = []
+
+    async def stage(
+        self,
+        topic: str,
+        queue_id: int,
+        bodies: tuple[bytes, bytes],
+        texts: tuple[bytes, bytes],
+        born: int,
+    ) -> int:
+        if len(bodies[0]) > 40:
+            raise MessageTooLarge("too large")
+        for blob, into in ((bodies, self.bodies), (texts, self.texts)):
+            ends = np.frombuffer(blob[1], "<u4")
+            into += [blob[0][a:b] for a, b in pairwise(ends)]
+        return len(self.bodies)
+
+
+@pytest.mark.parametrize("texts", [True, False])
+async def test_a_request_that_is_too_large_is_staged_in_parts(texts: bool) -> None:
+    bodies = [b"%d" % k * (k % 7) for k in range(50)]
+    words = [b"k\x01%d" % k for k in range(50)]
+    sink = Small()
+    request = Request("T", 0, pack(bodies), pack(words) if texts else (b"", b""))
+    staged = await _staged(sink, request, 1)  # type: ignore[arg-type]
+    assert sink.bodies == bodies
+    assert sink.texts == (words if texts else [])
+    assert staged == sorted(staged)
+    assert staged[-1] == 50
+    with pytest.raises(MessageTooLarge):
+        await _staged(sink, Request("T", 0, pack([bytes(50)]), (b"", b"")), 1)  # type: ignore[arg-type]
+
+
+def test_rows_of_sliced_columns() -> None:
+    """Spark's batches may be views into larger ones."""
+    whole = pa.record_batch(
+        {
+            "body": pa.array([b"%d" % k for k in range(10)]),
+            "keys": pa.array([[f"k{k}"] for k in range(10)]),
+            "properties": pa.array(
+                [[("p", f"v{k}")] for k in range(10)], pa.map_(pa.string(), pa.string())
+            ),
+        }
+    )
+    (request,) = RowsToRequests("T", {"T": 1}, 0).requests(whole.slice(3, 4))
+    assert request.bodies == pack([b"3", b"4", b"5", b"6"])
+    assert request.texts == pack([b"KEYS\x01k%d\x02p\x01v%d" % (k, k) for k in range(3, 7)])
