@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from duolog import _errors as sdk
+from duolog._producer import REFUSED
 from duolog.wire import duolog_pb2 as wire
 from google.protobuf.message import DecodeError
 
@@ -35,6 +36,7 @@ QUEUE = 0
 SINK_CHARACTERS_MAX = 255
 STAGED_MAX = 200_000  # in one batch of a sink
 TICK_SECONDS = 0.2
+PUT_SECONDS = 10.0  # then whoever wants it published asks again, or `run` does
 READABLE_SECONDS = 10.0  # within which what was stored can be read
 PAUSE_SECONDS = 0.02
 UNCONFIRMED_MAX = 8  # requests that are stored ahead of what replicas have
@@ -108,7 +110,8 @@ class PublishService:
     def _check_batch(self, request: wire.AppendRequest) -> None:
         refusal = self._broker.refusal(request)
         if refusal is not None:
-            raise sdk_error(*refusal)
+            status, reason = refusal
+            raise REFUSED.get(status, sdk.Busy)(reason)
         try:
             columns = Columns.from_wire(
                 request.bodies,
@@ -194,16 +197,17 @@ class PublishService:
         broker = self._broker
         producer = hashlib.blake2b(f"{sink}\n{row['batch']}".encode(), digest_size=10).digest()
         waiting: list[asyncio.Future[PutMessageStatus]] = []
+        lost: list[str] = []
         staged = row["staged"]
         for at in range(row["done"], len(staged)):
             try:
                 record = await self._staged(staged[at])
             except sdk.NoSuchMessage as error:  # retention or damage took it since it was published
-                log.error("a published batch lacks a part", sink=sink, reason=str(error))
+                lost.append(str(error))
                 continue
             request = _parsed(record.body)
             request.producer_id, request.sequence = producer, at * _SEQUENCES
-            future = await self._put(request, record.born_host)
+            future = await self._put(request, record.born_host, lost)
             if future is not None:
                 waiting.append(future)
             if len(waiting) > UNCONFIRMED_MAX:
@@ -215,11 +219,19 @@ class PublishService:
             await asyncio.sleep(0)  # others have a turn
         note = {"op": "published", "sink": sink, "batch": row["batch"], "done": len(staged)}
         await broker.metadata.change(note)
+        if lost:
+            log.error("a published batch lacks parts", sink=sink, parts=len(lost), reason=lost[0])
+            raise sdk.NoSuchMessage(f"{len(lost)} parts of a published batch are lost: {lost[0]}")
 
     async def _put(
-        self, request: wire.AppendRequest, host: Host
+        self, request: wire.AppendRequest, host: Host, lost: list[str]
     ) -> "asyncio.Future[PutMessageStatus] | None":
-        """Store a request in its queue; wait as long as it can only be stored later."""
+        """Store a request in its queue; wait a while where it can only be stored later.
+
+        lost: told why, where it can never be. Raises Busy, NotMaster: what is noted stays done.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PUT_SECONDS
         while True:
             self._broker.check_master()
             reply, future = self._broker.append(request, host)
@@ -229,8 +241,10 @@ class PublishService:
                 return None  # a later part is stored, so this one is
             if reply.status not in _LATER:
                 # Its topic was deleted meanwhile, or may not be written any more.
-                log.error("a published part is dropped", topic=request.topic, reason=reply.reason)
+                lost.append(f"{request.topic}: {reply.reason}")
                 return None
+            if loop.time() >= deadline:
+                raise sdk.Busy(reply.reason)
             await asyncio.sleep(PAUSE_SECONDS)
 
 
@@ -244,14 +258,3 @@ def _parsed(data: bytes) -> wire.AppendRequest:
         return wire.AppendRequest.FromString(data)
     except DecodeError:
         raise sdk.BadRequest("what is to be staged is no AppendRequest") from None
-
-
-def sdk_error(status: wire.PutStatus, reason: str) -> sdk.DuologError:
-    """The error of a refused request."""
-    kinds: dict[int, type[sdk.DuologError]] = {
-        wire.CORRUPT_BATCH: sdk.CorruptBatch,
-        wire.NO_PERMISSION: sdk.NoPermission,
-        wire.TOPIC_NOT_EXIST: sdk.UnknownTopic,
-        wire.MESSAGE_ILLEGAL: sdk.BadRequest,
-    }
-    return kinds.get(status, sdk.Busy)(reason)

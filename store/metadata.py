@@ -177,8 +177,9 @@ class Metadata:
         staged = [int(offset) for offset in change["staged"]]
         self.sinks[name] = {"batch": batch, "staged": staged, "done": 0}
         if len(self.sinks) > SINKS_MAX:
-            oldest = next((n for n, row in self.sinks.items() if not row["staged"]), name)
-            del self.sinks[oldest]
+            oldest = next((n for n, row in self.sinks.items() if not row["staged"]), None)
+            if oldest is not None:  # what is not stored yet is never forgotten
+                del self.sinks[oldest]
 
     def _apply_published(self, change: Json) -> None:
         row = self.sinks.get(str(change["sink"]))

@@ -276,7 +276,7 @@ class Admin:
             offsets: by topic, replica group and queue id.
 
         Raises:
-            UnknownTopic, BadRequest, StaleMember where members of the group read these queues.
+            UnknownTopic, BadRequest.
         """
         await self._router.groups(self._timeout)
         for name in sorted({replica_group for _, replica_group, _ in offsets}):

@@ -37,7 +37,7 @@ _STORED_LESS_SAFELY = {
     wire.FLUSH_SLAVE_TIMEOUT,
     wire.SLAVE_NOT_AVAILABLE,
 }
-_REFUSED: dict[int, type[DuologError]] = {
+REFUSED: dict[int, type[DuologError]] = {  # by the status of a put
     wire.SERVICE_NOT_AVAILABLE: NotMaster,
     wire.CREATE_MAPEDFILE_FAILED: Busy,
     wire.OS_PAGECACHE_BUSY: Busy,
@@ -573,7 +573,7 @@ class Producer:
     def _refusal(topic: str, reply: wire.AppendReply) -> DuologError | None:
         if reply.status == wire.PUT_OK or reply.status in _STORED_LESS_SAFELY:
             return None
-        kind = _REFUSED.get(reply.status, ResultUnknown)
+        kind = REFUSED.get(reply.status, ResultUnknown)
         if kind is BadRequest and "over the limit" in reply.reason:
             kind = MessageTooLarge
         return kind(f"{topic}: {reply.reason}")

@@ -212,3 +212,14 @@ async def test_reads_prefer_slaves(start_node: StartNode, tmp_path: Path) -> Non
         out = {node: broker_of(node).counters.messages_out for node in group.nodes}
         assert out.pop(group.the_master()) == 0
         assert sorted(out.values()) == [0, 1]
+
+
+async def test_a_part_that_can_be_stored_no_more_is_told(client: duolog.Client) -> None:
+    await client.admin.create_topic("gone", 1)
+    sink = await client.sink("s")
+    staged = [await stage(sink, b"1", topic="gone"), await stage(sink, b"2")]
+    await client.admin.delete_topic("gone")
+    with pytest.raises(duolog.NoSuchMessage, match="1 parts of a published batch are lost: gone"):
+        await sink.publish(0, staged)
+    assert await stored(client) == [b"2"]
+    assert await sink.publish(0, staged) is True
