@@ -25,6 +25,7 @@ ENTRY_BYTES = kernel.ENTRY_BYTES
 _BLANK_SIZE = np.frombuffer(b"\x7f\xff\xff\xff", np.uint8)  # size field of a blank entry
 RECOVER_FILES = 3
 ENTRIES_AT_ONCE = 4096
+ENTRIES_LOOKED_AT = 1 << 20  # by one question: a few ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,10 +242,12 @@ class ConsumeQueue:
     def offset_at_size(self, queue_offset: int, size: int) -> int:
         """Offset up to which the records from queue_offset on have at most size bytes.
 
-        It lies after queue_offset where there is a record, however large that is.
+        It lies after queue_offset where there is a record, however large that is. No more than
+        ENTRIES_LOOKED_AT entries are counted.
         """
         at = max(queue_offset, self.min_offset)
-        while at < self.max_offset:
+        until = min(self.max_offset, at + ENTRIES_LOOKED_AT)
+        while at < until:
             sizes = np.cumsum(self.entries(at, ENTRIES_AT_ONCE)[1])
             fits = int(np.searchsorted(sizes, size, side="right"))
             at += fits

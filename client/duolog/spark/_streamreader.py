@@ -62,7 +62,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Deleted in mid-stream, perhaps: the reader may want to be told, or to wait.
             if not self._stats or self._options.fail_on_data_loss:
                 raise
-            topics = []
+            return  # what was known stays: nothing is new
         self._stats = queues_of(topics)
 
     def initialOffset(self) -> dict[str, Any]:
