@@ -32,6 +32,7 @@ from pipeline.tier import tier
 FLIGHTS, DELAYS = "flights", "delays"
 QUEUES = 4
 READY_SECONDS = 60.0
+STREAM_SECONDS = 600.0
 OFFSETS_PER_TRIGGER = 40_000
 KILL_AFTER_BATCHES = 2
 SEGMENT_BYTES = 32 << 20
@@ -184,6 +185,8 @@ class Flights:
         batches = 0
         killed: ChildNode | None = None
         while query.isActive:
+            if time.monotonic() - began > STREAM_SECONDS:
+                raise FlightsError(f"the stream did not end within {STREAM_SECONDS:g} s")
             done = [one for one in query.recentProgress if one.numInputRows]
             batches = len(done)
             if killed is None and batches >= KILL_AFTER_BATCHES:

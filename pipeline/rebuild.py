@@ -7,7 +7,9 @@ everything before. The new files take the old ones' place when all of them are s
 """
 
 import dataclasses
+import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from pipeline.segments import (
     Piece,
     Segment,
     Stretch,
+    is_written,
     piece_bytes,
     pieces,
     queues_in,
@@ -28,7 +31,7 @@ from pipeline.segments import (
 )
 from pipeline.session import each
 from store.commitlog import CommitLog
-from store.consumequeue import ConsumeQueue
+from store.consumequeue import ENTRY_BYTES, ConsumeQueue
 from store.delay import parse_delay_levels
 from store.dispatch import Dispatcher, DispatchTargets, is_directory_name
 from store.dump import segment_bytes
@@ -91,8 +94,8 @@ def rebuild(spark: "SparkSession", directory: Path, options: StoreOptions | None
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(mode=0o700)
         try:
-            made = _make(spark, segments, directory, work, chosen)
-            _take_place(directory, work)
+            made, roots = _make(spark, segments, directory, work, chosen)
+            _take_place(directory, work / "old", roots)
         finally:
             shutil.rmtree(work, ignore_errors=True)
     finally:
@@ -106,8 +109,10 @@ def _make(
     directory: Path,
     work: Path,
     options: StoreOptions,
-) -> Rebuilt:
+) -> tuple[Rebuilt, list[Path]]:
+    """What was written, and the folders it lies in."""
     found: list[_Found] = []
+    roots: list[Path] = []
     sound = not options.enable_consume_queue_ext
     if sound:
         (work / "pieces").mkdir()
@@ -121,16 +126,20 @@ def _make(
         paths = [one.path for one in found]
         writer = _Files(str(work), paths, segments, options)
         outcome = each(spark, writer, jobs, "write queues and index")
-        sound = all(one is not None for one in outcome)
-        entries = sum(one or 0 for one in outcome[1:])
+        written = [one for one in outcome if one is not None]
+        sound = len(written) == len(jobs)
+        roots = [Path(one.root) for one in written]
+        entries = sum(one.count for one in written[1:])
         queues = sum(len(shard) for shard in shards)
     if not sound:
         for leftover in work.iterdir():
             shutil.rmtree(leftover)
         whole = _Whole(str(directory), str(work), options)
-        ((queues, entries),) = each(spark, whole, [0], "go through a damaged log")
-    index_files = len(list(work.glob(f"*/{INDEX}/*")))
-    return Rebuilt(str(directory), records or entries, queues, entries, index_files, not sound)
+        ((root, queues, entries),) = each(spark, whole, [0], "go through a damaged log")
+        roots = [Path(root)]
+    index_files = sum(len(list(root.glob(f"{INDEX}/*"))) for root in roots)
+    made = Rebuilt(str(directory), records or entries, queues, entries, index_files, not sound)
+    return made, roots
 
 
 def _joined(found: list[_Found]) -> bool:
@@ -166,20 +175,27 @@ class _Entries:
         records, sound = 0, True
         for step in walk(memory, piece, self.options.check_crc_on_recover, delays):
             if not isinstance(step, Stretch):
-                open_end = step.following == len(memory) and not memory[step.position :].any()
+                open_end = step.following == len(memory) and not is_written(memory, step.position)
                 sound = sound and (step.code in _HARMLESS or open_end)
                 continue
             rows = step.rows
             records += step.count
             for topic, queue_id, chosen in queues_in(memory, step):
                 queues.setdefault((topic, queue_id), []).append(rows[list(_KEPT)][:, chosen])
-        start = piece.segment.start + piece.first
-        path = Path(self.work) / "pieces" / f"{start:020d}.npz"
         arrays = {f"{q}/{topic}": np.concatenate(p, axis=1) for (topic, q), p in queues.items()}
-        with path.open("wb") as file:
+        descriptor, path = tempfile.mkstemp(".npz", dir=Path(self.work) / "pieces")
+        with os.fdopen(descriptor, "wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
         counts = {key: sum(part.shape[1] for part in parts) for key, parts in queues.items()}
-        return _Found(str(path), counts, records, sound)
+        return _Found(path, counts, records, sound)
+
+
+@dataclass(frozen=True)
+class _Written:
+    """Where a task's files are, and how many entries or index files they hold."""
+
+    root: str
+    count: int
 
 
 @dataclass(frozen=True)
@@ -191,13 +207,12 @@ class _Files:
     segments: list[Segment]
     options: StoreOptions
 
-    def __call__(self, keys: list[tuple[str, int]] | None) -> int | None:
-        # A folder of its own: tasks do not see each other's files.
-        name = "index" if keys is None else f"queues-{keys[0][1]}-{abs(hash(keys[0])):x}"
-        root = Path(self.work) / name
-        shutil.rmtree(root, ignore_errors=True)  # of an attempt before
+    def __call__(self, keys: list[tuple[str, int]] | None) -> _Written | None:
+        # A folder of each attempt's own: none sees the files of another one.
+        root = tempfile.mkdtemp(dir=self.work)
         disk = OsDisk(root)
-        return self._index(disk) if keys is None else self._queues(disk, keys)
+        count = self._index(disk) if keys is None else self._queues(disk, keys)
+        return None if count is None else _Written(root, count)
 
     def _index(self, disk: OsDisk) -> int:
         index = IndexService(disk, self.options)
@@ -249,8 +264,9 @@ class _Whole:
     work: str
     options: StoreOptions
 
-    def __call__(self, _: int) -> tuple[int, int]:
-        disk = OsDisk(Path(self.work) / "whole")
+    def __call__(self, _: int) -> tuple[str, int, int]:
+        root = tempfile.mkdtemp(dir=self.work)
+        disk = OsDisk(root)
         log = CommitLog(OsDisk(self.directory, read_only=True), self.options)
         log.queue.load(writable=False)
         queues, index = ConsumeQueues(disk, self.options), IndexService(disk, self.options)
@@ -266,29 +282,26 @@ class _Whole:
         job = index.flush_all_job()
         if job is not None:
             job.run()
-        entries = sum(queue.max_offset - queue.files.min_offset // 20 for queue in queues)
-        return len(queues.table), entries
+        entries = sum(queue.max_offset - queue.files.min_offset // ENTRY_BYTES for queue in queues)
+        return root, len(queues.table), entries
 
 
 def _silent(_: str) -> None:
     """The audit says what is wrong with a log."""
 
 
-def _take_place(directory: Path, work: Path) -> None:
+def _take_place(directory: Path, old: Path, roots: list[Path]) -> None:
     """Move the old files out of the way and the new ones in.
 
     Where this is interrupted, queues or index are missing, and the node rebuilds them at its start.
     """
-    old = work / "old"
     old.mkdir()
     for name in (ROOT, EXT_ROOT, INDEX):
         if (directory / name).exists():
             (directory / name).rename(old / name)
-    for task in sorted(work.iterdir()):
+    for root in roots:
         for name in (ROOT, EXT_ROOT, INDEX):
-            source = task / name
-            if task == old or not source.is_dir():
-                continue
+            source = root / name
             for path in sorted(p for p in source.rglob("*") if p.is_file()):
                 target = directory / name / path.relative_to(source)
                 target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -19,9 +19,9 @@ import numpy as np
 from pipeline.errors import BadJob
 from store.kernels import scan
 from store.kernels.jit import EMPTY_I64, I64, U8
+from store.mappedfilequeue import NAME_DIGITS
 from store.messagestore import LOCK
 
-NAME_DIGITS = 20
 PIECE_BYTES_MIN, PIECE_BYTES_MAX = 16 << 20, 1 << 30
 PIECES_PER_CORE = 2
 POPULATE_READ = 22  # MADV_POPULATE_READ, Linux 5.14

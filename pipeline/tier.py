@@ -12,6 +12,7 @@ segment whose job died is done again: its files have the same names, so nothing 
 import json
 import os
 import shutil
+import tempfile
 import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -129,9 +130,8 @@ class TierJob:
 def tier_segment(job: TierJob) -> int:
     """A task: write a segment's files, move them into place, then its manifest; the rows."""
     out = Path(job.out)
-    staging = out / STAGING / f"{job.group}-{job.segment.name}-{os.getpid()}"
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
+    (out / STAGING).mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(dir=out / STAGING))  # of this attempt alone
     writers: dict[tuple[str, str], _Writer] = {}
     memory = job.segment.memory(0, job.segment.size)
     for topic, batch in _batches(memory, job.segment):
