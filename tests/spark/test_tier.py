@@ -1,5 +1,6 @@
 """Tiering: sealed segments as Parquet, committed once, read as one table with the node."""
 
+import json
 import os
 import random
 import shutil
@@ -9,6 +10,8 @@ from typing import Any
 
 import duolog.sync
 import pytest
+from duolog.spark._plan import Queue
+from duolog.spark._tier import MANIFEST, Tier
 from pyspark.sql import SparkSession
 
 from pipeline import tier as tiers
@@ -196,3 +199,14 @@ def test_what_cannot_be_tiered_is_said(
     (tmp_path / "file").write_text("")
     with pytest.raises(BadJob, match="is no directory"):
         tier(spark, directory, tmp_path / "file")
+
+
+def test_a_segment_that_is_missing_ends_what_files_are_read_for(tmp_path: Path) -> None:
+    folder = tmp_path / MANIFEST / "g"
+    folder.mkdir(parents=True)
+    for number, span in ((0, [0, 10]), (1, [10, 25]), (3, [40, 50])):
+        files = [{"path": f"{number}.parquet", "topic": "T", "queues": {"0": span}}]
+        (folder / f"{number}.json").write_text(json.dumps({"group": "g", "files": files}))
+    found = Tier(str(tmp_path))
+    assert found.reach(Queue("T", "g", 0)) == (0, 25)
+    assert found.reach(Queue("T", "g", 1)) is None

@@ -50,9 +50,19 @@ class Tier:
                 self._files.setdefault(queue, []).append((int(first), int(end), str(file["path"])))
 
     def reach(self, queue: Queue) -> tuple[int, int] | None:
-        """The offsets [first, end) that the files hold of a queue; None for none."""
-        spans = self._files.get(queue)
-        return (min(s[0] for s in spans), max(s[1] for s in spans)) if spans else None
+        """The offsets [first, end) that the files hold of a queue without a gap; None for none.
+
+        A segment may be missing in between: what comes after it is left to the nodes.
+        """
+        spans = sorted(self._files.get(queue, ()))
+        if not spans:
+            return None
+        first, end, _ = spans[0]
+        for low, high, _ in spans:
+            if low > end:
+                break
+            end = max(end, high)
+        return first, end
 
     def parts(self, ranges: list[QueueRange]) -> list[TierFile]:
         """The files that hold some ranges."""
