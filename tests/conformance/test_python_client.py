@@ -59,4 +59,6 @@ def outcomes(directory: Path) -> dict[str, str]:
 def test_every_behaviour_of_the_python_client(tmp_path: Path) -> None:
     found = outcomes(tmp_path)
     assert sorted(found) == sorted(NAMES)
-    assert {name: problem for name, problem in found.items() if problem} == {}
+    failed = {name: problem for name, problem in found.items() if problem}
+    if failed:
+        pytest.fail("\n\n".join(f"{name}:\n{text}" for name, text in failed.items()), pytrace=False)

@@ -4,6 +4,7 @@ Arguments: HOST:PORT;HOST:PORT... Prints `sent ID` for what was acknowledged and
 process of its own, as the client cannot be shut down while its acknowledgements find no node.
 """
 
+import os
 import sys
 
 from rocketmq import (
@@ -20,8 +21,7 @@ from rocketmq import (
 
 def say(*words: str) -> None:
     """One line at a time, from whichever thread."""
-    sys.stdout.write(" ".join(words) + "\n")
-    sys.stdout.flush()
+    os.write(sys.stdout.fileno(), (" ".join(words) + "\n").encode())
 
 
 class Listener(MessageListener):  # type: ignore[misc]
