@@ -14,6 +14,7 @@ from node.broker import Broker, now_ms
 from node.calls import unary
 from node.failover import FailoverService
 from node.groups_service import offset_at
+from node.liteservice import bound, bound_topic, is_exclusive
 from node.replication_status import (
     add_routed,
     group_route,
@@ -21,11 +22,15 @@ from node.replication_status import (
     replication_status,
 )
 from node.retrytopics import RETRY_TIMES, dead_letter_topic, retry_topic
+from store.lightqueues import is_light, light_places
 from store.metadata import (
+    LITE,
     SYSTEM_TOPIC,
+    Json,
     TopicConfig,
     altered,
     check_group,
+    check_lite_ttl,
     check_message_type,
     check_queues,
     is_reserved_topic,
@@ -49,7 +54,12 @@ class AdminService(stubs.AdminServicer):
         metadata = self._broker.metadata
         config = metadata.new_topic(request.topic, request.queues, request.perm)
         check_message_type(request.message_type)
-        config = replace(config, message_type=request.message_type)
+        config = replace(
+            config,
+            message_type=request.message_type,
+            lite_ttl_minutes=request.lite_ttl_minutes,
+        )
+        check_lite_ttl(config)
         if is_reserved_topic(request.topic):
             raise sdk.BadRequest(f"{request.topic} belongs to the node")
         known = metadata.topics.get(request.topic)
@@ -68,6 +78,9 @@ class AdminService(stubs.AdminServicer):
         check_message_type(request.message_type)
         if request.message_type:
             config = replace(config, message_type=request.message_type)
+        if request.HasField("lite_ttl_minutes"):
+            config = replace(config, lite_ttl_minutes=request.lite_ttl_minutes)
+        check_lite_ttl(config)
         check_queues(config.queues, config.perm)
         await self._broker.metadata.put_topic(config)
         return self._topic(config)
@@ -112,6 +125,7 @@ class AdminService(stubs.AdminServicer):
             perm=config.perm,
             group=self._broker.config.node.group,
             message_type=config.message_type,
+            lite_ttl_minutes=config.lite_ttl_minutes,
         )
         store = self._broker.store
         for queue_id in range(config.queues):
@@ -169,7 +183,7 @@ class AdminService(stubs.AdminServicer):
             raise sdk.Busy(f"group {request.group} has members: stop them first")
         if request.group not in broker.metadata.tables.groups:
             await broker.metadata.put_group(new_group(request.group))
-        await broker.metadata.commit(request.group, {request.topic: row})
+        await broker.pop.reset(request.group, {request.topic: row})
         return wire.OffsetsReply(
             offsets=[
                 wire.QueueOffset(topic=request.topic, queue_id=queue, offset=offset)
@@ -195,8 +209,22 @@ class AdminService(stubs.AdminServicer):
                 raise sdk.BadRequest("the delays between attempts are negative, or too many")
             delays = {"next": list(request.retry_delays_ms)}
             row["groupRetryPolicy"] = {"type": "CUSTOMIZED", "customizedRetryPolicy": delays}
+        if request.HasField("lite_topic") or request.HasField("lite_exclusive"):
+            topic = request.lite_topic if request.HasField("lite_topic") else bound_topic(row)
+            exclusive = is_exclusive(row)
+            if request.HasField("lite_exclusive"):
+                exclusive = request.lite_exclusive
+            row = self._bound(row, topic, exclusive)
         await broker.metadata.put_group(row)
         return self._group(request.group)
+
+    def _bound(self, row: Json, topic: str, exclusive: bool) -> Json:
+        """A group's row with the topic whose lite topics it hears."""
+        if exclusive and not topic:
+            raise sdk.BadRequest("an exclusive group hears the lite topics of a topic: name it")
+        if topic and self._known(topic).message_type != LITE:
+            raise sdk.BadRequest(f"topic {topic!r} has no lite topics: its type is not {LITE}")
+        return bound(row, topic, exclusive)
 
     @unary
     async def DeleteGroup(
@@ -206,6 +234,13 @@ class AdminService(stubs.AdminServicer):
         self._check_known_group(request.group)
         await self._broker.metadata.delete_group(request.group)
         return wire.DeleteGroupReply()
+
+    def _queues(self, topic: str) -> int:
+        """How many queues a topic has; a light queue is one."""
+        config = self._broker.metadata.topics.get(topic)
+        if config is not None:
+            return config.queues
+        return int(self._broker.store.queues.get(topic, 0) is not None and is_light(topic))
 
     def _group_names(self) -> list[str]:
         return sorted({*self._broker.metadata.tables.groups, *self._broker.groups.names()})
@@ -227,9 +262,11 @@ class AdminService(stubs.AdminServicer):
             members=broker.groups.members(name, now),
             orderly=bool(row.get("consumeMessageOrderly")),
             retry_times=int(row.get("retryMaxTimes", RETRY_TIMES)),
+            lite_topic=bound_topic(row),
+            lite_exclusive=is_exclusive(row),
         )
-        for topic in sorted(topics & set(broker.metadata.topics)):
-            for queue_id in range(broker.metadata.topics[topic].queues):
+        for topic in sorted(topics):
+            for queue_id in range(self._queues(topic)):
                 low, high = broker.store.queue_range(topic, queue_id)
                 committed = tables.committed(name, topic, queue_id)
                 position = max(low, committed)
@@ -260,10 +297,12 @@ class AdminService(stubs.AdminServicer):
         if record is None:
             raise sdk.NoSuchMessage(f"{request.topic}/{request.queue_id} has no such offset")
         unique = record.properties.get("UNIQ_KEY", "")
-        groups = {group for name, group in broker.metadata.tables.offsets if name == request.topic}
+        readers = broker.groups.readers_of(request.topic)
         reply = wire.TrackReply()
-        for group in sorted(groups | broker.groups.readers_of(request.topic)):
-            reply.groups.add(group=group, state=self._track(group, where, unique))
+        for place in [where, *light_places(record.properties)]:
+            groups = {group for name, group in broker.metadata.tables.offsets if name == place[0]}
+            for group in sorted(groups | (readers if place is where else set())):
+                reply.groups.add(group=group, state=self._track(group, place, unique))
         return reply
 
     def _track(self, group: str, where: tuple[str, int, int], unique: str) -> wire.TrackState:

@@ -23,6 +23,7 @@ from node.consumerfilters import ConsumerFilters
 from node.delayservice import DelayService
 from node.groupcommit import GroupCommitService
 from node.groups import GroupCoordinator
+from node.liteservice import LiteService
 from node.metadatalog import MetadataLog
 from node.popservice import PopService
 from node.publishservice import PublishService
@@ -121,6 +122,7 @@ class Broker:
         )
         self.metadata = MetadataLog(self)
         self.pop = PopService(self)
+        self.lite = LiteService(self)
         self.delays = DelayService(self)
         self.filters = ConsumerFilters(self)
         self.transactions = TransactionService(self)
@@ -161,6 +163,7 @@ class Broker:
             self._clean_loop,
             self._snapshot_loop,
             self.pop.run,
+            self.lite.run,
             self.delays.run,
             self.transactions.run,
             self.publishes.run,
@@ -247,6 +250,7 @@ class Broker:
         self.metadata.promoted()
         self.groups = GroupCoordinator(now_ms() + GROUP_GRACE_MS, self.config.node.group)
         self.pop.forget()
+        self.lite.drop_all()
         self.delays.forget()
         self.transactions.forget()
         self.pump_soon()
@@ -258,6 +262,7 @@ class Broker:
         self.metadata.fail_all(sdk.Unavailable("the master changed meanwhile"))
         self.groups = GroupCoordinator(0, self.config.node.group)
         self.pop.forget()
+        self.lite.drop_all()
         self.delays.forget()
         self.transactions.forget()
         self.pump_soon()
@@ -522,6 +527,7 @@ class Broker:
             keys = {(arrival.topic, arrival.queue_id) for arrival in arrivals}
             self.metadata.catch_up()
             self.board.arrived(keys)
+            self.lite.arrived(topic for topic, _ in keys)
         if self._sample is not None and self.store.dispatcher.reput_from >= self._sample[0]:
             behind = (time.monotonic() - self._sample[1]) * 1000
             if not self.waits:
@@ -721,3 +727,11 @@ class Broker:
         """Drop a deleted topic's queues, while no flush works on them."""
         async with self._file_changes:
             self.store.queues.remove_topic(topic)
+
+    async def remove_light_queues(self, ends: dict[str, int]) -> None:
+        """Drop forgotten light queues, but for those that have begun again past their end."""
+        async with self._file_changes:
+            for name, end in ends.items():
+                queue = self.store.queues.get(name, 0)
+                if queue is not None and queue.max_offset <= end:
+                    self.store.queues.remove_topic(name)

@@ -112,6 +112,8 @@ class MetadataLog:
                     log.error("metadata record not understood", body=body[:200])
                 elif change["op"] == "delete_topic" and store.role is BrokerRole.SLAVE:
                     self._apply_floors()
+                elif change["op"] == "forget_light_queues":
+                    self._broker.lite.gone(change["ends"])
             if result.next_offset <= tables.applied:
                 break
             tables.applied = result.next_offset
@@ -195,6 +197,9 @@ class MetadataLog:
         Raises NotMaster where it was not stored, ResultUnknown where nobody knows in time.
         """
         offset, _ = self._put(change)
+        await self._until_applied(offset)
+
+    async def _until_applied(self, offset: int) -> None:
         if offset < self._tables.applied:
             return
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -240,6 +245,16 @@ class MetadataLog:
         }
         await self.change({"op": "delete_topic", "topic": name, "floors": floors})
         await self._broker.remove_queues(name)
+        await self._broker.lite.forget(self._broker.lite.queues_of(name))
+
+    async def forget_light_queues(self, names: list[str]) -> None:
+        """Light queues are forgotten; whatever comes for one from now on begins it again."""
+        store = self._broker.store
+        ends = {name: store.topic_queue_table[name, 0] for name in names}
+        offset, _ = self._put({"op": "forget_light_queues", "ends": ends})
+        for name in names:
+            store.forget_light_queue(name)
+        await self._until_applied(offset)
 
     async def ensure_group(self, name: str) -> None:
         """A group on its first use. Raises Busy where there are as many as may be."""

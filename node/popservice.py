@@ -10,8 +10,7 @@ and not yet recorded as done is given again (at least once).
 
 import asyncio
 import secrets
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,17 +18,21 @@ from typing import TYPE_CHECKING
 import structlog
 from duolog import _errors as sdk
 
+from node.liteservice import parent_of
 from node.offsetranges import OffsetRanges
+from node.popline import Line
 from node.popqueue import Lease, PopQueue
 from node.retrytopics import RetryTopics, retry_topic
 from node.tagfilter import MessageFilter
 from store.errors import StoreError
+from store.lightqueues import is_light
 from store.metadata import Json
 from store.reader import GetResult
 from store.record import Record, decode_properties
 
 if TYPE_CHECKING:
     from node.broker import Broker
+    from node.liteservice import Subscriber
 
 log = structlog.get_logger("duolog.node")
 
@@ -47,7 +50,10 @@ QueueKey = tuple[str, int, str]  # topic that holds it, queue id, group
 
 @dataclass(frozen=True, slots=True)
 class PopRequest:
-    """What a consumer asks for. queue_id: to look into first. held: leased while it lives."""
+    """What a consumer asks for. queue_id: to look into first. held: leased while it lives.
+
+    subscriber: hears lite topics of the topic, and gets messages of those.
+    """
 
     group: str
     topic: str
@@ -58,6 +64,7 @@ class PopRequest:
     filter: MessageFilter
     held: bool = False
     attempt_id: str = ""
+    subscriber: "Subscriber | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +92,6 @@ class Popped:
     invisible_ms: int
 
 
-class _Line:
-    """Consumers of one (group, topic) that wait, woken one after the other."""
-
-    def __init__(self) -> None:
-        self.waiting: deque[asyncio.Event] = deque()
-        self.turn = 0
-        self.watched: set[tuple[str, int]] = set()
-        self.polls = 0
-        self.left = 0  # messages that the look under way may still examine
-
-    def set(self) -> None:
-        """There may be something: the first in the line looks."""
-        if self.waiting:
-            self.waiting.popleft().set()
-
-
 class PopService:
     """All that groups have taken by POP from this node, while it is the master."""
 
@@ -111,7 +102,8 @@ class PopService:
         self._saved: dict[QueueKey, tuple[int, list[list[int]]]] = {}
         self._dirty: set[QueueKey] = set()
         self._saving: set[QueueKey] = set()
-        self._lines: dict[tuple[str, str], _Line] = {}
+        self._lines: dict[tuple[str, str], Line] = {}
+        self._resetting: set[QueueKey] = set()
         self._moving: set[asyncio.Task[None]] = set()
 
     # -- life ----------------------------------------------------------------------------------
@@ -139,8 +131,33 @@ class PopService:
         self._saved.clear()
         self._dirty.clear()
         for line in self._lines.values():
-            while line.waiting:
-                line.set()
+            line.set_all()
+
+    def forget_queue(self, topic: str) -> None:
+        """A light queue is gone; where it began again meanwhile, its messages come again."""
+        self._drop({key for key in self._queues if key[0] == topic})
+
+    def _drop(self, keys: Iterable[QueueKey]) -> None:
+        for key in keys:
+            self._queues.pop(key, None)
+            self._saved.pop(key, None)
+            self._dirty.discard(key)
+
+    async def reset(self, group: str, offsets: dict[str, dict[int, int]]) -> None:
+        """A group goes on elsewhere: by topic and queue id. What is out is given up.
+
+        Raises what a change of metadata does.
+        """
+        keys = {(topic, queue, group) for topic, row in offsets.items() for queue in row}
+        self._drop(keys)
+        self._resetting |= keys  # no progress from before is recorded after it
+        try:
+            await self._broker.metadata.commit(group, offsets)
+        finally:
+            self._resetting -= keys
+            self._drop(keys)
+        for key in keys:
+            self._wake(key)
 
     def _state(self, key: QueueKey) -> PopQueue:
         """A queue's state; taken from the tables where nothing is known, or someone reset it."""
@@ -152,7 +169,7 @@ class PopService:
             unsaved = key in self._dirty or key in self._saving
             if unsaved or self._saved[key][0] == committed:
                 return found
-        orderly = bool(tables.groups.get(group, {}).get("consumeMessageOrderly"))
+        orderly = is_light(topic) or bool(tables.groups.get(group, {}).get("consumeMessageOrderly"))
         low, _ = self._broker.store.queue_range(topic, queue_id)
         made = PopQueue(max(committed, low), orderly)
         ranges = tables.acknowledged(group, topic, queue_id)
@@ -165,7 +182,7 @@ class PopService:
 
     def pop(self, request: PopRequest, now_ms: int) -> list[Popped]:
         """Up to `count` messages that nobody of the group has, with leases from now on."""
-        line = self._lines.setdefault((request.group, request.topic), _Line())
+        line = self._line(request)
         line.turn += 1
         line.left = LOOK_MAX
         found: list[Popped] = []
@@ -174,12 +191,25 @@ class PopService:
                 break
             wanted = request.count - len(found)
             found += self._pop_queue(request, line, topic, queue_id, wanted, now_ms)
+            if line.left <= 0:
+                break
         if found:
+            if request.subscriber is not None:
+                given = dict.fromkeys(popped.handle.topic for popped in found)
+                request.subscriber.given = (request.attempt_id, list(given))
             line.set()  # there may be more, for the next one
         return found
 
+    def _line(self, request: PopRequest) -> Line:
+        if request.subscriber is not None:
+            return request.subscriber.line
+        return self._lines.setdefault((request.group, request.topic), Line())
+
     def _sources(self, request: PopRequest, turn: int) -> Iterator[tuple[str, int]]:
         """Queues to look into, in an order that is another one each time."""
+        if request.subscriber is not None:
+            yield from request.subscriber.sources(request.attempt_id)
+            return
         topics = self._broker.metadata.topics
         queues = topics[request.topic].queues
         retry = retry_topic(request.group, request.topic)
@@ -192,7 +222,7 @@ class PopService:
     def _pop_queue(
         self,
         request: PopRequest,
-        line: _Line,
+        line: Line,
         topic: str,
         queue_id: int,
         wanted: int,
@@ -292,7 +322,7 @@ class PopService:
             return found
         if broker.waiting_polls >= broker.limits.polls_max:
             raise sdk.Busy(f"{broker.limits.polls_max} calls wait for messages already")
-        line = self._lines[request.group, request.topic]
+        line = self._line(request)
         broker.waiting_polls += 1
         self._watch(request, line)
         woken = asyncio.Event()
@@ -322,22 +352,24 @@ class PopService:
             self._broker.check_master()
             self._broker.readable_topic(request.topic)
             found = self.pop(request, self._broker.clock_ms())
-            if found or self._lines[request.group, request.topic].left > 0:
+            if found or self._line(request).left > 0:
                 return found
             await asyncio.sleep(0)
 
     def _watched(self, request: PopRequest) -> list[tuple[str, int]]:
+        if request.subscriber is not None:
+            return []  # it is told
         queues = range(self._broker.metadata.topics[request.topic].queues)
         watched = [(request.topic, queue) for queue in queues]
         return [*watched, (retry_topic(request.group, request.topic), 0)]
 
-    def _watch(self, request: PopRequest, line: _Line) -> None:
+    def _watch(self, request: PopRequest, line: Line) -> None:
         line.polls += 1
         for key in self._watched(request):  # a topic may have got more queues
             line.watched.add(key)
             self._broker.board.watch(key, line)
 
-    def _unwatch(self, line: _Line) -> None:
+    def _unwatch(self, line: Line) -> None:
         line.polls -= 1
         if line.polls == 0:
             for key in line.watched:
@@ -370,6 +402,9 @@ class PopService:
             self._wake(key)
 
     def _wake(self, key: QueueKey) -> None:
+        if is_light(key[0]):
+            self._broker.lite.stirred(key[0], key[2])
+            return
         for (group, _), line in self._lines.items():
             if group == key[2]:
                 line.set()
@@ -377,6 +412,8 @@ class PopService:
     @staticmethod
     def belongs(group: str, topic: str, handle: Handle) -> bool:
         """Whether a group that reads a topic may have been given this."""
+        if is_light(handle.topic):
+            return parent_of(handle.topic) == topic
         return handle.topic in (topic, retry_topic(group, topic))
 
     def give_back(self, group: str, handle: Handle) -> None:
@@ -487,7 +524,9 @@ class PopService:
         done: dict[str, Json] = {}
         for key in keys:
             state = self._queues.get(key)
-            if state is None or self._saved[key] == (state.committed, state.done.pairs()):
+            if state is None or key in self._resetting:
+                continue
+            if self._saved[key] == (state.committed, state.done.pairs()):
                 continue
             offsets.setdefault(key[0], {})[str(key[1])] = state.committed
             done.setdefault(key[0], {})[str(key[1])] = state.done.pairs()

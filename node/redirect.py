@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from store import lightqueues
 from store.columns import Columns
 from store.kernels import decode, encode
 from store.kernels.jit import I64
@@ -18,6 +19,7 @@ from store.reader import GetResult
 from store.record import TRANSACTION_MASK, Host, Record, encode_properties
 
 _PAIR, _END = b"\x01", b"\x02"
+_OF_ITS_PLACE = frozenset(("__CRC32#", *lightqueues.PROPERTIES))  # true of one record only
 
 
 def redirected(batch: PutBatch, topic: str, queue_id: int, more: dict[str, str]) -> PutBatch:
@@ -40,7 +42,7 @@ def stored_again(
     record: Record, topic: str, properties: dict[str, str], reconsume_times: int | None = None
 ) -> PutBatch:
     """A record once more, for the first queue of a topic; its birth and its body stay."""
-    kept = {name: value for name, value in properties.items() if name != "__CRC32#"}
+    kept = {name: value for name, value in properties.items() if name not in _OF_ITS_PLACE}
     return PutBatch(
         topic,
         0,

@@ -23,6 +23,7 @@ from pipeline.segments import (
     Segment,
     Stretch,
     is_written,
+    light_queues_in,
     piece_bytes,
     pieces,
     queues_in,
@@ -31,7 +32,7 @@ from pipeline.segments import (
 )
 from pipeline.session import each
 from store.commitlog import CommitLog
-from store.consumequeue import ENTRY_BYTES, ConsumeQueue
+from store.consumequeue import ENTRY_BYTES
 from store.delay import parse_delay_levels
 from store.dispatch import Dispatcher, DispatchTargets, is_directory_name
 from store.dump import segment_bytes
@@ -43,13 +44,14 @@ from store.kernels.jit import I64, U8
 from store.messagestore import LOCK
 from store.options import StoreOptions
 from store.osdisk import OsDisk
-from store.queues import EXT_ROOT, ROOT, ConsumeQueues
+from store.queues import EXT_ROOT, ROOTS, ConsumeQueues, new_queue
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WORK = "rebuilding"
 _KEPT = (scan.PHY, scan.SIZE, scan.QUEUE_OFFSET, scan.TAGS_CODE)
+_FOLDERS = (*ROOTS, EXT_ROOT, INDEX)
 _HARMLESS = (scan.SCAN_END, scan.SCAN_BLANK)
 
 
@@ -182,6 +184,8 @@ class _Entries:
             records += step.count
             for topic, queue_id, chosen in queues_in(memory, step):
                 queues.setdefault((topic, queue_id), []).append(rows[list(_KEPT)][:, chosen])
+            for name, placed in light_queues_in(memory, step):
+                queues.setdefault((name, 0), []).append(placed[list(_KEPT)])
         arrays = {f"{q}/{topic}": np.concatenate(p, axis=1) for (topic, q), p in queues.items()}
         descriptor, path = tempfile.mkstemp(".npz", dir=Path(self.work) / "pieces")
         with os.fdopen(descriptor, "wb") as file:
@@ -226,7 +230,7 @@ class _Files:
 
     def _queues(self, disk: OsDisk, keys: list[tuple[str, int]]) -> int | None:
         entries = 0
-        queues = {key: ConsumeQueue(disk, *key, self.options.queue_file_bytes) for key in keys}
+        queues = {key: new_queue(disk, *key, self.options) for key in keys}
         for path in self.pieces:
             with np.load(path) as arrays:
                 for (topic, queue_id), queue in queues.items():
@@ -243,6 +247,7 @@ class _Files:
                         return None
                     entries += count
         for queue in queues.values():
+            queue.let_go()
             for mapped in queue.files.files:
                 mapped.file.sync()
         return entries
@@ -296,20 +301,18 @@ def _take_place(directory: Path, old: Path, roots: list[Path]) -> None:
     Where this is interrupted, queues or index are missing, and the node rebuilds them at its start.
     """
     old.mkdir()
-    for name in (ROOT, EXT_ROOT, INDEX):
+    for name in _FOLDERS:
         if (directory / name).exists():
             (directory / name).rename(old / name)
     for root in roots:
-        for name in (ROOT, EXT_ROOT, INDEX):
+        for name in _FOLDERS:
             source = root / name
             for path in sorted(p for p in source.rglob("*") if p.is_file()):
                 target = directory / name / path.relative_to(source)
                 target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 path.rename(target)
     disk = OsDisk(directory)
-    for folder in sorted(
-        {p for name in (ROOT, EXT_ROOT, INDEX) for p in _folders(directory, name)}
-    ):
+    for folder in sorted({p for name in _FOLDERS for p in _folders(directory, name)}):
         disk.sync_dir(folder)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.errors import BadJob
+from store.dispatch import light_rows
 from store.kernels import scan
 from store.kernels.jit import EMPTY_I64, I64, U8
 from store.mappedfilequeue import NAME_DIGITS
@@ -184,7 +185,17 @@ def walk(
 
 def queues_in(memory: U8, stretch: Stretch) -> Iterator[tuple[str, int, I64]]:
     """The messages of a stretch that consumers may see: topic, queue id, and their rows."""
-    rows, n = stretch.rows, stretch.count
+    yield from _queues_of(memory, stretch.rows, stretch.count)
+
+
+def light_queues_in(memory: U8, stretch: Stretch) -> Iterator[tuple[str, I64]]:
+    """Light queues that messages of a stretch are in: name, and a row table with their places."""
+    rows = light_rows(memory, stretch.rows, stretch.count)
+    for name, _, chosen in _queues_of(memory, rows, rows.shape[1]):
+        yield name, rows[:, chosen]
+
+
+def _queues_of(memory: U8, rows: I64, n: int) -> Iterator[tuple[str, int, I64]]:
     order: I64 = np.empty(n, np.int64)
     starts: I64 = np.empty(n + 1, np.int64)
     for group in range(int(scan.group_rows(memory, rows, n, order, starts))):

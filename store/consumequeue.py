@@ -41,10 +41,19 @@ class ConsumeQueue:
     """The entries of one (topic, queue id), oldest first."""
 
     def __init__(
-        self, disk: Disk, topic: str, queue_id: int, file_bytes: int, root: str = "consumequeue"
+        self,
+        disk: Disk,
+        topic: str,
+        queue_id: int,
+        file_bytes: int,
+        root: str = "consumequeue",
+        begins_again: bool = False,
     ) -> None:
+        """begins_again: a gap that no lost records explain means that what came before is gone."""
         self.topic = topic
         self.queue_id = queue_id
+        self._begins_again = begins_again
+        self._replaced: list[MappedFile] = []
         self.files = MappedFileQueue(disk, f"{root}/{topic}/{queue_id}", file_bytes)
         self.max_physical_offset = -1  # end of the newest record that has an entry
         self.min_logic_bytes = 0
@@ -93,6 +102,8 @@ class ConsumeQueue:
             if code == kernel.QUEUE_GAP and gap <= allowed:
                 outcome.blanks += gap
                 self._fill(self.max_offset + gap)
+            elif code == kernel.QUEUE_GAP and self._begins_again:
+                self._begin_again()
             elif code in (kernel.QUEUE_GAP, kernel.QUEUE_BEHIND):
                 outcome.refused.append(row)
                 position += 1
@@ -114,6 +125,20 @@ class ConsumeQueue:
         self.files.flushed_where = self.files.committed_where = mapped.start
         mapped.flushed = 0
         return mapped
+
+    def _begin_again(self) -> None:
+        """Drop all entries; the next one may lie at any offset."""
+        for mapped in self.files.files:
+            self.files.disk.remove(mapped.file.path)
+        self._replaced += self.files.files  # a sync of them may be under way
+        self.files.files = []
+        self.max_physical_offset = -1
+
+    def let_go(self) -> None:
+        """Close the files of entries that were dropped; called while nobody syncs any."""
+        for mapped in self._replaced:
+            mapped.file.close()
+        self._replaced.clear()
 
     def _fill(self, to_queue_offset: int) -> None:
         """Blank entries up to a queue offset: their records are lost, the queue stays dense."""
@@ -274,6 +299,7 @@ class ConsumeQueue:
 
     def destroy(self) -> None:
         """Remove the queue's files."""
+        self.let_go()
         self.files.destroy()
         self.max_physical_offset = -1
         self.min_logic_bytes = 0

@@ -141,48 +141,64 @@ class Dispatcher:
         groups = int(scan.group_rows(memory, rows, n, self._order, self._starts))
         if targets.queues is not None:
             for group in range(groups):
-                self._put_queue(memory, targets.queues, group)
+                first, end = int(self._starts[group]), int(self._starts[group + 1])
+                self._put_queue(memory, targets.queues, rows, self._order, first, end)
+            self._put_light(memory, targets.queues, n)
         if targets.index is not None:
             targets.index.put(memory, rows, n)
         if targets.idempotence is not None:
             self._remember(memory, n, targets.idempotence)
 
-    def queue_key(self, memory: U8, row: int) -> QueueKey:
+    def _put_light(self, memory: U8, queues: ConsumeQueues, n: int) -> None:
+        """Entries in light queues, of the records that are in any."""
+        rows = light_rows(memory, self._rows, n)
+        m = rows.shape[1]
+        if not m:
+            return
+        order: I64 = np.empty(m, np.int64)
+        starts: I64 = np.empty(m + 1, np.int64)
+        for group in range(int(scan.group_rows(memory, rows, m, order, starts))):
+            first, end = int(starts[group]), int(starts[group + 1])
+            self._put_queue(memory, queues, rows, order, first, end)
+
+    def queue_key(self, memory: U8, rows: I64, row: int) -> QueueKey:
         """Topic and queue id of a row."""
-        at = int(self._rows[scan.TOPIC_AT, row])
-        raw = memory[at : at + int(self._rows[scan.TOPIC_BYTES, row])].tobytes()
+        at = int(rows[scan.TOPIC_AT, row])
+        raw = memory[at : at + int(rows[scan.TOPIC_BYTES, row])].tobytes()
         topic = self._topics.get(raw)
         if topic is None:
             if len(self._topics) > 100_000:
                 self._topics.clear()
             topic = self._topics[raw] = raw.decode(errors="replace")
-        return topic, int(self._rows[scan.QUEUE_ID, row])
+        return topic, int(rows[scan.QUEUE_ID, row])
 
-    def _put_queue(self, memory: U8, queues: ConsumeQueues, group: int) -> None:
-        first, end = int(self._starts[group]), int(self._starts[group + 1])
-        order = self._order
-        kinds = self._rows[scan.SYSFLAG, order[first:end]] & scan.TRANSACTION_MASK
+    def _put_queue(
+        self, memory: U8, queues: ConsumeQueues, rows: I64, order: I64, first: int, end: int
+    ) -> None:
+        """Entries of rows order[first:end], which are of one queue."""
+        kinds = rows[scan.SYSFLAG, order[first:end]] & scan.TRANSACTION_MASK
         if kinds.any():
             keep = order[first:end][(kinds == 0) | (kinds == scan.TRANSACTION_COMMIT)]
             order, first, end = np.ascontiguousarray(keep), 0, len(keep)
             if end == 0:
                 return
-        topic, queue_id = self.queue_key(memory, int(order[first]))
+        topic, queue_id = self.queue_key(memory, rows, int(order[first]))
         if queue_id < 0 or not is_directory_name(topic):
-            self._refuse(int(order[first]), f"names queue {topic!r}/{queue_id}")
+            self._refuse(rows, int(order[first]), f"names queue {topic!r}/{queue_id}")
             return
         queue = queues.get_or_make(topic, queue_id)
         ext = queues.ext.get((topic, queue_id))
         if ext is not None:
             wanted = order[first:end]
             self._put_ext(memory, ext, wanted, topic, queue.max_physical_offset)
-        outcome = queue.put(self._rows, order, first, end, self._missing)
+        outcome = queue.put(rows, order, first, end, self._missing)
         self._missing -= outcome.blanks
         for row in outcome.refused:
             self._missing += 1
             self._refuse(
+                rows,
                 row,
-                f"has queue offset {int(self._rows[scan.QUEUE_OFFSET, row])} in "
+                f"has queue offset {int(rows[scan.QUEUE_OFFSET, row])} in "
                 f"{topic}/{queue_id}, which stands at {queue.max_offset}",
             )
         self.arrivals.append(Arrival(topic, queue_id, queue.max_offset))
@@ -204,9 +220,9 @@ class Dispatcher:
             if address:
                 self._rows[scan.TAGS_CODE, row] = address
 
-    def _refuse(self, row: int, why: str) -> None:
+    def _refuse(self, rows: I64, row: int, why: str) -> None:
         self.refused += 1
-        self.on_problem(f"record at {int(self._rows[scan.PHY, row])} {why}: not dispatched")
+        self.on_problem(f"record at {int(rows[scan.PHY, row])} {why}: not dispatched")
 
     def _remember(self, memory: U8, n: int, table: IdempotenceTable) -> None:
         runs: I64 = np.empty((3, n), np.int64)
@@ -214,7 +230,7 @@ class Dispatcher:
             row, count, sequence = (int(number) for number in runs[:, k])
             at = int(self._rows[scan.UNIQ_KEY_AT, row])
             producer = bytes.fromhex(memory[at : at + 20].tobytes().decode())
-            topic, queue_id = self.queue_key(memory, row)
+            topic, queue_id = self.queue_key(memory, self._rows, row)
             table.add(
                 producer,
                 Run(
@@ -225,6 +241,16 @@ class Dispatcher:
                     int(self._rows[scan.QUEUE_OFFSET, row]),
                 ),
             )
+
+
+def light_rows(memory: U8, rows: I64, n: int) -> I64:
+    """A row table of the places in light queues that the first n rows' records have."""
+    none: I64 = np.empty((scan.COLUMNS, 0), np.int64)
+    if not rows[scan.MULTI, :n].any():
+        return none
+    made: I64 = np.empty((scan.COLUMNS, int(scan.fan_out(memory, rows, n, none))), np.int64)
+    scan.fan_out(memory, rows, n, made)
+    return made
 
 
 def is_directory_name(topic: str) -> bool:

@@ -7,7 +7,7 @@ must wait (for a flush, for an arrival) is told by offsets that the owner watche
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from store import recovery
+from store import lightqueues, recovery
 from store.checkpoint import StoreCheckpoint
 from store.columns import BadProperties, Columns
 from store.commitlog import CommitLog
@@ -68,6 +68,7 @@ class PutBatch:
     producer: bytes = b""  # 10 bytes, or empty: then no UNIQ_KEY is made and nothing deduplicated
     sequence: int = 0
     fields: I64 | None = None  # [FIELDS, count]: header fields that differ between the messages
+    light_queues: tuple[str, ...] = ()  # that a single message is in, beside its topic's queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,9 @@ class MessageStore:
     def recover_topic_queue_table(self) -> None:
         """Next queue offset of every queue: the end of what is dispatched, which is all."""
         self.topic_queue_table = {
-            (queue.topic, queue.queue_id): queue.max_offset for queue in self.queues
+            (queue.topic, queue.queue_id): queue.max_offset
+            for queue in self.queues
+            if queue.max_offset or not lightqueues.is_light(queue.topic)
         }
         for queue in self.queues:
             queue.correct_min_offset(self.log.min_offset)
@@ -241,6 +244,15 @@ class MessageStore:
             return refused
         try:
             self._check(batch)
+            light = self._light_offsets(batch.light_queues, max(now_ms, self.log.last_store_time))
+            if light is None:
+                return PutResult(
+                    PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED,
+                    f"{self.options.max_lmq_consume_queue_num} light queues, no more are allowed",
+                )
+            if light:
+                columns = lightqueues.in_light_queues(batch.columns, *zip(*light, strict=True))
+                batch = replace(batch, columns=columns)
         except BadProperties as error:
             return PutResult(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, error.reason)
         except BadMessage as error:
@@ -259,7 +271,28 @@ class MessageStore:
                 PutMessageStatus.MESSAGE_ILLEGAL,
                 f"sequences from {batch.sequence + first} on are stored in part, in other batches",
             )
-        return self._append(batch, first, known, now_ms)
+        result = self._append(batch, first, known, now_ms)
+        if result.status is PutMessageStatus.PUT_OK:
+            for name, offset in light:
+                self.topic_queue_table[name, 0] = offset + 1
+        return result
+
+    def _light_offsets(
+        self, names: tuple[str, ...], store_time: int
+    ) -> list[tuple[str, int]] | None:
+        """Where a message stands in its light queues; None where there would be too many."""
+        table = self.topic_queue_table
+        new = sum((name, 0) not in table for name in names)
+        if new:
+            known = sum(lightqueues.is_light(topic) for topic, _ in table)
+            if known + new > self.options.max_lmq_consume_queue_num:
+                return None
+        first = lightqueues.first_offset(store_time)
+        return [(name, table.get((name, 0), first)) for name in names]
+
+    def forget_light_queue(self, name: str) -> None:
+        """The next message of a light queue begins it again."""
+        self.topic_queue_table.pop((name, 0), None)
 
     def _not_writable(self, now_ms: int) -> PutResult | None:
         status = PutMessageStatus.SERVICE_NOT_AVAILABLE
@@ -295,6 +328,12 @@ class MessageStore:
         if batch.fields is not None and batch.fields.shape != (FIELDS, batch.columns.count):
             raise BadMessage(f"header fields of shape {batch.fields.shape}")
         batch.columns.check(self.options.max_message_size)
+        if batch.light_queues:
+            lightqueues.check_names(batch.light_queues)
+            if hidden or batch.columns.count > 1:
+                raise BadMessage("only a single message may be in light queues")
+        if lightqueues.claims_light_queues(batch.columns):
+            raise BadMessage(f"{' and '.join(lightqueues.PROPERTIES)} are for the store to write")
 
     def _stored_before(self, batch: PutBatch, known: list[Run]) -> PutResult:
         """Answer a repeated batch with its first result; it waits for what the first waited for."""
@@ -496,6 +535,7 @@ class MessageStore:
 
     def queues_flush_job(self, least_pages: int) -> FlushJob | None:
         """Sync all queues that are worth it, and the directories that got new names."""
+        self.queues.let_go()
         store_time = self.dispatcher.store_time
         merged = FlushJob(self.disk, [], self.queues.directories_to_sync(), 0, store_time)
         rows = [queue.files for queue in self.queues] + [

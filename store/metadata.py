@@ -25,7 +25,10 @@ PERM_READ = 4
 PERM_WRITE = 2
 QUEUES_MAX = 1024
 SINKS_MAX = 10_000
-MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY")
+LITE_TTL_MINUTES_MAX = 10 * 365 * 24 * 60
+LITE = "LITE"
+MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", LITE)
+LITE_EXPIRATION = "lite.topic.expiration"  # RocketMQ 5's attribute, minutes
 
 Json = dict[str, Any]
 
@@ -39,13 +42,18 @@ class TopicConfig:
     perm: int = PERM_READ | PERM_WRITE
     sysflag: int = 0
     order: bool = False
-    message_type: str = ""  # NORMAL, FIFO, DELAY or TRANSACTION; empty: all of them
+    message_type: str = ""  # one of MESSAGE_TYPES; empty: all but LITE
+    lite_ttl_minutes: int = 0  # lite topics that got nothing for so long are forgotten; 0: never
 
     def to_json(self) -> Json:
         """RocketMQ's bean; attributes are those of RocketMQ 5."""
-        typed = {"attributes": {"message.type": self.message_type}} if self.message_type else {}
+        attributes: Json = {}
+        if self.message_type:
+            attributes["message.type"] = self.message_type
+        if self.lite_ttl_minutes:
+            attributes[LITE_EXPIRATION] = str(self.lite_ttl_minutes)
         return {
-            **typed,
+            **({"attributes": attributes} if attributes else {}),
             "order": self.order,
             "perm": self.perm,
             "readQueueNums": self.queues,
@@ -58,13 +66,15 @@ class TopicConfig:
     @staticmethod
     def from_json(value: Json) -> "TopicConfig":
         """Read the bean; KeyError, TypeError or ValueError where it is none."""
+        attributes = value.get("attributes") or {}
         return TopicConfig(
             str(value["topicName"]),
             max(int(value.get("writeQueueNums", 4)), int(value.get("readQueueNums", 4))),
             int(value.get("perm", 6)),
             int(value.get("topicSysFlag", 0)),
             bool(value.get("order", False)),
-            str((value.get("attributes") or {}).get("message.type", "")),
+            str(attributes.get("message.type", "")),
+            max(0, int(attributes.get(LITE_EXPIRATION, 0))),
         )
 
 
@@ -128,6 +138,10 @@ class Metadata:
         self.floors[name] = {**self.floors.get(name, {}), **floors}
         self._forget_filters(topic=name)
         self._forget_offsets([key for key in self.offsets if key[0] == name])
+
+    def _apply_forget_light_queues(self, change: Json) -> None:
+        names = set(change["ends"])
+        self._forget_offsets([key for key in self.offsets if key[0] in names])
 
     def _apply_group(self, change: Json) -> None:
         self.groups[str(change["group"]["groupName"])] = dict(change["group"])
@@ -411,6 +425,14 @@ def altered(config: TopicConfig, queues: int, perm: int) -> TopicConfig:
             f"topic {config.name} has {config.queues} queues: they can become more, not fewer"
         )
     return replace(config, queues=queues or config.queues, perm=perm or config.perm)
+
+
+def check_lite_ttl(config: TopicConfig) -> None:
+    """Raise BadMessage where lite topics cannot be forgotten after so long."""
+    if config.lite_ttl_minutes and config.message_type != LITE:
+        raise BadMessage(f"topic {config.name} has no lite topics: its type is not {LITE}")
+    if not 0 <= config.lite_ttl_minutes <= LITE_TTL_MINUTES_MAX:
+        raise BadMessage(f"lite topics last 0 to {LITE_TTL_MINUTES_MAX} minutes")
 
 
 def check_message_type(name: str) -> None:

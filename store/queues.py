@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from store import lightqueues
 from store.consumequeue import ConsumeQueue
 from store.consumequeueext import ConsumeQueueExt
 from store.disk import Disk
@@ -10,11 +11,20 @@ from store.options import StoreOptions
 
 ROOT = "consumequeue"
 EXT_ROOT = "consumequeue_ext"
+ROOTS = (ROOT, lightqueues.ROOT)
 QueueKey = tuple[str, int]
 
 
+def new_queue(disk: Disk, topic: str, queue_id: int, options: StoreOptions) -> ConsumeQueue:
+    """A queue that is not loaded yet: a topic's, or a light one."""
+    if lightqueues.is_light(topic):
+        size, root = lightqueues.FILE_BYTES, lightqueues.ROOT
+        return ConsumeQueue(disk, topic, queue_id, size, root, begins_again=True)
+    return ConsumeQueue(disk, topic, queue_id, options.queue_file_bytes, ROOT)
+
+
 class ConsumeQueues:
-    """The consume queue table."""
+    """The consume queue table, light queues among them."""
 
     def __init__(self, disk: Disk, options: StoreOptions) -> None:
         self.disk = disk
@@ -25,22 +35,28 @@ class ConsumeQueues:
 
     def load(self, writable: bool = True) -> None:
         """Open all queues and find how far they are written."""
-        for topic in self.disk.list(ROOT):
-            for name in self.disk.list(f"{ROOT}/{topic}"):
-                if not name.isdecimal():
-                    raise BadStoreDirectory(f"{ROOT}/{topic}/{name}", "is no queue id")
-                queue = self._make(topic, int(name))
-                queue.files.load(writable)
-                queue.recover()
-                ext = self.ext.get((topic, int(name)))
-                if ext is not None:
-                    ext.files.load(writable)
-                    ext.recover()
+        for root in ROOTS:
+            for topic in self.disk.list(root):
+                if (root == lightqueues.ROOT) != lightqueues.is_light(topic):
+                    raise BadStoreDirectory(f"{root}/{topic}", "is no name for a queue there")
+                for name in self.disk.list(f"{root}/{topic}"):
+                    if not name.isdecimal():
+                        raise BadStoreDirectory(f"{root}/{topic}/{name}", "is no queue id")
+                    self._load_queue(topic, int(name), writable)
+
+    def _load_queue(self, topic: str, queue_id: int, writable: bool) -> None:
+        queue = self._make(topic, queue_id)
+        queue.files.load(writable)
+        queue.recover()
+        ext = self.ext.get((topic, queue_id))
+        if ext is not None:
+            ext.files.load(writable)
+            ext.recover()
 
     def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        queue = ConsumeQueue(self.disk, topic, queue_id, self.options.queue_file_bytes)
+        queue = new_queue(self.disk, topic, queue_id, self.options)
         self.table[topic, queue_id] = queue
-        if self.options.enable_consume_queue_ext:
+        if self.options.enable_consume_queue_ext and not lightqueues.is_light(topic):
             self.ext[topic, queue_id] = ConsumeQueueExt(
                 self.disk, topic, queue_id, self.options.mapped_file_size_consume_queue_ext
             )
@@ -72,7 +88,8 @@ class ConsumeQueues:
         if not self._new_directories:
             return []
         self._new_directories = False
-        return ["", ROOT, *sorted({f"{ROOT}/{topic}" for topic, _ in self.table})]
+        above = {queue.files.directory.rpartition("/")[0] for queue in self}
+        return ["", *sorted({name.partition("/")[0] for name in above}), *sorted(above)]
 
     def sync(self) -> None:
         """Make every entry durable that was found in files: a kill leaves some in page caches.
@@ -85,8 +102,14 @@ class ConsumeQueues:
                 mapped.file.sync()
             files.disk_sync_names()
         if rows:
-            for directory in ("", ROOT):
-                self.disk.sync_dir(directory)
+            for directory in ("", *ROOTS):
+                if not directory or self.disk.size(directory) >= 0:
+                    self.disk.sync_dir(directory)
+
+    def let_go(self) -> None:
+        """Close the files of entries that were dropped; called while nobody syncs any."""
+        for queue in self:
+            queue.let_go()
 
     def truncate(self, physical_offset: int) -> None:
         """truncateDirtyLogicFiles over all queues."""
@@ -107,8 +130,9 @@ class ConsumeQueues:
         for found, queue_id in list(self.table):
             if found == topic:
                 self.remove(topic, queue_id)
-        if self.disk.size(f"{ROOT}/{topic}") >= 0:
-            self.disk.remove(f"{ROOT}/{topic}")
+        for root in ROOTS:
+            if self.disk.size(f"{root}/{topic}") >= 0:
+                self.disk.remove(f"{root}/{topic}")
 
     def destroy_logics(self) -> None:
         """destroyLogics: drop every queue, where the commit log holds nothing."""
@@ -117,11 +141,12 @@ class ConsumeQueues:
 
     def wipe(self) -> None:
         """Remove every file under the queues' directories, whatever it is."""
-        for root in (ROOT, EXT_ROOT):
+        for root in (*ROOTS, EXT_ROOT):
             wipe_tree(self.disk, root)
 
     def close(self) -> None:
         """Unmap everything."""
+        self.let_go()
         for queue in self:
             queue.files.close()
         for ext in self.ext.values():

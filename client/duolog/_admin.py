@@ -76,6 +76,7 @@ class Admin:
         *,
         groups: Sequence[str] | None = None,
         message_type: str = "",
+        lite_ttl_minutes: int = 0,
     ) -> wire.TopicReply:
         """Create a topic. Raises TopicExists, BadRequest.
 
@@ -84,11 +85,16 @@ class Admin:
             queues: in each replica group.
             perm: READ 4, WRITE 2.
             groups: replica groups that shall hold it; all where not given.
-            message_type: NORMAL, FIFO, DELAY or TRANSACTION: what RocketMQ's clients may send to
-                it; everything where not given.
+            message_type: NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY or LITE: what RocketMQ's
+                clients may send to it; everything but LITE where not given.
+            lite_ttl_minutes: a lite topic that gets nothing for so long is forgotten; 0: never.
         """
         request = wire.TopicRequest(
-            topic=topic, queues=queues, perm=perm, message_type=message_type
+            topic=topic,
+            queues=queues,
+            perm=perm,
+            message_type=message_type,
+            lite_ttl_minutes=lite_ttl_minutes,
         )
         await self._router.groups(self._timeout)
         answers: list[wire.TopicReply] = await self._everywhere(
@@ -98,9 +104,16 @@ class Admin:
         )
         return answers[0]
 
-    async def alter_topic(self, topic: str, queues: int = 0, perm: int = 0) -> wire.TopicReply:
-        """Add queues or change permissions (READ 4, WRITE 2); 0 leaves as it is."""
-        request = wire.TopicRequest(topic=topic, queues=queues, perm=perm)
+    async def alter_topic(
+        self, topic: str, queues: int = 0, perm: int = 0, *, lite_ttl_minutes: int | None = None
+    ) -> wire.TopicReply:
+        """Add queues or change permissions (READ 4, WRITE 2); 0 leaves as it is.
+
+        lite_ttl_minutes: see `create_topic`; None leaves as it is.
+        """
+        request = wire.TopicRequest(
+            topic=topic, queues=queues, perm=perm, lite_ttl_minutes=lite_ttl_minutes
+        )
         answers: list[wire.TopicReply] = await self._everywhere(
             lambda connection, left: connection.admin.AlterTopic(request, timeout=left),
             UnknownTopic,
@@ -135,6 +148,8 @@ class Admin:
         orderly: bool | None = None,
         retry_times: int | None = None,
         retry_delays_ms: Sequence[int] = (),
+        lite_topic: str | None = None,
+        lite_exclusive: bool | None = None,
     ) -> wire.GroupDescription:
         """Create a consumer group, or alter what is given. Raises BadRequest.
 
@@ -144,9 +159,16 @@ class Admin:
                 last is done (RocketMQ's clients).
             retry_times: attempts after the first, then a message is a dead letter.
             retry_delays_ms: between attempts.
+            lite_topic: the topic whose lite topics its clients may hear; empty: none.
+            lite_exclusive: one client at a time hears a lite topic, the last that asked.
         """
         request = wire.PutGroupRequest(
-            group=group, orderly=orderly, retry_times=retry_times, retry_delays_ms=retry_delays_ms
+            group=group,
+            orderly=orderly,
+            retry_times=retry_times,
+            retry_delays_ms=retry_delays_ms,
+            lite_topic=lite_topic,
+            lite_exclusive=lite_exclusive,
         )
         answers = await self._everywhere(
             lambda connection, left: connection.admin.PutGroup(request, timeout=left)
@@ -364,6 +386,8 @@ def merged(groups: Sequence[wire.GroupDescription]) -> list[wire.GroupDescriptio
                 members=group.members,
                 orderly=group.orderly,
                 retry_times=group.retry_times,
+                lite_topic=group.lite_topic,
+                lite_exclusive=group.lite_exclusive,
             ),
         )
         known.members = max(known.members, group.members)

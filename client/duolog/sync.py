@@ -274,9 +274,9 @@ class Admin:
         """Create a topic."""
         return self._loop.run(self._admin.create_topic(topic, queues, perm, **how))
 
-    def alter_topic(self, topic: str, queues: int = 0, perm: int = 0) -> Any:
+    def alter_topic(self, topic: str, queues: int = 0, perm: int = 0, **how: Any) -> Any:
         """Add queues or change permissions."""
-        return self._loop.run(self._admin.alter_topic(topic, queues, perm))
+        return self._loop.run(self._admin.alter_topic(topic, queues, perm, **how))
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic."""

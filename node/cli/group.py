@@ -104,6 +104,13 @@ def set_(
     retry_times: Annotated[
         int | None, typer.Option(help="Attempts after the first; then it is a dead letter.")
     ] = None,
+    lite_topic: Annotated[
+        str | None, typer.Option(help="Topic whose lite topics it hears; empty: none.")
+    ] = None,
+    exclusive: Annotated[
+        bool | None,
+        typer.Option("--exclusive/--shared", help="One client at a time hears a lite topic."),
+    ] = None,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
@@ -112,10 +119,18 @@ def set_(
 
     async def ask() -> Any:
         async with _client(endpoints, timeout) as client:
-            return await client.admin.put_group(group, orderly=orderly, retry_times=retry_times)
+            return await client.admin.put_group(
+                group,
+                orderly=orderly,
+                retry_times=retry_times,
+                lite_topic=lite_topic,
+                lite_exclusive=exclusive,
+            )
 
     found = run(ask())
     facts = {"group": found.group, "orderly": found.orderly, "retry_times": found.retry_times}
+    if found.lite_topic:
+        facts |= {"lite_topic": found.lite_topic, "exclusive": found.lite_exclusive}
     print_facts(facts, as_json)
 
 

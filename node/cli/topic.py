@@ -60,8 +60,14 @@ def create(
     queues: Annotated[int, typer.Option(help="Number of queues.")] = 4,
     perm: Annotated[int, typer.Option(help="READ 4 + WRITE 2.")] = 6,
     message_type: Annotated[
-        str, typer.Option("--type", help="NORMAL, FIFO, DELAY or TRANSACTION; else all of them.")
+        str,
+        typer.Option(
+            "--type", help="NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY or LITE; else any."
+        ),
     ] = "",
+    lite_ttl: Annotated[
+        int, typer.Option(help="Minutes without messages that a lite topic lasts; 0: for ever.")
+    ] = 0,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
@@ -69,10 +75,14 @@ def create(
     """Create a topic."""
     if queues < 1 or perm < 1:
         fail(f"{queues} queues with perm {perm}: both are at least 1", "duolog topic create --help")
+    if lite_ttl < 0:
+        fail(f"lite topics cannot last {lite_ttl} minutes", "duolog topic create --help")
 
     async def ask() -> Any:
         async with _client(endpoints, timeout) as client:
-            return await client.admin.create_topic(topic, queues, perm, message_type=message_type)
+            return await client.admin.create_topic(
+                topic, queues, perm, message_type=message_type, lite_ttl_minutes=lite_ttl
+            )
 
     print_facts(_row(run(ask())), as_json)
 
@@ -82,17 +92,20 @@ def alter(
     topic: str,
     queues: Annotated[int, typer.Option(help="New number of queues (not fewer).")] = 0,
     perm: Annotated[int, typer.Option(help="READ 4 + WRITE 2.")] = 0,
+    lite_ttl: Annotated[
+        int | None, typer.Option(help="Minutes without messages that a lite topic lasts.", min=0)
+    ] = None,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Add queues, or change permissions."""
-    if queues < 0 or perm < 0 or not (queues or perm):
+    if queues < 0 or perm < 0 or not (queues or perm or lite_ttl is not None):
         fail("nothing to change", "duolog topic alter TOPIC --queues N --perm P")
 
     async def ask() -> Any:
         async with _client(endpoints, timeout) as client:
-            return await client.admin.alter_topic(topic, queues, perm)
+            return await client.admin.alter_topic(topic, queues, perm, lite_ttl_minutes=lite_ttl)
 
     print_facts(_row(run(ask())), as_json)
 

@@ -26,6 +26,7 @@ PUT_CODES: dict[PutMessageStatus, int] = {
     PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH: Code.HA_NOT_AVAILABLE,
     PutMessageStatus.MESSAGE_ILLEGAL: Code.MESSAGE_CORRUPTED,
     PutMessageStatus.PROPERTIES_SIZE_EXCEEDED: Code.MESSAGE_PROPERTIES_TOO_LARGE,
+    PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED: Code.LITE_TOPIC_QUOTA_EXCEEDED,
 }
 _ERROR_CODES: tuple[tuple[type[Exception], int], ...] = (
     (sdk.UnknownTopic, Code.TOPIC_NOT_FOUND),

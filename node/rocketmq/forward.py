@@ -145,10 +145,10 @@ class Forwarder:
             raise sdk.NotMaster(f"the group has no master now: {failure.details()}") from None
         await asyncio.sleep(PAUSE_SECONDS)
 
-    async def tell(self, name: str, request: Any, context: Any) -> None:
+    async def tell(self, name: str, request: Any, context: Any, group: str = "") -> None:
         """Let the master know, if it can be reached at once."""
         with contextlib.suppress(sdk.DuologError):
-            await self.unary(name, request, context)
+            await self.unary(name, request, context, group)
 
     async def stream(self, name: str, request: Any, context: Any, group: str = "") -> None:
         """A server-streaming call. Raises NotMaster, Unavailable."""

@@ -5,16 +5,20 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
+from node.liteservice import lite_queue
 from node.popservice import Popped
 from node.rocketmq.codes import Refused
 from node.rocketmq.names import (
+    LITE_TOPIC,
     check_key,
+    check_lite_topic,
     check_message_group,
     check_tag,
     check_user_properties,
 )
 from node.rocketmq.stubs import Code, definition
 from node.transactionservice import HALF_WORDS
+from store import lightqueues
 from store.columns import Columns
 from store.messagestore import PutBatch
 from store.record import COMPRESSED, Host, Record, decode_properties, encode_properties, has_control
@@ -34,6 +38,8 @@ _OWN = frozenset(
         "__CRC32#",
         "_SYS_MSG_PRIORITY_",
         "WAIT",
+        LITE_TOPIC,
+        *lightqueues.PROPERTIES,
         *HALF_WORDS,
     ]
 )
@@ -60,12 +66,22 @@ class Sent:
     priority: int = -1
     deliver_ms: int = 0
     recovery_seconds: int = 0  # producers are asked about a half message after so long; 0: default
+    lite_topic: str = ""
 
     def batch(self, topic: str, queue_id: int, host: Host) -> PutBatch:
         """To be stored. Raises BadMessage."""
         text = encode_properties(self.properties).encode()
         columns = Columns.of([self.body], [text])
-        return PutBatch(topic, queue_id, columns, self.born_time, host, sysflag=self.sysflag)
+        light = (lite_queue(topic, self.lite_topic),) if self.lite_topic else ()
+        return PutBatch(
+            topic,
+            queue_id,
+            columns,
+            self.born_time,
+            host,
+            sysflag=self.sysflag,
+            light_queues=light,
+        )
 
 
 def kind_of(system: Any) -> int:
@@ -116,11 +132,15 @@ def sent(message: Any, body_bytes_max: int) -> Sent:
         if not 0 <= priority <= PRIORITY_MAX:
             raise Refused(Code.BAD_REQUEST, f"priority {priority} is negative")
         properties["_SYS_MSG_PRIORITY_"] = str(priority)
+    kind, lite_topic = kind_of(system), ""
+    if kind == definition.MessageType.LITE:
+        check_lite_topic(system.lite_topic)
+        properties[LITE_TOPIC] = lite_topic = system.lite_topic
     if any(has_control(value) for value in properties.values()):
         raise Refused(Code.ILLEGAL_MESSAGE_ID, "the message id has control characters")
     return Sent(
         system.message_id,
-        kind_of(system),
+        kind,
         properties,
         message.body,
         COMPRESSED if system.body_encoding == definition.Encoding.GZIP else 0,
@@ -129,6 +149,7 @@ def sent(message: Any, body_bytes_max: int) -> Sent:
         priority,
         _delivery_ms(system),
         _recovery_seconds(system),
+        lite_topic,
     )
 
 
@@ -218,6 +239,8 @@ def _message(body: bytes, properties: dict[str, str], sysflag: int, topic: Any) 
     system.message_type = types.FIFO if "__SHARDINGKEY" in properties else types.NORMAL
     if "__SHARDINGKEY" in properties:
         system.message_group = properties["__SHARDINGKEY"]
+    if LITE_TOPIC in properties:
+        system.message_type, system.lite_topic = types.LITE, properties[LITE_TOPIC]
     if "TRACE_CONTEXT" in properties:
         system.trace_context = properties["TRACE_CONTEXT"]
     if "_SYS_MSG_PRIORITY_" in properties:

@@ -13,17 +13,21 @@ from duolog._message import RETRY_PREFIX
 from node.retrytopics import DEAD_LETTER_PREFIX
 from node.rocketmq.codes import Refused
 from node.rocketmq.stubs import Code, definition
+from store import lightqueues
 from store.metadata import is_reserved_topic
 from store.record import has_control
 
 TOPIC_MAX = 127
 GROUP_MAX = 120
 MESSAGE_GROUP_BYTES_MAX = 64
+LITE_TOPIC_MAX = 64
 USER_PROPERTIES_MAX = 128
 PROPERTIES_BYTES_MAX = 16 << 10
 
+_LITE_NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _SYSTEM_GROUPS = ("CID_RMQ_SYS_", "CID_ONSAPI_", "TOOLS_CONSUMER", "FILTERSRV_CONSUMER")
+LITE_TOPIC = "__LITE_TOPIC"  # property that names a message's lite topic
 # Names the store, the broker or the clients give a meaning of their own (MessageConst).
 RESERVED_PROPERTIES = frozenset(
     [
@@ -63,7 +67,8 @@ RESERVED_PROPERTIES = frozenset(
         "PUSH_REPLY_TIME",
         "CLUSTER",
         "MSG_TYPE",
-        "INNER_MULTI_QUEUE_OFFSET",
+        *lightqueues.PROPERTIES,
+        LITE_TOPIC,
         "TIMER_DELAY_MS",
         "TIMER_DELAY_SEC",
         "TIMER_DELIVER_MS",
@@ -148,6 +153,15 @@ def check_key(key: str) -> None:
     """Raise Refused (ILLEGAL_MESSAGE_KEY)."""
     if not key.strip() or has_control(key):
         raise Refused(Code.ILLEGAL_MESSAGE_KEY, f"key {key!r} is blank or has control characters")
+
+
+def check_lite_topic(name: str) -> None:
+    """Raise Refused (ILLEGAL_LITE_TOPIC)."""
+    if len(name) > LITE_TOPIC_MAX or not _LITE_NAME.fullmatch(name):
+        raise Refused(
+            Code.ILLEGAL_LITE_TOPIC,
+            f"lite topic {name!r} is not of 1 to {LITE_TOPIC_MAX} letters, digits, _ and -",
+        )
 
 
 def check_message_group(group: str) -> None:

@@ -7,10 +7,12 @@ from typing import Any
 from duolog import _errors as sdk
 
 from node.broker import Broker
+from node.liteservice import bound_topic
 from node.popservice import Handle, Popped, PopRequest
 from node.rocketmq import handles
 from node.rocketmq.clients import Client
 from node.rocketmq.codes import OK, Refused, status_of
+from node.rocketmq.litetopics import LiteTopics
 from node.rocketmq.messages import delivered
 from node.rocketmq.names import group_of, topic_of
 from node.rocketmq.settings import RECEIVE_BATCH
@@ -44,13 +46,14 @@ def stale() -> Refused:
 class Receiver:
     """Hands out messages and takes their acknowledgements."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, lite: LiteTopics) -> None:
         self._broker = broker
+        self._lite = lite
 
     def is_orderly(self, group: str) -> bool:
-        """Whether a group has the messages of a queue one after the other."""
+        """Whether a group has the messages of a topic's queue one after the other."""
         row = self._broker.metadata.tables.groups.get(group, {})
-        return bool(row.get("consumeMessageOrderly"))
+        return bool(row.get("consumeMessageOrderly")) and not bound_topic(row)
 
     async def receive(self, request: Any, client: Client, left: float | None) -> list[Popped]:
         """Messages, as soon as there are any. left: seconds of the call. Raises Refused, sdk's."""
@@ -62,6 +65,7 @@ class Receiver:
         queue_id = request.message_queue.id if self.is_orderly(group) else -1
         if queue_id >= config.queues:
             raise Refused(Code.BAD_REQUEST, f"{topic} has queues 0..{config.queues - 1}")
+        subscriber = self._lite.hearing(client, group, topic)
         wanted = PopRequest(
             group,
             topic,
@@ -72,8 +76,10 @@ class Receiver:
             filter_of(request.filter_expression),
             request.auto_renew,
             request.attempt_id,
+            subscriber,
         )
-        await broker.metadata.ensure_group(group)
+        if subscriber is None:
+            await broker.metadata.ensure_group(group)
         client.group = group
         deadline = asyncio.get_running_loop().time() + _poll_seconds(request, left)
         return await broker.pop.wait(wanted, deadline)

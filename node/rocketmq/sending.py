@@ -60,9 +60,11 @@ def accepted_types(config: TopicConfig) -> list[int]:
 
 
 def queue_of(message: Sent, config: TopicConfig, turn: int) -> int:
-    """Which queue: by message group, by priority, or in turn."""
+    """Which queue: by message group or lite topic, by priority, or in turn."""
     if message.kind == _TYPES.FIFO:
         return zlib.crc32(message.message_group.encode()) % config.queues
+    if message.kind == _TYPES.LITE:
+        return zlib.crc32(message.lite_topic.encode()) % config.queues
     if message.kind == _TYPES.PRIORITY:
         return min(message.priority, config.queues - 1)
     return turn % config.queues

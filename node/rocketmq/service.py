@@ -22,7 +22,8 @@ from node.rocketmq.auth import Authenticator
 from node.rocketmq.clients import Client, Clients, Stream
 from node.rocketmq.clusterroutes import ClusterRoutes
 from node.rocketmq.codes import OK, Refused, overall, status, status_of
-from node.rocketmq.forward import Forwarder, is_encrypted, refuse_forwarded
+from node.rocketmq.forward import Forwarder, is_encrypted, is_forwarded, refuse_forwarded
+from node.rocketmq.litetopics import LiteTopics
 from node.rocketmq.messages import orphaned
 from node.rocketmq.names import group_of, resource_of, topic_of
 from node.rocketmq.pulling import Puller
@@ -106,28 +107,36 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
     def __init__(self, broker: Broker, authenticator: Authenticator) -> None:
         self.broker = broker
         self.forwarder = Forwarder(broker)
-        self.clients = Clients(broker.pop.client_gone)
+        self.clients = Clients(self._client_gone)
+        self._lite = LiteTopics(broker)
         self._authenticator = authenticator
         self._sender = Sender(broker)
-        self._receiver = Receiver(broker)
+        self._receiver = Receiver(broker, self._lite)
         self._puller = Puller(broker)
         self._routes = Routes(broker)
         self._cluster = ClusterRoutes(self.forwarder)
         self._sweep: asyncio.Task[None] | None = None
+        self._telling: set[asyncio.Task[None]] = set()
         self.tls_port = 0
 
     def start(self) -> None:
         """Begin to watch for clients that fall silent."""
         self._sweep = asyncio.ensure_future(self.clients.run())
         self.broker.transactions.askers.append(self._ask_producer)
+        self.broker.lite.evicted.append(self._tell_evicted)
 
     async def stop(self) -> None:
         """End that, and the connections to the master."""
-        if self._sweep is not None:
-            self._sweep.cancel()
-            await asyncio.gather(self._sweep, return_exceptions=True)
+        tasks = [*self._telling, *([self._sweep] if self._sweep is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._sender.stop()
         await self.forwarder.close()
+
+    def _client_gone(self, client_id: str) -> None:
+        self.broker.pop.client_gone(client_id)
+        self.broker.lite.client_gone(client_id)
 
     def admit(self, context: Any) -> Client:
         """Who calls. Raises Refused (UNAUTHORIZED, CLIENT_ID_REQUIRED)."""
@@ -382,6 +391,40 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         if not await self.broker.pop.to_dead_letters(group, handle):
             raise stale()
         return service.ForwardMessageToDeadLetterQueueResponse(status=OK)
+
+    # -- lite topics ---------------------------------------------------------------------------
+
+    @answering(service.SyncLiteSubscriptionResponse, master=False)
+    async def SyncLiteSubscription(self, request: Any, context: Any, client: Client) -> Any:
+        """Which lite topics a client hears, in every replica group."""
+        if not is_forwarded(context):
+            others = self.forwarder.other_groups()
+            name = "SyncLiteSubscription"
+            await asyncio.gather(
+                *(self.forwarder.tell(name, request, context, group) for group in others)
+            )
+        if self.broker.replication.not_master():
+            return await self.forwarder.unary("SyncLiteSubscription", request, context)
+        await self._lite.sync(request, client)
+        return service.SyncLiteSubscriptionResponse(status=OK)
+
+    def _tell_evicted(self, client_id: str, lite_topic: str) -> None:
+        """Another client hears a lite topic from now on: NotifyUnsubscribeLite."""
+        client = self.clients.find(client_id)
+        for stream in client.streams if client is not None else ():
+            task = asyncio.ensure_future(self._tell(stream, lite_topic))
+            self._telling.add(task)
+            task.add_done_callback(self._telling.discard)
+
+    @staticmethod
+    async def _tell(stream: Stream, lite_topic: str) -> None:
+        command = service.TelemetryCommand(status=OK)
+        command.notify_unsubscribe_lite_command.lite_topic = lite_topic
+        try:
+            async with asyncio.timeout(COMMAND_SECONDS):
+                await uncancelled(stream.write(command))
+        except _UNREACHED as error:
+            log.debug("a consumer could not be told", reason=str(error))
 
     # -- pulling -------------------------------------------------------------------------------
 

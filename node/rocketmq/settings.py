@@ -6,6 +6,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from node.retrytopics import RETRY_TIMES
 from node.rocketmq.codes import Refused
+from node.rocketmq.names import LITE_TOPIC_MAX
 from node.rocketmq.stubs import Code, definition
 from store.kernels.jit import I64
 from store.metadata import Json
@@ -13,8 +14,7 @@ from store.metadata import Json
 RECEIVE_BATCH = 32
 LONG_POLL_SECONDS = 20
 SEND_ATTEMPTS = 3
-LITE_QUOTA = 2000
-LITE_TOPIC_MAX = 64
+LITE_QUOTA = 2000  # lite topics that one client hears
 
 
 def _seconds(seconds: float) -> Duration:

@@ -49,7 +49,8 @@ BORN_TIME = 18
 FLAG = 19
 RECONSUME_TIMES = 20
 PREPARED_OFFSET = 21
-COLUMNS = 22
+MULTI = 22  # 1 where the record is in light queues as well
+COLUMNS = 23
 
 # Why a scan stopped.
 SCAN_END = 0  # the buffer is used up
@@ -69,6 +70,7 @@ TRANSACTION_COMMIT = 0x8
 TRANSACTION_ROLLBACK = 0xC
 SCHEDULE_TOPIC = np.frombuffer(b"SCHEDULE_TOPIC_XXXX", np.uint8)
 TIMER_TOPIC = np.frombuffer(b"rmq_sys_wheel_timer", np.uint8)
+LIGHT_START = np.frombuffer(b"%LMQ%$", np.uint8)
 TIME_DIGITS_MAX = 15
 
 
@@ -233,6 +235,7 @@ def read_record(
     rows[FLAG, n] = get32s(data, position + 16)
     rows[RECONSUME_TIMES, n] = reconsume_times
     rows[PREPARED_OFFSET, n] = prepared_offset
+    rows[MULTI, n] = 1 if found[11] > 0 and found[13] > 0 else 0
     return SCAN_END
 
 
@@ -295,6 +298,55 @@ def find_record(data: U8, start: int, end: int, base: int) -> int:
         ):
             return position
     return -1
+
+
+@inlined
+def _comma(data: U8, position: int, end: int) -> int:
+    """Position of the next comma, or the end."""
+    while position < end and data[position] != 44:
+        position += 1
+    return position
+
+
+@kernel(i64, ro_u8s, i64_table, i64, i64_table)
+def fan_out(data: U8, rows: I64, n: int, out: I64) -> int:
+    """Rows of the light queues that records are in: the records' own, with that place instead.
+
+    out: a row table; rows past its capacity are counted only. Returns how many there are. A name
+    without an offset, or one that is no light queue's, is passed over.
+    """
+    found = np.empty(FOUND, np.int64)
+    capacity = out.shape[1]
+    count = np.int64(0)
+    for k in range(n):
+        if rows[MULTI, k] == 0:
+            continue
+        start = rows[PROPERTIES_AT, k]
+        find_well_known(data, start, start + rows[PROPERTIES_BYTES, k], found)
+        name, names_end = found[10], found[10] + found[11]
+        number, numbers_end = found[12], found[12] + found[13]
+        while name < names_end and number < numbers_end:
+            name_end = _comma(data, name, names_end)
+            number_end = _comma(data, number, numbers_end)
+            offset = decimal(data, number, number_end - number, 18)
+            light = name_end - name > len(LIGHT_START)
+            if light:
+                for j in range(len(LIGHT_START)):
+                    if data[name + j] != LIGHT_START[j]:
+                        light = False
+                        break
+            if light and offset >= 0:
+                if count < capacity:
+                    for column in range(COLUMNS):
+                        out[column, count] = rows[column, k]
+                    out[TOPIC_AT, count] = name
+                    out[TOPIC_BYTES, count] = name_end - name
+                    out[QUEUE_ID, count] = 0
+                    out[QUEUE_OFFSET, count] = offset
+                count += 1
+            name = name_end + 1
+            number = number_end + 1
+    return count
 
 
 @inlined

@@ -10,8 +10,10 @@ from store.kernels.jit import I64, U8, boolean, i64, inlined, kernel, ro_u8s
 
 NAME_VALUE_SEPARATOR = 1
 PROPERTY_SEPARATOR = 2
-FOUND = 10  # numbers that `find_well_known` fills
+FOUND = 14  # numbers that `find_well_known` fills
 TIMER_OUT_MS = np.frombuffer(b"TIMER_OUT_MS", np.uint8)
+MULTI_DISPATCH = np.frombuffer(b"INNER_MULTI_DISPATCH", np.uint8)
+MULTI_QUEUE_OFFSET = np.frombuffer(b"INNER_MULTI_QUEUE_OFFSET", np.uint8)
 
 
 @inlined
@@ -129,11 +131,19 @@ def properties_clean(data: U8) -> bool:
 
 
 @inlined
+def _begins(data: U8, position: int, text: U8) -> bool:
+    for k in range(len(text)):
+        if data[position + k] != text[k]:
+            return False
+    return True
+
+
+@inlined
 def find_well_known(data: U8, start: int, end: int, found: I64) -> None:
     """Find the values the engine needs in a property block.
 
-    found: FOUND numbers, (position, length) of TAGS, KEYS, UNIQ_KEY, DELAY, TIMER_OUT_MS; length 0
-    where absent.
+    found: FOUND numbers, (position, length) of TAGS, KEYS, UNIQ_KEY, DELAY, TIMER_OUT_MS,
+    INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET; length 0 where absent.
     """
     for k in range(FOUND):
         found[k] = 0
@@ -177,12 +187,16 @@ def find_well_known(data: U8, start: int, end: int, found: I64) -> None:
                 and data[position + 4] == 89
             ):
                 slot = 6
-            elif name_length == len(TIMER_OUT_MS) and lead == TIMER_OUT_MS[0]:
-                slot = 8
-                for k in range(name_length):
-                    if data[position + k] != TIMER_OUT_MS[k]:
-                        slot = -1
-                        break
+            elif name_length == len(TIMER_OUT_MS):
+                if _begins(data, position, TIMER_OUT_MS):
+                    slot = 8
+            elif name_length == len(MULTI_DISPATCH):
+                if _begins(data, position, MULTI_DISPATCH):
+                    slot = 10
+            elif name_length == len(MULTI_QUEUE_OFFSET) and _begins(
+                data, position, MULTI_QUEUE_OFFSET
+            ):
+                slot = 12
             if slot >= 0:
                 found[slot] = separator + 1
                 found[slot + 1] = stop - separator - 1

@@ -521,3 +521,18 @@ async def test_a_filter_that_hardly_ever_matches_holds_nobody_up(api: Api, node:
     assert received.bodies == [b"last"]
     assert len(looks) >= 9000 // LOOK_MAX
     assert longest < 1.0
+
+
+async def test_a_reset_holds_though_progress_was_not_recorded_yet(api: Api) -> None:
+    await api.send(message(b"x"))
+    async with duolog.Client(f"127.0.0.1:{api.node.port}") as client:
+        for _ in range(5):
+            received = await api.receive("g")
+            assert received.bodies == [b"x"]
+            await api.ack("g", *received.handles)
+            await client.admin.reset_group("g", "T")
+        received = await api.receive("g")
+        await client.admin.reset_group("g", "T")
+        assert (await api.receive("g")).bodies == [b"x"]  # what was out is given up
+        stale = await api.ack("g", *received.handles)
+        assert stale.entries[0].status.code == Code.INVALID_RECEIPT_HANDLE

@@ -542,16 +542,18 @@ class OffsetAtTimeReply(_message.Message):
     def __init__(self, queue_offset: _Optional[int] = ...) -> None: ...
 
 class TopicRequest(_message.Message):
-    __slots__ = ("topic", "queues", "perm", "message_type")
+    __slots__ = ("topic", "queues", "perm", "message_type", "lite_ttl_minutes")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     PERM_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    LITE_TTL_MINUTES_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queues: int
     perm: int
     message_type: str
-    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[int] = ..., perm: _Optional[int] = ..., message_type: _Optional[str] = ...) -> None: ...
+    lite_ttl_minutes: int
+    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[int] = ..., perm: _Optional[int] = ..., message_type: _Optional[str] = ..., lite_ttl_minutes: _Optional[int] = ...) -> None: ...
 
 class QueueStats(_message.Message):
     __slots__ = ("queue_id", "min_offset", "max_offset", "last_store_time")
@@ -566,20 +568,22 @@ class QueueStats(_message.Message):
     def __init__(self, queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., last_store_time: _Optional[int] = ...) -> None: ...
 
 class TopicReply(_message.Message):
-    __slots__ = ("topic", "queues", "perm", "stats", "group", "message_type")
+    __slots__ = ("topic", "queues", "perm", "stats", "group", "message_type", "lite_ttl_minutes")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     PERM_FIELD_NUMBER: _ClassVar[int]
     STATS_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    LITE_TTL_MINUTES_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queues: int
     perm: int
     stats: _containers.RepeatedCompositeFieldContainer[QueueStats]
     group: str
     message_type: str
-    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[int] = ..., perm: _Optional[int] = ..., stats: _Optional[_Iterable[_Union[QueueStats, _Mapping]]] = ..., group: _Optional[str] = ..., message_type: _Optional[str] = ...) -> None: ...
+    lite_ttl_minutes: int
+    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[int] = ..., perm: _Optional[int] = ..., stats: _Optional[_Iterable[_Union[QueueStats, _Mapping]]] = ..., group: _Optional[str] = ..., message_type: _Optional[str] = ..., lite_ttl_minutes: _Optional[int] = ...) -> None: ...
 
 class DeleteTopicRequest(_message.Message):
     __slots__ = ("topic",)
@@ -622,18 +626,22 @@ class DescribeGroupRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ...) -> None: ...
 
 class GroupDescription(_message.Message):
-    __slots__ = ("group", "members", "queues", "orderly", "retry_times")
+    __slots__ = ("group", "members", "queues", "orderly", "retry_times", "lite_topic", "lite_exclusive")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     ORDERLY_FIELD_NUMBER: _ClassVar[int]
     RETRY_TIMES_FIELD_NUMBER: _ClassVar[int]
+    LITE_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    LITE_EXCLUSIVE_FIELD_NUMBER: _ClassVar[int]
     group: str
     members: int
     queues: _containers.RepeatedCompositeFieldContainer[GroupQueue]
     orderly: bool
     retry_times: int
-    def __init__(self, group: _Optional[str] = ..., members: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., orderly: _Optional[bool] = ..., retry_times: _Optional[int] = ...) -> None: ...
+    lite_topic: str
+    lite_exclusive: bool
+    def __init__(self, group: _Optional[str] = ..., members: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., orderly: _Optional[bool] = ..., retry_times: _Optional[int] = ..., lite_topic: _Optional[str] = ..., lite_exclusive: _Optional[bool] = ...) -> None: ...
 
 class GroupQueue(_message.Message):
     __slots__ = ("topic", "queue_id", "committed", "min_offset", "max_offset", "lag_messages", "lag_ms", "member_id", "replica_group")
@@ -672,16 +680,20 @@ class ResetGroupRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., time: _Optional[int] = ..., offset: _Optional[int] = ..., use_offset: _Optional[bool] = ...) -> None: ...
 
 class PutGroupRequest(_message.Message):
-    __slots__ = ("group", "orderly", "retry_times", "retry_delays_ms")
+    __slots__ = ("group", "orderly", "retry_times", "retry_delays_ms", "lite_topic", "lite_exclusive")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     ORDERLY_FIELD_NUMBER: _ClassVar[int]
     RETRY_TIMES_FIELD_NUMBER: _ClassVar[int]
     RETRY_DELAYS_MS_FIELD_NUMBER: _ClassVar[int]
+    LITE_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    LITE_EXCLUSIVE_FIELD_NUMBER: _ClassVar[int]
     group: str
     orderly: bool
     retry_times: int
     retry_delays_ms: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, group: _Optional[str] = ..., orderly: _Optional[bool] = ..., retry_times: _Optional[int] = ..., retry_delays_ms: _Optional[_Iterable[int]] = ...) -> None: ...
+    lite_topic: str
+    lite_exclusive: bool
+    def __init__(self, group: _Optional[str] = ..., orderly: _Optional[bool] = ..., retry_times: _Optional[int] = ..., retry_delays_ms: _Optional[_Iterable[int]] = ..., lite_topic: _Optional[str] = ..., lite_exclusive: _Optional[bool] = ...) -> None: ...
 
 class DeleteGroupRequest(_message.Message):
     __slots__ = ("group",)

@@ -1,0 +1,271 @@
+"""Lite topics: many small topics inside one, of which each client of a group hears its own set.
+
+A message that names a lite topic is in a queue of its parent topic and in the light queue of that
+name. A consumer group is bound to one parent. Its clients say which lite topics they hear; each
+gets only those, and a lite topic gives nothing more to a group while one of its messages is out.
+Subscriptions are the master's alone and in memory: clients repeat theirs every 30 s. What a group
+has done of a lite topic is in the log, as of any queue. A lite topic that got nothing for as long
+as its parent's `lite.topic.expiration` says is forgotten, on every node.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+from duolog import _errors as sdk
+
+from node.popline import Line
+from store.lightqueues import START, is_light
+from store.metadata import Json, new_group
+
+if TYPE_CHECKING:
+    from node.broker import Broker
+
+log = structlog.get_logger("duolog.node")
+
+SUBSCRIPTIONS_MAX = 100_000  # of all clients (maxLiteSubscriptionCount)
+EVERYTHING = "*"
+TICK_SECONDS = 1.0
+EXPIRY_SECONDS = 30.0
+FORGOTTEN_AT_ONCE = 1000
+BIND_TOPIC, MODEL, EXCLUSIVE = "lite.bind.topic", "lite.sub.model", "Exclusive"
+
+
+def lite_queue(topic: str, lite_topic: str) -> str:
+    """The light queue of a lite topic."""
+    return f"{START}{topic}${lite_topic}"
+
+
+def parent_of(queue: str) -> str:
+    """The topic that a light queue's messages are of."""
+    return queue[len(START) :].partition("$")[0]
+
+
+def lite_topic_of(queue: str) -> str:
+    """A light queue's lite topic."""
+    return queue[len(START) :].partition("$")[2]
+
+
+def bound_topic(row: Json) -> str:
+    """The topic whose lite topics a group hears; empty where it hears none."""
+    return str((row.get("attributes") or {}).get(BIND_TOPIC, ""))
+
+
+def bound(row: Json, topic: str, exclusive: bool) -> Json:
+    """A group's row with a topic whose lite topics it hears. exclusive: one client each."""
+    model = {MODEL: EXCLUSIVE} if exclusive else {}
+    others = {
+        k: v for k, v in (row.get("attributes") or {}).items() if k not in (BIND_TOPIC, MODEL)
+    }
+    return {**row, "attributes": {**others, BIND_TOPIC: topic, **model}}
+
+
+def is_exclusive(row: Json) -> bool:
+    """Whether one client of a group at a time hears a lite topic: the last that asked."""
+    return (row.get("attributes") or {}).get(MODEL) == EXCLUSIVE
+
+
+@dataclass(slots=True, eq=False)
+class Subscriber:
+    """A client in a group, and the light queues that it hears."""
+
+    client: str
+    group: str
+    topic: str
+    queues: set[str] = field(default_factory=set)
+    everything: bool = False
+    line: Line = field(default_factory=Line)
+    ready: dict[str, None] = field(default_factory=dict)  # may have something, in order
+    given: tuple[str, list[str]] = ("", [])  # attempt, and the queues it had messages of
+
+    def stir(self, queue: str) -> None:
+        """A queue may have something."""
+        self.ready[queue] = None
+        self.line.set()
+
+    def sources(self, attempt_id: str) -> Iterator[tuple[str, int]]:
+        """Queues to look into; each is taken for empty once the next one is asked for."""
+        if attempt_id and attempt_id == self.given[0]:
+            yield from ((queue, 0) for queue in self.given[1])
+        while self.ready:
+            queue = next(iter(self.ready))
+            yield queue, 0
+            self.ready.pop(queue, None)
+
+
+class LiteService:
+    """Who hears what, and what is forgotten."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._subscribers: dict[tuple[str, str], Subscriber] = {}  # by client and group
+        self._hearing: dict[str, set[Subscriber]] = {}  # by light queue
+        self._hearing_all: dict[str, set[Subscriber]] = {}  # by topic
+        self.evicted: list[Callable[[str, str], None]] = []  # told client and lite topic
+        self._going: dict[str, int] = {}  # forgotten queues and where they ended
+
+    # -- life ----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Forget what has expired, until cancelled."""
+        loop = asyncio.get_running_loop()
+        looked = loop.time()
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            if self._going:
+                await self._remove_forgotten()
+            if loop.time() - looked >= EXPIRY_SECONDS and self._broker.may_store():
+                looked = loop.time()
+                await self.forget(self.expired(self._broker.wall_ms()))
+
+    def drop_all(self) -> None:
+        """The mastership has changed: clients tell the new master what they hear."""
+        for subscriber in self._subscribers.values():
+            subscriber.line.set_all()
+        self._subscribers.clear()
+        self._hearing.clear()
+        self._hearing_all.clear()
+
+    # -- subscriptions -------------------------------------------------------------------------
+
+    @property
+    def subscriptions(self) -> int:
+        """Lite topics that are heard, each as often as it is."""
+        return sum(len(s.queues) for s in self._subscribers.values())
+
+    def subscriber(self, client: str, group: str, topic: str) -> Subscriber:
+        """A client in a group; one that hears nothing where it is not known."""
+        key = (client, group)
+        found = self._subscribers.get(key)
+        if found is None or found.topic != topic:
+            if found is not None:
+                self.leave(found)
+            found = self._subscribers[key] = Subscriber(client, group, topic)
+        return found
+
+    def hear(self, subscriber: Subscriber, queues: Iterable[str], takes_over: bool) -> None:
+        """Hear more. takes_over: in an exclusive group, what another client hears as well."""
+        exclusive = is_exclusive(self._broker.metadata.tables.groups.get(subscriber.group, {}))
+        for queue in queues:
+            if queue in subscriber.queues:
+                continue
+            heard = self._hearing.setdefault(queue, set())
+            rivals = [s for s in heard if exclusive and s.group == subscriber.group]
+            if rivals and not takes_over:
+                continue
+            for rival in rivals:
+                self.stop_hearing(rival, [queue])
+                for tell in self.evicted:
+                    tell(rival.client, lite_topic_of(queue))
+            self._hearing.setdefault(queue, set()).add(subscriber)
+            subscriber.queues.add(queue)
+            subscriber.stir(queue)
+
+    def hear_everything(self, subscriber: Subscriber) -> None:
+        """Hear every lite topic of the parent, also those that are yet to come."""
+        subscriber.everything = True
+        self._hearing_all.setdefault(subscriber.topic, set()).add(subscriber)
+        for queue in self.queues_of(subscriber.topic):
+            subscriber.stir(queue)
+
+    def stop_hearing(self, subscriber: Subscriber, queues: Iterable[str]) -> None:
+        """Hear less; what was delivered stays delivered."""
+        for queue in queues:
+            subscriber.queues.discard(queue)
+            if not subscriber.everything:
+                subscriber.ready.pop(queue, None)
+            heard = self._hearing.get(queue, set())
+            heard.discard(subscriber)
+            if not heard:
+                self._hearing.pop(queue, None)
+
+    def stop_hearing_everything(self, subscriber: Subscriber) -> None:
+        """Hear only what was named from now on."""
+        subscriber.everything = False
+        for queue in list(subscriber.ready):
+            if queue not in subscriber.queues:
+                del subscriber.ready[queue]
+        heard = self._hearing_all.get(subscriber.topic, set())
+        heard.discard(subscriber)
+        if not heard:
+            self._hearing_all.pop(subscriber.topic, None)
+
+    def leave(self, subscriber: Subscriber) -> None:
+        """Forget a client's place in a group."""
+        self.stop_hearing(subscriber, list(subscriber.queues))
+        self.stop_hearing_everything(subscriber)
+        subscriber.line.set_all()
+        self._subscribers.pop((subscriber.client, subscriber.group), None)
+
+    def client_gone(self, client: str) -> None:
+        """A client left or fell silent."""
+        for subscriber in [s for s in self._subscribers.values() if s.client == client]:
+            self.leave(subscriber)
+
+    # -- what there is -------------------------------------------------------------------------
+
+    def queues_of(self, topic: str) -> list[str]:
+        """The light queues of a topic's lite topics."""
+        start = lite_queue(topic, "")
+        return [name for name, _ in self._broker.store.topic_queue_table if name.startswith(start)]
+
+    def stirred(self, queue: str, group: str = "") -> None:
+        """A queue got messages, or has some to give again. group: to whom, all if empty."""
+        for hearing in (self._hearing.get(queue), self._hearing_all.get(parent_of(queue))):
+            for subscriber in hearing or ():
+                if group in ("", subscriber.group):
+                    subscriber.stir(queue)
+
+    def arrived(self, names: Iterable[str]) -> None:
+        """Queues that got messages, light ones among them."""
+        for name in names:
+            if is_light(name):
+                self.stirred(name)
+
+    # -- forgetting ----------------------------------------------------------------------------
+
+    def expired(self, now_ms: int) -> list[str]:
+        """Light queues whose last message is older than their parent's topic allows."""
+        topics = self._broker.metadata.topics.values()
+        found = []
+        for config in topics:
+            if config.lite_ttl_minutes > 0:
+                before = now_ms - config.lite_ttl_minutes * 60_000
+                found += [q for q in self.queues_of(config.name) if self._last_time(q) < before]
+        return found
+
+    def _last_time(self, name: str) -> int:
+        store = self._broker.store
+        queue = store.queues.get(name, 0)
+        if queue is None or queue.max_offset < store.topic_queue_table[name, 0]:
+            return self._broker.wall_ms()  # its newest message is not readable yet
+        entry = queue.entries(queue.max_offset - 1, 1)
+        return store.log.store_time_at(int(entry[0, 0])) if entry.shape[1] else 0
+
+    async def forget(self, queues: list[str]) -> None:
+        """Forget light queues and what groups have done of them, on every node."""
+        for at in range(0, len(queues), FORGOTTEN_AT_ONCE):
+            some = queues[at : at + FORGOTTEN_AT_ONCE]
+            try:
+                await self._broker.metadata.forget_light_queues(some)
+            except sdk.DuologError as error:
+                log.debug("expired lite topics stay for now", reason=str(error))
+                return
+            log.info("lite topics forgotten", count=len(some))
+
+    def gone(self, ends: dict[str, int]) -> None:
+        """The log says that queues are forgotten; ends: the offsets they ended at."""
+        self._going.update(ends)
+
+    async def _remove_forgotten(self) -> None:
+        going, self._going = self._going, {}
+        await self._broker.remove_light_queues(going)
+        for queue in going:
+            self._broker.pop.forget_queue(queue)
+
+
+async def bind_new(broker: "Broker", group: str, topic: str) -> None:
+    """A group that is not known yet, bound to a topic on its first use."""
+    await broker.metadata.put_group(bound(new_group(group), topic, exclusive=False))

@@ -1,0 +1,130 @@
+"""SyncLiteSubscription: which lite topics the clients of a group hear."""
+
+from typing import Any
+
+from node.broker import Broker
+from node.liteservice import (
+    EVERYTHING,
+    SUBSCRIPTIONS_MAX,
+    Subscriber,
+    bind_new,
+    bound_topic,
+    lite_queue,
+)
+from node.rocketmq.clients import Client
+from node.rocketmq.codes import Refused
+from node.rocketmq.names import check_lite_topic, group_of, topic_of
+from node.rocketmq.settings import LITE_QUOTA
+from node.rocketmq.stubs import Code, definition
+from store.metadata import LITE
+
+_ACTIONS = definition.LiteSubscriptionAction
+_POLICIES = definition.OffsetOption.Policy
+KINDS = (definition.ClientType.LITE_PUSH_CONSUMER, definition.ClientType.LITE_SIMPLE_CONSUMER)
+
+
+class LiteTopics:
+    """Takes subscriptions from clients."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def hearing(self, client: Client, group: str, topic: str) -> Subscriber | None:
+        """The subscriber that a client is in a group; None where it hears a topic as a whole.
+
+        Raises Refused where the group hears the lite topics of another one.
+        """
+        bound = bound_topic(self._broker.metadata.tables.groups.get(group, {}))
+        if not bound and client.kind not in KINDS:
+            return None
+        if bound and bound != topic:
+            raise _other_topic(group, bound)
+        return self._broker.lite.subscriber(client.client_id, group, topic)
+
+    async def sync(self, request: Any, client: Client) -> None:
+        """Take a client's word. Raises Refused, sdk errors."""
+        group, topic = group_of(request.group), topic_of(request.topic)
+        await self._check_bound(group, topic)
+        client.group = group
+        names = [name for name in dict.fromkeys(request.lite_topic_set) if name != EVERYTHING]
+        everything = EVERYTHING in request.lite_topic_set
+        for name in names:
+            check_lite_topic(name)
+        lite = self._broker.lite
+        subscriber = lite.subscriber(client.client_id, group, topic)
+        queues = [lite_queue(topic, name) for name in names]
+        added = [queue for queue in queues if queue not in subscriber.queues]
+        match request.action:
+            case _ACTIONS.PARTIAL_ADD:
+                self._check_quota(len(subscriber.queues) + len(added), len(added))
+                await self._start_at(group, added, request)
+                lite.hear(subscriber, added, takes_over=True)
+                if everything:
+                    lite.hear_everything(subscriber)
+            case _ACTIONS.COMPLETE_ADD:
+                self._check_quota(len(queues), len(queues) - len(subscriber.queues))
+                await self._start_at(group, added, request)
+                lite.stop_hearing(subscriber, subscriber.queues.difference(queues))
+                lite.hear(subscriber, added, takes_over=False)
+                if everything and not subscriber.everything:
+                    lite.hear_everything(subscriber)
+                elif subscriber.everything and not everything:
+                    lite.stop_hearing_everything(subscriber)
+            case _ACTIONS.PARTIAL_REMOVE:
+                lite.stop_hearing(subscriber, queues)
+                if everything:
+                    lite.stop_hearing_everything(subscriber)
+            case _ACTIONS.COMPLETE_REMOVE:
+                lite.leave(subscriber)
+            case _:
+                raise Refused(Code.BAD_REQUEST, f"action {request.action}")
+
+    async def _check_bound(self, group: str, topic: str) -> None:
+        """A group hears the lite topics of one topic: a new one of the first it asks for."""
+        config = self._broker.readable_topic(topic)
+        if config.message_type != LITE:
+            raise Refused(Code.ILLEGAL_TOPIC, f"topic {topic!r} has no lite topics")
+        row = self._broker.metadata.tables.groups.get(group)
+        if row is None:
+            await bind_new(self._broker, group, topic)
+        elif not bound_topic(row):
+            raise Refused(
+                Code.ILLEGAL_CONSUMER_GROUP, f"group {group!r} is bound to no topic's lite topics"
+            )
+        elif bound_topic(row) != topic:
+            raise _other_topic(group, bound_topic(row))
+
+    def _check_quota(self, count: int, more: int) -> None:
+        code = Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+        if count > LITE_QUOTA:
+            raise Refused(code, f"{count} lite topics, a client may hear {LITE_QUOTA}")
+        if more > 0 and self._broker.lite.subscriptions + more > SUBSCRIPTIONS_MAX:
+            raise Refused(code, f"this node serves {SUBSCRIPTIONS_MAX} subscriptions at most")
+
+    async def _start_at(self, group: str, queues: list[str], request: Any) -> None:
+        """Where a group is to go on in lite topics that a client hears anew, if it says so."""
+        option = request.offset_option
+        kind = option.WhichOneof("offset_type") if request.HasField("offset_option") else None
+        if kind is None or (kind == "policy" and option.policy == _POLICIES.LAST):
+            return
+        store = self._broker.store
+        offsets: dict[str, dict[int, int]] = {}
+        for queue in queues:
+            low, high = store.queue_range(queue, 0)
+            match kind:
+                case "policy":
+                    wanted = low if option.policy == _POLICIES.MIN else high
+                case "offset":
+                    wanted = option.offset
+                case "tail_n":
+                    wanted = high - option.tail_n
+                case _:
+                    wanted = store.offset_at_time(queue, 0, option.timestamp)
+            if low < high:  # else whatever comes is new
+                offsets[queue] = {0: min(max(wanted, low), high)}
+        if offsets:
+            await self._broker.pop.reset(group, offsets)
+
+
+def _other_topic(group: str, bound: str) -> Refused:
+    return Refused(Code.ILLEGAL_TOPIC, f"group {group!r} hears the lite topics of {bound!r}")

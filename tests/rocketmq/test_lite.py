@@ -1,0 +1,521 @@
+"""Lite topics: each client hears its own set of them, and each one gives its messages in order."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import duolog
+import pytest
+
+from node.liteservice import lite_queue
+from node.rocketmq.settings import LITE_QUOTA
+from node.rocketmq.stubs import Code, definition, service
+from node.server import Node
+from tests.node.conftest import StartNode
+from tests.node.replicas import Elected, broker_of, start_groups, until
+from tests.rocketmq.api import Api, Received, message, resource
+
+ADD, REMOVE, ADD_ALL, REMOVE_ALL = range(4)
+Policy = definition.OffsetOption.Policy
+
+
+@pytest.fixture
+async def parent(start_node: StartNode) -> Node:
+    made = await start_node()
+    async with duolog.Client(f"127.0.0.1:{made.port}", timeout=10) as client:
+        await client.admin.create_topic("P", 2, message_type="LITE", lite_ttl_minutes=1)
+        await client.admin.create_topic("N", 1, message_type="NORMAL")
+        await client.admin.put_group("plain")
+    return made
+
+
+@pytest.fixture
+async def api(parent: Node) -> AsyncIterator[Api]:
+    made = Api(parent)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def other(parent: Node) -> AsyncIterator[Api]:
+    made = Api(parent, "test@2")
+    yield made
+    await made.close()
+
+
+async def sync(
+    api: Api, *names: str, action: int = ADD, topic: str = "P", group: str = "g", **option: Any
+) -> int:
+    request = service.SyncLiteSubscriptionRequest(
+        action=action, topic=resource(topic), group=resource(group), lite_topic_set=names
+    )
+    if option:
+        request.offset_option.CopyFrom(definition.OffsetOption(**option))
+    return int((await api.call("SyncLiteSubscription", request)).status.code)
+
+
+async def send(api: Api, lite_topic: str, *bodies: bytes, topic: str = "P") -> None:
+    for body in bodies:
+        reply = await api.send(message(body, topic, lite_topic=lite_topic))
+        assert reply.status.code == Code.OK
+
+
+async def take(api: Api, group: str = "g", **how: Any) -> list[tuple[str, bytes]]:
+    """What there is, acknowledged: (lite topic, body)."""
+    received = await api.receive(group, "P", **how)
+    if received.handles:
+        reply = await api.ack(group, *received.handles, topic="P")
+        assert reply.status.code == Code.OK
+    return heard(received)
+
+
+def heard(received: Received) -> list[tuple[str, bytes]]:
+    return [(made.system_properties.lite_topic, made.body) for made in received.messages]
+
+
+async def test_a_client_gets_what_it_hears_and_nothing_else(api: Api, other: Api) -> None:
+    await send(api, "a", b"a0", b"a1")
+    await send(api, "b", b"b0")
+    await send(api, "c", b"c0")
+    assert await sync(api, "a", "b") == Code.OK
+    assert await sync(other, "b", "c") == Code.OK
+    received = await api.receive("g", "P")
+    assert sorted(heard(received)) == [("a", b"a0"), ("a", b"a1"), ("b", b"b0")]
+    first = received.messages[0]
+    assert first.system_properties.message_type == definition.MessageType.LITE
+    assert dict(first.user_properties) == {}
+    assert first.topic.name == "P"
+    assert await take(other) == [("c", b"c0")]  # the first one has what b had
+    assert (await api.ack("g", *received.handles, topic="P")).status.code == Code.OK
+    assert await take(api) == await take(other) == []
+
+
+async def test_a_lite_topic_gives_nothing_more_while_its_messages_are_out(api: Api) -> None:
+    await sync(api, "a", "b")
+    await send(api, "a", b"a0", b"a1", b"a2")
+    first = await api.receive("g", "P", count=1)
+    assert heard(first) == [("a", b"a0")]
+    await send(api, "b", b"b0")
+    assert await take(api, count=1) == [("b", b"b0")]
+    assert await take(api) == []
+    assert (await api.ack("g", *first.handles, topic="P")).status.code == Code.OK
+    assert await take(api) == [("a", b"a1"), ("a", b"a2")]
+
+
+async def test_what_is_not_done_comes_again_first(api: Api) -> None:
+    await sync(api, "a")
+    await send(api, "a", b"a0", b"a1")
+    received = await api.receive("g", "P")
+    await api.ack("g", received.handles[1], topic="P")
+    changed = await api.change("g", received.handles[0], 0, topic="P")
+    assert changed.status.code == Code.OK
+    await send(api, "a", b"a2")
+    again: list[Any] = []
+    async with asyncio.timeout(10):
+        while not again:
+            again = (await api.receive("g", "P")).messages
+    (found,) = again
+    assert (found.body, found.system_properties.delivery_attempt) == (b"a0", 2)
+    await api.ack("g", found.system_properties.receipt_handle, topic="P")
+    assert await take(api) == [("a", b"a2")]
+    stale = await api.ack("g", received.handles[0], topic="P")
+    assert stale.entries[0].status.code == Code.INVALID_RECEIPT_HANDLE
+
+
+async def test_the_same_attempt_gets_the_same_messages(api: Api) -> None:
+    await sync(api, "a", "b", "c")
+    await send(api, "a", b"a0")
+    await send(api, "b", b"b0")
+    first = await api.receive("g", "P", attempt_id="one")
+    await send(api, "c", b"c0")
+    again = await api.receive("g", "P", attempt_id="one", count=2)
+    assert sorted(heard(again)) == sorted(heard(first)) == [("a", b"a0"), ("b", b"b0")]
+    dead = await api.ack("g", *first.handles, topic="P")
+    assert {entry.status.code for entry in dead.entries} == {Code.INVALID_RECEIPT_HANDLE}
+    assert (await api.ack("g", *again.handles, topic="P")).status.code == Code.OK
+    assert await take(api, attempt_id="two") == [("c", b"c0")]
+
+
+async def test_a_waiting_poll_hears_of_messages_and_of_subscriptions(api: Api) -> None:
+    await send(api, "early", b"e0")
+    await sync(api, "a")
+
+    async def poll() -> list[tuple[str, bytes]]:
+        return await take(api, poll_ms=20_000, timeout=20)
+
+    waiting = asyncio.ensure_future(poll())
+    await asyncio.sleep(0.05)
+    await send(api, "a", b"a0")
+    assert await waiting == [("a", b"a0")]
+    waiting = asyncio.ensure_future(poll())
+    await asyncio.sleep(0.05)
+    await sync(api, "early")
+    assert await waiting == [("early", b"e0")]
+    held = await api.receive("g", "P")
+    assert held.messages == []
+    await send(api, "a", b"a1", b"a2")
+    held = await api.receive("g", "P", count=1)
+    waiting = asyncio.ensure_future(poll())
+    await asyncio.sleep(0.05)
+    await api.ack("g", *held.handles, topic="P")
+    assert await waiting == [("a", b"a2")]
+
+
+async def test_two_clients_share_a_lite_topic_in_order(api: Api, other: Api) -> None:
+    await sync(api, "a")
+    await sync(other, "a")
+    bodies = [b"%d" % k for k in range(20)]
+    await send(api, "a", *bodies)
+    found: list[bytes] = []
+    clients = [api, other]
+    while len(found) < 20:
+        found += [body for _, body in await take(clients[len(found) % 2], count=1)]
+    assert found == bodies
+
+
+async def test_another_set_replaces_what_a_client_hears(api: Api) -> None:
+    await sync(api, "a", "b")
+    assert await sync(api, "b", "c", action=ADD_ALL) == Code.OK
+    for name in "abc":
+        await send(api, name, name.encode())
+    assert sorted(await take(api)) == [("b", b"b"), ("c", b"c")]
+    assert await sync(api, "c", action=REMOVE) == Code.OK
+    await send(api, "b", b"b1")
+    await send(api, "c", b"c1")
+    assert await take(api) == [("b", b"b1")]
+    assert await sync(api, action=REMOVE_ALL) == Code.OK
+    await send(api, "b", b"b2")
+    assert await take(api) == []
+    await sync(api, "a", "b", "c", action=ADD_ALL)
+    assert sorted(await take(api)) == [("a", b"a"), ("b", b"b2"), ("c", b"c1")]
+
+
+async def test_a_star_is_every_lite_topic(api: Api, other: Api) -> None:
+    await send(api, "a", b"a0")
+    assert await sync(api, "*") == Code.OK
+    await send(api, "new", b"n0")
+    assert sorted(await take(api)) == [("a", b"a0"), ("new", b"n0")]
+    await sync(api, "a", action=ADD_ALL)
+    await send(api, "new", b"n1")
+    await send(api, "a", b"a1")
+    assert await take(api) == [("a", b"a1")]
+    await sync(other, "*")
+    assert await take(other) == [("new", b"n1")]
+
+
+async def test_a_group_that_is_bound_to_nothing_reads_the_parent_as_a_whole(api: Api) -> None:
+    await send(api, "a", b"a0")
+    await send(api, "b", b"b0")
+    assert sorted(await take(api, "plain")) == [("a", b"a0"), ("b", b"b0")]
+
+
+async def test_where_a_client_begins(api: Api) -> None:
+    await send(api, "a", *[b"%d" % k for k in range(5)])
+    assert await sync(api, "a", tail_n=2) == Code.OK
+    assert [body for _, body in await take(api)] == [b"3", b"4"]
+    await sync(api, "a", action=REMOVE)
+    await sync(api, "a", policy=Policy.MIN)
+    assert len(await take(api)) == 5
+    await sync(api, "a", action=REMOVE)
+    await sync(api, "a", policy=Policy.LAST)
+    assert await take(api) == []
+    await sync(api, "a", action=REMOVE)
+    low, _ = broker_of(api.node).store.queue_range(lite_queue("P", "a"), 0)
+    await sync(api, "a", offset=low + 3)
+    assert [body for _, body in await take(api)] == [b"3", b"4"]
+    assert await sync(api, "a", group="h", policy=Policy.MAX) == Code.OK
+    assert await take(api, "h") == []
+    assert await sync(api, "a", group="i", timestamp=0) == Code.OK
+    assert len(await take(api, "i")) == 5
+    assert await sync(api, "unborn", group="h", policy=Policy.MAX) == Code.OK
+    await send(api, "unborn", b"u0")
+    assert await take(api, "h") == [("unborn", b"u0")]
+
+
+@pytest.mark.parametrize(
+    ("names", "how", "code"),
+    [
+        (["a b"], {}, Code.ILLEGAL_LITE_TOPIC),
+        ([""], {}, Code.ILLEGAL_LITE_TOPIC),
+        (["a$b"], {}, Code.ILLEGAL_LITE_TOPIC),
+        (["x" * 65], {}, Code.ILLEGAL_LITE_TOPIC),
+        (["x" * 64], {}, Code.OK),
+        (["a"], {"topic": "N"}, Code.ILLEGAL_TOPIC),
+        (["a"], {"topic": "Missing"}, Code.TOPIC_NOT_FOUND),
+        (["a"], {"topic": " "}, Code.ILLEGAL_TOPIC),
+        (["a"], {"group": " "}, Code.ILLEGAL_CONSUMER_GROUP),
+        (["a"], {"group": "plain"}, Code.ILLEGAL_CONSUMER_GROUP),
+        ([f"n{k}" for k in range(LITE_QUOTA + 1)], {}, Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED),
+        (
+            [f"n{k}" for k in range(LITE_QUOTA + 1)],
+            {"action": ADD_ALL},
+            Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
+        ),
+        ([f"n{k}" for k in range(LITE_QUOTA)], {"action": ADD_ALL}, Code.OK),
+        (["a"], {"action": 9}, Code.BAD_REQUEST),
+    ],
+)
+async def test_subscriptions_that_are_refused(
+    api: Api, names: list[str], how: dict[str, Any], code: int
+) -> None:
+    assert await sync(api, *names, **how) == code
+
+
+async def test_a_group_hears_the_lite_topics_of_one_topic(api: Api) -> None:
+    async with duolog.Client(f"127.0.0.1:{api.node.port}") as client:
+        await client.admin.create_topic("Q", 1, message_type="LITE")
+        await sync(api, "a")
+        assert await sync(api, "a", topic="Q") == Code.ILLEGAL_TOPIC
+        assert (await api.receive("g", "Q")).code == Code.ILLEGAL_TOPIC
+        found = await client.admin.put_group("g", lite_topic="Q")
+        assert (found.lite_topic, found.lite_exclusive) == ("Q", False)
+        assert await sync(api, "a", topic="Q") == Code.OK
+        assert await sync(api, "a", topic="P") == Code.ILLEGAL_TOPIC
+        for wrong in ({"lite_topic": "N"}, {"lite_exclusive": True}):
+            with pytest.raises(duolog.BadRequest):
+                await client.admin.put_group("h", **wrong)
+        with pytest.raises(duolog.UnknownTopic):
+            await client.admin.put_group("h", lite_topic="Missing")
+        for wrong_topic in ({"lite_ttl_minutes": 5}, {"message_type": "LITER"}):
+            with pytest.raises(duolog.BadRequest):
+                await client.admin.create_topic("R", 1, **wrong_topic)
+
+
+@pytest.mark.parametrize(
+    ("topic", "system", "code"),
+    [
+        ("P", {}, Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+        ("N", {"lite_topic": "a"}, Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+        ("P", {"lite_topic": "a/b"}, Code.ILLEGAL_LITE_TOPIC),
+        ("P", {"lite_topic": "x" * 65}, Code.ILLEGAL_LITE_TOPIC),
+        (
+            "P",
+            {"lite_topic": "a", "properties": {"INNER_MULTI_DISPATCH": "%LMQ%$P$b"}},
+            Code.ILLEGAL_MESSAGE_PROPERTY_KEY,
+        ),
+        (
+            "P",
+            {"lite_topic": "a", "properties": {"__LITE_TOPIC": "b"}},
+            Code.ILLEGAL_MESSAGE_PROPERTY_KEY,
+        ),
+    ],
+)
+async def test_messages_that_are_refused(
+    api: Api, topic: str, system: dict[str, Any], code: int
+) -> None:
+    assert (await api.send(message(b"x", topic, **system))).status.code == code
+
+
+async def test_there_are_only_so_many_lite_topics(start_node: StartNode) -> None:
+    node = await start_node(max_lmq_consume_queue_num=2)
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        await client.admin.create_topic("P", 1, message_type="LITE")
+    api = Api(node)
+    await send(api, "a", b"x")
+    await send(api, "b", b"x")
+    reply = await api.send(message(b"x", "P", lite_topic="c"))
+    assert reply.entries[0].status.code == Code.LITE_TOPIC_QUOTA_EXCEEDED
+    await send(api, "b", b"y")
+    await api.close()
+
+
+async def test_in_an_exclusive_group_the_last_that_asks_hears(api: Api, other: Api) -> None:
+    async with duolog.Client(f"127.0.0.1:{api.node.port}") as client:
+        found = await client.admin.put_group("g", lite_topic="P", lite_exclusive=True)
+        assert found.lite_exclusive
+    told: list[str] = []
+    over = asyncio.Event()
+
+    async def requests() -> Any:
+        settings = definition.Settings(client_type=definition.ClientType.LITE_PUSH_CONSUMER)
+        settings.subscription.group.CopyFrom(resource("g"))
+        yield service.TelemetryCommand(settings=settings)
+        await over.wait()
+
+    async def listen() -> None:
+        call = api.stub.Telemetry(requests(), metadata=api.metadata)
+        async for command in call:
+            if command.WhichOneof("command") == "settings":
+                assert command.settings.subscription.lite_subscription_quota == LITE_QUOTA
+                assert command.settings.subscription.max_lite_topic_size == 64
+                told.append("settings")
+            else:
+                told.append(command.notify_unsubscribe_lite_command.lite_topic)
+
+    listening = asyncio.ensure_future(listen())
+    await until(lambda: told == ["settings"])
+    await sync(api, "a", "b")
+    await sync(other, "b", "a", action=ADD_ALL)  # repeats what it thinks it hears
+    await send(api, "a", b"a0")
+    await send(api, "b", b"b0")
+    assert await take(other) == []
+    await sync(other, "b")
+    await until(lambda: told == ["settings", "b"])
+    assert await take(other) == [("b", b"b0")]
+    assert await take(api) == [("a", b"a0")]
+    over.set()
+    listening.cancel()
+    await asyncio.gather(listening, return_exceptions=True)
+
+
+async def test_a_client_that_leaves_hears_nothing_more(api: Api, parent: Node) -> None:
+    await sync(api, "a")
+    lite = broker_of(parent).lite
+    assert lite.subscriptions == 1
+    leave = service.NotifyClientTerminationRequest(group=resource("g"))
+    assert (await api.call("NotifyClientTermination", leave)).status.code == Code.OK
+    assert lite.subscriptions == 0
+
+
+async def test_a_message_is_given_up(api: Api) -> None:
+    await sync(api, "a")
+    await send(api, "a", b"bad", b"good")
+    received = await api.receive("g", "P", count=1)
+    request = service.ForwardMessageToDeadLetterQueueRequest(
+        group=resource("g"),
+        topic=resource("P"),
+        receipt_handle=received.handles[0],
+        message_id="x",
+        lite_topic="a",
+    )
+    reply = await api.call("ForwardMessageToDeadLetterQueue", request)
+    assert reply.status.code == Code.OK
+    assert await take(api) == [("a", b"good")]
+    async with duolog.Client(f"127.0.0.1:{api.node.port}") as client:
+        (dead,) = await client.pull("%DLQ%g", 0, 0)
+        assert dead.body == b"bad"
+        assert dead.properties["DLQ_ORIGIN_TOPIC"] == "P"
+        assert dead.properties["__LITE_TOPIC"] == "a"
+        assert "INNER_MULTI_DISPATCH" not in dead.properties
+
+
+async def test_handles_of_other_topics_are_refused(api: Api) -> None:
+    await sync(api, "a")
+    await send(api, "a", b"a0")
+    received = await api.receive("g", "P")
+    for group, topic in (("g", "N"), ("plain", "P")):
+        reply = await api.ack(group, *received.handles, topic=topic)
+        assert reply.entries[0].status.code == Code.INVALID_RECEIPT_HANDLE
+
+
+async def test_operators_see_where_a_group_is(api: Api) -> None:
+    await sync(api, "a")
+    await send(api, "a", b"a0", b"a1")
+    assert len(await take(api, count=1)) == 1
+    broker = broker_of(api.node)
+    name = lite_queue("P", "a")
+    await until(lambda: broker.metadata.tables.committed("g", name, 0) > 0)
+    async with duolog.Client(f"127.0.0.1:{api.node.port}") as client:
+        (row,) = (await client.admin.group("g")).queues
+        assert (row.topic, row.lag_messages) == (name, 1)
+        states = {}
+        for queue in range(2):
+            for found in await client.pull("P", queue, 0):
+                tracked = await client.admin.track("P", queue, found.queue_offset)
+                states[found.body] = tracked
+        assert states == {b"a0": {"g": "CONSUMED"}, b"a1": {"g": "WAITING"}}
+
+
+async def test_progress_survives_a_restart(start_node: StartNode, tmp_path: Path) -> None:
+    node = await start_node(tmp_path / "d")
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        await client.admin.create_topic("P", 2, message_type="LITE")
+    api = Api(node)
+    await sync(api, "a", "b")
+    await send(api, "a", b"a0", b"a1")
+    await send(api, "b", b"b0")
+    assert len(await take(api, count=1)) == 1
+    broker = broker_of(node)
+    await until(lambda: broker.metadata.tables.committed("g", lite_queue("P", "a"), 0) > 0)
+    await api.close()
+    await node.stop()
+    node = await start_node(tmp_path / "d")
+    api = Api(node)
+    assert await take(api) == []  # it has not said what it hears
+    await sync(api, "a", "b", action=ADD_ALL)
+    assert sorted(await take(api)) == [("a", b"a1"), ("b", b"b0")]
+    await api.close()
+
+
+async def test_a_lite_topic_that_gets_nothing_is_forgotten(api: Api, parent: Node) -> None:
+    broker = broker_of(parent)
+    await sync(api, "old", "young")
+    await send(api, "old", b"0")
+    assert len(await take(api)) == 1
+    await until(lambda: broker.metadata.tables.committed("g", lite_queue("P", "old"), 0) > 0)
+    await send(api, "young", b"0")
+    now = broker.wall_ms()
+    assert broker.lite.expired(now) == []
+    assert set(broker.lite.expired(now + 61_000)) == {
+        lite_queue("P", "old"),
+        lite_queue("P", "young"),
+    }
+    await broker.lite.forget([lite_queue("P", "old")])
+    files = Path(parent.config.node.data) / "lightqueue"
+    await until(lambda: [path.name for path in files.iterdir()] == [lite_queue("P", "young")])
+    assert broker.metadata.tables.committed("g", lite_queue("P", "old"), 0) == -1
+    await send(api, "old", b"1")
+    assert sorted(await take(api)) == [("old", b"1"), ("young", b"0")]
+    await broker.metadata.delete_topic("P")
+    await until(lambda: list(files.iterdir()) == [])
+    assert broker.lite.queues_of("P") == []
+
+
+async def test_what_begins_again_at_once_is_not_removed(api: Api, parent: Node) -> None:
+    broker = broker_of(parent)
+    await sync(api, "a")
+    await send(api, "a", b"0")
+    forgetting = asyncio.ensure_future(broker.lite.forget([lite_queue("P", "a")]))
+    await asyncio.sleep(0)
+    await send(api, "a", b"1")
+    await forgetting
+    await until(lambda: not broker.lite._going)
+    assert await take(api) == [("a", b"1")]
+
+
+async def test_any_node_takes_subscriptions_and_the_next_master_goes_on(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    group = await Elected.start(start_node, tmp_path)
+    async with duolog.Client(group.endpoints, timeout=10) as client:
+        await client.admin.create_topic("P", 2, message_type="LITE", lite_ttl_minutes=1)
+        await until(lambda: all("P" in broker_of(node).metadata.topics for node in group.nodes))
+        slave = next(node for node in group.nodes if node is not group.the_master())
+        api = Api(slave)
+        assert await sync(api, "a", "b") == Code.OK
+        await send(api, "a", b"a0", b"a1")
+        await send(api, "b", b"b0")
+        await send(api, "gone", b"g0")
+        assert await take(api, count=1, timeout=5) == [("a", b"a0")]
+        name = lite_queue("P", "a")
+        await until(
+            lambda: all(
+                broker_of(node).metadata.tables.committed("g", name, 0) > 0 for node in group.nodes
+            )
+        )
+        await broker_of(group.the_master()).lite.forget([lite_queue("P", "gone")])
+        for node in group.nodes:
+            queues = broker_of(node).store.queues
+            await until(lambda queues=queues: queues.get(lite_queue("P", "gone"), 0) is None)  # type: ignore[misc]
+        await group.switch(client)
+        assert await take(api, timeout=5) == []
+        assert await sync(api, "a", "b", "gone", action=ADD_ALL) == Code.OK
+        assert sorted(await take(api, timeout=5)) == [("a", b"a1"), ("b", b"b0")]
+        await send(api, "gone", b"g1")
+        assert await take(api, timeout=5) == [("gone", b"g1")]
+        await api.close()
+
+
+async def test_a_client_hears_all_replica_groups(start_node: StartNode, tmp_path: Path) -> None:
+    nodes = await start_groups(start_node, tmp_path)
+    first, second = nodes.values()
+    async with duolog.Client(f"127.0.0.1:{first.port}", timeout=10) as client:
+        await client.admin.create_topic("P", 1, message_type="LITE")
+    api, there = Api(first), Api(second)
+    assert await sync(api, "a") == Code.OK
+    assert [broker_of(node).lite.subscriptions for node in (first, second)] == [1, 1]
+    await send(there, "a", b"x")
+    assert await take(there) == [("a", b"x")]
+    await api.close()
+    await there.close()

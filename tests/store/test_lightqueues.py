@@ -1,0 +1,175 @@
+"""Light queues: second places of a record, which survive whatever the topic's own queues do."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from store import lightqueues
+from store.columns import Columns
+from store.messagestore import MessageStore, PutBatch
+from store.record import decode_properties
+from store.status import PutMessageStatus
+from tests.support import NOW, drain, open_noisily, open_store, options, put, put_ok, read_all
+
+A, B = "%LMQ%$T$a", "%LMQ%$T$b"
+
+
+def offsets(store: MessageStore, name: str) -> list[tuple[int, int]]:
+    """(queue offset from the queue's first on, physical offset) of every entry."""
+    queue = store.queues.get(name, 0)
+    if queue is None:
+        return []
+    table = queue.entries(queue.min_offset, 1 << 20)
+    return list(enumerate(table[0].tolist()))
+
+
+def bodies(store: MessageStore, name: str) -> list[bytes]:
+    queue = store.queues.get(name, 0)
+    assert queue is not None
+    result = store.get(name, 0, queue.min_offset, 1 << 20, 1 << 30)
+    return [body for _, body, _ in result.rows()]
+
+
+def test_a_message_is_in_its_topics_queue_and_in_its_light_queues(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put_ok(store, [b"0"], light_queues=(A,), properties=[b"k\x01v\x02"])
+    put_ok(store, [b"1"])
+    put_ok(store, [b"2"], light_queues=(A, B))
+    assert read_all(store) == [b"0", b"1", b"2"]
+    assert (bodies(store, A), bodies(store, B)) == ([b"0", b"2"], [b"2"])
+    first = lightqueues.first_offset(NOW)
+    assert store.queue_range(A, 0) == (first, first + 2)
+    record = store.record_at(A, 0, first + 1)
+    assert record is not None
+    assert record.topic == "T"
+    assert record.properties["INNER_MULTI_DISPATCH"] == f"{A},{B}"
+    assert record.properties["INNER_MULTI_QUEUE_OFFSET"] == f"{first + 1},{first}"
+    text = next(store.get("T", 0, 0, 1).rows())[2]
+    assert decode_properties(text.decode())["k"] == "v"
+    arrived = {(a.topic, a.queue_offset) for a in store.take_arrivals()}
+    assert (B, first + 1) in arrived
+    assert not (tmp_path / "consumequeue" / A).exists()  # RocketMQ wants files of one size there
+
+
+def test_light_queues_are_found_again_after_a_stop_and_after_a_crash(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    for k in range(300):  # several segments
+        put_ok(store, [b"%d" % k * 50], light_queues=(f"%LMQ%$T${k % 7}",))
+    before = {f"%LMQ%$T${k}": offsets(store, f"%LMQ%$T${k}") for k in range(7)}
+    assert sum(map(len, before.values())) == 300
+    store.shutdown()
+    store = open_store(tmp_path)
+    assert {name: offsets(store, name) for name in before} == before
+    store.shutdown()
+    (tmp_path / "abort").touch()
+    shutil.rmtree(tmp_path / "lightqueue")
+    shutil.rmtree(tmp_path / "consumequeue")
+    (tmp_path / "checkpoint").unlink()
+    store = open_store(tmp_path)
+    assert {name: offsets(store, name) for name in before} == before
+    put_ok(store, [b"next"], light_queues=("%LMQ%$T$0",))
+    assert bodies(store, "%LMQ%$T$0")[-1] == b"next"
+
+
+def test_a_forgotten_queue_begins_again_past_what_any_node_may_have(tmp_path: Path) -> None:
+    opened = open_noisily(tmp_path)
+    store = opened.store
+    put_ok(store, [b"old"], light_queues=(A,))
+    put_ok(store, [b"old"], light_queues=(A,))
+    store.forget_light_queue(A)
+    put_ok(store, [b"new"], light_queues=(A,), now=NOW + 60_000)
+    assert bodies(store, A) == [b"new"]
+    assert store.queue_range(A, 0)[0] == lightqueues.first_offset(NOW + 60_000)
+    put_ok(store, [b"newer"], light_queues=(A,), now=NOW + 60_000)
+    store.shutdown()
+    shutil.rmtree(tmp_path / "lightqueue")
+    (tmp_path / "abort").touch()
+    (tmp_path / "checkpoint").unlink()
+    store = open_store(tmp_path)  # the whole log goes by: the old entries first
+    assert bodies(store, A) == [b"new", b"newer"]
+    assert opened.problems == []
+
+
+def test_the_files_of_dropped_entries_may_still_be_synced(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put_ok(store, [b"old"], light_queues=(A,))
+    job = store.queues_flush_job(0)
+    assert job is not None
+    store.forget_light_queue(A)
+    put_ok(store, [b"new"], light_queues=(A,), now=NOW + 1000)
+    job.run()
+    store.queues_flushed(job, True)
+    job = store.queues_flush_job(0)
+    assert job is not None
+    job.run()
+    assert bodies(store, A) == [b"new"]
+    names = [path.name for path in (tmp_path / "lightqueue" / A / "0").iterdir()]
+    assert len(names) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"INNER_MULTI_DISPATCH\x01%LMQ%$T$a\x02INNER_MULTI_QUEUE_OFFSET\x017\x02",
+        b"INNER_MULTI_QUEUE_OFFSET\x017",
+    ],
+)
+def test_nobody_else_may_write_places_in_light_queues(tmp_path: Path, text: bytes) -> None:
+    store = open_store(tmp_path)
+    assert put(store, [b"x"], properties=[text]).status is PutMessageStatus.MESSAGE_ILLEGAL
+    assert store.queues.get(A, 0) is None
+
+
+@pytest.mark.parametrize(
+    "names", [("T",), ("%LMQ%$T/a",), ("%LMQ%$a,b",), ("%LMQ%$" + "x" * 250,), ("%LMQ%$\x01",)]
+)
+def test_what_is_no_light_queues_name(tmp_path: Path, names: tuple[str, ...]) -> None:
+    store = open_store(tmp_path)
+    result = put(store, [b"x"], light_queues=names)
+    assert result.status is PutMessageStatus.MESSAGE_ILLEGAL
+    assert put(store, [b"x", b"y"], light_queues=(A,)).status is PutMessageStatus.MESSAGE_ILLEGAL
+
+
+def test_there_are_only_so_many(tmp_path: Path) -> None:
+    store = open_store(tmp_path, options(max_lmq_consume_queue_num=2))
+    put_ok(store, [b"x"], light_queues=(A,))
+    put_ok(store, [b"x"], light_queues=(B,))
+    put_ok(store, [b"x"], light_queues=(B,))
+    result = put(store, [b"x"], light_queues=("%LMQ%$T$c",))
+    assert result.status is PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED
+    store.forget_light_queue(A)
+    put_ok(store, [b"x"], light_queues=("%LMQ%$T$c",))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(
+        st.lists(st.sampled_from(["a", "b", "c"]), unique=True, max_size=3), min_size=1, max_size=60
+    ),
+    st.integers(0, 60),
+)
+def test_cut_and_dispatched_again_they_are_what_the_log_says(
+    tmp_path_factory: pytest.TempPathFactory, places: list[list[str]], cut: int
+) -> None:
+    store = open_store(tmp_path_factory.mktemp("store"))
+    wanted: dict[str, list[int]] = {}
+    ends = []
+    for k, names in enumerate(places):
+        light = tuple(f"%LMQ%$T${name}" for name in names)
+        result = store.put(PutBatch("T", 0, Columns.of([b"%d" % k]), NOW, light_queues=light), NOW)
+        assert result.status is PutMessageStatus.PUT_OK
+        ends.append(result.physical_offset)
+        for name in light:
+            wanted.setdefault(name, []).append(result.physical_offset)
+    drain(store)
+    if cut < len(places):
+        store.truncate(ends[cut])
+        drain(store)
+        kept = {name: [p for p in found if p < ends[cut]] for name, found in wanted.items()}
+        wanted = {name: found for name, found in kept.items() if found}
+    for name in ("%LMQ%$T$a", "%LMQ%$T$b", "%LMQ%$T$c"):
+        assert [p for _, p in offsets(store, name)] == wanted.get(name, [])
+    store.shutdown()
