@@ -14,13 +14,12 @@ from node.liteservice import (
 from node.rocketmq.clients import Client
 from node.rocketmq.codes import Refused
 from node.rocketmq.names import check_lite_topic, group_of, topic_of
-from node.rocketmq.settings import LITE_QUOTA
+from node.rocketmq.settings import LITE_KINDS, LITE_QUOTA
 from node.rocketmq.stubs import Code, definition
 from store.metadata import LITE
 
 _ACTIONS = definition.LiteSubscriptionAction
 _POLICIES = definition.OffsetOption.Policy
-KINDS = (definition.ClientType.LITE_PUSH_CONSUMER, definition.ClientType.LITE_SIMPLE_CONSUMER)
 
 
 class LiteTopics:
@@ -35,7 +34,7 @@ class LiteTopics:
         Raises Refused where the group hears the lite topics of another one.
         """
         bound = bound_topic(self._broker.metadata.tables.groups.get(group, {}))
-        if not bound and client.kind not in KINDS:
+        if not bound and client.kind not in LITE_KINDS:
             return None
         if bound and bound != topic:
             raise _other_topic(group, bound)

@@ -4,6 +4,7 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
+from node.liteservice import bound_topic
 from node.retrytopics import RETRY_TIMES
 from node.rocketmq.codes import Refused
 from node.rocketmq.names import LITE_TOPIC_MAX
@@ -14,6 +15,10 @@ from store.metadata import Json
 RECEIVE_BATCH = 32
 LONG_POLL_SECONDS = 20
 SEND_ATTEMPTS = 3
+LITE_KINDS = (
+    definition.ClientType.LITE_PUSH_CONSUMER,
+    definition.ClientType.LITE_SIMPLE_CONSUMER,
+)
 LITE_QUOTA = 2000  # lite topics that one client hears
 
 
@@ -35,7 +40,8 @@ def _for_producers(settings: Any, body_bytes_max: int) -> None:
 
 def _for_consumers(settings: Any, group: Json, delays_ms: I64) -> None:
     subscription = settings.subscription
-    subscription.fifo = bool(group.get("consumeMessageOrderly"))
+    lite = settings.client_type in LITE_KINDS or bool(bound_topic(group))
+    subscription.fifo = lite or bool(group.get("consumeMessageOrderly"))
     subscription.receive_batch_size = RECEIVE_BATCH
     subscription.long_polling_timeout.CopyFrom(_seconds(LONG_POLL_SECONDS))
     subscription.lite_subscription_quota = LITE_QUOTA

@@ -121,6 +121,31 @@ def test_the_nodejs_client(endpoint: str, tmp_path: Path) -> None:
     assert found == {"received": ["committed", "delayed", *NORMAL], "ordered": FIFO}
 
 
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [(java, "Lite.java"), (go, "lite.go"), (nodejs, "lite.mjs")],
+    ids=["java", "go", "nodejs"],
+)
+def test_lite_topics(
+    command: Callable[[Path, str], list[str]], program: str, endpoint: str, tmp_path: Path
+) -> None:
+    """Each in order, a failing message again; nothing that is not subscribed."""
+    with duolog.sync.Client(endpoint) as client:
+        client.admin.create_topic("Lite", 2, message_type="LITE")
+        client.admin.put_group("lite", lite_topic="Lite", retry_delays_ms=RETRY_DELAYS_MS)
+    found = outcome(*command(tmp_path, program), endpoint, CLIENT_HOME=str(tmp_path))
+    assert {name: list(dict.fromkeys(bodies)) for name, bodies in found.items()} == {
+        "a": ["a0", "a1", "a2", "a3"], "b": ["b0", "b1", "b2"],
+    }  # fmt: skip
+    if command is nodejs:  # what fails in order is a dead letter at once with this client
+        assert dead_letters(endpoint, "%DLQ%lite") == [b"a1"]
+        return
+    assert len(found["a"]) + len(found["b"]) == 8
+    assert found["a"].count("a1") == 2
+    if command is java:  # Go's goes on to a2 while a1 waits for its next attempt
+        assert found["a"][1:3] == ["a1", "a1"]
+
+
 @pytest.fixture
 def secured(tmp_path: Path) -> Iterator[tuple[NodeProcess, str, Path]]:
     """A node with a TLS port and keys, that port, and the certificate of who signed its own."""
@@ -166,13 +191,14 @@ def test_recall_redelivery_retries_and_dead_letters_over_tls_with_keys(
     assert found.pop("stale", True)  # Go's client does not tell
     assert found == {"recalled": True, "deliveries": [1, 2], "attempts": [1, 2, 3]}
     # The client is gone, perhaps before it gave the last attempt up: the lease's end does, then.
-    assert dead_letters(node, f"%DLQ%{namespace}%g" if namespace else "%DLQ%g") == [b"poison"]
+    topic = f"%DLQ%{namespace}%g" if namespace else "%DLQ%g"
+    assert dead_letters(node.endpoint, topic) == [b"poison"]
 
 
-def dead_letters(node: NodeProcess, topic: str) -> list[bytes]:
+def dead_letters(endpoint: str, topic: str) -> list[bytes]:
     """What a dead-letter topic holds once it holds something."""
     end = time.monotonic() + 60
-    with duolog.sync.Client(node.endpoint) as client:
+    with duolog.sync.Client(endpoint) as client:
         while time.monotonic() < end:
             try:
                 return client.pull(topic, 0, 0, wait=1.0).body_list()

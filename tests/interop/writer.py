@@ -44,6 +44,8 @@ def main() -> None:
         if number % 50 == 0:
             late = b"REAL_TOPIC\x01flights\x02REAL_QID\x010\x02DELAY\x0118\x02TAGS\x01JFK"
             store.put(PutBatch("SCHEDULE_TOPIC_XXXX", 17, Columns.of([b"late"], [late]), now), now)
+            light = ("%LMQ%$flights$late", f"%LMQ%$flights${number}")  # RocketMQ passes them over
+            store.put(PutBatch("flights", 1, Columns.of([b"light"]), now, light_queues=light), now)
         number += count
         while store.dispatch():
             pass

@@ -337,6 +337,7 @@ async def test_in_an_exclusive_group_the_last_that_asks_hears(api: Api, other: A
         call = api.stub.Telemetry(requests(), metadata=api.metadata)
         async for command in call:
             if command.WhichOneof("command") == "settings":
+                assert command.settings.subscription.fifo
                 assert command.settings.subscription.lite_subscription_quota == LITE_QUOTA
                 assert command.settings.subscription.max_lite_topic_size == 64
                 told.append("settings")

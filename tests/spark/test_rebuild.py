@@ -29,7 +29,7 @@ __all__ = ["rocketmq"]  # a fixture
 def files(directory: Path) -> dict[str, Path]:
     return {
         str(path.relative_to(directory)): path
-        for name in ("consumequeue", "index")
+        for name in ("consumequeue", "lightqueue", "index")
         for path in (directory / name).rglob("*")
         if path.is_file()
     }
@@ -52,13 +52,18 @@ def test_the_same_bytes_as_dispatch_writes(
         put_ok(store, [b"half"], "T0", 0, sysflag=TRANSACTION_PREPARED, now=NOW + 500)
         delayed = [b"DELAY\x013"]
         put_ok(store, [b"later"], "SCHEDULE_TOPIC_XXXX", 2, properties=delayed, now=NOW + 501)
+        for k in range(100):
+            names = ("%LMQ%$T0$a", f"%LMQ%$T0${k % 5}")
+            put_ok(store, [b"light"], "T0", 0, light_queues=names, now=NOW + 502 + k)
+            if k == 70:
+                store.forget_light_queue("%LMQ%$T0$a")  # it begins again
 
     fill(one, more=special)
     shutil.copytree(one, other)
-    shutil.rmtree(other / "consumequeue")
-    shutil.rmtree(other / "index")
+    for name in ("consumequeue", "lightqueue", "index"):
+        shutil.rmtree(other / name)
     made = rebuild(spark, other, CHOSEN)
-    assert (made.records, made.queue_entries, made.damaged) == (3002, 3001, False)
+    assert (made.records, made.queue_entries, made.damaged) == (3102, 3301, False)
     assert made.index_files == len(list((one / "index").iterdir())) >= 2
     assert_same(one, other)
     rebuild(spark, other, CHOSEN)  # over what is there

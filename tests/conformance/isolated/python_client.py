@@ -287,6 +287,88 @@ def test_two_clients_share_and_two_groups_do_not(
     assert sorted(map(int, other.bodies)) == list(range(100))
 
 
+# -- lite topics -----------------------------------------------------------------------------------
+
+
+def lite_topics_of(rocketmq: ModuleType, endpoint: str, topic: str, opened: Opened) -> Any:
+    """A producer for a topic of lite topics: called with a lite topic and bodies."""
+    with duolog.sync.Client(endpoint) as client:
+        client.admin.create_topic(f"L{topic}", 2, message_type="LITE")
+    sender = producer(rocketmq, endpoint, f"L{topic}", opened=opened)
+
+    def send(lite_topic: str, *bodies: bytes) -> None:
+        for body in bodies:
+            sender.send(message(rocketmq, body, f"L{topic}", lite_topic=lite_topic))
+
+    return send
+
+
+def test_a_lite_push_consumer_hears_what_it_subscribes_to(
+    rocketmq: ModuleType, shared: NodeProcess, topic: str, opened: Opened
+) -> None:
+    send = lite_topics_of(rocketmq, shared.endpoint, topic, opened)
+    for name in "abc":
+        send(name, *[b"%s%d" % (name.encode(), k) for k in range(10)])
+    with duolog.sync.Client(shared.endpoint) as client:
+        client.admin.put_group(f"lite-{topic}", lite_topic=f"L{topic}", retry_delays_ms=[1000])
+    failing = [b"a3"]
+
+    def answer(found: Any) -> bool:
+        if found.body not in failing:
+            return True
+        failing.clear()
+        return False
+
+    heard = Heard(rocketmq, answer)
+    consumer = rocketmq.LitePushConsumer(
+        configuration(rocketmq, shared.endpoint), f"lite-{topic}", f"L{topic}", heard.listener
+    )
+    consumer.startup()
+    opened.append(consumer)
+    until(lambda: _subscribed(consumer, "a"))
+    consumer.subscribe_lite("b")
+    until(lambda: len(heard.bodies) >= 21)
+    a, b = ([body for body in heard.bodies if body[:1] == name] for name in (b"a", b"b"))
+    assert list(dict.fromkeys(a)) == [b"a%d" % k for k in range(10)]
+    assert a.count(b"a3") == 2
+    assert b == [b"b%d" % k for k in range(10)]
+    consumer.unsubscribe_lite("b")
+    send("b", b"unheard")
+    send("a", b"a10")
+    until(lambda: b"a10" in heard.bodies)
+    time.sleep(1)
+    assert len(heard.bodies) == 22
+
+
+def _subscribed(consumer: Any, lite_topic: str) -> bool:
+    """The client knows its quota when the node has answered its settings, and not before."""
+    try:
+        consumer.subscribe_lite(lite_topic)
+    except Exception:
+        return False
+    return True
+
+
+def test_a_lite_simple_consumer_hears_what_it_subscribes_to(
+    rocketmq: ModuleType, shared: NodeProcess, topic: str, opened: Opened
+) -> None:
+    send = lite_topics_of(rocketmq, shared.endpoint, topic, opened)
+    send("a", b"a0", b"a1")
+    send("b", b"b0")
+    consumer = rocketmq.LiteSimpleConsumer(
+        f"L{topic}", configuration(rocketmq, shared.endpoint), f"lite-{topic}", 5
+    )
+    consumer.startup()
+    opened.append(consumer)
+    until(lambda: _subscribed(consumer, "a"))
+    found = receive_all(consumer, 2)
+    assert [(one.lite_topic, one.body) for one in found] == [("a", b"a0"), ("a", b"a1")]
+    consumer.change_invisible_duration(found[1], 20)
+    for one in found:
+        consumer.ack(one)
+    assert consumer.receive(32, 15) == []
+
+
 # -- push consumers --------------------------------------------------------------------------------
 
 
