@@ -24,6 +24,7 @@ from node.etcd import EtcdRegistry, EtcdTls
 from node.failover import FailoverService
 from node.groups_service import GroupsService
 from node.messages_service import MessagesService
+from node.openfiles import raise_limit
 from node.replication_service import ReplicationService
 from store.errors import StoreError
 from store.osdisk import OsDisk
@@ -255,6 +256,7 @@ async def serve(config: Config) -> int:
     """Run a node until a signal comes or its disk fails; the exit status."""
     configure_logging(config.node)
     tune_allocator()
+    raise_limit()
     node = Node(config)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -19,7 +19,7 @@ from store.record import PROPERTIES_BYTES_MAX, PROPERTIES_RESERVE
 START = scan.LIGHT_START.tobytes().decode()  # of every name; no topic has a $ in its own
 NAME_BYTES_MAX = 255
 ROOT = "lightqueue"
-FILE_BYTES = 2048 * 20
+FILE_BYTES = 4096 * 20  # whole pages
 OFFSETS_PER_MS = 1000  # more than a queue gets messages
 MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
 MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
