@@ -227,13 +227,16 @@ class LiteService:
     # -- forgetting ----------------------------------------------------------------------------
 
     def expired(self, now_ms: int) -> list[str]:
-        """Light queues whose last message is older than their parent's topic allows."""
-        topics = self._broker.metadata.topics.values()
+        """Light queues whose last message is older than their parent allows, or without parent."""
+        topics = self._broker.metadata.topics
         found = []
-        for config in topics:
-            if config.lite_ttl_minutes > 0:
-                before = now_ms - config.lite_ttl_minutes * 60_000
-                found += [q for q in self.queues_of(config.name) if self._last_time(q) < before]
+        for name, _ in self._broker.store.topic_queue_table:
+            if not is_light(name):
+                continue
+            config = topics.get(parent_of(name))
+            minutes = config.lite_ttl_minutes if config is not None else 0
+            if config is None or (minutes and self._last_time(name) < now_ms - minutes * 60_000):
+                found.append(name)
         return found
 
     def _last_time(self, name: str) -> int:

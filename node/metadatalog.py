@@ -197,9 +197,6 @@ class MetadataLog:
         Raises NotMaster where it was not stored, ResultUnknown where nobody knows in time.
         """
         offset, _ = self._put(change)
-        await self._until_applied(offset)
-
-    async def _until_applied(self, offset: int) -> None:
         if offset < self._tables.applied:
             return
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -248,13 +245,19 @@ class MetadataLog:
         await self._broker.lite.forget(self._broker.lite.queues_of(name))
 
     async def forget_light_queues(self, names: list[str]) -> None:
-        """Light queues are forgotten; whatever comes for one from now on begins it again."""
+        """Light queues are forgotten: what comes for one afterwards begins it again.
+
+        Nothing comes meanwhile, so no queue begins again after a change that was never confirmed.
+        """
         store = self._broker.store
-        ends = {name: store.topic_queue_table[name, 0] for name in names}
-        offset, _ = self._put({"op": "forget_light_queues", "ends": ends})
-        for name in names:
-            store.forget_light_queue(name)
-        await self._until_applied(offset)
+        forgotten = False
+        store.hold_light_queues(names)
+        try:
+            ends = {name: store.topic_queue_table[name, 0] for name in names}
+            await self.change({"op": "forget_light_queues", "ends": ends})
+            forgotten = True
+        finally:
+            store.release_light_queues(names, forgotten)
 
     async def ensure_group(self, name: str) -> None:
         """A group on its first use. Raises Busy where there are as many as may be."""

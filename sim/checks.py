@@ -3,6 +3,8 @@
 from sim.clients import QUEUES, History, QueueKey, read_all
 from sim.ghost import Violation
 from sim.node import Node
+from store.lightqueues import light_places
+from store.record import decode_properties
 
 WORTH_OK = 0.1  # a run in which fewer sends succeeded says little
 
@@ -15,6 +17,7 @@ def final(nodes: list[Node], master: Node, history: History) -> None:
         for key in QUEUES:
             if read_all(node, key) != queues[key]:
                 raise Violation(f"{node.name} serves another {key} than {master.name}")
+    light_queues_follow(nodes, master)
     dense(queues)
     nothing_changed(queues, history)
     nothing_lost(queues, history)
@@ -32,6 +35,41 @@ def equal_logs(nodes: list[Node], master: Node) -> None:
             raise Violation(f"the log of {node.name} is not that of {master.name}")
         if node.store.dispatcher.refused or node.store.log.corrupt_ranges:
             raise Violation(f"{node.name} could not read its log: {node.problems[-1:]}")
+
+
+def light_queues_follow(nodes: list[Node], master: Node) -> None:
+    """Light queues hold what the log says since each of them began last, on every node.
+
+    What came before one was forgotten may be missing: the node may have begun it again since, by a
+    record that was cut.
+    """
+    places: dict[str, list[tuple[int, int]]] = {}
+    for key in QUEUES:
+        at, (_, end) = 0, master.store.queue_range(*key)
+        while at < end:
+            result = master.read(*key, at)
+            for numbers, _, text in result.rows():
+                for name, _, offset in light_places(decode_properties(text.decode())):
+                    places.setdefault(name, []).append((numbers[1], offset))
+            if result.next_offset <= at:
+                break
+            at = result.next_offset
+    for name, found in places.items():
+        found.sort()
+        gaps = [k for k in range(1, len(found)) if found[k][1] != found[k - 1][1] + 1]
+        begin = gaps[-1] if gaps else 0
+        ends = master.ghost.light_ends.get(name, ())
+        if not all(found[k - 1][1] + 1 in ends for k in gaps):
+            raise Violation(f"light queue {name} begins again though nobody forgot it")
+        for node in nodes:
+            queue = node.store.queues.get(name, 0)
+            first = queue.min_offset if queue is not None else 0
+            table = queue.entries(first, 1 << 20)[0].tolist() if queue is not None else []
+            wanted = found[begin:]
+            if (first if table else wanted[-1][1] + 1) in ends:
+                wanted = [place for place in wanted if table and place[1] >= first]
+            if [(phy, first + k) for k, phy in enumerate(table)] != wanted:
+                raise Violation(f"light queue {name} of {node.name} is not what the log says")
 
 
 def hash_of(data: bytes) -> str:

@@ -36,10 +36,16 @@ class Ghost:
         self.confirmed: dict[str, int] = {}
         self.safe_end = 0  # all below was once held by enough nodes
         self.marks: Counter[str] = Counter()
+        self.light_ends: dict[str, set[int]] = {}  # where light queues were forgotten
 
     def mark(self, what: str) -> None:
         """Something worth seeing was seen."""
         self.marks[what] += 1
+
+    def forgotten(self, name: str, end: int) -> None:
+        """A light queue was forgotten: nobody needs what it has below its end."""
+        self.mark("forgotten")
+        self.light_ends.setdefault(name, set()).add(end)
 
     # -- what happens --------------------------------------------------------------------------
 

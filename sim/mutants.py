@@ -1,9 +1,10 @@
 """All planted bugs: the simulator is only to be trusted while it catches every one."""
 
 from sim.mutants_election import ELECTION
+from sim.mutants_light import LIGHT
 from sim.mutants_replication import REPLICATION
 from sim.planted import Mutant
 
-MUTANTS = [*REPLICATION, *ELECTION]
+MUTANTS = [*REPLICATION, *ELECTION, *LIGHT]
 
 __all__ = ["MUTANTS", "Mutant"]

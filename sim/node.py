@@ -36,6 +36,7 @@ from sim.world import World
 from store.columns import Columns
 from store.disk import no_room
 from store.errors import SequenceTooOld, StoreError
+from store.lightqueues import START
 from store.mappedfile import FlushJob
 from store.messagestore import MessageStore, PutBatch, PutResult
 from store.reader import GetResult
@@ -43,6 +44,8 @@ from store.status import BrokerRole, PutMessageStatus
 
 WALL_MS = 1_700_000_000_000
 TICK_MS = 60.0
+LIGHT_QUEUES = 3
+FORGETTING = 0.1  # how often one is forgotten before it gets a message
 FLUSH_MS = 120.0
 QUEUES_FLUSH_MS = 400.0
 RECONNECT_MS = 60.0
@@ -295,6 +298,8 @@ class Node:
             reply(PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, None)
             return
         try:
+            if batch.light_queues and self.chance.random() < FORGETTING:
+                self._forget(batch.light_queues[0], master)
             result = self.store.put(batch, self.wall())
         except SequenceTooOld:
             reply(PutMessageStatus.UNKNOWN_ERROR, None)
@@ -317,6 +322,25 @@ class Node:
         status = master.await_slaves(end, self.mono(), answer)
         if status is not None:
             answer(status)
+
+    def _forget(self, name: str, master: Master) -> None:
+        """Forget a light queue as the broker does: by a record that is safe before it counts."""
+        store = self.store
+        batch = PutBatch("forgotten", 0, Columns.of([name.encode()]), WALL_MS)
+        result = store.put(batch, self.wall())
+        if result.status is not PutMessageStatus.PUT_OK:
+            return
+        store.hold_light_queues([name])
+
+        def decided(status: PutMessageStatus) -> None:
+            safe = status is PutMessageStatus.PUT_OK and self.store is store
+            if safe:
+                self.ghost.forgotten(name, store.topic_queue_table.get((name, 0), 0))
+            store.release_light_queues([name], forgotten=safe)
+
+        status = master.await_slaves(result.end_offset, self.mono(), decided)
+        if status is not None:
+            decided(status)
 
     def read(self, topic: str, queue_id: int, offset: int) -> GetResult:
         """A consumer's request."""
@@ -539,7 +563,14 @@ class Node:
 def batch_of(
     topic: str, queue_id: int, bodies: list[bytes], producer: bytes, sequence: int
 ) -> PutBatch:
-    """A producer's batch."""
+    """A producer's batch; a single message is in one of a few light queues as well."""
+    light = (f"{START}{topic}${sequence % LIGHT_QUEUES}",) if len(bodies) == 1 else ()
     return PutBatch(
-        topic, queue_id, Columns.of(bodies), WALL_MS, producer=producer, sequence=sequence
+        topic,
+        queue_id,
+        Columns.of(bodies),
+        WALL_MS,
+        producer=producer,
+        sequence=sequence,
+        light_queues=light,
     )

@@ -5,8 +5,9 @@ INNER_MULTI_DISPATCH names them, INNER_MULTI_QUEUE_OFFSET says where in each of 
 Their files are small and lie in a directory of their own, so many of them cost little and RocketMQ,
 which wants consume queues of one size, does not meet them.
 
-A light queue may be forgotten and begin again. It then begins at an offset that follows from the
-store time, past all that any node may still have of it; what lay before is dropped there.
+A light queue begins at the offset that the log ends at, and may be forgotten and begin again: then
+past all that any node may still have of it, as each of its entries took more than a byte of log.
+What lay before is dropped there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,6 @@ START = scan.LIGHT_START.tobytes().decode()  # of every name; no topic has a $ i
 NAME_BYTES_MAX = 255
 ROOT = "lightqueue"
 FILE_BYTES = 4096 * 20  # whole pages
-OFFSETS_PER_MS = 1000  # more than a queue gets messages
 MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
 MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
 PROPERTIES = (MULTI_DISPATCH, MULTI_QUEUE_OFFSET)
@@ -31,11 +31,6 @@ _MARKS = tuple(name.encode() for name in PROPERTIES)
 def is_light(topic: str) -> bool:
     """Tell whether a queue's name is that of a light queue."""
     return topic.startswith(START)
-
-
-def first_offset(store_time_ms: int) -> int:
-    """Where a light queue begins whose first record is stored at a time."""
-    return store_time_ms * OFFSETS_PER_MS
 
 
 def check_names(names: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ Single owner: every method but `FlushJob.run` is called from one thread. Nothing
 must wait (for a flush, for an arrival) is told by offsets that the owner watches.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from store import lightqueues, recovery
@@ -132,6 +132,7 @@ class MessageStore:
         )
         self.retention = Retention(options, disk, self.log, self.queues, self.index, self.flags)
         self.topic_queue_table: dict[tuple[str, int], int] = {}
+        self._held: set[str] = set()  # light queues about to be forgotten
         self.fence_reason = ""
         self.replicated_offset: int | None = None  # confirmed by replicas; None: not asked for
         self._closed = True
@@ -244,7 +245,10 @@ class MessageStore:
             return refused
         try:
             self._check(batch)
-            light = self._light_offsets(batch.light_queues, max(now_ms, self.log.last_store_time))
+            if self._held and not self._held.isdisjoint(batch.light_queues):
+                status = PutMessageStatus.SERVICE_NOT_AVAILABLE
+                return PutResult(status, "the light queue is being forgotten")
+            light = self._light_offsets(batch.light_queues)
             if light is None:
                 return PutResult(
                     PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED,
@@ -277,9 +281,7 @@ class MessageStore:
                 self.topic_queue_table[name, 0] = offset + 1
         return result
 
-    def _light_offsets(
-        self, names: tuple[str, ...], store_time: int
-    ) -> list[tuple[str, int]] | None:
+    def _light_offsets(self, names: tuple[str, ...]) -> list[tuple[str, int]] | None:
         """Where a message stands in its light queues; None where there would be too many."""
         table = self.topic_queue_table
         new = sum((name, 0) not in table for name in names)
@@ -287,12 +289,19 @@ class MessageStore:
             known = sum(lightqueues.is_light(topic) for topic, _ in table)
             if known + new > self.options.max_lmq_consume_queue_num:
                 return None
-        first = lightqueues.first_offset(store_time)
-        return [(name, table.get((name, 0), first)) for name in names]
+        end = self.log.wrote_offset
+        return [(name, table.get((name, 0), end)) for name in names]
 
-    def forget_light_queue(self, name: str) -> None:
-        """The next message of a light queue begins it again."""
-        self.topic_queue_table.pop((name, 0), None)
+    def hold_light_queues(self, names: Iterable[str]) -> None:
+        """Store nothing in light queues while it is decided whether they are forgotten."""
+        self._held.update(names)
+
+    def release_light_queues(self, names: Iterable[str], forgotten: bool) -> None:
+        """It is decided. forgotten: the next message begins its queue again."""
+        for name in names:
+            self._held.discard(name)
+            if forgotten:
+                self.topic_queue_table.pop((name, 0), None)
 
     def _not_writable(self, now_ms: int) -> PutResult | None:
         status = PutMessageStatus.SERVICE_NOT_AVAILABLE

@@ -56,7 +56,7 @@ def test_the_same_bytes_as_dispatch_writes(
             names = ("%LMQ%$T0$a", f"%LMQ%$T0${k % 5}")
             put_ok(store, [b"light"], "T0", 0, light_queues=names, now=NOW + 502 + k)
             if k == 70:
-                store.forget_light_queue("%LMQ%$T0$a")  # it begins again
+                store.release_light_queues(["%LMQ%$T0$a"], forgotten=True)  # it begins again
 
     fill(one, more=special)
     shutil.copytree(one, other)

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store import lightqueues
 from store.columns import Columns
 from store.messagestore import MessageStore, PutBatch
 from store.record import decode_properties
@@ -40,17 +39,19 @@ def test_a_message_is_in_its_topics_queue_and_in_its_light_queues(tmp_path: Path
     put_ok(store, [b"2"], light_queues=(A, B))
     assert read_all(store) == [b"0", b"1", b"2"]
     assert (bodies(store, A), bodies(store, B)) == ([b"0", b"2"], [b"2"])
-    first = lightqueues.first_offset(NOW)
+    first = 0  # where the log ended
     assert store.queue_range(A, 0) == (first, first + 2)
     record = store.record_at(A, 0, first + 1)
     assert record is not None
     assert record.topic == "T"
     assert record.properties["INNER_MULTI_DISPATCH"] == f"{A},{B}"
-    assert record.properties["INNER_MULTI_QUEUE_OFFSET"] == f"{first + 1},{first}"
+    third = store.queue_range(B, 0)[0]
+    assert record.properties["INNER_MULTI_QUEUE_OFFSET"] == f"{first + 1},{third}"
+    assert third == record.physical_offset
     text = next(store.get("T", 0, 0, 1).rows())[2]
     assert decode_properties(text.decode())["k"] == "v"
     arrived = {(a.topic, a.queue_offset) for a in store.take_arrivals()}
-    assert (B, first + 1) in arrived
+    assert (B, third + 1) in arrived
     assert not (tmp_path / "consumequeue" / A).exists()  # RocketMQ wants files of one size there
 
 
@@ -79,17 +80,22 @@ def test_a_forgotten_queue_begins_again_past_what_any_node_may_have(tmp_path: Pa
     store = opened.store
     put_ok(store, [b"old"], light_queues=(A,))
     put_ok(store, [b"old"], light_queues=(A,))
-    store.forget_light_queue(A)
-    put_ok(store, [b"new"], light_queues=(A,), now=NOW + 60_000)
+    store.hold_light_queues([A])
+    held = put(store, [b"new"], light_queues=(B, A))
+    assert held.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    store.release_light_queues([A], forgotten=True)
+    put_ok(store, [b"new"], light_queues=(A,))
     assert bodies(store, A) == [b"new"]
-    assert store.queue_range(A, 0)[0] == lightqueues.first_offset(NOW + 60_000)
-    put_ok(store, [b"newer"], light_queues=(A,), now=NOW + 60_000)
+    put_ok(store, [b"newer"], light_queues=(A,))
+    store.hold_light_queues([A])
+    store.release_light_queues([A], forgotten=False)
+    put_ok(store, [b"newest"], light_queues=(A,))
     store.shutdown()
     shutil.rmtree(tmp_path / "lightqueue")
     (tmp_path / "abort").touch()
     (tmp_path / "checkpoint").unlink()
     store = open_store(tmp_path)  # the whole log goes by: the old entries first
-    assert bodies(store, A) == [b"new", b"newer"]
+    assert bodies(store, A) == [b"new", b"newer", b"newest"]
     assert opened.problems == []
 
 
@@ -98,8 +104,8 @@ def test_the_files_of_dropped_entries_may_still_be_synced(tmp_path: Path) -> Non
     put_ok(store, [b"old"], light_queues=(A,))
     job = store.queues_flush_job(0)
     assert job is not None
-    store.forget_light_queue(A)
-    put_ok(store, [b"new"], light_queues=(A,), now=NOW + 1000)
+    store.release_light_queues([A], forgotten=True)
+    put_ok(store, [b"new"], light_queues=(A,))
     job.run()
     store.queues_flushed(job, True)
     job = store.queues_flush_job(0)
@@ -140,7 +146,7 @@ def test_there_are_only_so_many(tmp_path: Path) -> None:
     put_ok(store, [b"x"], light_queues=(B,))
     result = put(store, [b"x"], light_queues=("%LMQ%$T$c",))
     assert result.status is PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED
-    store.forget_light_queue(A)
+    store.release_light_queues([A], forgotten=True)
     put_ok(store, [b"x"], light_queues=("%LMQ%$T$c",))
 
 

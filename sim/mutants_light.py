@@ -1,0 +1,54 @@
+"""Planted bugs of light queues."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from sim.planted import Mutant, Patch
+from store import queues
+from store.consumequeue import ConsumeQueue
+from store.disk import Disk
+from store.messagestore import MessageStore
+from store.options import StoreOptions
+
+
+def _from_zero() -> list[Patch]:
+    def offsets(self: Any, names: tuple[str, ...]) -> list[tuple[str, int]]:
+        return [(name, self.topic_queue_table.get((name, 0), 0)) for name in names]
+
+    return [(MessageStore, "_light_offsets", offsets)]
+
+
+def _never_again() -> list[Patch]:
+    original = queues.new_queue
+
+    def new_queue(disk: Disk, topic: str, queue_id: int, options: StoreOptions) -> ConsumeQueue:
+        made = original(disk, topic, queue_id, options)
+        made._begins_again = False
+        return made
+
+    return [(queues, "new_queue", new_queue)]
+
+
+def _forgotten_unsafely() -> list[Patch]:
+    original = MessageStore.hold_light_queues
+
+    def hold(self: Any, names: Iterable[str]) -> None:
+        original(self, names)
+        self.release_light_queues(names, forgotten=True)
+
+    return [(MessageStore, "hold_light_queues", hold)]
+
+
+def _no_places() -> list[Patch]:
+    def places(self: Any, names: Iterable[str]) -> list[tuple[str, int]]:
+        return [(name, self.log.wrote_offset) for name in names]
+
+    return [(MessageStore, "_light_offsets", places)]
+
+
+LIGHT = [
+    Mutant("light-from-zero", "a light queue begins again at offset zero", _from_zero),
+    Mutant("light-never-again", "a light queue that began again is refused", _never_again),
+    Mutant("light-forgotten-early", "a light queue is forgotten unsafely", _forgotten_unsafely),
+    Mutant("light-always-anew", "every message begins its light queue again", _no_places),
+]
