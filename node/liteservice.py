@@ -18,7 +18,7 @@ from duolog import _errors as sdk
 
 from node.popline import Line
 from store.lightqueues import START, is_light
-from store.metadata import Json, new_group
+from store.metadata import Json
 
 if TYPE_CHECKING:
     from node.broker import Broker
@@ -30,6 +30,7 @@ EVERYTHING = "*"
 TICK_SECONDS = 1.0
 EXPIRY_SECONDS = 30.0
 FORGOTTEN_AT_ONCE = 1000
+LOOKED_AT_ONCE = 500
 BIND_TOPIC, MODEL, EXCLUSIVE = "lite.bind.topic", "lite.sub.model", "Exclusive"
 
 
@@ -87,11 +88,13 @@ class Subscriber:
 
     def sources(self, attempt_id: str) -> Iterator[tuple[str, int]]:
         """Queues to look into; each is taken for empty once the next one is asked for."""
-        if attempt_id and attempt_id == self.given[0]:
-            yield from ((queue, 0) for queue in self.given[1])
+        again = self.given[1] if attempt_id and attempt_id == self.given[0] else []
+        for queue in again:
+            yield queue, 0
         while self.ready:
             queue = next(iter(self.ready))
-            yield queue, 0
+            if queue not in again:  # else its messages are out, and it is told when they are done
+                yield queue, 0
             self.ready.pop(queue, None)
 
 
@@ -118,7 +121,11 @@ class LiteService:
                 await self._remove_forgotten()
             if loop.time() - looked >= EXPIRY_SECONDS and self._broker.may_store():
                 looked = loop.time()
-                await self.forget(self.expired(self._broker.wall_ms()))
+                names = [name for name, _ in self._broker.store.topic_queue_table if is_light(name)]
+                for at in range(0, len(names), LOOKED_AT_ONCE):
+                    some = names[at : at + LOOKED_AT_ONCE]
+                    await self.forget(self.expired(some, self._broker.wall_ms()))
+                    await asyncio.sleep(0)
 
     def drop_all(self) -> None:
         """The mastership has changed: clients tell the new master what they hear."""
@@ -226,12 +233,13 @@ class LiteService:
 
     # -- forgetting ----------------------------------------------------------------------------
 
-    def expired(self, now_ms: int) -> list[str]:
+    def expired(self, names: list[str], now_ms: int) -> list[str]:
         """Light queues whose last message is older than their parent allows, or without parent."""
         topics = self._broker.metadata.topics
+        table = self._broker.store.topic_queue_table
         found = []
-        for name, _ in self._broker.store.topic_queue_table:
-            if not is_light(name):
+        for name in names:
+            if (name, 0) not in table:
                 continue
             config = topics.get(parent_of(name))
             minutes = config.lite_ttl_minutes if config is not None else 0
@@ -267,8 +275,3 @@ class LiteService:
         await self._broker.remove_light_queues(going)
         for queue in going:
             self._broker.pop.forget_queue(queue)
-
-
-async def bind_new(broker: "Broker", group: str, topic: str) -> None:
-    """A group that is not known yet, bound to a topic on its first use."""
-    await broker.metadata.put_group(bound(new_group(group), topic, exclusive=False))

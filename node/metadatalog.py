@@ -259,13 +259,13 @@ class MetadataLog:
         finally:
             store.release_light_queues(names, forgotten)
 
-    async def ensure_group(self, name: str) -> None:
+    async def ensure_group(self, name: str, row: Json | None = None) -> None:
         """A group on its first use. Raises Busy where there are as many as may be."""
         if name in self._tables.groups:
             return
         if len(self._tables.groups) >= self._broker.limits.groups_max:
             raise sdk.Busy(f"this node has {self._broker.limits.groups_max} groups, no more")
-        await self.put_group(new_group(name))
+        await self.put_group(row or new_group(name))
 
     async def put_group(self, group: Json) -> None:
         """Create a group."""

@@ -49,12 +49,17 @@ class ConsumeQueue:
         root: str = "consumequeue",
         begins_again: bool = False,
     ) -> None:
-        """begins_again: a gap that no lost records explain means that what came before is gone."""
+        """begins_again: a gap that no lost records explain means that what came before is gone.
+
+        Such a queue has few entries: its first file starts with the first of them.
+        """
         self.topic = topic
         self.queue_id = queue_id
         self._begins_again = begins_again
         self._replaced: list[MappedFile] = []
-        self.files = MappedFileQueue(disk, f"{root}/{topic}/{queue_id}", file_bytes)
+        self.files = MappedFileQueue(
+            disk, f"{root}/{topic}/{queue_id}", file_bytes, ENTRY_BYTES if begins_again else None
+        )
         self.max_physical_offset = -1  # end of the newest record that has an entry
         self.min_logic_bytes = 0
 

@@ -187,6 +187,7 @@ class Dispatcher:
             self._refuse(rows, int(order[first]), f"names queue {topic!r}/{queue_id}")
             return
         queue = queues.get_or_make(topic, queue_id)
+        queues.touched.add((topic, queue_id))
         ext = queues.ext.get((topic, queue_id))
         if ext is not None:
             wanted = order[first:end]

@@ -10,8 +10,12 @@ NAME_DIGITS = 20
 class MappedFileQueue:
     """The segments of a directory, oldest first."""
 
-    def __init__(self, disk: Disk, directory: str, file_size: int) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, file_size: int, granularity: int | None = None
+    ) -> None:
+        """granularity: the first segment starts at a multiple of it; the file size where None."""
         self.disk = disk
+        self.granularity = granularity or file_size
         self.directory = directory
         self.file_size = file_size
         self.files: list[MappedFile] = []
@@ -41,7 +45,8 @@ class MappedFileQueue:
                     path, f"has {size} bytes, the configured segment size is {self.file_size}"
                 )
             start = int(name)
-            if start % self.file_size:
+            first = self.files[0].start if self.files else 0
+            if start % self.granularity or (self.files and (start - first) % self.file_size):
                 raise BadStoreDirectory(path, f"is not a multiple of {self.file_size}")
             mapped = MappedFile(self.disk.open(path, writable), start)
             mapped.set_positions(size)
@@ -74,7 +79,7 @@ class MappedFileQueue:
         """The segment that holds an offset."""
         if not self.files:
             return None
-        index = offset // self.file_size - self.files[0].start // self.file_size
+        index = (offset - self.files[0].start) // self.file_size
         if 0 <= index < len(self.files) and self.files[index].start <= offset:
             found = self.files[index]
             if offset < found.end:
@@ -89,8 +94,8 @@ class MappedFileQueue:
         return f"{self.directory}/{start:0{NAME_DIGITS}d}"
 
     def next_start(self, wanted: int = 0) -> int:
-        """Where the next segment starts; for the first one, `wanted` rounded down to the size."""
-        return self.files[-1].end if self.files else wanted - wanted % self.file_size
+        """Where the next segment starts; for the first one, `wanted` rounded down."""
+        return self.files[-1].end if self.files else wanted - wanted % self.granularity
 
     def create(self, start: int) -> MappedFile:
         """Allocate a segment without taking it into the row: may run in any thread."""

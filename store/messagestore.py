@@ -547,7 +547,7 @@ class MessageStore:
         self.queues.let_go()
         store_time = self.dispatcher.store_time
         merged = FlushJob(self.disk, [], self.queues.directories_to_sync(), 0, store_time)
-        rows = [queue.files for queue in self.queues] + [
+        rows = [queue.files for queue in self.queues.to_flush()] + [
             ext.files for ext in self.queues.ext.values()
         ]
         for files in rows:
@@ -560,10 +560,7 @@ class MessageStore:
     def queues_flushed(self, job: FlushJob, thorough: bool) -> None:
         """Take a successful queues job's word; after a thorough one the checkpoint may move."""
         job.done()
-        for queue in self.queues:
-            last = queue.files.last
-            if last is not None:
-                queue.files.flushed_where = last.start + last.flushed
+        self.queues.flushed()
         if thorough:
             self.checkpoint.logics_msg_timestamp = max(
                 self.checkpoint.logics_msg_timestamp, job.store_time

@@ -30,6 +30,7 @@ class ConsumeQueues:
         self.disk = disk
         self.options = options
         self.table: dict[QueueKey, ConsumeQueue] = {}
+        self.touched: set[QueueKey] = set()  # may have entries that are not on disk
         self.ext: dict[QueueKey, ConsumeQueueExt] = {}
         self._new_directories = False
 
@@ -73,6 +74,19 @@ class ConsumeQueues:
             self._new_directories = True
             found = self._make(topic, queue_id)
         return found
+
+    def to_flush(self) -> list[ConsumeQueue]:
+        """Queues that may have entries that are not on disk: few of many, for the most part."""
+        return [queue for key in sorted(self.touched) if (queue := self.table.get(key)) is not None]
+
+    def flushed(self) -> None:
+        """After a successful flush: note how far each of them is on disk."""
+        for queue in self.to_flush():
+            last = queue.files.last
+            if last is not None:
+                queue.files.flushed_where = last.start + last.flushed
+            if last is None or last.flushed >= last.readable:
+                self.touched.discard((queue.topic, queue.queue_id))
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         """All queues."""
@@ -119,6 +133,7 @@ class ConsumeQueues:
     def remove(self, topic: str, queue_id: int) -> None:
         """Destroy one queue."""
         queue = self.table.pop((topic, queue_id), None)
+        self.touched.discard((topic, queue_id))
         if queue is not None:
             queue.destroy()
         ext = self.ext.pop((topic, queue_id), None)

@@ -7,7 +7,7 @@ from node.liteservice import (
     EVERYTHING,
     SUBSCRIPTIONS_MAX,
     Subscriber,
-    bind_new,
+    bound,
     bound_topic,
     lite_queue,
 )
@@ -16,7 +16,7 @@ from node.rocketmq.codes import Refused
 from node.rocketmq.names import check_lite_topic, group_of, topic_of
 from node.rocketmq.settings import LITE_KINDS, LITE_QUOTA
 from node.rocketmq.stubs import Code, definition
-from store.metadata import LITE
+from store.metadata import LITE, new_group
 
 _ACTIONS = definition.LiteSubscriptionAction
 _POLICIES = definition.OffsetOption.Policy
@@ -44,25 +44,27 @@ class LiteTopics:
         """Take a client's word. Raises Refused, sdk errors."""
         group, topic = group_of(request.group), topic_of(request.topic)
         await self._check_bound(group, topic)
-        client.group = group
         names = [name for name in dict.fromkeys(request.lite_topic_set) if name != EVERYTHING]
         everything = EVERYTHING in request.lite_topic_set
         for name in names:
             check_lite_topic(name)
         lite = self._broker.lite
-        subscriber = lite.subscriber(client.client_id, group, topic)
         queues = [lite_queue(topic, name) for name in names]
+        known = lite.subscriber(client.client_id, group, topic).queues
+        if request.action in (_ACTIONS.PARTIAL_ADD, _ACTIONS.COMPLETE_ADD):
+            await self._start_at(group, [queue for queue in queues if queue not in known], request)
+        self._broker.check_master()  # still: what follows is the master's, and waits for nothing
+        client.group = group
+        subscriber = lite.subscriber(client.client_id, group, topic)
         added = [queue for queue in queues if queue not in subscriber.queues]
         match request.action:
             case _ACTIONS.PARTIAL_ADD:
                 self._check_quota(len(subscriber.queues) + len(added), len(added))
-                await self._start_at(group, added, request)
                 lite.hear(subscriber, added, takes_over=True)
                 if everything:
                     lite.hear_everything(subscriber)
             case _ACTIONS.COMPLETE_ADD:
                 self._check_quota(len(queues), len(queues) - len(subscriber.queues))
-                await self._start_at(group, added, request)
                 lite.stop_hearing(subscriber, subscriber.queues.difference(queues))
                 lite.hear(subscriber, added, takes_over=False)
                 if everything and not subscriber.everything:
@@ -85,7 +87,8 @@ class LiteTopics:
             raise Refused(Code.ILLEGAL_TOPIC, f"topic {topic!r} has no lite topics")
         row = self._broker.metadata.tables.groups.get(group)
         if row is None:
-            await bind_new(self._broker, group, topic)
+            made = bound(new_group(group), topic, exclusive=False)
+            await self._broker.metadata.ensure_group(group, made)
         elif not bound_topic(row):
             raise Refused(
                 Code.ILLEGAL_CONSUMER_GROUP, f"group {group!r} is bound to no topic's lite topics"
