@@ -737,4 +737,4 @@ class Broker:
             for name, end in ends.items():
                 queue = self.store.queues.get(name, 0)
                 if queue is not None and queue.max_offset <= end:
-                    self.store.queues.remove_topic(name)
+                    self.store.queues.remove_light(name)

@@ -103,7 +103,8 @@ class LiteService:
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
-        self._subscribers: dict[tuple[str, str], Subscriber] = {}  # by client and group
+        self._subscribers: dict[str, dict[str, Subscriber]] = {}  # by client and group
+        self.subscriptions = 0  # lite topics that are heard, each as often as it is
         self._hearing: dict[str, set[Subscriber]] = {}  # by light queue
         self._hearing_all: dict[str, set[Subscriber]] = {}  # by topic
         self.evicted: list[Callable[[str, str], None]] = []  # told client and lite topic
@@ -129,27 +130,24 @@ class LiteService:
 
     def drop_all(self) -> None:
         """The mastership has changed: clients tell the new master what they hear."""
-        for subscriber in self._subscribers.values():
-            subscriber.line.set_all()
+        for groups in self._subscribers.values():
+            for subscriber in groups.values():
+                subscriber.line.set_all()
         self._subscribers.clear()
+        self.subscriptions = 0
         self._hearing.clear()
         self._hearing_all.clear()
 
     # -- subscriptions -------------------------------------------------------------------------
 
-    @property
-    def subscriptions(self) -> int:
-        """Lite topics that are heard, each as often as it is."""
-        return sum(len(s.queues) for s in self._subscribers.values())
-
     def subscriber(self, client: str, group: str, topic: str) -> Subscriber:
         """A client in a group; one that hears nothing where it is not known."""
-        key = (client, group)
-        found = self._subscribers.get(key)
+        found = self._subscribers.get(client, {}).get(group)
         if found is None or found.topic != topic:
             if found is not None:
                 self.leave(found)
-            found = self._subscribers[key] = Subscriber(client, group, topic)
+            found = Subscriber(client, group, topic)
+            self._subscribers.setdefault(client, {})[group] = found
         return found
 
     def hear(self, subscriber: Subscriber, queues: Iterable[str], takes_over: bool) -> None:
@@ -168,6 +166,7 @@ class LiteService:
                     tell(rival.client, lite_topic_of(queue))
             self._hearing.setdefault(queue, set()).add(subscriber)
             subscriber.queues.add(queue)
+            self.subscriptions += 1
             subscriber.stir(queue)
 
     def hear_everything(self, subscriber: Subscriber) -> None:
@@ -180,7 +179,10 @@ class LiteService:
     def stop_hearing(self, subscriber: Subscriber, queues: Iterable[str]) -> None:
         """Hear less; what was delivered stays delivered."""
         for queue in queues:
-            subscriber.queues.discard(queue)
+            if queue not in subscriber.queues:
+                continue
+            subscriber.queues.remove(queue)
+            self.subscriptions -= 1
             if not subscriber.everything:
                 subscriber.ready.pop(queue, None)
             heard = self._hearing.get(queue, set())
@@ -204,11 +206,14 @@ class LiteService:
         self.stop_hearing(subscriber, list(subscriber.queues))
         self.stop_hearing_everything(subscriber)
         subscriber.line.set_all()
-        self._subscribers.pop((subscriber.client, subscriber.group), None)
+        groups = self._subscribers.get(subscriber.client, {})
+        groups.pop(subscriber.group, None)
+        if not groups:
+            self._subscribers.pop(subscriber.client, None)
 
     def client_gone(self, client: str) -> None:
         """A client left or fell silent."""
-        for subscriber in [s for s in self._subscribers.values() if s.client == client]:
+        for subscriber in list(self._subscribers.get(client, {}).values()):
             self.leave(subscriber)
 
     # -- what there is -------------------------------------------------------------------------
@@ -273,5 +278,4 @@ class LiteService:
     async def _remove_forgotten(self) -> None:
         going, self._going = self._going, {}
         await self._broker.remove_light_queues(going)
-        for queue in going:
-            self._broker.pop.forget_queue(queue)
+        self._broker.pop.forget_queues(going)

@@ -12,6 +12,7 @@ from duolog import _errors as sdk
 
 from store.columns import Columns
 from store.errors import BadMessage
+from store.lightqueues import is_light
 from store.messagestore import PutBatch
 from store.metadata import (
     SYSTEM_TOPIC,
@@ -79,6 +80,8 @@ class MetadataLog:
         """A directory another program wrote: its queues say which topics there are."""
         for queue in self._broker.store.queues:
             if is_system_topic(queue.topic) or queue.topic in self._tables.floors:
+                continue
+            if is_light(queue.topic):
                 continue
             known = self._tables.topics.get(queue.topic)
             queues = max(queue.queue_id + 1, known.queues if known else 1)

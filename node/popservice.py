@@ -10,7 +10,7 @@ and not yet recorded as done is given again (at least once).
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -133,9 +133,9 @@ class PopService:
         for line in self._lines.values():
             line.set_all()
 
-    def forget_queue(self, topic: str) -> None:
-        """A light queue is gone; where it began again meanwhile, its messages come again."""
-        self._drop({key for key in self._queues if key[0] == topic})
+    def forget_queues(self, names: Container[str]) -> None:
+        """Light queues are gone; where one began again meanwhile, its messages come again."""
+        self._drop({key for key in self._queues if key[0] in names})
 
     def _drop(self, keys: Iterable[QueueKey]) -> None:
         for key in keys:

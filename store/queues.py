@@ -145,9 +145,14 @@ class ConsumeQueues:
         for found, queue_id in list(self.table):
             if found == topic:
                 self.remove(topic, queue_id)
-        for root in ROOTS:
-            if self.disk.size(f"{root}/{topic}") >= 0:
-                self.disk.remove(f"{root}/{topic}")
+        if self.disk.size(f"{ROOT}/{topic}") >= 0:
+            self.disk.remove(f"{ROOT}/{topic}")
+
+    def remove_light(self, name: str) -> None:
+        """Destroy a light queue and its directory."""
+        self.remove(name, 0)
+        if self.disk.size(f"{lightqueues.ROOT}/{name}") >= 0:
+            self.disk.remove(f"{lightqueues.ROOT}/{name}")
 
     def destroy_logics(self) -> None:
         """destroyLogics: drop every queue, where the commit log holds nothing."""

@@ -43,28 +43,30 @@ class LiteTopics:
     async def sync(self, request: Any, client: Client) -> None:
         """Take a client's word. Raises Refused, sdk errors."""
         group, topic = group_of(request.group), topic_of(request.topic)
-        await self._check_bound(group, topic)
         names = [name for name in dict.fromkeys(request.lite_topic_set) if name != EVERYTHING]
         everything = EVERYTHING in request.lite_topic_set
         for name in names:
             check_lite_topic(name)
+        await self._check_bound(group, topic)
         lite = self._broker.lite
         queues = [lite_queue(topic, name) for name in names]
-        known = lite.subscriber(client.client_id, group, topic).queues
         if request.action in (_ACTIONS.PARTIAL_ADD, _ACTIONS.COMPLETE_ADD):
-            await self._start_at(group, [queue for queue in queues if queue not in known], request)
+            known = lite.subscriber(client.client_id, group, topic).queues
+            added = [queue for queue in queues if queue not in known]
+            partial = request.action == _ACTIONS.PARTIAL_ADD
+            count = len(known) + len(added) if partial else len(queues)
+            self._check_quota(count, count - len(known))
+            await self._start_at(group, added, request)
         self._broker.check_master()  # still: what follows is the master's, and waits for nothing
         client.group = group
         subscriber = lite.subscriber(client.client_id, group, topic)
         added = [queue for queue in queues if queue not in subscriber.queues]
         match request.action:
             case _ACTIONS.PARTIAL_ADD:
-                self._check_quota(len(subscriber.queues) + len(added), len(added))
                 lite.hear(subscriber, added, takes_over=True)
                 if everything:
                     lite.hear_everything(subscriber)
             case _ACTIONS.COMPLETE_ADD:
-                self._check_quota(len(queues), len(queues) - len(subscriber.queues))
                 lite.stop_hearing(subscriber, subscriber.queues.difference(queues))
                 lite.hear(subscriber, added, takes_over=False)
                 if everything and not subscriber.everything:

@@ -529,3 +529,19 @@ async def test_a_client_hears_all_replica_groups(start_node: StartNode, tmp_path
     assert await take(there) == [("a", b"x")]
     await api.close()
     await there.close()
+
+
+async def test_a_directory_without_tables_has_no_topics_of_light_queues(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    node = await start_node(tmp_path / "d")
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        await client.admin.create_topic("P", 2, message_type="LITE")
+    api = Api(node)
+    await send(api, "a", b"a0")
+    await api.close()
+    await node.stop()
+    for path in (tmp_path / "d" / "config").iterdir():
+        path.unlink()
+    node = await start_node(tmp_path / "d")
+    assert set(broker_of(node).metadata.topics) == {"P"}
