@@ -45,7 +45,7 @@ from store.status import BrokerRole, PutMessageStatus
 WALL_MS = 1_700_000_000_000
 TICK_MS = 60.0
 LIGHT_QUEUES = 3
-FORGETTING = 0.1  # how often one is forgotten before it gets a message
+FORGETTING = 0.03  # how often one is forgotten before it gets a message
 FLUSH_MS = 120.0
 QUEUES_FLUSH_MS = 400.0
 RECONNECT_MS = 60.0
@@ -65,6 +65,7 @@ class Node:
         self.setup = setup
         self.ghost = ghost
         self.chance = world.chance(f"node:{name}")
+        self.forgetting = world.chance(f"forgetting:{name}")
         self.disk = SimDisk(world.chance(f"disk:{name}"), lambda: world.now)
         self.rate = self.chance.uniform(0.99, 1.01)
         self.base = self.chance.randint(0, 1 << 40)
@@ -298,7 +299,7 @@ class Node:
             reply(PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, None)
             return
         try:
-            if batch.light_queues and self.chance.random() < FORGETTING:
+            if batch.light_queues and self.forgetting.random() < FORGETTING:
                 self._forget(batch.light_queues[0], master)
             result = self.store.put(batch, self.wall())
         except SequenceTooOld:

@@ -86,7 +86,7 @@ QUICK = (
 )
 def test_a_planted_bug_is_caught(mutant: Mutant) -> None:
     with mutant.planted():
-        assert any(run(seed, elected=mutant.elected).violation for seed in range(20))
+        assert any(run(seed, elected=mutant.elected).violation for seed in range(40))
 
 
 def test_a_failing_run_is_shrunk_and_written_down() -> None:

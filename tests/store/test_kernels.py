@@ -78,10 +78,16 @@ def test_property_blocks_are_clean_exactly_when_python_says_so(data: bytes) -> N
     assert bool(text.properties_clean(u8(data))) == clean()
 
 
+WELL_KNOWN = [
+    "TAGS", "KEYS", "UNIQ_KEY", "DELAY", "TIMER_OUT_MS", "INNER_MULTI_DISPATCH",
+    "INNER_MULTI_QUEUE_OFFSET",
+]  # fmt: skip
+
+
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "DELAY", "A", "TAG", "KEYSX"]),
+            st.sampled_from([*WELL_KNOWN, "A", "TAG", "KEYSX", "INNER_MULTI_DISPATCX"]),
             st.text("abc \x01", max_size=4),
         ),
         max_size=6,
@@ -91,12 +97,12 @@ def test_well_known_properties_are_found_as_python_finds_them(
     pairs: list[tuple[str, str]],
 ) -> None:
     block = "\x02".join(f"{name}\x01{value}" for name, value in pairs).encode()
-    found = np.zeros(8, np.int64)
+    found = np.zeros(text.FOUND, np.int64)
     text.find_well_known(u8(block), 0, len(block), found)
     expected = oracle.properties_of(block)
-    for slot, name in enumerate((b"TAGS", b"KEYS", b"UNIQ_KEY", b"DELAY")):
+    for slot, name in enumerate(WELL_KNOWN):
         at, size = found[2 * slot], found[2 * slot + 1]
-        assert block[at : at + size] == expected.get(name, b"")
+        assert block[at : at + size] == expected.get(name.encode(), b"")
 
 
 def test_rows_are_grouped_by_topic_and_queue_in_their_order() -> None:
