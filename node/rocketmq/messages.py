@@ -48,6 +48,12 @@ _DIGESTS = {
     definition.DigestType.SHA1: lambda body: hashlib.sha1(body, usedforsecurity=False).hexdigest(),
     definition.DigestType.CRC32: lambda body: f"{zlib.crc32(body):x}",
 }
+# Message types as numbers: the enum looks a name up each time it is asked.
+NORMAL, FIFO, DELAY, TRANSACTION, LITE, PRIORITY = (
+    int(definition.MessageType.Value(name))
+    for name in ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "LITE", "PRIORITY")
+)
+GZIP = int(definition.Encoding.GZIP)
 PRIORITY_MAX = (1 << 31) - 1
 RECOVERY_SECONDS_MAX = 3600
 
@@ -86,18 +92,15 @@ class Sent:
 
 def kind_of(system: Any) -> int:
     """The type of a message, derived as RocketMQ's broker does."""
-    types = definition.MessageType
-    if system.message_type == types.TRANSACTION:
-        return int(types.TRANSACTION)
+    if system.message_type == TRANSACTION:
+        return TRANSACTION
     if system.HasField("delivery_timestamp"):
-        return int(types.DELAY)
+        return DELAY
     if system.HasField("message_group"):
-        return int(types.FIFO)
+        return FIFO
     if system.HasField("priority"):
-        return int(types.PRIORITY)
-    if system.HasField("lite_topic"):
-        return int(types.LITE)
-    return int(types.NORMAL)
+        return PRIORITY
+    return LITE if system.HasField("lite_topic") else NORMAL
 
 
 def sent(message: Any, body_bytes_max: int) -> Sent:
@@ -133,7 +136,7 @@ def sent(message: Any, body_bytes_max: int) -> Sent:
             raise Refused(Code.BAD_REQUEST, f"priority {priority} is negative")
         properties["_SYS_MSG_PRIORITY_"] = str(priority)
     kind, lite_topic = kind_of(system), ""
-    if kind == definition.MessageType.LITE:
+    if kind == LITE:
         check_lite_topic(system.lite_topic)
         properties[LITE_TOPIC] = lite_topic = system.lite_topic
     if any(has_control(value) for value in properties.values()):
@@ -143,7 +146,7 @@ def sent(message: Any, body_bytes_max: int) -> Sent:
         kind,
         properties,
         message.body,
-        COMPRESSED if system.body_encoding == definition.Encoding.GZIP else 0,
+        COMPRESSED if system.body_encoding == GZIP else 0,
         system.born_timestamp.ToMilliseconds(),
         group,
         priority,
@@ -212,7 +215,7 @@ def orphaned(record: Record, topic: Any) -> Any:
     """A half message for the producer that is asked about it."""
     message = _message(record.body, record.properties, record.sysflag, topic)
     system = message.system_properties
-    system.message_type = definition.MessageType.TRANSACTION
+    system.message_type = TRANSACTION
     system.born_timestamp.FromMilliseconds(record.born_time)
     system.born_host = f"{record.born_host.address}:{record.born_host.port}"
     system.store_timestamp.FromMilliseconds(record.store_time)
@@ -227,7 +230,6 @@ def _message(body: bytes, properties: dict[str, str], sysflag: int, topic: Any) 
         if name not in _OWN:
             message.user_properties[name] = value
     system = message.system_properties
-    types = definition.MessageType
     system.message_id = properties.get("UNIQ_KEY") or properties.get("ORIGIN_MESSAGE_ID", "")
     if "TAGS" in properties:
         system.tag = properties["TAGS"]
@@ -235,12 +237,12 @@ def _message(body: bytes, properties: dict[str, str], sysflag: int, topic: Any) 
     digest = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
     system.body_digest.type, system.body_digest.checksum = definition.DigestType.MD5, digest
     gzipped = sysflag & COMPRESSED
-    system.body_encoding = definition.Encoding.GZIP if gzipped else definition.Encoding.IDENTITY
-    system.message_type = types.FIFO if "__SHARDINGKEY" in properties else types.NORMAL
+    system.body_encoding = GZIP if gzipped else definition.Encoding.IDENTITY
+    system.message_type = FIFO if "__SHARDINGKEY" in properties else NORMAL
     if "__SHARDINGKEY" in properties:
         system.message_group = properties["__SHARDINGKEY"]
     if LITE_TOPIC in properties:
-        system.message_type, system.lite_topic = types.LITE, properties[LITE_TOPIC]
+        system.message_type, system.lite_topic = LITE, properties[LITE_TOPIC]
     if "TRACE_CONTEXT" in properties:
         system.trace_context = properties["TRACE_CONTEXT"]
     if "_SYS_MSG_PRIORITY_" in properties:

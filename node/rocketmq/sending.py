@@ -10,6 +10,7 @@ import time
 import zlib
 from collections import OrderedDict
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from duolog import _errors as sdk
@@ -18,7 +19,16 @@ from node.broker import Broker, now_ms
 from node.delayservice import DELAY_MS_MAX, TIMER_TOPIC, RecallHandle
 from node.rocketmq.codes import Refused, put_status
 from node.rocketmq.handles import TransactionId
-from node.rocketmq.messages import Sent, sent
+from node.rocketmq.messages import (
+    DELAY,
+    FIFO,
+    LITE,
+    NORMAL,
+    PRIORITY,
+    TRANSACTION,
+    Sent,
+    sent,
+)
 from node.rocketmq.stubs import Code, definition, service
 from node.transactionservice import HALF_TOPIC
 from store.messagestore import PutBatch, PutResult
@@ -31,7 +41,6 @@ REMEMBERED_SECONDS = 600.0
 AFTER_FAILOVER_SECONDS = 120.0
 PAUSE_SECONDS = 0.05
 MESSAGES_MAX = 1024
-_TYPES = definition.MessageType
 # Not now, but soon: a failover, replicas that come back.
 _SOON = (
     PutMessageStatus.SERVICE_NOT_AVAILABLE,
@@ -43,7 +52,7 @@ _UNSURE = (
     PutMessageStatus.SLAVE_NOT_AVAILABLE,
 )
 # Of a topic of no type. Older clients fail at a route that names a newer type than they know.
-ACCEPTED = (_TYPES.NORMAL, _TYPES.FIFO, _TYPES.DELAY, _TYPES.TRANSACTION)
+ACCEPTED = (NORMAL, FIFO, DELAY, TRANSACTION)
 
 
 _Stored = tuple[PutResult, "asyncio.Future[PutMessageStatus] | None"]
@@ -55,17 +64,25 @@ _Remembered = tuple[float, int, int, str, str]
 def accepted_types(config: TopicConfig) -> list[int]:
     """Message types that a topic takes: its own, or all."""
     if not config.message_type:
-        return [int(kind) for kind in ACCEPTED]
-    return [int(_TYPES.Value(config.message_type))]
+        return list(ACCEPTED)
+    return [int(definition.MessageType.Value(config.message_type))]
+
+
+@lru_cache
+def _taken(message_type: str) -> frozenset[int]:
+    """Types of messages that are stored in a topic of a type, or of none."""
+    if not message_type:
+        return frozenset((*ACCEPTED, PRIORITY))
+    return frozenset((int(definition.MessageType.Value(message_type)),))
 
 
 def queue_of(message: Sent, config: TopicConfig, turn: int) -> int:
     """Which queue: by message group or lite topic, by priority, or in turn."""
-    if message.kind == _TYPES.FIFO:
+    if message.kind == FIFO:
         return zlib.crc32(message.message_group.encode()) % config.queues
-    if message.kind == _TYPES.LITE:
+    if message.kind == LITE:
         return zlib.crc32(message.lite_topic.encode()) % config.queues
-    if message.kind == _TYPES.PRIORITY:
+    if message.kind == PRIORITY:
         return min(message.priority, config.queues - 1)
     return turn % config.queues
 
@@ -120,12 +137,11 @@ class Sender:
             raise Refused(
                 Code.MESSAGE_CORRUPTED, "messages of one request have one type and one group"
             )
-        latest = now_ms() + DELAY_MS_MAX
-        if any(message.deliver_ms > latest for message in messages):
+        latest = max(message.deliver_ms for message in messages)
+        if latest and latest > now_ms() + DELAY_MS_MAX:
             raise Refused(Code.ILLEGAL_DELIVERY_TIME, f"more than {DELAY_MS_MAX} ms from now")
-        takes = {*accepted_types(config), *([] if config.message_type else [_TYPES.PRIORITY])}
-        if not kinds <= takes:
-            name = _TYPES.Name(kinds.pop())
+        if not kinds <= _taken(config.message_type):
+            name = definition.MessageType.Name(kinds.pop())
             raise Refused(
                 Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
                 f"topic {topic!r} takes no {name} messages",
@@ -139,9 +155,9 @@ class Sender:
         entry = service.SendResultEntry(message_id=message.message_id, offset=result.queue_offset)
         entry.status.CopyFrom(put_status(result.status, result.reason))
         group = self._broker.config.node.group
-        if message.kind == _TYPES.TRANSACTION and result.queue_offset >= 0:
+        if message.kind == TRANSACTION and result.queue_offset >= 0:
             entry.transaction_id = TransactionId(group, topic, result.queue_offset).to_text()
-        elif message.deliver_ms > now_ms() and result.queue_offset >= 0:
+        elif message.deliver_ms and message.deliver_ms > now_ms() and result.queue_offset >= 0:
             handle = RecallHandle(group, topic, result.queue_offset, message.message_id)
             entry.recall_handle = handle.to_text()
         return entry
@@ -189,9 +205,9 @@ class Sender:
     def _batch(self, topic: str, message: Sent, queue_id: int, host: Host) -> PutBatch:
         """What is stored of it: here, or where half and delayed messages wait."""
         batch = message.batch(topic, queue_id, host)
-        if message.kind == _TYPES.TRANSACTION:
+        if message.kind == TRANSACTION:
             return self._broker.transactions.half(batch, topic, message.recovery_seconds)
-        if message.kind == _TYPES.DELAY:
+        if message.kind == DELAY:
             return self._broker.delays.at_time(batch, message.deliver_ms, now_ms())
         return batch
 
@@ -200,7 +216,7 @@ class Sender:
 
         Not before it is known what the last master stored: until then nothing may be stored.
         """
-        if self._broker.may_store():
+        if self._is_after_failover() and self._broker.may_store():
             before = self._before_failover(topic, message.message_id)
             if before is not None:
                 return before, None
@@ -227,16 +243,18 @@ class Sender:
         status = PutMessageStatus.PUT_OK if waiting is None else await waiting
         return replace(result, status=status)
 
-    def _before_failover(self, topic: str, message_id: str) -> PutResult | None:
-        """What an earlier master, or this node's last process, stored of a message."""
+    def _is_after_failover(self) -> bool:
+        """Whether clients may repeat what an earlier master, or the last process, stored."""
         now = time.monotonic()
         role = self._broker.replication.master_endpoint
         if role != self._role:
             self._role, self._role_since = role, now
             table = self._broker.store.topic_queue_table
             self._older = {name for (name, _), messages in table.items() if messages}
-        if now - self._role_since > AFTER_FAILOVER_SECONDS:
-            return None
+        return now - self._role_since <= AFTER_FAILOVER_SECONDS
+
+    def _before_failover(self, topic: str, message_id: str) -> PutResult | None:
+        """What was stored of a message before."""
         places = [name for name in (topic, TIMER_TOPIC, HALF_TOPIC) if name in self._older]
         found = (self._broker.store.find_by_unique_key(name, message_id) for name in places)
         record = next((record for record in found if record is not None), None)
