@@ -34,6 +34,7 @@ def _row(topic: Any) -> dict[str, Any]:
         "queues": topic.queues,
         "perm": topic.perm,
         "type": topic.message_type or "any",
+        **({"lite_ttl": topic.lite_ttl_minutes} if topic.lite_ttl_minutes else {}),
         "messages": sum(s.max_offset - s.min_offset for s in topic.stats),
     }
 
