@@ -3,9 +3,10 @@
 A message that names a lite topic is in a queue of its parent topic and in the light queue of that
 name. A consumer group is bound to one parent. Its clients say which lite topics they hear; each
 gets only those, and a lite topic gives nothing more to a group while one of its messages is out.
-Subscriptions are the master's alone and in memory: clients repeat theirs every 30 s. What a group
-has done of a lite topic is in the log, as of any queue. A lite topic that got nothing for as long
-as its parent's `lite.topic.expiration` says is forgotten, on every node.
+Subscriptions are in the memory of every node, as the next master needs them at once; clients repeat
+theirs every 30 s. What a group has done of a lite topic is in the log, as of any queue. A lite
+topic that got nothing for as long as its parent's `lite.topic.expiration` says is forgotten, on
+every node.
 """
 
 import asyncio
@@ -128,15 +129,14 @@ class LiteService:
                     await self.forget(self.expired(some, self._broker.wall_ms()))
                     await asyncio.sleep(0)
 
-    def drop_all(self) -> None:
-        """The mastership has changed: clients tell the new master what they hear."""
+    def look_again(self) -> None:
+        """The mastership has changed: whatever is heard may have something."""
         for groups in self._subscribers.values():
             for subscriber in groups.values():
+                more = self.queues_of(subscriber.topic) if subscriber.everything else ()
+                subscriber.ready = dict.fromkeys((*subscriber.queues, *more))
+                subscriber.given = ("", [])
                 subscriber.line.set_all()
-        self._subscribers.clear()
-        self.subscriptions = 0
-        self._hearing.clear()
-        self._hearing_all.clear()
 
     # -- subscriptions -------------------------------------------------------------------------
 

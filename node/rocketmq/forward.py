@@ -18,6 +18,8 @@ from node.broker import Broker
 from node.rocketmq.stubs import rpc
 
 FORWARDED = "x-duolog-forwarded"  # its value says how the client came
+COPY = "x-duolog-copy"  # of a call that another node answers
+COPY_SECONDS = 1.0
 TLS, PLAIN = "tls", "plain"
 PAUSE_SECONDS = 0.05
 UNARY_SECONDS = 3.0
@@ -44,6 +46,11 @@ def is_forwarded(context: Any) -> bool:
     return bool(_how_forwarded(context))
 
 
+def is_copy(context: Any) -> bool:
+    """Whether another node only lets this one know of a call."""
+    return bool(dict(context.invocation_metadata() or ()).get(COPY))
+
+
 def _how_forwarded(context: Any) -> str:
     return str(dict(context.invocation_metadata() or ()).get(FORWARDED, ""))
 
@@ -54,11 +61,12 @@ class Forwarder:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._channels: dict[str, tuple[str, grpc.aio.Channel]] = {}  # by replica group
+        self._peers: dict[str, grpc.aio.Channel] = {}  # by endpoint
         self._old: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         """Let go of the connections."""
-        for _, channel in self._channels.values():
+        for channel in [*(known for _, known in self._channels.values()), *self._peers.values()]:
             await channel.close()
         for task in self._old:
             task.cancel()
@@ -145,10 +153,35 @@ class Forwarder:
             raise sdk.NotMaster(f"the group has no master now: {failure.details()}") from None
         await asyncio.sleep(PAUSE_SECONDS)
 
-    async def tell(self, name: str, request: Any, context: Any, group: str = "") -> None:
+    async def tell(self, name: str, request: Any, context: Any) -> None:
         """Let the master know, if it can be reached at once."""
         with contextlib.suppress(sdk.DuologError):
-            await self.unary(name, request, context, group)
+            await self.unary(name, request, context)
+
+    def _others(self) -> list[str]:
+        """Endpoints of the cluster's other nodes, as far as they are known."""
+        failover = self._broker.failover
+        views = failover.routes.values() if failover is not None else ()
+        found = {replica.endpoint for view in views for replica in view.replicas.values()}
+        return sorted(found - {self._broker.advertised, ""})
+
+    async def copy(self, name: str, request: Any, context: Any) -> None:
+        """Let all other nodes know of a call, those that can be reached at once."""
+        others = self._others()
+        for gone in set(self._peers) - set(others):
+            await self._peers.pop(gone).close()
+        await asyncio.gather(
+            *(self._copy_to(endpoint, name, request, context) for endpoint in others)
+        )
+
+    async def _copy_to(self, endpoint: str, name: str, request: Any, context: Any) -> None:
+        channel = self._peers.get(endpoint)
+        if channel is None:
+            channel = self._peers[endpoint] = grpc.aio.insecure_channel(endpoint)
+        method = getattr(rpc.MessagingServiceStub(channel), name)
+        metadata = [*self._metadata(context), (COPY, "1")]
+        with contextlib.suppress(grpc.aio.AioRpcError, sdk.DuologError):
+            await uncancelled(method(request, timeout=COPY_SECONDS, metadata=metadata))
 
     async def stream(self, name: str, request: Any, context: Any, group: str = "") -> None:
         """A server-streaming call. Raises NotMaster, Unavailable."""

@@ -43,32 +43,37 @@ class LiteTopics:
     async def sync(self, request: Any, client: Client) -> None:
         """Take a client's word. Raises Refused, sdk errors."""
         group, topic = group_of(request.group), topic_of(request.topic)
-        names = [name for name in dict.fromkeys(request.lite_topic_set) if name != EVERYTHING]
-        everything = EVERYTHING in request.lite_topic_set
-        for name in names:
-            check_lite_topic(name)
+        for name in request.lite_topic_set:
+            if name != EVERYTHING:
+                check_lite_topic(name)
         await self._check_bound(group, topic)
-        lite = self._broker.lite
-        queues = [lite_queue(topic, name) for name in names]
         if request.action in (_ACTIONS.PARTIAL_ADD, _ACTIONS.COMPLETE_ADD):
-            known = lite.subscriber(client.client_id, group, topic).queues
+            queues = _queues(topic, request)
+            known = self._broker.lite.subscriber(client.client_id, group, topic).queues
             added = [queue for queue in queues if queue not in known]
             partial = request.action == _ACTIONS.PARTIAL_ADD
             count = len(known) + len(added) if partial else len(queues)
             self._check_quota(count, count - len(known))
             await self._start_at(group, added, request)
         self._broker.check_master()  # still: what follows is the master's, and waits for nothing
+        self.note(request, client)
+
+    def note(self, request: Any, client: Client) -> None:
+        """Keep what a client hears; a slave may be the next master. Raises Refused."""
+        group, topic = group_of(request.group), topic_of(request.topic)
+        everything = EVERYTHING in request.lite_topic_set
         client.group = group
+        lite = self._broker.lite
         subscriber = lite.subscriber(client.client_id, group, topic)
-        added = [queue for queue in queues if queue not in subscriber.queues]
+        queues = _queues(topic, request)
         match request.action:
             case _ACTIONS.PARTIAL_ADD:
-                lite.hear(subscriber, added, takes_over=True)
+                lite.hear(subscriber, queues, takes_over=True)
                 if everything:
                     lite.hear_everything(subscriber)
             case _ACTIONS.COMPLETE_ADD:
                 lite.stop_hearing(subscriber, subscriber.queues.difference(queues))
-                lite.hear(subscriber, added, takes_over=False)
+                lite.hear(subscriber, queues, takes_over=False)
                 if everything and not subscriber.everything:
                     lite.hear_everything(subscriber)
                 elif subscriber.everything and not everything:
@@ -128,6 +133,12 @@ class LiteTopics:
                 offsets[queue] = {0: min(max(wanted, low), high)}
         if offsets:
             await self._broker.pop.reset(group, offsets)
+
+
+def _queues(topic: str, request: Any) -> list[str]:
+    """Light queues of the lite topics that a request names, each once."""
+    names = dict.fromkeys(request.lite_topic_set)
+    return [lite_queue(topic, name) for name in names if name != EVERYTHING]
 
 
 def _other_topic(group: str, bound: str) -> Refused:

@@ -22,7 +22,7 @@ from node.rocketmq.auth import Authenticator
 from node.rocketmq.clients import Client, Clients, Stream
 from node.rocketmq.clusterroutes import ClusterRoutes
 from node.rocketmq.codes import OK, Refused, overall, status, status_of
-from node.rocketmq.forward import Forwarder, is_encrypted, is_forwarded, refuse_forwarded
+from node.rocketmq.forward import Forwarder, is_copy, is_encrypted, is_forwarded, refuse_forwarded
 from node.rocketmq.litetopics import LiteTopics
 from node.rocketmq.messages import orphaned
 from node.rocketmq.names import group_of, resource_of, topic_of
@@ -396,17 +396,23 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
 
     @answering(service.SyncLiteSubscriptionResponse, master=False)
     async def SyncLiteSubscription(self, request: Any, context: Any, client: Client) -> Any:
-        """Which lite topics a client hears, in every replica group."""
-        if not is_forwarded(context):
-            others = self.forwarder.other_groups()
-            name = "SyncLiteSubscription"
-            await asyncio.gather(
-                *(self.forwarder.tell(name, request, context, group) for group in others)
-            )
-        if self.broker.replication.not_master():
-            return await self.forwarder.unary("SyncLiteSubscription", request, context)
-        await self._lite.sync(request, client)
-        return service.SyncLiteSubscriptionResponse(status=OK)
+        """Which lite topics a client hears: masters look into them, others may become masters."""
+        name, reply = "SyncLiteSubscription", service.SyncLiteSubscriptionResponse(status=OK)
+        not_master = self.broker.replication.not_master()
+        if not_master and is_copy(context):
+            self._lite.note(request, client)
+            return reply
+        if not not_master:
+            await self._lite.sync(request, client)
+        elif is_forwarded(context):
+            raise sdk.NotMaster(not_master)
+        else:
+            reply = await self.forwarder.unary(name, request, context)
+            if reply.status.code == Code.OK:
+                self._lite.note(request, client)
+        if not is_forwarded(context) and reply.status.code == Code.OK:
+            await self.forwarder.copy(name, request, context)
+        return reply
 
     def _tell_evicted(self, client_id: str, lite_topic: str) -> None:
         """Another client hears a lite topic from now on: NotifyUnsubscribeLite."""
