@@ -169,7 +169,9 @@ class Forwarder:
         """Let all other nodes know of a call, those that can be reached at once."""
         others = self._others()
         for gone in set(self._peers) - set(others):
-            await self._peers.pop(gone).close()
+            channel = self._peers.pop(gone, None)
+            if channel is not None:  # or another call saw it first
+                await channel.close()
         await asyncio.gather(
             *(self._copy_to(endpoint, name, request, context) for endpoint in others)
         )

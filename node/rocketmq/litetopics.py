@@ -50,10 +50,8 @@ class LiteTopics:
         if request.action in (_ACTIONS.PARTIAL_ADD, _ACTIONS.COMPLETE_ADD):
             queues = _queues(topic, request)
             known = self._broker.lite.subscriber(client.client_id, group, topic).queues
+            self._check_quota(known, queues, request.action == _ACTIONS.PARTIAL_ADD)
             added = [queue for queue in queues if queue not in known]
-            partial = request.action == _ACTIONS.PARTIAL_ADD
-            count = len(known) + len(added) if partial else len(queues)
-            self._check_quota(count, count - len(known))
             await self._start_at(group, added, request)
         self._broker.check_master()  # still: what follows is the master's, and waits for nothing
         self.note(request, client)
@@ -68,10 +66,12 @@ class LiteTopics:
         queues = _queues(topic, request)
         match request.action:
             case _ACTIONS.PARTIAL_ADD:
+                self._check_quota(subscriber.queues, queues, partial=True)
                 lite.hear(subscriber, queues, takes_over=True)
                 if everything:
                     lite.hear_everything(subscriber)
             case _ACTIONS.COMPLETE_ADD:
+                self._check_quota(subscriber.queues, queues, partial=False)
                 lite.stop_hearing(subscriber, subscriber.queues.difference(queues))
                 lite.hear(subscriber, queues, takes_over=False)
                 if everything and not subscriber.everything:
@@ -103,7 +103,9 @@ class LiteTopics:
         elif bound_topic(row) != topic:
             raise _other_topic(group, bound_topic(row))
 
-    def _check_quota(self, count: int, more: int) -> None:
+    def _check_quota(self, known: set[str], queues: list[str], partial: bool) -> None:
+        count = len(known.union(queues)) if partial else len(queues)
+        more = count - len(known)
         code = Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
         if count > LITE_QUOTA:
             raise Refused(code, f"{count} lite topics, a client may hear {LITE_QUOTA}")
