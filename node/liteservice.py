@@ -156,8 +156,8 @@ class LiteService:
         for queue in queues:
             if queue in subscriber.queues:
                 continue
-            heard = self._hearing.setdefault(queue, set())
-            rivals = [s for s in heard if exclusive and s.group == subscriber.group]
+            heard = self._hearing.get(queue, ()) if exclusive else ()
+            rivals = [other for other in heard if other.group == subscriber.group]
             if rivals and not takes_over:
                 continue
             for rival in rivals:

@@ -32,7 +32,7 @@ class ConsumeQueues:
         self.table: dict[QueueKey, ConsumeQueue] = {}
         self.touched: set[QueueKey] = set()  # may have entries that are not on disk
         self.ext: dict[QueueKey, ConsumeQueueExt] = {}
-        self._new_directories = False
+        self._new_directories: set[str] = set()
 
     def load(self, writable: bool = True) -> None:
         """Open all queues and find how far they are written."""
@@ -71,8 +71,8 @@ class ConsumeQueues:
         """The queue, a new empty one where there is none."""
         found = self.table.get((topic, queue_id))
         if found is None:
-            self._new_directories = True
             found = self._make(topic, queue_id)
+            self._new_directories.add(found.files.directory.rpartition("/")[0])
         return found
 
     def to_flush(self) -> list[ConsumeQueue]:
@@ -99,10 +99,10 @@ class ConsumeQueues:
 
     def directories_to_sync(self) -> list[str]:
         """Directories above the queues' own that got new names since the last call."""
-        if not self._new_directories:
+        above = {name for name in self._new_directories if self.disk.size(name) >= 0}
+        self._new_directories -= above  # the others wait for their first file
+        if not above:
             return []
-        self._new_directories = False
-        above = {queue.files.directory.rpartition("/")[0] for queue in self}
         return ["", *sorted({name.partition("/")[0] for name in above}), *sorted(above)]
 
     def sync(self) -> None:
@@ -122,7 +122,7 @@ class ConsumeQueues:
 
     def let_go(self) -> None:
         """Close the files of entries that were dropped; called while nobody syncs any."""
-        for queue in self:
+        for queue in self.to_flush():
             queue.let_go()
 
     def truncate(self, physical_offset: int) -> None:
@@ -145,12 +145,14 @@ class ConsumeQueues:
         for found, queue_id in list(self.table):
             if found == topic:
                 self.remove(topic, queue_id)
+        self._new_directories.discard(f"{ROOT}/{topic}")
         if self.disk.size(f"{ROOT}/{topic}") >= 0:
             self.disk.remove(f"{ROOT}/{topic}")
 
     def remove_light(self, name: str) -> None:
         """Destroy a light queue and its directory."""
         self.remove(name, 0)
+        self._new_directories.discard(f"{lightqueues.ROOT}/{name}")
         if self.disk.size(f"{lightqueues.ROOT}/{name}") >= 0:
             self.disk.remove(f"{lightqueues.ROOT}/{name}")
 
@@ -166,8 +168,8 @@ class ConsumeQueues:
 
     def close(self) -> None:
         """Unmap everything."""
-        self.let_go()
         for queue in self:
+            queue.let_go()
             queue.files.close()
         for ext in self.ext.values():
             ext.files.close()

@@ -20,7 +20,7 @@ from store.kernels.jit import (
     ro_i64s,
     ro_u8s,
 )
-from store.kernels.text import FOUND, find_well_known, java_hash_from, signed32
+from store.kernels.text import FOUND, begins, find_well_known, java_hash_from, signed32
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
@@ -329,13 +329,8 @@ def fan_out(data: U8, rows: I64, n: int, out: I64) -> int:
             name_end = _comma(data, name, names_end)
             number_end = _comma(data, number, numbers_end)
             offset = decimal(data, number, number_end - number, 18)
-            light = name_end - name > len(LIGHT_START)
-            if light:
-                for j in range(len(LIGHT_START)):
-                    if data[name + j] != LIGHT_START[j]:
-                        light = False
-                        break
-            if light and offset >= 0:
+            long_enough = name_end - name > len(LIGHT_START)
+            if offset >= 0 and long_enough and begins(data, name, LIGHT_START):
                 if count < capacity:
                     for column in range(COLUMNS):
                         out[column, count] = rows[column, k]

@@ -131,7 +131,8 @@ def properties_clean(data: U8) -> bool:
 
 
 @inlined
-def _begins(data: U8, position: int, text: U8) -> bool:
+def begins(data: U8, position: int, text: U8) -> bool:
+    """Tell whether a text stands at a position; the caller knows that there is room for it."""
     for k in range(len(text)):
         if data[position + k] != text[k]:
             return False
@@ -188,12 +189,12 @@ def find_well_known(data: U8, start: int, end: int, found: I64) -> None:
             ):
                 slot = 6
             elif name_length == len(TIMER_OUT_MS):
-                if _begins(data, position, TIMER_OUT_MS):
+                if begins(data, position, TIMER_OUT_MS):
                     slot = 8
             elif name_length == len(MULTI_DISPATCH):
-                if _begins(data, position, MULTI_DISPATCH):
+                if begins(data, position, MULTI_DISPATCH):
                     slot = 10
-            elif name_length == len(MULTI_QUEUE_OFFSET) and _begins(
+            elif name_length == len(MULTI_QUEUE_OFFSET) and begins(
                 data, position, MULTI_QUEUE_OFFSET
             ):
                 slot = 12
