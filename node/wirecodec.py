@@ -126,7 +126,6 @@ def record_to_wire(record: Record) -> wire.FoundMessage:
 
 
 @lru_cache(4096)
-@lru_cache(4096)
 def peer_host(peer: str) -> Host:
     """Host of a gRPC peer name such as `ipv4:127.0.0.1:55555` or `ipv6:%5B::1%5D:55555`."""
     kind, _, rest = urllib.parse.unquote(peer).partition(":")

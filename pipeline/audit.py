@@ -10,13 +10,13 @@
 | unsealed | a segment in the middle that no blank record ends |
 """
 
-import zlib
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from duolog._columns import crc32
 
 from pipeline.errors import BadJob
 from pipeline.segments import (
@@ -294,7 +294,7 @@ class _Digests:
     segments: list[Segment]
 
     def __call__(self, windows: list[tuple[int, int]]) -> list[int]:
-        return [zlib.crc32(log_bytes(self.segments, *window)) for window in windows]
+        return [crc32(log_bytes(self.segments, *window)) for window in windows]
 
 
 def log_bytes(segments: list[Segment], start: int, end: int) -> bytes:

@@ -4,12 +4,16 @@ Rules: nothing is done per message that C code can do for the batch.
 """
 
 import sys
-import zlib
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from duolog._errors import BadRequest
+
+try:
+    from isal.isal_zlib import crc32 as _crc32  # ten times as fast, where it is installed
+except ImportError:
+    from zlib import crc32 as _crc32
 
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
@@ -64,7 +68,7 @@ def crc32(*parts: bytes) -> int:
     """CRC-32 over parts, one after the other."""
     crc = 0
     for part in parts:
-        crc = zlib.crc32(part, crc)
+        crc = _crc32(part, crc)
     return crc
 
 

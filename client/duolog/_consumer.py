@@ -76,6 +76,7 @@ class Consumer:
         self._arrived = asyncio.Event()
         self._readers: dict[str, GroupReader] = {}
         self._turn = 0
+        self._reading: GroupReader | None = None  # that had the last message
         self._left = False
         self._started = False
         self._looking: asyncio.Task[None] | None = None
@@ -169,6 +170,10 @@ class Consumer:
 
     async def get(self, timeout: float | None = None) -> Message | None:
         """The next message, or None after `timeout` seconds; earlier ones count as consumed."""
+        if self._reading is not None and not self._left:
+            message = self._reading.get_at_hand()  # most often: nothing to wait for
+            if message is not None:
+                return message
         found: Message | None = await self._next(lambda reader: reader.get(), timeout)
         return found
 
@@ -185,6 +190,7 @@ class Consumer:
                 found = await take(readers[(self._turn + k) % len(readers)])
                 if found is not None:
                     self._turn += k
+                    self._reading = readers[self._turn % len(readers)]
                     return found
             left = None if deadline is None else deadline - loop.time()
             if left is not None and left <= 0:

@@ -364,20 +364,27 @@ class GroupReader:
         while True:
             if not self._ready:
                 await self._give_credit()
-            item = self._next_batch()
-            if item is None:
+            if self._next_batch() is None:
                 return None
-            subscription, batch, used = item
-            if used < batch.count:
-                self._ready[0] = (subscription, batch, used + 1)
-                message = Message(batch, used)
-                following = (
-                    batch.queue_offsets[used + 1] if used + 1 < batch.count else batch.next_offset
-                )
-                self._handed = ((batch.topic, batch.queue_id), following)
+            message = self.get_at_hand()
+            if message is not None:
                 return message
             self._finish(self._ready.popleft())
             await self._give_credit()
+
+    def get_at_hand(self) -> Message | None:
+        """The next message of the batch in hand, None where it is used up."""
+        self.consume_handed()
+        if not self._ready:
+            return None
+        subscription, batch, used = self._ready[0]
+        following = used + 1
+        if following > batch.count:
+            return None
+        self._ready[0] = (subscription, batch, following)
+        offset = batch.queue_offsets[following] if following < batch.count else batch.next_offset
+        self._handed = ((batch.topic, batch.queue_id), offset)
+        return Message(batch, used)
 
     # -- offsets -------------------------------------------------------------------------------
 
