@@ -25,17 +25,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from duolog.spark import SCHEMA
-from duolog.spark._columns import record_batch
+from duolog.spark._columns import Columns, record_batch
 from duolog.spark._tier import MANIFEST
-from duolog.wire import duolog_pb2 as wire
 
+from pipeline.columns import UNIT, columns, gather
 from pipeline.errors import BadJob
 from pipeline.segments import Piece, Segment, Stretch, is_written, queues_in, segments_of, walk
 from pipeline.session import each
 from store.checkpoint import StoreCheckpoint
 from store.commitlog import scan_reason
-from store.kernels import decode, scan
-from store.kernels.jit import EMPTY_I64, I64, U8
+from store.kernels import scan
+from store.kernels.jit import I64, U8
 from store.metadata import is_reserved_topic
 from store.osdisk import OsDisk
 
@@ -253,55 +253,17 @@ def _batches(memory: U8, segment: Segment) -> Iterator[tuple[str, pa.RecordBatch
                 yield topic, record_batch(batch, schema, 1 << 62)
 
 
-def _columns(memory: U8, segment: Segment, rows: I64, topic: str) -> wire.MessageBatch:
-    """Rows of one queue as a batch of the wire: the reader's own kernel gathers the columns."""
-    n = rows.shape[1]
-    units = np.zeros(n, [("phy", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+def _columns(memory: U8, segment: Segment, rows: I64, topic: str) -> Columns:
+    """Rows of one queue as columns."""
+    units = np.zeros(rows.shape[1], UNIT)
     units["phy"], units["size"] = rows[scan.PHY], rows[scan.SIZE]
-    bodies: U8 = np.empty(int(rows[scan.BODY_BYTES].sum()), np.uint8)
-    texts: U8 = np.empty(int(rows[scan.PROPERTIES_BYTES].sum()), np.uint8)
-    table: I64 = np.empty((decode.OUT_COLUMNS, n), np.int64)
-    state: I64 = np.zeros(decode.STATE_SIZE, np.int64)
-    code = decode.decode(
-        units.view(np.uint8),
-        0,
-        n,
-        0,
-        memory,
-        segment.start,
-        len(memory),
-        EMPTY_I64,
-        n,
-        False,
-        bodies,
-        texts,
-        table,
-        state,
+    room = int(rows[scan.SIZE].sum())
+    table, bodies, properties = gather(
+        units.view(np.uint8), len(units), 0, memory, segment.start, room, False
     )
-    assert code == decode.DECODE_OK, "the records were verified just now"
-    offsets = rows[scan.QUEUE_OFFSET]
-    base = int(offsets[0])
-    return wire.MessageBatch(
-        topic=topic,
-        queue_id=int(rows[scan.QUEUE_ID, 0]),
-        count=n,
-        next_offset=int(offsets[-1]) + 1,
-        queue_offset_base=base,
-        queue_offset_deltas=(offsets - base).astype("<u4").tobytes(),
-        bodies=bodies.tobytes(),
-        body_offsets=_ends(table[decode.OUT_BODY_END]),
-        properties=texts.tobytes(),
-        property_offsets=_ends(table[decode.OUT_PROPERTIES_END]),
-        physical_offsets=rows[scan.PHY].astype("<i8").tobytes(),
-        store_times=rows[scan.STORE_TIME].astype("<i8").tobytes(),
-        born_times=rows[scan.BORN_TIME].astype("<i8").tobytes(),
-        flags=rows[scan.FLAG].astype("<i4").tobytes(),
-        reconsume_times=rows[scan.RECONSUME_TIMES].astype("<i4").tobytes(),
-    )
-
-
-def _ends(ends: Any) -> bytes:
-    return np.concatenate(([0], ends)).astype("<u4").tobytes()
+    assert table.shape[1] == len(units), "the records were verified just now"
+    queue_id, offsets = int(rows[scan.QUEUE_ID, 0]), rows[scan.QUEUE_OFFSET]
+    return columns(topic, queue_id, offsets, table, bodies, properties)
 
 
 def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:

@@ -96,6 +96,11 @@ class Router:
             self._slaves[group] = known
         return known
 
+    def replicas(self, group: str) -> list[str]:
+        """Endpoints of all nodes of a group, as far as they are known."""
+        route = self._routes.get(group, wire.GroupRoute())
+        return [replica.endpoint for replica in route.replicas if replica.endpoint]
+
     async def close(self) -> None:
         """Close all connections."""
         if self._asking is not None:

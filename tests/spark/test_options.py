@@ -45,6 +45,7 @@ def test_names_are_not_case_sensitive_and_values_are_typed() -> None:
         ({"startingTimestamp": "yesterday"}, "'startingTimestamp'"),
         ({"minPartitions": "-1"}, "'minPartitions'"),
         ({"failOnDataLoss": "maybe"}, "'failOnDataLoss'"),
+        ({"localReads": "2"}, "'localReads'"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_name(more: dict[str, str], named: str) -> None:

@@ -2,6 +2,7 @@
 by itself."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +17,34 @@ _PAIR = f"(?s)^[^{NAME_VALUE_SEPARATOR}]+{NAME_VALUE_SEPARATOR}."
 _SEAL = f"__CRC32#{NAME_VALUE_SEPARATOR}"
 
 
-def _blob(kind: pa.DataType, offsets: bytes, data: bytes, count: int) -> pa.Array:
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of a batch of the wire that never was on one: bytes, or arrays of the same.
+
+    queue_offset_deltas: empty where the offsets are consecutive.
+    """
+
+    topic: str
+    queue_id: int
+    count: int
+    next_offset: int
+    queue_offset_base: int
+    queue_offset_deltas: bytes
+    bodies: Any
+    body_offsets: Any
+    properties: Any
+    property_offsets: Any
+    physical_offsets: Any
+    store_times: Any
+    born_times: Any
+    flags: Any
+    reconsume_times: Any
+
+
+AnyBatch = wire.MessageBatch | Columns
+
+
+def _blob(kind: pa.DataType, offsets: Any, data: Any, count: int) -> pa.Array:
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind, count, buffers)
 
@@ -24,7 +52,7 @@ def _blob(kind: pa.DataType, offsets: bytes, data: bytes, count: int) -> pa.Arra
 class _View:
     """A batch, and what several columns are made of."""
 
-    def __init__(self, batch: wire.MessageBatch) -> None:
+    def __init__(self, batch: AnyBatch) -> None:
         self.batch = batch
 
     @cached_property
@@ -70,11 +98,11 @@ def _properties(view: _View) -> pa.Array:
     return pa.MapArray.from_arrays(pa.array(offsets), names, values)
 
 
-def _numbers(data: bytes, dtype: str) -> pa.Array:
+def _numbers(data: Any, dtype: str) -> pa.Array:
     return pa.array(np.frombuffer(data, dtype))
 
 
-def _times(data: bytes) -> pa.Array:
+def _times(data: Any) -> pa.Array:
     return pa.array(np.frombuffer(data, "<i8") * 1000).cast(pa.timestamp("us", tz="UTC"))
 
 
@@ -112,7 +140,7 @@ def wire_columns(names: Iterable[str]) -> list[wire.Column]:
     return sorted(wanted) or [wire.FLAGS]  # nothing would mean all
 
 
-def record_batch(batch: wire.MessageBatch, schema: pa.Schema, end: int) -> Any:
+def record_batch(batch: AnyBatch, schema: pa.Schema, end: int) -> Any:
     """The messages before a queue offset, as the columns of a schema."""
     view = _View(batch)
     arrays = [_COLUMNS[field.name][0](view).cast(field.type) for field in schema]

@@ -9,6 +9,7 @@ from pyspark.sql.types import StructType
 
 from duolog import sync
 from duolog.spark._columns import record_batch, wire_columns
+from duolog.spark._local import MESSAGES_MIN, local_queue
 from duolog.spark._options import ReadOptions
 from duolog.spark._plan import QueueRange, lost
 from duolog.wire import duolog_pb2 as wire
@@ -48,6 +49,15 @@ def _fetch_one(
     part: QueueRange,
 ) -> Iterator[Any]:
     queue, end = part.queue, part.end
+    offset = part.start
+    if options.local_reads and not options.tags and end - offset >= MESSAGES_MIN:
+        files = local_queue(client, options.endpoints, queue)
+        if files is not None:
+            for columns_read in files.batches(offset, end):
+                offset = columns_read.next_offset
+                yield record_batch(columns_read, arrow, end)
+            if offset >= end:
+                return
 
     def pull(offset: int) -> Any:
         request = wire.PullRequest(
@@ -62,7 +72,6 @@ def _fetch_one(
         )
         return client.start(lambda made: made.fetch(request, queue.group, from_slaves=True))
 
-    offset = part.start
     moved = time.monotonic()
     pulled = pull(offset)
     try:

@@ -20,6 +20,7 @@ _ANY_READ = (
     "startingTimestamp",
     "minPartitions",
     "failOnDataLoss",
+    "localReads",
     "tags",
     "timeout",
 )
@@ -46,6 +47,7 @@ class ReadOptions:
     | startingTimestamp | ms since 1970, of the time messages were stored |
     | minPartitions | long queues are split until there are about so many tasks |
     | failOnDataLoss | true (default): fail where retention or damage took wanted messages |
+    | localReads | true (default): a task on a node's machine reads the node's files itself |
     | tags | only messages with one of these tags, with commas |
     | timeout | seconds that nodes may take to answer; 30 |
     | endingOffsets, endingTimestamp | of a batch read, as above; latest if not told |
@@ -71,6 +73,7 @@ class ReadOptions:
     max_bytes: int = 0
     group: str = ""
     tier: str = ""
+    local_reads: bool = True
 
     @staticmethod
     def of(options: Mapping[str, str], stream: bool = False) -> "ReadOptions":
@@ -103,6 +106,7 @@ class ReadOptions:
             given.number("maxBytesPerTrigger") or 0,
             given.text("group"),
             given.text("tier"),
+            given.boolean("localReads", True),
         )
 
 

@@ -1,0 +1,80 @@
+"""Reads past the nodes: a task on a node's machine reads the files of the node's store itself.
+
+What a task is told to read was confirmed when the read was planned, and never changes: the files
+have it as soon as the node has. What cannot be read there is asked of the nodes, which know why.
+"""
+
+import functools
+import importlib.metadata
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from duolog import sync
+from duolog.spark._columns import Columns
+from duolog.spark._plan import Queue
+from duolog.wire import duolog_pb2 as wire
+
+OPENERS = "duolog.stores"  # entry points of packages that can read a store: open_queue(path, ...)
+MESSAGES_MIN = 20_000  # fewer are there sooner by asking
+FRESH_SECONDS = 30.0
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class QueueFiles(Protocol):
+    """A queue, read from files."""
+
+    def batches(self, start: int, end: int) -> Iterator[Columns]:
+        """Its messages with offsets in [start, end), in order, as far as the files can be read."""
+        ...
+
+
+Opener = Callable[[str, str, int], QueueFiles]  # store directory, topic, queue id
+_known: dict[tuple[str, str], tuple[float, list[wire.LocalStore]]] = {}
+
+
+def local_queue(client: sync.Client, endpoints: str, queue: Queue) -> QueueFiles | None:
+    """The files of a queue on this machine, None where there are none that can be read."""
+    opener = _opener()
+    if opener is None:
+        return None
+    for store in _stores(client, endpoints, queue.group):
+        if is_here(store):
+            try:
+                return opener(store.path, queue.topic, queue.queue_id)
+            except OSError:
+                continue  # another user's, or on its way out
+    return None
+
+
+def is_here(store: wire.LocalStore) -> bool:
+    """Tell whether a node's store lies on this machine, under the same path."""
+    try:
+        found = os.stat(store.path)
+        same_run = BOOT_ID.read_text().strip() == store.boot_id != ""
+    except OSError:
+        return False
+    return same_run and (found.st_dev, found.st_ino) == (store.device, store.inode)
+
+
+def _stores(client: sync.Client, endpoints: str, group: str) -> list[wire.LocalStore]:
+    key = endpoints, group
+    until, found = _known.get(key, (0.0, []))
+    if time.monotonic() >= until:
+        found = client.run(lambda made: made.stores(group))
+        _known[key] = time.monotonic() + FRESH_SECONDS, found
+    return found
+
+
+@functools.cache
+def _opener() -> Opener | None:
+    """What reads stores, where a package that does is installed."""
+    for entry in importlib.metadata.entry_points(group=OPENERS):
+        try:
+            opener: Opener = entry.load()
+        except ImportError:
+            continue
+        return opener
+    return None

@@ -1,0 +1,78 @@
+"""Records as columns, straight from the files: the node's own kernel gathers them."""
+
+from typing import Any
+
+import numpy as np
+from duolog.spark._columns import Columns
+
+from store.kernels import decode
+from store.kernels.jit import EMPTY_I64, I64, U8
+
+UNIT = np.dtype([("phy", ">i8"), ("size", ">i4"), ("tags", ">i8")])  # of a ConsumeQueue
+
+
+def gather(
+    units: U8, count: int, queue_offset: int, log: U8, log_base: int, room: int, check_crc: bool
+) -> tuple[I64, U8, U8]:
+    """The records that ConsumeQueue units point to, up to the first that is not in this segment.
+
+    units: their bytes, the first one's offset in the queue is queue_offset. log, log_base: the
+    segment and its place in the log. room: bytes that hold all bodies, and all properties.
+    check_crc: else they were verified before. Returns the table of `decode`, bodies, properties.
+    """
+    bodies: U8 = np.empty(room, np.uint8)
+    properties: U8 = np.empty(room, np.uint8)
+    table: I64 = np.empty((decode.OUT_COLUMNS, count), np.int64)
+    state: I64 = np.zeros(decode.STATE_SIZE, np.int64)
+    decode.decode(
+        units,
+        0,
+        count,
+        queue_offset,
+        log,
+        log_base,
+        len(log),
+        EMPTY_I64,
+        count,
+        check_crc,
+        bodies,
+        properties,
+        table,
+        state,
+    )
+    return (
+        table[:, : int(state[decode.STATE_MESSAGES])],
+        bodies[: int(state[decode.STATE_BODY_BYTES])],
+        properties[: int(state[decode.STATE_PROPERTIES_BYTES])],
+    )
+
+
+def columns(
+    topic: str, queue_id: int, offsets: I64, table: I64, bodies: U8, properties: U8
+) -> Columns:
+    """What was gathered, as a batch. offsets: of the messages in their queue, ascending."""
+    count, base = len(offsets), int(offsets[0])
+    dense = int(offsets[-1]) - base == count - 1
+    return Columns(
+        topic=topic,
+        queue_id=queue_id,
+        count=count,
+        next_offset=int(offsets[-1]) + 1,
+        queue_offset_base=base,
+        queue_offset_deltas=b"" if dense else (offsets - base).astype("<u4").tobytes(),
+        bodies=bodies,
+        body_offsets=_ends(table[decode.OUT_BODY_END]),
+        properties=properties,
+        property_offsets=_ends(table[decode.OUT_PROPERTIES_END]),
+        physical_offsets=table[decode.OUT_PHY],
+        store_times=table[decode.OUT_STORE_TIME],
+        born_times=table[decode.OUT_BORN_TIME],
+        flags=table[decode.OUT_FLAG].astype("<i4"),
+        reconsume_times=table[decode.OUT_RECONSUME_TIMES].astype("<i4"),
+    )
+
+
+def _ends(ends: I64) -> Any:
+    offsets = np.zeros(len(ends) + 1, "<u4")
+    offsets[1:] = ends
+    return offsets

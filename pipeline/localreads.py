@@ -1,0 +1,115 @@
+"""Queues of a store directory, read where it lies, beside the node that holds it.
+
+Nothing is locked or changed. Files are mapped as the node maps them, so what the node has stored is
+there. They are never shortened, only removed: a file that is mapped stays readable.
+"""
+
+import mmap
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from duolog.spark._columns import Columns
+
+from pipeline.columns import UNIT, columns, gather
+from pipeline.errors import BadJob
+from pipeline.segments import Segment, segments_of
+from store.kernels.jit import U8
+from store.mappedfilequeue import NAME_DIGITS
+
+BATCH_MESSAGES = 30_000
+BATCH_BYTES = 4 << 20  # of records; a longer one comes alone
+
+
+def open_queue(directory: str, topic: str, queue_id: int) -> "LocalQueue":
+    """A queue's files. Raises OSError where they are not there, or not for this user."""
+    return LocalQueue(Path(directory), topic, queue_id)
+
+
+class LocalQueue:
+    """A queue of a store directory, as far as its files go."""
+
+    def __init__(self, directory: Path, topic: str, queue_id: int) -> None:
+        """Look which files there are. Raises OSError."""
+        self._topic = topic
+        self._queue_id = queue_id
+        try:
+            self._segments = segments_of(directory)
+        except BadJob as error:
+            raise FileNotFoundError(str(error)) from None
+        folder = directory / "consumequeue" / topic / str(queue_id)
+        names = sorted(
+            path
+            for path in folder.iterdir()
+            if len(path.name) == NAME_DIGITS and path.name.isdecimal()
+        )
+        self._files = [Segment(str(path), int(path.name), path.stat().st_size) for path in names]
+        self._mapped: tuple[Segment, U8] | None = None
+
+    def batches(self, start: int, end: int) -> Iterator[Columns]:
+        """Its messages with offsets in [start, end), in order, up to the first that is not there,
+        or not right. Raises nothing: the node is asked for the rest, and knows why."""
+        offset = start
+        try:
+            while offset < end and (batch := self._batch(offset, end)) is not None:
+                yield batch
+                offset = batch.next_offset
+        except OSError:
+            return  # removed between two batches
+
+    def _batch(self, offset: int, end: int) -> Columns | None:
+        units = self._units(offset, min(end, offset + BATCH_MESSAGES))
+        if units is None:
+            return None
+        fields = units.view(UNIT)
+        ends = np.cumsum(fields["size"], dtype=np.int64)
+        count = max(1, int(np.searchsorted(ends, BATCH_BYTES, "right")))
+        log = self._log(int(fields["phy"][0]))
+        if log is None or int(fields["size"].min()) <= 0:
+            return None
+        segment, memory = log
+        room = int(ends[min(count, len(ends)) - 1])
+        if room > len(memory):
+            return None
+        table, bodies, properties = gather(
+            units, min(count, len(ends)), offset, memory, segment.start, room, True
+        )
+        if not table.shape[1]:
+            return None
+        offsets = np.arange(offset, offset + table.shape[1], dtype=np.int64)
+        return columns(self._topic, self._queue_id, offsets, table, bodies, properties)
+
+    def _units(self, start: int, end: int) -> U8 | None:
+        """The units from an offset on, of one file; None where no file has it."""
+        position = start * UNIT.itemsize
+        file = _holder(self._files, position)
+        if file is None:
+            return None
+        count = min(end * UNIT.itemsize, file.start + file.size) - position
+        count -= count % UNIT.itemsize
+        if count <= 0:
+            return None
+        with open(file.path, "rb") as stream:
+            stream.seek(position - file.start)
+            data = stream.read(count)
+        return np.frombuffer(data, np.uint8) if len(data) == count else None
+
+    def _log(self, position: int) -> tuple[Segment, U8] | None:
+        """The segment that holds a position of the log, mapped."""
+        segment = _holder(self._segments, position)
+        if segment is None:
+            return None
+        if self._mapped is None or self._mapped[0] is not segment:
+            with open(segment.path, "rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+            self._mapped = segment, np.frombuffer(mapped, np.uint8)
+        return self._mapped
+
+
+def _holder(files: list[Segment], position: int) -> Segment | None:
+    """The file with a position in it."""
+    at = bisect_right(files, position, key=lambda file: file.start) - 1
+    if at < 0 or position >= files[at].start + files[at].size:
+        return None
+    return files[at]
