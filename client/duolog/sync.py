@@ -1,15 +1,16 @@
 """The synchronous face: the same client for programs without an event loop.
 
-Each call runs on an event loop in a thread of the client's own. Types are separate classes, so that
-nothing is ever "maybe awaitable".
+Calls run on an event loop in a thread that all clients of a process share. Types are separate
+classes, so that nothing is ever "maybe awaitable".
 """
 
 import asyncio
 import concurrent.futures
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from duolog import _client
 from duolog._admin import Admin as AsyncAdmin
@@ -24,20 +25,43 @@ from duolog._transactions import Transactions as AsyncTransactions
 T = TypeVar("T")
 
 
-class _Loop:
-    """An event loop in its own thread."""
+class _Thread:
+    """The event loop of all clients of this process, in a thread; it ends with the process.
+
+    One for all, never closed: gRPC tells one loop what happened to the calls of another, and would
+    find it closed.
+    """
+
+    _running: ClassVar["_Thread | None"] = None
+    _starting = threading.Lock()
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="duolog-client", daemon=True)
-        self._thread.start()
+        self.process = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self._run, name="duolog-clients", daemon=True).start()
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    @classmethod
+    def running(cls) -> "_Thread":
+        """This process's; a forked one has none of its parent's threads."""
+        with cls._starting:
+            if cls._running is None or cls._running.process != os.getpid():
+                cls._running = cls()
+            return cls._running
+
+
+class _Loop:
+    """A client's part of the event loop."""
+
+    def __init__(self) -> None:
+        self._loop = _Thread.running().loop
+        self._closed = False
 
     def start(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
-        if self._loop.is_closed():
+        if self._closed:
             work.close()
             raise Unavailable("the client is closed")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -52,12 +76,7 @@ class _Loop:
         return self.run(made())
 
     def stop(self) -> None:
-        if self._loop.is_closed():
-            return
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=5)
-        if not self._loop.is_running():
-            self._loop.close()
+        self._closed = True
 
 
 class Producer:
@@ -422,10 +441,8 @@ class Client:
 
     def close(self) -> None:
         """Close everything that was made from this client. May be called again."""
-        try:
+        with contextlib.suppress(Unavailable):
             self._loop.run(self._client.close())
-        except Unavailable:
-            return
         self._loop.stop()
 
     def __enter__(self) -> "Client":
