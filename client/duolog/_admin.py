@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
-from duolog._connection import Connection
+from duolog._connection import Connection, ask_one
 from duolog._errors import (
     DuologError,
     Fatal,
@@ -17,6 +17,7 @@ from duolog._router import Router
 from duolog.wire import duolog_pb2 as wire
 
 T = TypeVar("T")
+MASTER_SECONDS = 2.0
 
 
 class Admin:
@@ -362,17 +363,49 @@ class Admin:
         )
 
     async def cluster_status(self) -> wire.ClusterStatusReply:
-        """The nodes of the cluster."""
+        """The nodes of the cluster: in their own words, or their master's, where these can be had.
+
+        Rows of nodes that neither they nor their masters told of are marked `hearsay`.
+        """
         request = wire.ClusterStatusRequest()
-        return await self._call(
+        reply: wire.ClusterStatusReply = await self._call(
             lambda left: self._connection.admin.ClusterStatus(request, timeout=left)
         )
+        masters = [
+            node.listen
+            for node in reply.nodes
+            if node.hearsay and node.role.endswith("MASTER") and node.listen
+        ]
+        answers = await asyncio.gather(
+            *(
+                ask_one(
+                    master,
+                    lambda admin, left: admin.ClusterStatus(request, timeout=left),
+                    MASTER_SECONDS,
+                )
+                for master in masters
+            )
+        )
+        return joined([reply, *(answer for answer in answers if answer is not None)])
 
 
 def _committing(
     request: wire.CommitRequest,
 ) -> Callable[[Connection, float], Awaitable[wire.CommitReply]]:
     return lambda connection, left: connection.groups.Commit(request, timeout=left)
+
+
+def joined(replies: Sequence[wire.ClusterStatusReply]) -> wire.ClusterStatusReply:
+    """What several nodes (each the first of its reply) said of a cluster, the best of each node."""
+    best: dict[tuple[str, str], tuple[int, wire.NodeStatusReply]] = {}
+    for reply in replies:
+        for number, node in enumerate(reply.nodes):
+            rank = 2 if node.hearsay else min(number, 1)
+            key = (node.replication.group, node.name)
+            if key not in best or rank < best[key][0]:
+                best[key] = (rank, node)
+    nodes = [node for _, node in best.values()]
+    return wire.ClusterStatusReply(cluster=replies[0].cluster, nodes=nodes)
 
 
 def merged(groups: Sequence[wire.GroupDescription]) -> list[wire.GroupDescription]:

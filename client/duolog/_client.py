@@ -6,9 +6,9 @@ import zlib
 from collections.abc import Sequence
 
 from duolog._admin import Admin
-from duolog._connection import ATTEMPT_SECONDS, Connection
+from duolog._connection import ATTEMPT_SECONDS, ask_one
 from duolog._consumer import Consumer
-from duolog._errors import BadRequest, DuologError
+from duolog._errors import BadRequest
 from duolog._membership import Clustering, OffsetFile
 from duolog._message import Batch, check_crc
 from duolog._producer import Producer
@@ -18,7 +18,7 @@ from duolog._topics import TopicCache
 from duolog._transactions import Checker, Transactions
 from duolog.wire import duolog_pb2 as wire
 
-STORES_SECONDS = 1.0
+AT_ONCE = 1.0  # seconds
 
 
 def parse_endpoints(endpoints: str | Sequence[str]) -> tuple[str, ...]:
@@ -216,25 +216,16 @@ class Client:
     async def stores(self, group: str) -> list[wire.LocalStore]:
         """Where the nodes of a replica group keep their stores: of those that answer at once."""
         await self._router.groups(self._timeout)
-
-        async def ask(endpoint: str) -> list[wire.LocalStore]:
-            connection = Connection((endpoint,))
-            request = wire.NodeStatusRequest()
-            try:
-                status: wire.NodeStatusReply = await connection.call(
-                    lambda left: connection.admin.NodeStatus(request, timeout=left),
-                    STORES_SECONDS,
-                    retry=False,
-                    stay=True,
+        request = wire.NodeStatusRequest()
+        found: list[wire.NodeStatusReply | None] = await asyncio.gather(
+            *(
+                ask_one(
+                    endpoint, lambda admin, left: admin.NodeStatus(request, timeout=left), AT_ONCE
                 )
-            except DuologError:
-                return []
-            finally:
-                await connection.close()
-            return [status.store]
-
-        endpoints = self._router.replicas(group)
-        return [store for found in await asyncio.gather(*map(ask, endpoints)) for store in found]
+                for endpoint in self._router.replicas(group)
+            )
+        )
+        return [status.store for status in found if status is not None]
 
     async def sink(self, name: str, group: str | None = None) -> Sink:
         """A sink, for what shall become visible as one, exactly once.

@@ -47,6 +47,21 @@ async def uncancelled(work: Awaitable[T]) -> T:
         raise Unavailable("the call was cancelled") from None
 
 
+async def ask_one(
+    endpoint: str, make: Callable[[stubs.AdminStub, float], Awaitable[T]], timeout: float
+) -> T | None:
+    """Ask one node, and no other; None where it does not answer within `timeout` seconds."""
+    connection = Connection((endpoint,))
+    try:
+        return await connection.call(
+            lambda left: make(connection.admin, left), timeout, retry=False, stay=True
+        )
+    except DuologError:
+        return None
+    finally:
+        await connection.close()
+
+
 class AppendStream:
     """The append stream: requests go out as they come, replies are matched by id."""
 

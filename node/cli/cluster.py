@@ -65,6 +65,7 @@ def row_of(cluster: str, node: Any) -> dict[str, Any]:
     in_sync = " ".join(part.sync_state_set)
     if not in_sync and node.role.endswith("MASTER"):
         in_sync = str(part.in_sync_replicas or "")
+    own = not node.hearsay  # else zeros mean that nobody knows
     return {
         "cluster": cluster,
         "group": part.group,
@@ -72,11 +73,11 @@ def row_of(cluster: str, node: Any) -> dict[str, Any]:
         "role": node.role,
         "endpoint": node.listen,
         "epoch": part.epoch,
-        "max_offset": node.max_offset,
-        "confirm_offset": node.confirm_offset,
-        "flushed_offset": node.flushed_offset,
-        "lag_bytes": part.lag_bytes,
-        "lag_seconds": round(part.lag_ms / 1000, 3),
+        "max_offset": node.max_offset if own else node.max_offset or None,
+        "confirm_offset": node.confirm_offset if own else None,
+        "flushed_offset": node.flushed_offset if own else None,
+        "lag_bytes": part.lag_bytes if own else None,
+        "lag_seconds": round(part.lag_ms / 1000, 3) if own else None,
         "in_sync": in_sync,
         "state": " ".join([*node.flags, part.state or "SERVING"]),
         "reason": part.reason or node.fence_reason,

@@ -19,6 +19,7 @@ from duolog.wire import duolog_pb2 as wire
 
 from ha import frames
 from ha.frames import Ack, Frame, Hello, Refusal, Refuse, Welcome
+from node.cli.cluster import row_of
 from node.config import Config, ConfigError
 from node.replication import HA_METHOD
 from node.server import Node
@@ -462,7 +463,13 @@ async def test_status_tells_offsets_lag_and_state(group: Group) -> None:
     async with group.client(slave) as client:
         mine, its_master = (await client.admin.cluster_status()).nodes
     assert (mine.role, mine.replication.state) == ("SLAVE", "TRANSFER")
-    assert its_master.name == "m"
+    assert (its_master.name, its_master.hearsay) == ("m", False)
+    assert its_master.confirm_offset == ours.confirm_offset
+    # What nobody can be asked about is told as such.
+    await master.stop()
+    async with group.client(slave) as client:
+        rows = [row_of("c", node) for node in (await client.admin.cluster_status()).nodes]
+    assert [row["node"] for row in rows if row["confirm_offset"] is None] == ["m"]
 
 
 # -- the port --------------------------------------------------------------------------------------
