@@ -203,6 +203,11 @@ class Master:
         self._paused = reason
 
     @property
+    def barrier_end(self) -> int:
+        """Where this epoch's own records begin: everything below was stored by others."""
+        return self._barrier_end
+
+    @property
     def epoch_confirmed(self) -> bool:
         """The barrier of this epoch is on all required replicas."""
         return self.opened and self._confirmed() >= self._barrier_end

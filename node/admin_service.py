@@ -118,6 +118,7 @@ class AdminService(stubs.AdminServicer):
     def _known(self, name: str) -> TopicConfig:
         known = self._broker.metadata.topics.get(name)
         if known is None:
+            self._broker.check_knows()
             raise sdk.UnknownTopic(f"topic {name!r} does not exist")
         return known
 

@@ -450,6 +450,9 @@ class Broker:
         if is_reserved_topic(request.topic):
             return wire.NO_PERMISSION, f"topic {request.topic!r} belongs to the node"
         topic = self.metadata.topics.get(request.topic)
+        known = topic is not None and 0 <= request.queue_id < topic.queues
+        if not known and self.replication.may_be_behind():
+            return wire.NOT_MASTER, "what the last master changed is not known here yet"
         if topic is None:
             try:
                 check_topic(request.topic)
@@ -649,7 +652,9 @@ class Broker:
             return sdk.Busy(replication.closed)
         if replication.elected:
             too_few = replication.refusal()
-            return sdk.Busy(too_few) if too_few else None
+            if too_few:
+                return sdk.Busy(too_few)
+            return self._does_not_know() if replication.may_be_behind() else None
         if replication.waits and replication.master is not None:
             needed, found = replication.options.in_sync_replicas, replication.master.in_sync()
             if found < needed:
@@ -663,10 +668,13 @@ class Broker:
             raise sdk.NotMaster(not_master, *self.replication.master_endpoint)
 
     def check_knows(self) -> None:
-        """Raise NotMaster where a topic that is not here may yet be on its way to here."""
+        """Raise NotMaster where what is not here may yet be on its way to here."""
         if self.replication.may_be_behind():
-            endpoint, epoch = self.replication.master_endpoint
-            raise sdk.NotMaster("a slave that may be behind does not know it", endpoint, epoch)
+            raise self._does_not_know()
+
+    def _does_not_know(self) -> sdk.NotMaster:
+        endpoint, epoch = self.replication.master_endpoint
+        return sdk.NotMaster("a node that may be behind does not know it", endpoint, epoch)
 
     def check_readable(self) -> None:
         """Raise NotMaster on a slave that does not serve readers (slave_read_enable)."""

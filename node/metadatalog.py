@@ -99,6 +99,14 @@ class MetadataLog:
         key = (topic, queue_id)
         store.topic_queue_table[key] = max(store.topic_queue_table.get(key, 0), floor)
 
+    def has_applied(self, end: int) -> bool:
+        """Tell whether all changes that lie below an offset of the log are in the tables."""
+        store = self._broker.store
+        queue = store.queues.get(SYSTEM_TOPIC, QUEUE)
+        return store.dispatcher.reput_from >= end and (
+            queue is None or self._tables.applied >= queue.max_offset
+        )
+
     def catch_up(self) -> None:
         """Apply every record that has become readable."""
         store = self._broker.store

@@ -194,10 +194,15 @@ class Replication:
         return "", 0
 
     def may_be_behind(self) -> bool:
-        """Others may have confirmed what this node does not know of."""
-        if self.master is None:
+        """Others may have confirmed what this node does not know of (yet)."""
+        master = self.master
+        if master is None:
             return True
-        return self.elected and (self.master.is_over(now_ms()) or not self.master.epoch_confirmed)
+        return self.elected and (
+            master.is_over(now_ms())
+            or not master.epoch_confirmed
+            or not self._broker.metadata.has_applied(master.barrier_end)
+        )
 
     # -- puts ----------------------------------------------------------------------------------
 

@@ -83,6 +83,8 @@ class Dispatcher:
             )
         start = self.reput_from - mapped.start
         end = min(mapped.readable, confirm_offset - mapped.start)
+        if start >= end:
+            return False  # the segment's end is in the pool's buffer yet
         result: I64 = np.zeros(2, np.int64)
         code = scan.scan(
             mapped.memory, start, end, mapped.start, check_crc, self.delays_ms, self._rows, result

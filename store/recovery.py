@@ -17,9 +17,10 @@ from store.errors import BadStoreDirectory
 from store.idempotence import IdempotenceTable
 from store.indexservice import IndexService
 from store.kernels import scan
+from store.lightqueues import is_light
 from store.mappedfile import MappedFile
 from store.options import StoreOptions
-from store.queues import ConsumeQueues
+from store.queues import ConsumeQueues, QueueKey
 
 NORMAL_FILES = 3
 # How far back producers' sequences are looked for: longer than anybody repeats a send.
@@ -83,6 +84,8 @@ class Recovery:
             self.queues.destroy_logics()
             self.index.drop_from(0)
             return RecoveryReport(abnormal, 0, 0, 0, False, 0, 0)
+        known = set(self.queues.table)
+        queues_sound = queues_sound and bool(known)  # all gone: somebody removed them
         first = self._first_file(abnormal) if queues_sound else files[0]
         rebuilt = not queues_sound
         loaded_end = self.log.max_offset
@@ -93,7 +96,8 @@ class Recovery:
             self._index_up_to(first.start)
         self._remember_producers(first)
         end = self._scan(first.start, with_index=abnormal or not queues_sound)
-        if self.dispatcher.refused and first is not files[0]:
+        gaps = self.dispatcher.refused or self._begun_late(known)
+        if gaps and first is not files[0]:
             # Entries from before the start are missing: nothing of the queues can be trusted.
             first, rebuilt = files[0], True
             self._forget_findings()
@@ -115,6 +119,13 @@ class Recovery:
             rebuilt,
             len(self.log.corrupt_ranges),
             len(self.idempotence),
+        )
+
+    def _begun_late(self, known: set[QueueKey]) -> bool:
+        """Tell whether a queue without files seems to have had entries from before the start."""
+        return any(
+            key not in known and queue.min_logic_bytes > 0 and not is_light(key[0])
+            for key, queue in self.queues.table.items()
         )
 
     def _first_file(self, abnormal: bool) -> MappedFile:

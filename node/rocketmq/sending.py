@@ -126,6 +126,7 @@ class Sender:
         metadata = self._broker.metadata
         config = metadata.topics.get(topic)
         if config is None:
+            self._broker.check_knows()
             if not self._broker.limits.auto_create_topic:
                 raise sdk.UnknownTopic(f"topic {topic!r} does not exist")
             config = metadata.auto_create(topic)

@@ -1,6 +1,8 @@
 """Administration, metadata through the log, health and reflection, the synchronous face."""
 
 import asyncio
+import gc
+import os
 from pathlib import Path
 
 import duolog
@@ -12,6 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from node.server import ListenError, Node
 from tests.node.conftest import StartNode
+from tests.node.replicas import broker_of, until
 
 
 async def test_topics_are_created_listed_altered_and_deleted(client: duolog.Client) -> None:
@@ -142,6 +145,35 @@ async def test_deleting_and_sending_at_the_same_time_keeps_the_node_well(
         stop.set()
         assert sum(await asyncio.gather(*sending)) > 0
         assert (await producer.send("T", b"x")).status == "PUT_OK"
+
+
+async def test_topics_that_come_and_go_leave_nothing_behind(
+    client: duolog.Client, node: Node, tmp_path: Path
+) -> None:
+    async def come_and_go(number: int) -> None:
+        topic = f"passing-{number}"
+        await client.admin.create_topic(topic, 2)
+        async with client.producer() as producer:
+            await producer.send_batch(topic, [b"x"] * 4)
+        await until(lambda: broker_of(node).store.dispatcher.behind_bytes() == 0)
+        await client.admin.delete_topic(topic)
+
+    def held() -> tuple[int, int, int]:
+        maps = Path("/proc/self/maps").read_text()
+        files = [path for path in (tmp_path / "data" / "consumequeue").rglob("*") if path.is_file()]
+        return len(os.listdir("/proc/self/fd")), maps.count("consumequeue"), len(files)
+
+    for number in range(20):
+        await come_and_go(number)
+    gc.collect()
+    before = held()
+    for number in range(20, 220):
+        await come_and_go(number)
+    await until(lambda: gc.collect() >= 0 and held()[1:] <= before[1:], "files are let go of")
+    descriptors, _, files = held()
+    assert descriptors <= before[0] + 8
+    assert files == before[2]
+    assert {topic.topic for topic in await client.admin.topics()} == {"T"}
 
 
 # -- status, health, reflection ----------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 from node.delayservice import DELAY_MS_MAX, DONE_TOPIC, TIMER_TOPIC
 from node.server import Node
 from store.columns import Columns
+from store.commitlog import CommitLog
 from store.delay import SCHEDULE_TOPIC
 from store.messagestore import PutBatch, PutResult
 from store.status import PutMessageStatus
@@ -262,3 +263,65 @@ async def test_what_the_last_master_delivered_and_could_not_note_comes_once(
         await asyncio.sleep(0.5)
         found = sorted(one.body for one in await all_of(client, "T", 1))
     assert found == sorted([one.body for one in first] + [known.body])
+
+
+async def test_what_is_due_waits_as_long_as_nothing_can_be_stored(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node(**LEVELS)
+    async with await client_of(node) as client, client.producer() as producer:
+        for k in range(20):
+            await producer.send("T", b"%d" % k, delay_level=1)
+            await producer.send("T", b"%d" % (20 + k), delay=1.0)
+        store = broker_of(node).store
+        put, tries = store.put, []
+
+        def full(batch: PutBatch, now: int) -> PutResult:
+            if batch.topic == "T":
+                tries.append(now)
+                return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, "no room")
+            return put(batch, now)
+
+        monkeypatch.setattr(store, "put", full)
+        await until(lambda: len(tries) >= 20)  # RocketMQ gave up after four of them
+        assert await all_of(client, "T", 1) == []
+        monkeypatch.undo()
+        found = await wait_for(client, 40)
+        assert sorted(int(message.body) for message in found) == list(range(40))
+        await asyncio.sleep(0.5)
+        assert len(await all_of(client, "T", 1)) == 40
+
+
+async def test_a_damaged_record_of_a_service_costs_itself_only(start_node: StartNode) -> None:
+    node = await start_node(**LEVELS, transactions={"timeout_ms": 300, "check_interval_ms": 300})
+    async with await client_of(node) as client, client.producer() as producer:
+        asked: list[bytes] = []
+
+        async def commit(message: duolog.UndecidedMessage) -> bool:
+            asked.append(message.body)
+            return True
+
+        async with client.transactions("orders", commit) as transactions:
+            for k in range(3):
+                await producer.send("T", b"level %d" % k, delay_level=2)
+                await producer.send("T", b"time %d" % k, delay=2.0)
+                await transactions.prepare("T", b"half %d" % k)
+            store = broker_of(node).store
+            for kind in (b"level 1", b"time 1", b"half 1"):
+                damage(store.log, kind)
+            found = await wait_for(client, 6)
+        assert sorted(message.body for message in found) == sorted(
+            b"%s %d" % (kind, k) for kind in (b"level", b"time", b"half") for k in (0, 2)
+        )
+        assert sorted(asked) == [b"half 0", b"half 2"]
+        assert (await producer.send("T", b"after")).status == "PUT_OK"
+
+
+def damage(log: CommitLog, body: bytes) -> None:
+    """Change a byte of a body where it lies."""
+    for mapped in log.queue.files:
+        at = bytes(mapped.memory[: mapped.readable]).find(body)
+        if at >= 0:
+            mapped.memory[at] ^= 1
+            return
+    raise AssertionError(f"{body!r} is not in the log")

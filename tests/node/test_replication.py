@@ -3,9 +3,12 @@
 import asyncio
 import errno
 import gc
+import json
 import os
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +134,85 @@ async def test_metadata_reaches_the_slave_through_the_log(group: Group) -> None:
         assert high == low + 1
         offsets = (await reader.admin.group("readers")).queues
         assert sum(max(0, queue.committed) for queue in offsets) == 10
+
+
+async def test_the_next_master_has_all_metadata_after_any_changes(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    group = await Elected.start(start_node, tmp_path)
+    chance = random.Random(11)
+    async with duolog.Client(group.endpoints, timeout=10) as client:
+        admin = client.admin
+        made: list[str] = []
+
+        async def change(number: int) -> None:
+            topic = chance.choice(made) if made else ""
+            kind = chance.choice(["create", "create", "alter", "delete", "group", "commit"])
+            if kind == "create" or not topic:
+                made.append(f"T{number}")
+                await admin.create_topic(made[-1], chance.randint(1, 5), chance.choice([4, 6]))
+            elif kind == "alter":
+                await admin.alter_topic(topic, queues=6 + number)
+            elif kind == "delete":
+                made.remove(topic)
+                await admin.delete_topic(topic)
+            elif kind == "group":
+                await admin.put_group(f"G{number % 7}", retry_times=chance.randint(1, 9))
+            else:
+                place = (topic, "broker-a", 0)
+                await admin.commit(f"G{number % 7}", {place: 0})
+
+        for turn in range(3):
+            for number in range(30):
+                await change(100 * turn + number)
+            old = group.the_master()
+            wanted = tables_of(old)
+            new = await group.switch(client)
+            await until(partial(knows, new))
+            assert tables_of(new) == wanted
+            await until(group.is_whole)
+
+
+async def test_the_next_master_denies_nothing_that_it_does_not_know_yet(
+    start_node: StartNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = await Elected.start(start_node, tmp_path)
+    async with duolog.Client(group.endpoints, timeout=10) as client, client.producer() as producer:
+        await client.admin.create_topic("Grows", 1)
+        master = group.the_master()
+        for node in group.nodes:
+            if node is not master:  # they store what follows, and look at it later
+                monkeypatch.setattr(broker_of(node).store, "dispatch", lambda: False)
+        await client.admin.create_topic("T", 3)
+        await client.admin.put_group("G", retry_times=3)
+        await client.admin.alter_topic("Grows", queues=2)
+        await group.switch(client)
+        sends = [
+            asyncio.ensure_future(producer.send("T", b"x", queue_id=2)),
+            asyncio.ensure_future(producer.send("Grows", b"x", queue_id=1)),
+        ]
+        again = asyncio.ensure_future(client.admin.create_topic("T", 1))
+        raised = asyncio.ensure_future(client.admin.put_group("G", orderly=True))
+        altered = asyncio.ensure_future(client.admin.alter_topic("T", queues=4))
+        await asyncio.sleep(0.3)
+        assert not any(work.done() for work in (*sends, raised, altered))
+        monkeypatch.undo()
+        assert [(await work).status for work in sends] == ["PUT_OK", "PUT_OK"]
+        with pytest.raises(duolog.TopicExists):
+            await again
+        assert (await altered).queues == 4
+        assert (await raised).retry_times == 3
+
+
+def knows(node: Node) -> bool:
+    return not broker_of(node).replication.may_be_behind()
+
+
+def tables_of(node: Node) -> Any:
+    """Topics, groups and offsets; the number of records that made them may differ."""
+    tables = json.loads(broker_of(node).metadata.tables.snapshot().to_bytes())
+    del tables["applied"]
+    return tables
 
 
 async def test_a_slave_that_never_saw_the_first_segments_has_the_metadata_all_the_same(

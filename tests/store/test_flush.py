@@ -1,5 +1,6 @@
 """The flush schedule, and what a flush makes durable."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from store.delay import parse_delay_levels
 from store.flush import FlushSchedule, Interval
 from store.options import StoreOptions
 from store.osdisk import OsDisk
-from tests.support import NOW, crash, drain, open_store, put_ok
+from tests.support import NOW, crash, drain, open_store, options, put_ok, read_all
 
 
 def test_work_is_due_every_interval_and_thorough_once_in_a_while() -> None:
@@ -101,4 +102,26 @@ def test_a_flush_makes_every_name_on_the_way_to_a_new_segment_durable(tmp_path: 
     assert queue_job is not None
     queue_job.run()
     assert set(synced) >= {"", "consumequeue", "consumequeue/T", "consumequeue/T/0"}
+    crash(store)
+
+
+@pytest.mark.parametrize("pool", [False, True])
+def test_what_a_flush_covered_is_in_the_file_pool_or_not(tmp_path: Path, pool: bool) -> None:
+    chosen = options(transient_store_pool_enable=pool, transient_store_pool_size=2)
+    store = open_store(tmp_path, chosen)
+    for k in range(40):
+        put_ok(store, [b"%02d" % k * 700])
+        if k % 9 == 8:
+            store.log.commit()
+            job = store.log.queue.flush_job(0)
+            assert job is not None
+            job.run()
+            store.commit_log_flushed(job)
+            (tmp_path / "copy").mkdir(exist_ok=True)
+            copy = tmp_path / f"copy/{k}"
+            shutil.copytree(tmp_path / "commitlog", copy / "commitlog")
+            reopened = open_store(copy, options())
+            assert reopened.log.max_offset == store.flushed_offset == store.log.wrote_offset
+            assert read_all(reopened) == [b"%02d" % n * 700 for n in range(k + 1)]
+            crash(reopened)
     crash(store)

@@ -1,16 +1,20 @@
 """IndexService and IndexFile."""
 
+import errno
 import struct
 from pathlib import Path
 
 import pytest
 
+from store.columns import Columns
 from store.errors import BadStoreDirectory
 from store.indexservice import IndexHeader, IndexService
+from store.messagestore import PutBatch
 from store.osdisk import OsDisk
 from store.record import TRANSACTION_ROLLBACK
+from store.status import PutMessageStatus
 from tests import oracle
-from tests.support import NOW, crash, open_store, options, put_ok
+from tests.support import NOW, crash, drain, open_store, options, put_ok
 
 
 def keys_of(*keys: str) -> bytes:
@@ -188,4 +192,30 @@ def test_index_files_below_the_logs_minimum_are_removed_but_never_the_last(
     removed = store.index.delete_before(1 << 40)
     assert removed == 3
     assert len(store.index.files) == 1
+    crash(store)
+
+
+def test_an_index_file_that_cannot_be_made_is_tried_again_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path, options(max_hash_slot_num=10, max_index_num=6))
+    create, tries = store.disk.create, []
+
+    def failing(path: str, size: int) -> object:
+        if path.startswith("index/"):
+            tries.append(path)
+            raise OSError(errno.ENOSPC, "no room", path)
+        return create(path, size)
+
+    monkeypatch.setattr(store.disk, "create", failing)
+    for n in range(30):
+        batch = PutBatch("T", 0, Columns.of([b"%d" % n], [keys_of(f"k{n}")]), NOW + n)
+        assert store.put(batch, NOW + n).status is PutMessageStatus.PUT_OK
+    for _ in range(100):
+        drain(store)
+    assert len(tries) >= 100
+    assert list((tmp_path / "index").iterdir() if (tmp_path / "index").exists() else []) == []
+    monkeypatch.undo()
+    drain(store)
+    assert [found(store, f"k{n}") for n in range(30)] == [[b"%d" % n] for n in range(30)]
     crash(store)

@@ -467,9 +467,10 @@ def test_queue_files_of_other_sizes_are_rebuilt(tmp_path: Path, size: int, clean
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_missing_queues_are_rebuilt(tmp_path: Path, clean: bool) -> None:
+@pytest.mark.parametrize("messages", [160, 1600])  # of two segments; of many
+def test_missing_queues_are_rebuilt(tmp_path: Path, clean: bool, messages: int) -> None:
     store = open_store(tmp_path)
-    bodies = fill(store, 160)
+    bodies = fill(store, messages)
     store.shutdown() if clean else crash(store)
     shutil.rmtree(tmp_path / "consumequeue" / "T" / "1")
     store = open_store(tmp_path)
