@@ -9,6 +9,7 @@ from ha.epochs import common_end
 from ha.frames import Truncate
 from ha.handshake import Stream
 from ha.progress import SlaveSession
+from sim.disk import SimDisk
 from sim.planted import Mutant, Patch
 from store.consumequeue import ConsumeQueue
 from store.idempotence import IdempotenceTable
@@ -278,6 +279,25 @@ def _deaf_heartbeat() -> list[Patch]:
     ]
 
 
+def _offsets_of_refused() -> list[Patch]:
+    """A put that is not stored uses its queue offsets up (rmq#6570)."""
+    original = MessageStore.put
+
+    def put(self: Any, batch: Any, now: int) -> Any:
+        result = original(self, batch, now)
+        key = (batch.topic, batch.queue_id)
+        if result.status is PutMessageStatus.CREATE_MAPEDFILE_FAILED and not batch.sysflag:
+            self.topic_queue_table[key] = self.topic_queue_table.get(key, 0) + 1
+        return result
+
+    return [(MessageStore, "put", put)]
+
+
+def _names_unsynced() -> list[Patch]:
+    """The names of new files are never made durable (rmq#5905)."""
+    return [(SimDisk, "sync_dir", lambda self, path: None)]
+
+
 REPLICATION = [
     Mutant("ack-before-slave", "a put is answered before any slave has it", _ack_before_slave),
     Mutant("max-for-min", "the fastest slave's offset confirms for all", _max_for_min),
@@ -309,5 +329,7 @@ REPLICATION = [
     Mutant("visible-offsets", "queue offsets are given twice", _queue_offsets_from_visible),
     Mutant("queue-tail", "a cut queue keeps entries of cut records", _blank_tail_kept),
     Mutant("small-window", "a large record stalls replication", _window_of_whole_records),
+    Mutant("offsets-of-refused", "what is refused uses offsets up", _offsets_of_refused),
+    Mutant("names-unsynced", "names of new files are not synced", _names_unsynced),
     Mutant("half-open", "nobody notices a dead connection", _deaf_heartbeat),
 ]

@@ -1,0 +1,43 @@
+"""What the documentation names is there: tests, planted bugs, files."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sim.mutants import MUTANTS
+
+ROOT = Path(__file__).parent.parent
+TESTS = {
+    name
+    for path in (ROOT / "tests").rglob("test_*.py")
+    for name in re.findall(r"def (test_\w+)", path.read_text())
+}
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_names_is_there(page: Path) -> None:
+    text = page.read_text()
+    missing = [name for name in re.findall(r"`(test_\w+)`", text) if name not in TESTS]
+    missing += [
+        name
+        for name in re.findall(r"`(tests/[\w/]+(?:\.py)?)`", text)
+        if not (ROOT / name).exists()
+    ]
+    files = {path.name for path in (ROOT / "tests").rglob("*.py")}
+    missing += [name for name in re.findall(r"`(test_\w+\.py)`", text) if name not in files]
+    planted = {mutant.name for mutant in MUTANTS}
+    for line in text.splitlines():
+        _, word, names = line.partition("planted ")
+        if word and "|" in line:
+            names = re.sub(r"\(.*?\)", "", names.removeprefix("bug").removeprefix("s"))
+            missing += [name for name in re.findall(r"`([a-z-]+)`", names) if name not in planted]
+    links = re.findall(r"\]\(([^)#:]+)(?:#[\w-]*)?\)", text)
+    missing += [link for link in links if not (page.parent / link).exists()]
+    assert missing == []
+
+
+def test_all_of_them_are_looked_at() -> None:
+    assert len(PAGES) > 15
+    assert len(TESTS) > 700
