@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator
 
 from ha.options import HaOptions
+from node.tls import Tls
 from store.options import StoreOptions
 from store.status import BrokerRole
 
@@ -137,6 +138,11 @@ class HaAddresses(_Section):
     master: str = Field(
         "", description="slave: HOST:PORT of the master's replication port (haMasterAddress)"
     )
+    tls_ca: Path | None = Field(
+        None, description="file: authority of the group's certificates; replication then uses TLS"
+    )
+    tls_cert: Path | None = Field(None, description="file: this node's certificate, for both ends")
+    tls_key: Path | None = Field(None, description="file: its key")
 
     @field_validator("listen", "advertise", "master")
     @classmethod
@@ -212,6 +218,11 @@ class Config(_Section):
         made: HaOptions = _options("ha", self.ha, HaOptions)
         return made
 
+    def ha_tls(self) -> Tls | None:
+        """TLS of the replication port, None where it has none."""
+        section: Any = self.ha
+        return Tls(section.tls_ca, section.tls_cert, section.tls_key) if section.tls_ca else None
+
     def check(self) -> None:
         """Raise ConfigError where keys contradict each other."""
         rocketmq = self.rocketmq
@@ -220,6 +231,12 @@ class Config(_Section):
         if rocketmq.tls_listen and not (rocketmq.tls_cert and rocketmq.tls_key):
             raise ConfigError("rocketmq.tls_listen needs rocketmq.tls_cert and rocketmq.tls_key")
         self.ha_options()
+        files = [self.ha.tls_ca, self.ha.tls_cert, self.ha.tls_key]  # type: ignore[attr-defined]
+        if any(files) and not all(files):
+            raise ConfigError("ha.tls_ca, ha.tls_cert and ha.tls_key belong together")
+        for file in filter(None, files):
+            if not os.access(file, os.R_OK):
+                raise ConfigError(f"ha.tls_*: {file} cannot be read")
         role = self.store_options().broker_role
         if role is BrokerRole.SLAVE and not self.ha.master:  # type: ignore[attr-defined]
             raise ConfigError("ha.master: a SLAVE needs the HOST:PORT of its master")

@@ -9,8 +9,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
@@ -24,6 +22,7 @@ from ha.registry import (
     Snapshot,
     Transaction,
 )
+from node.tls import Tls
 from node.wire import etcd_pb2 as wire
 from node.wire import etcd_pb2_grpc as stubs
 
@@ -36,23 +35,6 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
 LEASE_NOT_FOUND = "lease not found"
-
-
-@dataclass(frozen=True, slots=True)
-class EtcdTls:
-    """Files of TLS: the authority that signed etcd's certificate, and our own, if etcd asks."""
-
-    ca: Path
-    cert: Path | None = None
-    key: Path | None = None
-
-    def credentials(self) -> Any:
-        """Channel credentials. Raises OSError where a file cannot be read."""
-        return grpc.ssl_channel_credentials(
-            self.ca.read_bytes(),
-            self.key.read_bytes() if self.key else None,
-            self.cert.read_bytes() if self.cert else None,
-        )
 
 
 def prefix_end(prefix: str) -> bytes:
@@ -80,10 +62,10 @@ class EtcdRegistry:
     """`ha.registry.Registry` on etcd. Safe to use from several threads."""
 
     def __init__(
-        self, endpoints: tuple[str, ...], timeout_seconds: float, tls: EtcdTls | None = None
+        self, endpoints: tuple[str, ...], timeout_seconds: float, tls: Tls | None = None
     ) -> None:
         """timeout_seconds: of one request to one endpoint."""
-        credentials = tls.credentials() if tls is not None else None
+        credentials = tls.of_channel() if tls is not None else None
         self._endpoints = [_Endpoint(endpoint, credentials) for endpoint in endpoints]
         self._timeout = timeout_seconds
         self._current = 0

@@ -55,6 +55,8 @@ class Replication:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self.options = broker.config.ha_options()
+        tls = broker.config.ha_tls()
+        self.credentials = tls.of_channel() if tls is not None else None
         self.master: Master | None = None
         self.slave: Slave | None = None
         self.elected = broker.store.options.broker_role is BrokerRole.AUTO

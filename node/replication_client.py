@@ -36,6 +36,7 @@ class ReplicationClient:
         self._broker = broker
         self._slave = slave
         self._address = master
+        self._credentials = broker.replication.credentials
         self._call: Any = None
         self._writing = asyncio.Lock()
         self._closing = ""
@@ -65,14 +66,7 @@ class ReplicationClient:
     async def _follow(self) -> tuple[str, bool]:
         """One connection, from beginning to end: why it ended, and whether log bytes flowed."""
         slave = self._slave
-        channel = grpc.aio.insecure_channel(
-            self._address,
-            options=(
-                *STREAM_OPTIONS,
-                ("grpc.initial_reconnect_backoff_ms", 50),
-                ("grpc.max_reconnect_backoff_ms", 1000),
-            ),
-        )
+        channel = self._channel()
         self._closing = ""
         followed = False
         try:
@@ -97,6 +91,16 @@ class ReplicationClient:
             with contextlib.suppress(Exception):
                 await channel.close(None)
         return self._closing, followed
+
+    def _channel(self) -> grpc.aio.Channel:
+        options = (
+            *STREAM_OPTIONS,
+            ("grpc.initial_reconnect_backoff_ms", 50),
+            ("grpc.max_reconnect_backoff_ms", 1000),
+        )
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(self._address, options=options)
+        return grpc.aio.secure_channel(self._address, self._credentials, options=options)
 
     async def _take(self, data: bytes) -> None:
         """One frame from the master; what cuts files waits until no flush works on them."""

@@ -40,8 +40,12 @@ class ReplicationService:
         )
 
     def listen(self, address: str) -> int:
-        """Bind; the port, 0 where the address cannot be had."""
+        """Bind; the port, 0 where the address cannot be had. Raises OSError (certificates)."""
+        tls = self._broker.config.ha_tls()
+        credentials = tls.of_server() if tls is not None else None
         try:
+            if credentials is not None:
+                return int(self._server.add_secure_port(address, credentials))
             return int(self._server.add_insecure_port(address))
         except RuntimeError:
             return 0

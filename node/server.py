@@ -20,12 +20,13 @@ from ha.registry import Registry
 from node.admin_service import AdminService
 from node.broker import EXIT_FENCED, Broker
 from node.config import Config, ConfigError, NodeSection
-from node.etcd import EtcdRegistry, EtcdTls
+from node.etcd import EtcdRegistry
 from node.failover import FailoverService
 from node.groups_service import GroupsService
 from node.messages_service import MessagesService
 from node.openfiles import raise_limit
 from node.replication_service import ReplicationService
+from node.tls import Tls
 from store.errors import StoreError
 from store.osdisk import OsDisk
 from store.record import Host
@@ -210,7 +211,7 @@ class Node:
         if registry is None:
             tls = None
             if section.tls_ca is not None:
-                tls = EtcdTls(section.tls_ca, section.tls_cert, section.tls_key)
+                tls = Tls(section.tls_ca, section.tls_cert, section.tls_key)
             timeout = section.request_timeout_ms / 1000
             registry = EtcdRegistry(section.addresses(), timeout, tls)
         host = self.config.ha.listen.rpartition(":")[0]  # type: ignore[attr-defined]

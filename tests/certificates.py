@@ -3,10 +3,10 @@
 import subprocess
 from pathlib import Path
 
-from node.etcd import EtcdTls
+from node.tls import Tls
 
 
-def certificates(directory: Path) -> EtcdTls:
+def certificates(directory: Path) -> Tls:
     """An authority, and one certificate of it for both ends."""
 
     def openssl(*words: str) -> None:
@@ -18,4 +18,4 @@ def certificates(directory: Path) -> EtcdTls:
     (directory / "ext").write_text("subjectAltName=IP:127.0.0.1\n")
     signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "ext")
     openssl("x509", "-req", "-in", "one.csr", *signing, "-days", "2", "-out", "one.pem")
-    return EtcdTls(directory / "ca.pem", directory / "one.pem", directory / "one.key")
+    return Tls(directory / "ca.pem", directory / "one.pem", directory / "one.key")

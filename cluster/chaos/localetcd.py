@@ -9,7 +9,8 @@ from pathlib import Path
 from cluster.chaos.target import Unsupported
 from ha.registry import RegistryError
 from node.childnode import free_ports
-from node.etcd import EtcdRegistry, EtcdTls
+from node.etcd import EtcdRegistry
+from node.tls import Tls
 
 READY_SECONDS = 30.0
 STOP_SECONDS = 10.0
@@ -18,7 +19,7 @@ STOP_SECONDS = 10.0
 class LocalEtcd:
     """An etcd cluster; members are numbered from 0."""
 
-    def __init__(self, directory: Path, members: int = 1, tls: EtcdTls | None = None) -> None:
+    def __init__(self, directory: Path, members: int = 1, tls: Tls | None = None) -> None:
         """tls: serve clients with this certificate, and ask them for one of its authority."""
         self.directory = directory
         self.tls = tls

@@ -20,9 +20,10 @@ from ha.registry import (
     RegistryUnavailable,
     Transaction,
 )
-from node.etcd import EtcdRegistry, EtcdTls
+from node.etcd import EtcdRegistry
 from node.memoryregistry import MemoryRegistry
 from node.registryserver import RegistryServer
+from node.tls import Tls
 from tests.certificates import certificates
 from tests.etcd import need_etcd
 
@@ -222,7 +223,7 @@ def test_etcd_over_tls_with_a_certificate_of_our_own(tmp_path: Path) -> None:
         assert registry.commit(put("/tls/k", b"v")) is not None
         assert registry.renew(registry.lease(5)) == 5
         registry.close()
-        stranger = EtcdRegistry(cluster.endpoints, 0.5, EtcdTls(tls.ca))
+        stranger = EtcdRegistry(cluster.endpoints, 0.5, Tls(tls.ca))
         with pytest.raises(RegistryUnavailable):
             stranger.get("/tls/")
         stranger.close()
@@ -232,7 +233,7 @@ def test_etcd_over_tls_with_a_certificate_of_our_own(tmp_path: Path) -> None:
 
 def test_certificates_that_cannot_be_read_are_an_error_at_start(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="none"):
-        EtcdRegistry(("127.0.0.1:1",), 1.0, EtcdTls(tmp_path / "none"))
+        EtcdRegistry(("127.0.0.1:1",), 1.0, Tls(tmp_path / "none"))
 
 
 def test_a_registry_that_was_closed_is_unavailable(etcd: LocalEtcd) -> None:

@@ -1,6 +1,7 @@
 """Master and slave in one process: what flows, what is promised, what is refused."""
 
 import asyncio
+import contextlib
 import errno
 import gc
 import json
@@ -22,11 +23,14 @@ from duolog.wire import duolog_pb2 as wire
 
 from ha import frames
 from ha.frames import Ack, Frame, Hello, Refusal, Refuse, Welcome
+from ha.progress import ConnectionState
+from ha.slave import Slave
 from node.cli.cluster import row_of
 from node.config import Config, ConfigError
 from node.replication import HA_METHOD
 from node.server import Node
 from store.osdisk import OsDisk
+from tests.certificates import certificates
 from tests.node.conftest import StartNode
 from tests.node.replicas import Elected, Group, broker_of, caught_up, following, log_bytes, until
 from tests.node.test_messages import append, append_request
@@ -570,6 +574,48 @@ async def test_the_port_refuses_unknown_clusters_and_tells_them_nothing(group: G
     assert machine.in_sync() == 1
 
 
+async def test_who_has_no_certificate_of_the_group_is_not_heard(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    def files(name: str) -> dict[str, Path]:
+        (tmp_path / name).mkdir()
+        made = certificates(tmp_path / name)
+        assert made.cert is not None
+        assert made.key is not None
+        return {"tls_ca": made.ca, "tls_cert": made.cert, "tls_key": made.key}
+
+    ours, others = files("ours"), files("others")
+    group = Group(start_node, tmp_path, **ours)
+    master = await group.start_master()
+    slave = await group.start_slave(ha=ours)
+    await in_sync(master)
+    async with group.client(master) as client, client.producer() as producer:
+        await client.admin.create_topic("T", 1)
+        assert (await producer.send("T", b"x")).status == "PUT_OK"
+    await caught_up(master, slave)
+    assert log_bytes(slave) == log_bytes(master)
+    before = broker_of(master).replication.master
+    assert before is not None
+    for name, strange in (("plain", None), ("other", others)):
+        stranger = await group.start_slave(name, ha=strange)
+        machine = broker_of(stranger).replication.slave
+        assert machine is not None
+        await until(partial(has_reason, machine))
+        assert machine.state is not ConnectionState.TRANSFER
+        assert broker_of(stranger).store.log.max_offset == 0
+    async with peer(master) as someone:  # without TLS
+        with contextlib.suppress(
+            grpc.aio.AioRpcError, asyncio.InvalidStateError, duolog.DuologError
+        ):
+            await someone.say(hello())
+        assert await someone.hear() is None
+    assert [row.node for row in before.rows(0)] == ["s"]
+
+
+def has_reason(slave: Slave) -> bool:
+    return slave.reason != ""
+
+
 async def test_nonsense_on_the_port_ends_that_connection_and_nothing_else(group: Group) -> None:
     master = await group.start_master()
     slave = await group.start_slave()
@@ -642,6 +688,8 @@ async def test_a_thousand_reconnects_leave_nothing_behind(group: Group) -> None:
         ({"store": {"broker_role": "SYNC_MASTER"}}, "ha.listen"),
         ({"ha": {"in_sync_replicas": 1, "min_in_sync_replicas": 2}}, "min_in_sync_replicas"),
         ({"ha": {"ha_transfer_batch_size": 2 << 20}}, "ha_transfer_batch_size"),
+        ({"ha": {"tls_ca": "ca.pem"}}, "tls_key belong together"),
+        ({"ha": dict.fromkeys(("tls_ca", "tls_cert", "tls_key"), "/none.pem")}, "/none.pem cannot"),
     ],
 )
 def test_a_config_that_contradicts_itself_is_refused(tree: Any, key: str) -> None:
