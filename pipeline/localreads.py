@@ -22,16 +22,20 @@ BATCH_MESSAGES = 30_000
 BATCH_BYTES = 4 << 20  # of records; a longer one comes alone
 
 
-def open_queue(directory: str, topic: str, queue_id: int) -> "LocalQueue":
-    """A queue's files. Raises OSError where they are not there, or not for this user."""
-    return LocalQueue(Path(directory), topic, queue_id)
+def open_queue(directory: str, topic: str, queue_id: int, confirm_offset: int) -> "LocalQueue":
+    """A queue's files. Raises OSError where they are not there, or not for this user.
+
+    confirm_offset: of the node that holds them; what lies above it is not read.
+    """
+    return LocalQueue(Path(directory), topic, queue_id, confirm_offset)
 
 
 class LocalQueue:
     """A queue of a store directory, as far as its files go."""
 
-    def __init__(self, directory: Path, topic: str, queue_id: int) -> None:
+    def __init__(self, directory: Path, topic: str, queue_id: int, confirm_offset: int) -> None:
         """Look which files there are. Raises OSError."""
+        self._confirm_offset = confirm_offset
         self._topic = topic
         self._queue_id = queue_id
         try:
@@ -63,18 +67,18 @@ class LocalQueue:
         if units is None:
             return None
         fields = units.view(UNIT)
-        ends = np.cumsum(fields["size"], dtype=np.int64)
-        count = max(1, int(np.searchsorted(ends, BATCH_BYTES, "right")))
+        there = (fields["size"] > 0) & (fields["phy"] + fields["size"] <= self._confirm_offset)
+        known = len(there) if there.all() else int(there.argmin())
         log = self._log(int(fields["phy"][0]))
-        if log is None or int(fields["size"].min()) <= 0:
+        if log is None or not known:
             return None
         segment, memory = log
-        room = int(ends[min(count, len(ends)) - 1])
+        ends = np.cumsum(fields["size"][:known], dtype=np.int64)
+        count = min(known, max(1, int(np.searchsorted(ends, BATCH_BYTES, "right"))))
+        room = int(ends[count - 1])
         if room > len(memory):
             return None
-        table, bodies, properties = gather(
-            units, min(count, len(ends)), offset, memory, segment.start, room, True
-        )
+        table, bodies, properties = gather(units, count, offset, memory, segment.start, room, True)
         if not table.shape[1]:
             return None
         offsets = np.arange(offset, offset + table.shape[1], dtype=np.int64)

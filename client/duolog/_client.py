@@ -213,19 +213,17 @@ class Client:
         check_crc(reply)
         return reply
 
-    async def stores(self, group: str) -> list[wire.LocalStore]:
-        """Where the nodes of a replica group keep their stores: of those that answer at once."""
+    async def replicas(self, group: str) -> list[str]:
+        """Endpoints of the nodes of a replica group."""
         await self._router.groups(self._timeout)
+        return self._router.replicas(group)
+
+    async def status_of(self, endpoint: str) -> wire.NodeStatusReply | None:
+        """What one node says of itself, None where it does not answer at once."""
         request = wire.NodeStatusRequest()
-        found: list[wire.NodeStatusReply | None] = await asyncio.gather(
-            *(
-                ask_one(
-                    endpoint, lambda admin, left: admin.NodeStatus(request, timeout=left), AT_ONCE
-                )
-                for endpoint in self._router.replicas(group)
-            )
+        return await ask_one(
+            endpoint, lambda admin, left: admin.NodeStatus(request, timeout=left), AT_ONCE
         )
-        return [status.store for status in found if status is not None]
 
     async def sink(self, name: str, group: str | None = None) -> Sink:
         """A sink, for what shall become visible as one, exactly once.

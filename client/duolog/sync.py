@@ -42,7 +42,15 @@ class _Thread:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
+        self.loop.set_exception_handler(self._report)
         self.loop.run_forever()
+
+    @staticmethod
+    def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """gRPC also tells this loop of calls of others, which their programs may have closed."""
+        error = context.get("exception")
+        if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
+            loop.default_exception_handler(context)
 
     @classmethod
     def running(cls) -> "_Thread":

@@ -11,8 +11,12 @@ from tests.process.support import NodeProcess, environment
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 CLIENTS = """
-import os, sys
+import asyncio, sys
 import duolog.sync
+
+async def look(endpoint):
+    async with duolog.Client(endpoint) as client:
+        assert (await client.pull("T", 0, 0)).count
 
 for turn in range(30):
     with duolog.sync.Client(sys.argv[1], timeout=30) as client:
@@ -28,6 +32,7 @@ for turn in range(30):
         pass
     with duolog.sync.Client(sys.argv[1]) as client:
         assert client.pull("T", turn % 2, 0).count
+        asyncio.run(look(sys.argv[1]))  # a loop that is closed while others go on
 """
 
 

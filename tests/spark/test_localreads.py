@@ -73,16 +73,27 @@ def test_files_say_what_the_node_says(
     start, end = sorted((one, other))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(localreads, "BATCH_BYTES", size)
-        found = rows_of(open_queue(str(directory), "T", queue).batches(start, end), end)
+        found = rows_of(open_queue(str(directory), "T", queue, 1 << 62).batches(start, end), end)
     assert found == asked(store, queue, start, end)
 
 
 def test_the_files_of_a_running_store_grow(tmp_path: Path) -> None:
     store = open_store(tmp_path, FILES)
     put_ok(store, [b"first"])
-    files = open_queue(str(tmp_path), "T", 0)
+    files = open_queue(str(tmp_path), "T", 0, 1 << 62)
     put_ok(store, [b"second"])
     assert [row["body"] for row in rows_of(files.batches(0, 2), 2)] == [b"first", b"second"]
+    store.shutdown()
+
+
+def test_nothing_is_read_that_the_node_does_not_know_to_be_confirmed(tmp_path: Path) -> None:
+    store = open_store(tmp_path, FILES)
+    ends = [put_ok(store, [b"%04d" % k * 50]).end_offset for k in range(400)]
+    for known in (0, 1, 17, 399, 400):
+        confirmed = ends[known - 1] if known else 0
+        for slack in (0, 1, 100):
+            files = open_queue(str(tmp_path), "T", 0, confirmed + slack)
+            assert len(rows_of(files.batches(0, 400), 400)) == known
     store.shutdown()
 
 
@@ -94,7 +105,7 @@ def test_what_is_damaged_or_gone_is_left_to_the_node(tmp_path: Path) -> None:
     one.shutdown()
 
     def bodies(end: int = 400) -> list[bytes]:
-        files = open_queue(str(copy), "T", 0)
+        files = open_queue(str(copy), "T", 0, 1 << 62)
         return [row["body"] for row in rows_of(files.batches(0, end), end)]
 
     everything = bodies()
@@ -115,16 +126,16 @@ def test_what_is_damaged_or_gone_is_left_to_the_node(tmp_path: Path) -> None:
     assert bodies() == everything[:100]  # of 50 entries each
     shutil.rmtree(copy / "consumequeue")
     with pytest.raises(OSError, match="consumequeue"):
-        open_queue(str(copy), "T", 0)
+        open_queue(str(copy), "T", 0, 1 << 62)
     with pytest.raises(OSError, match="no such directory"):
-        open_queue(str(copy / "elsewhere"), "T", 0)
+        open_queue(str(copy / "elsewhere"), "T", 0, 1 << 62)
 
 
 def test_a_file_that_is_removed_in_the_middle(tmp_path: Path) -> None:
     store = open_store(tmp_path, FILES)
     for k in range(400):
         put_ok(store, [b"%04d" % k * 50])
-    files = open_queue(str(tmp_path), "T", 0).batches(0, 400)
+    files = open_queue(str(tmp_path), "T", 0, 1 << 62).batches(0, 400)
     seen = rows_of(iter([next(files)]), 400)
     for path in (tmp_path / "commitlog").iterdir():
         path.unlink()

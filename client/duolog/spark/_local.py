@@ -1,18 +1,21 @@
 """Reads past the nodes: a task on a node's machine reads the files of the node's store itself.
 
-What a task is told to read was confirmed when the read was planned, and never changes: the files
-have it as soon as the node has. What cannot be read there is asked of the nodes, which know why.
+As far as the node itself knows its log to be confirmed, that never changes, and the files have it.
+What cannot be read there is asked of the nodes, which know why.
 """
 
+import asyncio
 import functools
 import importlib.metadata
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from duolog import sync
+from duolog._client import Client
 from duolog.spark._columns import Columns
 from duolog.spark._plan import Queue
 from duolog.wire import duolog_pb2 as wire
@@ -31,8 +34,8 @@ class QueueFiles(Protocol):
         ...
 
 
-Opener = Callable[[str, str, int], QueueFiles]  # store directory, topic, queue id
-_known: dict[tuple[str, str], tuple[float, list[wire.LocalStore]]] = {}
+Opener = Callable[[str, str, int, int], QueueFiles]  # store, topic, queue id, confirm offset
+_known: dict[tuple[str, str], tuple[float, list[str]]] = {}  # endpoints of nodes on this machine
 
 
 def local_queue(client: sync.Client, endpoints: str, queue: Queue) -> QueueFiles | None:
@@ -40,13 +43,20 @@ def local_queue(client: sync.Client, endpoints: str, queue: Queue) -> QueueFiles
     opener = _opener()
     if opener is None:
         return None
-    for store in _stores(client, endpoints, queue.group):
-        if is_here(store):
+    for endpoint in _neighbours(client, endpoints, queue.group):
+        # Asked anew: a master of the past has unconfirmed records, which others replaced.
+        status = client.run(partial(_status, endpoint))
+        if status is not None and is_here(status.store):
+            place = queue.topic, queue.queue_id
             try:
-                return opener(store.path, queue.topic, queue.queue_id)
+                return opener(status.store.path, *place, status.confirm_offset)
             except OSError:
                 continue  # another user's, or on its way out
     return None
+
+
+async def _status(endpoint: str, client: Client) -> wire.NodeStatusReply | None:
+    return await client.status_of(endpoint)
 
 
 def is_here(store: wire.LocalStore) -> bool:
@@ -59,11 +69,22 @@ def is_here(store: wire.LocalStore) -> bool:
     return same_run and (found.st_dev, found.st_ino) == (store.device, store.inode)
 
 
-def _stores(client: sync.Client, endpoints: str, group: str) -> list[wire.LocalStore]:
+def _neighbours(client: sync.Client, endpoints: str, group: str) -> list[str]:
+    """Endpoints of a group's nodes that run on this machine."""
     key = endpoints, group
     until, found = _known.get(key, (0.0, []))
     if time.monotonic() >= until:
-        found = client.run(lambda made: made.stores(group))
+
+        async def look(made: Client) -> list[str]:
+            replicas = await made.replicas(group)
+            answers = await asyncio.gather(*map(made.status_of, replicas))
+            return [
+                endpoint
+                for endpoint, status in zip(replicas, answers, strict=True)
+                if status is not None and is_here(status.store)
+            ]
+
+        found = client.run(look)
         _known[key] = time.monotonic() + FRESH_SECONDS, found
     return found
 
