@@ -103,18 +103,19 @@ def _replication(status: Any) -> dict[str, Any]:
     return facts
 
 
-async def _probe(client: Any, status: Any, timeout: float) -> str:
+async def probe(client: Any, status: Any, timeout: float) -> str:
     """Go the way of a put as far as this node has a part in it; what is wrong, or empty."""
     from duolog import DuologError, TopicExists
 
     if not status.role.endswith("MASTER"):
         part = status.replication
         return "" if part.state == "TRANSFER" else f"follows no master: {part.reason or part.role}"
+    group = status.replication.group  # whatever becomes of others
     try:
         with contextlib.suppress(TopicExists):
-            await client.admin.create_topic(PROBE_TOPIC, 1)
+            await client.admin.create_topic(PROBE_TOPIC, 1, groups=[group])
         async with client.producer(timeout=timeout) as producer:
-            receipt = await producer.send(PROBE_TOPIC, b"probe", queue_id=0)
+            receipt = await producer.send(PROBE_TOPIC, b"probe", queue_id=0, group=group)
     except DuologError as error:
         return f"a put failed: {error}"
     return "" if receipt.status == "PUT_OK" else f"a put was answered {receipt.status}"
@@ -135,7 +136,7 @@ def check(
     async def ask() -> Any:
         async with Client(endpoints, timeout=timeout) as client:
             found = await client.admin.node_status()
-            return found, await _probe(client, found, timeout) if write else ""
+            return found, await probe(client, found, timeout) if write else ""
 
     status, failed = run(ask())
     problems = [*status.flags, *([failed] if failed else [])]
