@@ -1,12 +1,11 @@
 """The Admin service: topics, groups, status."""
 
-import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from duolog import __version__
 from duolog import _errors as sdk
+from duolog._machine import place_of
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
@@ -17,7 +16,6 @@ from node.calls import unary
 from node.failover import FailoverService
 from node.groups_service import offset_at
 from node.liteservice import bound, bound_topic, is_exclusive
-from node.replication import boot_id
 from node.replication_status import (
     add_routed,
     group_route,
@@ -436,13 +434,5 @@ class AdminService(stubs.AdminServicer):
             refused_records=store.dispatcher.refused,
             dispatch_behind_ms_max=int(counters.dispatch_behind_ms_max),
             replication=replication_status(broker),
-            store=_local_store(broker.config.node.data),
+            store=place_of(str(broker.config.node.data.resolve())),
         )
-
-
-def _local_store(data: Path) -> wire.LocalStore:
-    path = data.resolve()
-    found = os.stat(path)
-    return wire.LocalStore(
-        boot_id=boot_id(), path=str(path), device=found.st_dev, inode=found.st_ino
-    )

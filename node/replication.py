@@ -7,10 +7,10 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from duolog._machine import boot_id
 
 from ha import identity
 from ha.epochs import EpochHistory, recover_history
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("duolog.ha")
 
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 OPEN_AGAIN_MS = 2000
 Connection = tuple[Master, int]  # a session of one mastership
 HA_METHOD = "/duolog.ha.v1.Replication/Stream"
@@ -39,14 +38,6 @@ HA_METHOD = "/duolog.ha.v1.Replication/Stream"
 def now_ms() -> int:
     """Monotonic clock in ms: what the machines are told."""
     return time.monotonic_ns() // 1_000_000
-
-
-def boot_id() -> str:
-    """What tells two runs of this system apart; empty where the system does not say."""
-    try:
-        return BOOT_ID.read_text().strip()
-    except OSError:
-        return ""
 
 
 class Replication:

@@ -5,12 +5,12 @@ from collections.abc import Collection
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 from duolog import _errors as sdk
 from duolog._columns import crc32
 from duolog.wire import duolog_pb2 as wire
 
 from store import errors
+from store.columns import offsets_to_wire
 from store.kernels import decode
 from store.reader import GetMessageStatus, GetResult
 from store.record import LOCAL_HOST, Host, Record
@@ -69,9 +69,12 @@ def batch_to_wire(
     base = int(offsets[0])
     bodies = body_offsets = properties = property_offsets = b""
     if not columns or wire.BODIES in columns:
-        bodies, body_offsets = result.bodies, _ends(table[decode.OUT_BODY_END])
+        bodies, body_offsets = result.bodies, offsets_to_wire(table[decode.OUT_BODY_END])
     if not columns or wire.PROPERTIES in columns:
-        properties, property_offsets = result.properties, _ends(table[decode.OUT_PROPERTIES_END])
+        properties, property_offsets = (
+            result.properties,
+            offsets_to_wire(table[decode.OUT_PROPERTIES_END]),
+        )
     dense = int(offsets[-1]) - base == result.count - 1
     numbers = {
         field: table[row].astype(dtype, copy=False).tobytes()
@@ -97,12 +100,6 @@ def batch_to_wire(
         subscription=subscription,
         **numbers,
     )
-
-
-def _ends(ends: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> bytes:
-    offsets = np.zeros(len(ends) + 1, "<u4")
-    offsets[1:] = ends
-    return offsets.tobytes()
 
 
 def record_to_wire(record: Record) -> wire.FoundMessage:

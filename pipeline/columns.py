@@ -1,10 +1,9 @@
 """Records as columns, straight from the files: the node's own kernel gathers them."""
 
-from typing import Any
-
 import numpy as np
 from duolog.spark._columns import Columns
 
+from store.columns import offsets_to_wire
 from store.kernels import decode
 from store.kernels.jit import EMPTY_I64, I64, U8
 
@@ -61,18 +60,12 @@ def columns(
         queue_offset_base=base,
         queue_offset_deltas=b"" if dense else (offsets - base).astype("<u4").tobytes(),
         bodies=bodies,
-        body_offsets=_ends(table[decode.OUT_BODY_END]),
+        body_offsets=offsets_to_wire(table[decode.OUT_BODY_END]),
         properties=properties,
-        property_offsets=_ends(table[decode.OUT_PROPERTIES_END]),
+        property_offsets=offsets_to_wire(table[decode.OUT_PROPERTIES_END]),
         physical_offsets=table[decode.OUT_PHY],
         store_times=table[decode.OUT_STORE_TIME],
         born_times=table[decode.OUT_BORN_TIME],
         flags=table[decode.OUT_FLAG].astype("<i4"),
         reconsume_times=table[decode.OUT_RECONSUME_TIMES].astype("<i4"),
     )
-
-
-def _ends(ends: I64) -> Any:
-    offsets = np.zeros(len(ends) + 1, "<u4")
-    offsets[1:] = ends
-    return offsets

@@ -99,5 +99,12 @@ class BadProperties(BadMessage):
         super().__init__(f"message {message} of the batch: {reason}")
 
 
+def offsets_to_wire(ends: I64) -> bytes:
+    """The wire's offsets of values that end so in their blob: count + 1 little-endian uint32."""
+    offsets = np.zeros(len(ends) + 1, "<u4")
+    offsets[1:] = ends
+    return offsets.tobytes()
+
+
 def _offsets(blobs: list[bytes]) -> U32:
     return np.fromiter(accumulate(map(len, blobs), initial=0), np.uint32, len(blobs) + 1)

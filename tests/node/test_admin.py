@@ -9,6 +9,7 @@ import duolog
 import duolog.sync
 import grpc
 import pytest
+from duolog._machine import place_of
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -185,6 +186,8 @@ async def test_status_says_what_the_node_is(client: duolog.Client, node: Node) -
     assert status.max_offset == status.confirm_offset > 0
     cluster = await client.admin.cluster_status()
     assert [found.name for found in cluster.nodes] == ["test"]
+    assert status.store == place_of(str(node.config.node.data.resolve()))
+    assert status.store.inode
 
 
 async def test_health_and_reflection_answer(node: Node) -> None:

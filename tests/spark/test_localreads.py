@@ -1,6 +1,5 @@
 """Reads past the nodes: what the files say is what the node says, and the node says the rest."""
 
-import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from typing import Any
 
 import duolog.sync
 import pytest
+from duolog._machine import place_of
 from duolog.spark import SCHEMA, _local
 from duolog.spark._columns import record_batch
 from duolog.wire import duolog_pb2 as wire
@@ -146,24 +146,21 @@ def test_a_file_that_is_removed_in_the_middle(tmp_path: Path) -> None:
 
 
 def test_only_the_node_of_this_machine_is_read_past(tmp_path: Path) -> None:
-    found = os.stat(tmp_path)
-    boot_id = _local.BOOT_ID.read_text().strip()
-    here = wire.LocalStore(
-        boot_id=boot_id, path=str(tmp_path), device=found.st_dev, inode=found.st_ino
-    )
+    here = place_of(str(tmp_path))
     assert _local.is_here(here)
     for name, value in (
         ("boot_id", "another machine's"),
         ("boot_id", ""),
         ("path", str(tmp_path / "not-there")),
         ("path", str(tmp_path.parent)),
-        ("inode", found.st_ino + 1),
-        ("device", found.st_dev + 1),
+        ("inode", here.inode + 1),
+        ("device", here.device + 1),
     ):
         other = wire.LocalStore()
         other.CopyFrom(here)
         setattr(other, name, value)
         assert not _local.is_here(other), (name, value)
+    assert not _local.is_here(place_of(str(tmp_path / "not-there")))
 
 
 @pytest.fixture

@@ -7,15 +7,14 @@ What cannot be read there is asked of the nodes, which know why.
 import asyncio
 import functools
 import importlib.metadata
-import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Protocol
 
 from duolog import sync
 from duolog._client import Client
+from duolog._machine import place_of
 from duolog.spark._columns import Columns
 from duolog.spark._plan import Queue
 from duolog.wire import duolog_pb2 as wire
@@ -23,7 +22,6 @@ from duolog.wire import duolog_pb2 as wire
 OPENERS = "duolog.stores"  # entry points of packages that can read a store: open_queue(path, ...)
 MESSAGES_MIN = 20_000  # fewer are there sooner by asking
 FRESH_SECONDS = 30.0
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class QueueFiles(Protocol):
@@ -61,12 +59,7 @@ async def _status(endpoint: str, client: Client) -> wire.NodeStatusReply | None:
 
 def is_here(store: wire.LocalStore) -> bool:
     """Tell whether a node's store lies on this machine, under the same path."""
-    try:
-        found = os.stat(store.path)
-        same_run = BOOT_ID.read_text().strip() == store.boot_id != ""
-    except OSError:
-        return False
-    return same_run and (found.st_dev, found.st_ino) == (store.device, store.inode)
+    return store.boot_id != "" and place_of(store.path) == store
 
 
 def _neighbours(client: sync.Client, endpoints: str, group: str) -> list[str]:
