@@ -5,6 +5,7 @@
 | empty | stream from the first segment (the newest, with sync_from_last_file) |
 | a prefix of the master's | stream from its end |
 | parts from the master's at an offset | truncate to that offset, then ask again |
+| parts from it where a blank closes a segment | truncate to the blank, then ask again |
 | ends below the master's first byte, same lineage | reset: start anew at the first segment |
 | ends inside a record of the master's | refuse: MID_RECORD |
 | shares nothing with the master's | refuse: LINEAGE |
@@ -94,6 +95,9 @@ def judge(
         return Reset(epoch, log.min_offset)
     checkable = hello.tail_start >= log.min_offset and hello.end - hello.tail_start <= TAIL_BYTES
     if checkable and tail_crc(log, hello.tail_start, hello.end) != hello.tail_crc:
+        parted = _parted_at_blank(hello.end, epochs, log)
+        if parted is not None:
+            return Truncate(epoch, parted)
         return Refuse(
             epoch,
             Refusal.LINEAGE,
@@ -104,6 +108,21 @@ def judge(
             epoch, Refusal.MID_RECORD, f"the slave's end {hello.end} lies inside a record"
         )
     return Stream(hello.end)
+
+
+def _parted_at_blank(end: int, epochs: tuple[EpochEntry, ...], log: CommitLog) -> int | None:
+    """Where a slave's log of other last bytes must be cut; None: not for the sake of a blank.
+
+    A mastership whose barrier does not fit into a segment begins with the blank that closes it. No
+    history tells: the epoch starts at the barrier, but the logs part where the blank starts.
+    """
+    if end % log.queue.file_size == 0:
+        return end  # the slave's blank is of a mastership that left it nothing else: its to find
+    opens = log.roll_next_file(end)
+    if all(entry.start != opens for entry in epochs):
+        return None
+    blank = log.before_blank(end)
+    return blank if blank < end else None
 
 
 def _stranger(hello: Hello, me: Member, epoch: int, log: CommitLog) -> Refuse | None:

@@ -279,16 +279,19 @@ class Slave:
         return effects + self._confirm(frame.confirm) + self._acknowledge(now_ms)
 
     def _truncate(self, end: int, now_ms: int) -> list[Effect]:
+        log = self.store.log
         self._cuts += 1
-        if not self.store.log.min_offset < end < self.end or self._cuts > CUTS_MAX:
+        # The blank of a segment may be another mastership's than the record before it.
+        end = log.before_blank(end)
+        if not log.min_offset < end < self.end or self._cuts > CUTS_MAX:
             return self._close(f"a truncation to {end} that makes no sense")
-        if end < self._promised:
+        if end < log.before_blank(self._promised):
             return self._suspend(
                 f"the master's log parts from this one at {end}, but everything below "
                 f"{self._promised} was confirmed to clients: not cut. Make this node the master, "
                 "or empty its directory to give the difference up"
             )
-        if not self.store.log.is_boundary(end):
+        if not log.is_boundary(end):
             return self._close(f"a truncation to {end}, which is inside a record")
         self._cut(end)
         return [Applied(), *self._say_hello(now_ms)]

@@ -8,6 +8,8 @@ from ha.groupstate import Replica, SyncStateSet
 from ha.master import Master
 from ha.progress import ConnectionState
 
+TAIL_BYTES = 32  # less than any record
+
 if TYPE_CHECKING:
     from sim.etcd import SimEtcd
     from sim.node import Node
@@ -33,6 +35,7 @@ class Ghost:
         self.leaders: dict[int, str] = {}
         self.promised: dict[str, int] = {}
         self.sure: tuple[tuple[EpochEntry, ...], int] = ((), 0)  # lineage and end of what is
+        self.sure_tail = b""  # its last bytes: a history does not tell whose a segment's blank is
         self.confirmed: dict[str, int] = {}
         self.safe_end = 0  # all below was once held by enough nodes
         self.marks: Counter[str] = Counter()
@@ -84,6 +87,8 @@ class Ghost:
         shared, _ = common_end(entries, end, mine, node.store.log.max_offset)
         if shared < end:
             raise Violation(f"{node.name} {what} with {shared} of {end} acknowledged bytes")
+        if node.log_bytes(end - len(self.sure_tail), end) != self.sure_tail:
+            raise Violation(f"{node.name} {what} with other bytes before {end}, acknowledged ones")
 
     def died(self, node: "Node") -> None:
         """A node ends."""
@@ -140,6 +145,7 @@ class Ghost:
             self._must_be_held(node, master.epoch, end, "acknowledged")
         if end > self.sure[1]:
             self.sure = (master.history.entries, end)
+            self.sure_tail = node.log_bytes(end - TAIL_BYTES, end)
 
     def _must_be_held(self, node: "Node", epoch: int, end: int, what: str) -> None:
         self._note(epoch, node)
@@ -162,10 +168,26 @@ class Ghost:
         """I4: whoever the registry has in the set must hold it, whatever the master believes."""
         for replica in sorted(members):
             held = self.held.get((epoch, replica), 0)
-            if held < end:
+            if held < end and not self._holds_by_a_later_epoch(node, epoch, end, replica):
                 raise Violation(
                     f"{node.name} {what} {end} in epoch {epoch}, {replica} of the set has {held}"
                 )
+
+    def _holds_by_a_later_epoch(self, node: "Node", epoch: int, end: int, replica: Replica) -> bool:
+        """Tell whether a replica got a master's bytes from that one's successor.
+
+        An old master answers until its lease's deadline: what all had whom it asked, the next one
+        has, and so has whoever came in under that one.
+        """
+        other = node.peers[replica.node]
+        machine = other.master or other.slave
+        if not other.up or other.incarnation != replica.incarnation or machine is None:
+            return False
+        if all(e <= epoch or held < end for (e, r), held in self.held.items() if r == replica):
+            return False
+        mine = node.master.history.entries if node.master is not None else ()
+        shared, _ = common_end(mine, end, machine.history.entries, other.store.log.max_offset)
+        return shared >= end
 
     def check(self, node: "Node") -> None:
         """After every event of a node: what must hold always."""

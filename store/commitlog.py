@@ -22,6 +22,7 @@ from store.transientpool import TransientStorePool
 
 BLANK_BYTES = 8
 SECTOR = 512
+WALK_ROWS = 4096  # records looked at at once
 _BLANK = struct.Struct(">II")
 AHEAD_FROM = 0.5  # share of a segment after which the next one is allocated
 POPULATE_BYTES = 16 << 20  # pages are faulted in so far ahead of the writer
@@ -316,6 +317,31 @@ class CommitLog:
             if magic == scan.MAGIC_BLANK and left == mapped.size - at:
                 return True
         return self.store_time_at(offset) >= 0
+
+    def before_blank(self, offset: int) -> int:
+        """Start of the blank that an offset lies in or follows; the offset itself elsewhere."""
+        if offset % self.queue.file_size and self.is_boundary(offset):
+            return offset
+        mapped = self.queue.find(offset - 1)
+        if mapped is None:
+            return offset
+        rows: I64 = np.empty((scan.COLUMNS, WALK_ROWS), np.int64)
+        result: I64 = np.zeros(2, np.int64)
+        position, code = 0, scan.SCAN_FULL
+        while code == scan.SCAN_FULL:
+            code = scan.scan(
+                mapped.memory,
+                position,
+                mapped.readable,
+                mapped.start,
+                False,
+                EMPTY_I64,
+                rows,
+                result,
+            )
+            position = int(result[1])
+        blank = mapped.start + position
+        return blank if code == scan.SCAN_BLANK and blank < offset else offset
 
     def record_bytes(self, offset: int) -> int:
         """Bytes that the record (or blank) at an offset claims, 0 where none is."""

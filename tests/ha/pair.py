@@ -34,8 +34,13 @@ def open_store(disk: SimDisk, role: BrokerRole, **changes: Any) -> MessageStore:
     return store
 
 
-def open_master(disk: SimDisk | None = None, name: str = "m", nonce: int = 7, **how: Any) -> Master:
-    """A SYNC_MASTER that needs one slave, on a disk that may hold something already."""
+def open_master(
+    disk: SimDisk | None = None, name: str = "m", nonce: int = 7, number: int = 0, **how: Any
+) -> Master:
+    """A SYNC_MASTER that needs one slave, on a disk that may hold something already.
+
+    number: of its epoch; 0: the next one that is known there.
+    """
     ha = {key: how.pop(key) for key in list(how) if key in HaOptions.__dataclass_fields__}
     role = how.pop("role", BrokerRole.SYNC_MASTER)
     has_slaves = how.pop("has_slaves", True)
@@ -51,7 +56,7 @@ def open_master(disk: SimDisk | None = None, name: str = "m", nonce: int = 7, **
         recover_history(store),
         has_slaves=has_slaves,
     )
-    master.open_epoch(nonce, NOW)
+    master.open_epoch(nonce, NOW, number)
     return master
 
 
