@@ -385,7 +385,7 @@ class Failover:
     def _remember(self) -> None:
         """Note the newest state seen, durably: an older one will not be believed.
 
-        Without room on the disk it is noted in memory, and saved at a later look.
+        Where a full disk has no room for the file it is noted in memory, and saved at a later look.
         """
         state = self.view.state
         if state is None:

@@ -1,18 +1,25 @@
-"""Which group a replica belongs to, kept in its directory: config/membership.json.
+"""Which group a replica belongs to, kept in its directory: config/membership.jsonl.
 
 A registry that was wiped or restored from a backup knows another group, or an older state of this
 one: then nobody is elected before an operator has looked. Data is never given up because the
 registry does not know it.
+
+The file is two lines of JSON, each a sector long and written in turn: a full disk has room for what
+is written over, and a power cut leaves one line whole.
 """
 
+import json
 from dataclasses import dataclass
 
+import numpy as np
+
 from ha.crc32c import crc32c
-from store import jsontext
 from store.disk import Disk
 from store.errors import BadStoreFile
 
-PATH = "config/membership.json"
+PATH = "config/membership.jsonl"
+LINE_BYTES = 512
+LINES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,26 +30,71 @@ class Membership:
     version: int = 0
 
 
-def _crc(group_id: str, version: int) -> int:
-    return crc32c(f"{group_id} {version}".encode())
+@dataclass(frozen=True, slots=True)
+class _Line:
+    written: int  # counts the lines ever written
+    membership: Membership
+
+    @property
+    def crc(self) -> int:
+        return crc32c(
+            f"{self.written} {self.membership.group_id} {self.membership.version}".encode()
+        )
+
+    def to_bytes(self) -> bytes:
+        text = json.dumps(
+            {
+                "written": self.written,
+                "groupId": self.membership.group_id,
+                "version": self.membership.version,
+                "crc32c": self.crc,
+            }
+        )
+        return text.encode().ljust(LINE_BYTES - 1) + b"\n"
 
 
 def save(disk: Disk, membership: Membership) -> None:
-    """Replace the file, atomically and durably."""
-    crc = _crc(membership.group_id, membership.version)
-    value = {"groupId": membership.group_id, "version": membership.version, "crc32c": crc}
-    jsontext.save(disk, PATH, value)
+    """Write it over the older line, durably. Raises OSError; no room only for the first time."""
+    newest = _newest(disk)
+    if newest is None:
+        disk.write(PATH + ".tmp", _Line(0, membership).to_bytes() * LINES)
+        disk.rename(PATH + ".tmp", PATH)
+        disk.sync_dir("config")
+        return
+    line = _Line(newest.written + 1, membership)
+    at = line.written % LINES * LINE_BYTES
+    file = disk.open(PATH, writable=True)
+    try:
+        file.memory[at : at + LINE_BYTES] = np.frombuffer(line.to_bytes(), np.uint8)
+        file.sync()
+    finally:
+        file.close()
 
 
 def load(disk: Disk) -> Membership:
     """Read the file; of no group where there is none. Raises BadStoreFile."""
-    value = jsontext.load(disk, PATH)
-    if value is None:
-        return Membership()
+    newest = _newest(disk)
+    return Membership() if newest is None else newest.membership
+
+
+def _newest(disk: Disk) -> _Line | None:
+    if disk.size(PATH) <= 0:
+        return None
+    data = disk.read(PATH)
+    if len(data) != LINES * LINE_BYTES:
+        raise BadStoreFile(PATH, f"{len(data)} bytes, not {LINES * LINE_BYTES}")
+    lines = [_parse(data[at : at + LINE_BYTES]) for at in range(0, len(data), LINE_BYTES)]
+    whole = [line for line in lines if line is not None]
+    if not whole:
+        raise BadStoreFile(PATH, "no line of it is whole")
+    return max(whole, key=lambda line: line.written)
+
+
+def _parse(data: bytes) -> _Line | None:
     try:
-        found = Membership(str(value["groupId"]), int(value["version"]))
-        if value["crc32c"] != _crc(found.group_id, found.version):
-            raise ValueError("its CRC does not match")
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadStoreFile(PATH, str(error)) from error
-    return found
+        value = json.loads(data)
+        membership = Membership(str(value["groupId"]), int(value["version"]))
+        line = _Line(int(value["written"]), membership)
+        return line if value["crc32c"] == line.crc else None
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return None

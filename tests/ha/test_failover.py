@@ -4,7 +4,7 @@ import pytest
 
 from ha.failover import Changed, Committed, ElectUnclean, HandOver, Observed, Role, Tick
 from ha.groupstate import GroupState
-from ha.membership import Membership, load, save
+from ha.membership import PATH, Membership, load, save
 from ha.registry import Check, Delete, Put, RegistryTable, Transaction
 from store.errors import BadStoreFile
 from tests.ha.electorate import KEYS, Electorate, names
@@ -382,26 +382,56 @@ def test_a_membership_file_that_is_damaged_is_not_taken_for_none() -> None:
     disk = new_disk()
     save(disk, Membership("id", 7))
     assert load(disk) == Membership("id", 7)
-    text = disk.read("config/membership.json").replace(b"7", b"8", 1)
-    disk.write("config/membership.json", text)
-    with pytest.raises(BadStoreFile):
-        load(disk)
+    for changed in (disk.read(PATH).replace(b"7", b"8"), disk.read(PATH)[:-1], b"[" * 1024):
+        disk.write(PATH, changed)
+        with pytest.raises(BadStoreFile):
+            load(disk)
 
 
-def test_a_full_disk_keeps_nobody_from_deciding_and_the_group_is_noted_later(
+def test_a_power_cut_while_a_membership_is_written_leaves_the_one_before_it() -> None:
+    disk = new_disk()
+    for version in range(3, 9):
+        save(disk, Membership("id", version))
+        before = disk.read(PATH)
+        save(disk, Membership("id", version + 1))
+        (at,) = (k for k in (0, 512) if disk.read(PATH)[k : k + 512] != before[k : k + 512])
+        disk.open(PATH, True).memory[at + 9 : at + 512] = 0
+        assert load(disk) == Membership("id", version)
+
+
+def test_a_full_disk_has_room_for_the_newest_membership() -> None:
+    disk = new_disk()
+    save(disk, Membership("id", 7))
+    disk.full = True
+    for version in range(8, 20):
+        save(disk, Membership("id", version))
+        assert load(disk) == Membership("id", version)
+
+
+def test_a_full_disk_keeps_nobody_from_deciding_and_the_group_is_noted_all_the_same(
     three: Electorate,
 ) -> None:
     leader = three.leader
     assert leader is not None
     full, gone = (voter for voter in three.voters.values() if voter is not leader)
     three.run(1500)
-    before = load(full.disk)
     full.disk.full = True
     three.kill(gone.name)
     three.until(lambda: names(three.state) == {leader.name, full.name})
     three.until(lambda: full.machine.membership.version == three.state.version)
-    assert load(full.disk) == before
+    assert load(full.disk) == full.machine.membership
     assert full.machine.role is Role.FOLLOWING
+
+
+def test_a_disk_that_was_full_from_the_start_notes_the_group_later(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    full = next(voter for voter in three.voters.values() if voter is not leader)
+    full.disk.remove(PATH)
+    full.disk.full = True
+    full.machine._saved = Membership()
+    three.run(1500)
+    assert load(full.disk) == Membership()
     full.disk.full = False
     three.run(1500)
-    assert load(full.disk) == full.machine.membership != before
+    assert load(full.disk) == full.machine.membership != Membership()
