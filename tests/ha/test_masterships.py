@@ -50,7 +50,8 @@ class Group:
         confirmed = master.store.confirm_offset
         if confirmed > len(self.sure):
             self.sure = log_bytes(master.store)[:confirmed]
-        for machine in (master, *(link.slave for link in links)):
+        machines: list[Master | Slave] = [master, *(link.slave for link in links)]
+        for machine in machines:
             machine.store.note_confirmed()
             machine.store.checkpoint.flush()
             self.kill(machine)
