@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from duolog._sparkworker import task_begins
+
 from pipeline.errors import BadJob
 
 if TYPE_CHECKING:
@@ -90,6 +92,7 @@ def each(
         spark.sparkContext.setJobDescription(what)
 
     def one(part: Iterable[Any]) -> Iterable[Any]:
+        task_begins()
         return ((number, work(item)) for number, item in part)
 
     found = dict(frame.mapPartitions(one).collect())

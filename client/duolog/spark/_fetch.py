@@ -8,6 +8,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from duolog import sync
+from duolog._sparkworker import task_begins
 from duolog.spark._columns import record_batch, wire_columns
 from duolog.spark._local import MESSAGES_MIN, local_queue
 from duolog.spark._options import ReadOptions
@@ -34,6 +35,7 @@ def fetch(options: ReadOptions, schema: StructType, parts: Iterable[QueueRange])
 
     Raises DataLoss, and what `duolog.Client.fetch` raises.
     """
+    task_begins()
     arrow = to_arrow_schema(schema, timezone="UTC")
     columns = wire_columns(schema.names)
     client = client_of(options.endpoints, options.timeout)

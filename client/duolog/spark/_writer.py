@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 from duolog import Client, sync
 from duolog._errors import BadRequest, MessageTooLarge, UnknownTopic
 from duolog._sink import Sink
+from duolog._sparkworker import task_begins
 from duolog.spark._fetch import client_of
 from duolog.spark._options import WriteOptions
 from duolog.spark._rows import Request, RowsToRequests, check_writable
@@ -53,6 +54,7 @@ class _Writer:
 
     def _stage(self, sink_name: str, batches: Iterator[Any]) -> Staged:
         """Stage a task's rows, a few requests on their way at a time."""
+        task_begins()
         client = client_of(self._options.endpoints, self._options.timeout)
         group = _group(client, sink_name, self._options.topic)
         sink = client.run(lambda made: made.sink(sink_name, group))

@@ -1,0 +1,24 @@
+"""What tasks do for the Python process that Spark runs them in."""
+
+import subprocess
+import sys
+
+PROGRAM = """
+import gc
+from duolog._sparkworker import task_begins
+
+task_begins()
+first = gc.get_freeze_count()
+made = [[] for _ in range(1000)]
+task_begins()
+second = gc.get_freeze_count()
+more = [[] for _ in range(1000)]
+task_begins()
+assert first > 1000, "what is loaded is not looked at any more"
+assert second >= first + 1000, "nor what the first task has loaded"
+assert gc.get_freeze_count() <= second, "what later tasks make is collected as ever"
+"""
+
+
+def test_what_is_loaded_is_kept_from_the_collector_and_what_tasks_make_is_not() -> None:
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=60)
