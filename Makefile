@@ -83,8 +83,8 @@ proto: venv  ## Generate the stubs of proto/ into client/duolog/wire.
 docs: venv  ## Generate docs/configuration.md.
 	@$(BIN)/python tools/config_reference.py
 
-sim: venv  ## Run a simulated cluster from $(SEEDS) fresh seeds; kept failures run first.
-	@$(BIN)/python -m sim --seeds $(SEEDS)
+sim: venv  ## Run a simulated cluster from $(SEEDS) fresh seeds (or from BASE on); kept failures run first.
+	@$(BIN)/python -m sim --seeds $(SEEDS) $(if $(BASE),--base $(BASE))
 
 sim-mutants: venv  ## Plant known bugs; the simulator must catch every one.
 	@$(BIN)/python -m sim --mutants
