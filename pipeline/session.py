@@ -19,6 +19,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 TASK_RETRIES = 3
+JAVA_SECONDS = 60
 
 
 def spark_session(name: str, master: str = "") -> "SparkSession":
@@ -30,8 +31,7 @@ def spark_session(name: str, master: str = "") -> "SparkSession":
         from pyspark.sql import SparkSession
     except ImportError:
         raise BadJob("PySpark is not installed: pip install 'duolog-server[pipeline]'") from None
-    java = shutil.which("java", path=_java_path())
-    if java is None or subprocess.run([java, "-version"], capture_output=True).returncode:
+    if not _java_runs():
         raise BadJob("Java 17 is not installed (apt-get install openjdk-17-jre-headless)")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     _show_packages()
@@ -59,6 +59,18 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.python.unix.domain.socket.enabled": "true",
 }
+
+
+def _java_runs() -> bool:
+    """Tell whether there is a Java that starts; raises BadJob for one that hangs."""
+    java = shutil.which("java", path=_java_path())
+    if java is None:
+        return False
+    try:
+        tried = subprocess.run([java, "-version"], capture_output=True, timeout=JAVA_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise BadJob(f"{java} -version does not answer within {JAVA_SECONDS} s") from None
+    return tried.returncode == 0
 
 
 def _java_path() -> str:
