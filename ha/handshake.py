@@ -117,7 +117,7 @@ def _parted_at_blank(end: int, epochs: tuple[EpochEntry, ...], log: CommitLog) -
     history tells: the epoch starts at the barrier, but the logs part where the blank starts.
     """
     if end % log.queue.file_size == 0:
-        return end  # the slave's blank is of a mastership that left it nothing else: its to find
+        return end  # the slave ends in a blank whose barrier never came: it cuts that
     opens = log.roll_next_file(end)
     if all(entry.start != opens for entry in epochs):
         return None
