@@ -270,7 +270,7 @@ class Failover:
     # -- events --------------------------------------------------------------------------------
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
-        """What follows from an event. Raises OSError where the disk fails."""
+        """What follows from an event. Raises OSError where the disk fails, and BadStoreFile."""
         effects: list[Effect] = []
         match event:
             case Leased(lease, deadline_ms):

@@ -54,7 +54,10 @@ class _Line:
 
 
 def save(disk: Disk, membership: Membership) -> None:
-    """Write it over the older line, durably. Raises OSError; no room only for the first time."""
+    """Write it over the older line, durably: only the first time that needs room on the disk.
+
+    Raises OSError, BadStoreFile.
+    """
     newest = _newest(disk)
     if newest is None:
         disk.write(PATH + ".tmp", _Line(0, membership).to_bytes() * LINES)

@@ -31,7 +31,7 @@ def spark_session(name: str, master: str = "") -> "SparkSession":
         from pyspark.sql import SparkSession
     except ImportError:
         raise BadJob("PySpark is not installed: pip install 'duolog-server[pipeline]'") from None
-    if not _java_runs():
+    if not java_runs():
         raise BadJob("Java 17 is not installed (apt-get install openjdk-17-jre-headless)")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     _show_packages()
@@ -61,7 +61,7 @@ _SETTINGS = {
 }
 
 
-def _java_runs() -> bool:
+def java_runs() -> bool:
     """Tell whether there is a Java that starts; raises BadJob for one that hangs."""
     java = shutil.which("java", path=_java_path())
     if java is None:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from ha.master import Master
 from ha.progress import ConnectionState
 from ha.slave import Received, Slave
-from sim.disk import SimDisk
 from tests.ha.pair import Link, close, log_bytes, new_disk, open_master, open_slave, put
 
 SEGMENT = 4096
@@ -35,7 +34,7 @@ class Group:
             slave = open_slave(self.disks[name], name, **SIZES)
             if log_bytes(slave.store).startswith(self.sure):
                 found.append(name)
-            self.kill(slave)
+            close(slave)
         return found
 
     def lead(self, name: str) -> tuple[Master, list[Link]]:
@@ -54,13 +53,7 @@ class Group:
         for machine in machines:
             machine.store.note_confirmed()
             machine.store.checkpoint.flush()
-            self.kill(machine)
-
-    @staticmethod
-    def kill(machine: Master | Slave) -> None:
-        """The page cache stays."""
-        disk = close(machine)
-        assert isinstance(disk, SimDisk)
+            close(machine)
 
 
 def fill(master: Master, left: int) -> None:
@@ -124,7 +117,7 @@ def test_a_segment_closed_by_the_next_mastership_is_cut_where_its_blank_starts()
     to_c.pump()
     assert fits.end_offset < SEGMENT
     for machine in (master, to_b.slave, to_c.slave):
-        group.kill(machine)
+        close(machine)
     master, links = group.lead("b")
     assert master.history.entries[-1].start == SEGMENT, "the barrier did not fit"
     assert [link.slave.end for link in links] == [fits.end_offset] * 2
@@ -145,13 +138,13 @@ def test_a_blank_that_came_without_its_barrier_gives_way_to_a_record() -> None:
     put(master, b"fits")
     put(master, b"of the next segment")
     for machine in (master, to_b.slave, to_c.slave):
-        group.kill(machine)
+        close(machine)
     master, (to_a, to_c) = group.lead("b")
     pump(to_c, 2)  # the welcome, and the bytes up to the segment's end
     assert to_c.slave.end == SEGMENT
     assert to_c.slave.history.last_epoch == 2, "no barrier of epoch 3 yet"
     for machine in (master, to_a.slave, to_c.slave):
-        group.kill(machine)
+        close(machine)
     master, links = group.lead("a")
     for link in links:
         link.pump()

@@ -1,8 +1,6 @@
 """One Spark session for all tests of the pipeline, and one node with topics to read."""
 
 import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +11,7 @@ import duolog.sync
 import pytest
 from pyspark.sql import SparkSession
 
+from pipeline.session import java_runs
 from tests.conformance.conftest import SMALL
 from tests.process.support import NodeProcess
 
@@ -23,8 +22,7 @@ FILES = (
 
 def need_java() -> None:
     """Skip where Spark cannot run; CI may not."""
-    java = shutil.which("java")
-    if java is None or subprocess.run([java, "-version"], capture_output=True).returncode:
+    if not java_runs():
         reason = "Java 17 is not installed (apt-get install openjdk-17-jre-headless)"
         if os.environ.get("CI"):
             pytest.fail(reason)
