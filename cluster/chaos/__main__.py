@@ -20,7 +20,7 @@ from pathlib import Path
 from cluster.chaos import report
 from cluster.chaos.processes import ProcessTarget
 from cluster.chaos.run import Result, Run
-from cluster.chaos.target import Target
+from cluster.chaos.target import Target, Unsupported
 from cluster.chaos.timeline import KINDS, BadTimeline, Fault, dumps, loads, plan
 
 
@@ -60,7 +60,7 @@ def faults_of(arguments: argparse.Namespace) -> list[Fault]:
 
 
 def target_of(arguments: argparse.Namespace, scratch: Path) -> Target:
-    """The target. Raises what it raises."""
+    """The target. Raises ImportError where the package docker is missing, and what it raises."""
     if arguments.target == "containers":
         from cluster.chaos.containers import ContainerTarget
 
@@ -93,13 +93,15 @@ def main(words: list[str] | None = None) -> int:
     scratch = Path(tempfile.mkdtemp(prefix="duolog-chaos-"))
     name = arguments.name or f"{arguments.target}-{time.strftime('%Y%m%d-%H%M%S')}"
     out: Path = arguments.out / name
-    out.mkdir(parents=True, exist_ok=True)
     try:
         target = target_of(arguments, scratch)
     except Exception as error:
         print(f"no target: {type(error).__name__}: {error}", file=sys.stderr)
+        shutil.rmtree(scratch, ignore_errors=True)
         return 2
     try:
+        target.prepare({fault.kind for fault in faults})
+        out.mkdir(parents=True, exist_ok=True)
         run = Run(
             target,
             faults,
@@ -112,6 +114,9 @@ def main(words: list[str] | None = None) -> int:
         result = asyncio.run(run.carry_out())
         if not result.passed:
             target.collect(out)
+    except (Unsupported, OSError) as error:
+        print(f"nothing was broken: {error}", file=sys.stderr)
+        return 2
     finally:
         target.stop()
         close = getattr(target, "close", None)

@@ -4,7 +4,9 @@ One-way cuts are packet filters in a node's own network, set by a helper contain
 """
 
 import contextlib
+import subprocess
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ from cluster.chaos.target import Unsupported
 
 PROJECT = "duolog"
 HELPER_IMAGE = "duolog-chaos:bookworm"
+MAKE_HELPER = str(Path(__file__).parent.parent / "chaos-image")
 READY_SECONDS = 60.0
+DISKS = "disk_full and power_cut_all need --target processes --disks MIB: containers share a disk"
 ETCD = ("etcd1", "etcd2", "etcd3")
 
 
@@ -40,6 +44,33 @@ class ContainerTarget:
         if len(found) != 1:
             raise RuntimeError(f"{len(found)} containers of service {service}: run make up")
         return found[0]
+
+    def prepare(self, kinds: Collection[str]) -> None:
+        """Check that these faults can be struck here; make the helper image where one needs it.
+
+        Raises Unsupported.
+        """
+        if not {"disk_full", "power_cut_all"}.isdisjoint(kinds):
+            raise Unsupported(DISKS)
+        if "cut_one_way" not in kinds:
+            return
+        self._make_helper_image()
+        self.start()  # the helper needs a node's network
+        try:
+            self._run(self._helper(self.nodes[0]), "iptables -w -L INPUT")
+        except (RuntimeError, docker.errors.DockerException) as error:
+            raise Unsupported(f"no packets can be filtered in a node's network: {error}") from None
+
+    def _make_helper_image(self) -> None:
+        try:
+            self._docker.images.get(HELPER_IMAGE)
+        except docker.errors.ImageNotFound:
+            made = subprocess.run([MAKE_HELPER], capture_output=True, text=True, check=False)
+            if made.returncode:
+                told = (made.stderr.strip() or "it says nothing").splitlines()[-1]
+                raise Unsupported(
+                    f"cannot make the image {HELPER_IMAGE} (cluster/chaos-image): {told}"
+                ) from None
 
     def start(self) -> None:
         """They run already; nothing of an earlier run is left in their way."""
@@ -128,14 +159,14 @@ class ContainerTarget:
 
     def fill_disk(self, node: str) -> None:
         """All containers share the host's disk."""
-        raise Unsupported("the containers' disks are the host's: filled with processes only")
+        raise Unsupported(DISKS)
 
     def free_disk(self, node: str) -> None:
         """Nothing was filled."""
 
     def power_cut_all(self) -> None:
         """All containers share the host's disk."""
-        raise Unsupported("the containers' disks are the host's: power is cut with processes only")
+        raise Unsupported(DISKS)
 
     # -- parts ---------------------------------------------------------------------------------
 
@@ -174,7 +205,7 @@ class ContainerTarget:
     def _run(helper: Any, command: str) -> None:
         code, output = helper.exec_run(command)
         if code:
-            raise RuntimeError(f"{command}: {output.decode(errors='replace')}")
+            raise RuntimeError(f"{command}: {output.decode(errors='replace').strip()}")
 
     def _until(self, service: str, status: str) -> None:
         until = time.monotonic() + READY_SECONDS

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Collection
 from pathlib import Path
 
 from cluster.chaos.localetcd import LocalEtcd
@@ -17,6 +18,7 @@ from cluster.chaos.target import Unsupported
 from node.childnode import ChildNode, free_endpoint
 
 FILLER = "filler"
+ETCD_MEMBERS = 3  # of a cluster that does without one of them
 
 
 class ProcessTarget:
@@ -54,6 +56,31 @@ class ProcessTarget:
         }  # fmt: skip
 
     # -- life ----------------------------------------------------------------------------------
+
+    def prepare(self, kinds: Collection[str]) -> None:
+        """Check that these faults can be struck here. Raises Unsupported."""
+        for kind in kinds:
+            reason = self._why_not(kind)
+            if reason:
+                raise Unsupported(reason)
+        if self._disk_bytes and os.geteuid() != 0:
+            raise Unsupported("disks on loop devices need root")
+        wanted = {"etcd": "etcd-server"}
+        if self._disk_bytes:
+            wanted |= {"mkfs.ext4": "e2fsprogs", "mount": "mount"}
+        for program, package in wanted.items():
+            if shutil.which(program) is None:
+                raise Unsupported(f"{program} is not installed (apt-get install {package})")
+
+    def _why_not(self, kind: str) -> str:
+        """Why a fault cannot be struck on this target, empty where it can."""
+        if kind in ("disconnect", "cut_one_way"):
+            return "processes of one host share its network: links are cut with --target containers"
+        if kind in ("disk_full", "power_cut_all") and not self._disk_bytes:
+            return f"{kind} needs a disk for each node: --disks MIB"
+        if kind == "etcd_kill" and len(self._etcd.endpoints) < ETCD_MEMBERS:
+            return f"etcd_kill needs {ETCD_MEMBERS} members of etcd: --etcd {ETCD_MEMBERS}"
+        return ""
 
     def start(self) -> None:
         """Disks, etcd, nodes."""
@@ -103,7 +130,7 @@ class ProcessTarget:
 
     def cut(self, node: str, other: str, *, both: bool) -> None:
         """Processes of one host share its network."""
-        raise Unsupported("links are cut between containers only")
+        raise Unsupported(self._why_not("disconnect"))
 
     def mend(self, node: str) -> None:
         """Nothing is cut."""
@@ -125,8 +152,6 @@ class ProcessTarget:
         return self.directory / f"{node}.{self._generation}.img"
 
     def _make_disk(self, node: str) -> None:
-        if os.geteuid() != 0:
-            raise Unsupported("disks on loop devices need root")
         image = self._image(node)
         with image.open("wb") as made:
             made.truncate(self._disk_bytes)
@@ -144,8 +169,6 @@ class ProcessTarget:
 
     def fill_disk(self, node: str) -> None:
         """A file takes all the room there is."""
-        if not self._disk_bytes:
-            raise Unsupported("a disk can be filled where nodes have disks of their own")
         with (self.directory / node / FILLER).open("wb") as filler:
             try:
                 while True:
@@ -160,8 +183,6 @@ class ProcessTarget:
 
     def power_cut_all(self) -> None:
         """Kill all nodes at once, and go on with what their platters had at that moment."""
-        if not self._disk_bytes:
-            raise Unsupported("power is cut where nodes have disks of their own")
         before = self._generation
         for node in self.nodes:
             if self._nodes[node].running:

@@ -1,5 +1,6 @@
 """What a run breaks: a replica group with its etcd, as processes or as containers."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +17,12 @@ class Target(Protocol):
     """
 
     nodes: tuple[str, ...]
+
+    def prepare(self, kinds: Collection[str]) -> None:
+        """Check, or make, all that faults of these kinds need, before the first one is struck.
+
+        Raises Unsupported, with one line that names what is missing and how to get it.
+        """
 
     def start(self) -> None:
         """Bring everything up."""

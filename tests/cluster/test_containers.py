@@ -53,10 +53,6 @@ def up() -> Iterator[None]:
         pytest.skip(reason)
     run("cluster/down", "--volumes")
     run("cluster/up", timeout=900)
-    if subprocess.run(
-        ["docker", "image", "inspect", "duolog-chaos:bookworm"], capture_output=True, check=False
-    ).returncode:
-        run("cluster/chaos-image")
     yield
     run("cluster/down", "--volumes")
 
