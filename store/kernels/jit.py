@@ -1,12 +1,16 @@
-"""How a kernel is declared: one decorator, and the array types the signatures are written in."""
+"""How a kernel is declared: one decorator, and the array types the signatures are written in.
+
+Kernels are compiled at import, by numba, with a cache on disk; or they come from a library that was
+made ahead of time (`store/kernels/library.py`), and numba is not imported.
+"""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import numba
 import numpy as np
 import numpy.typing as npt
-from numba import types
+
+from store.kernels import library
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -14,31 +18,57 @@ U8 = npt.NDArray[np.uint8]
 U32 = npt.NDArray[np.uint32]
 I64 = npt.NDArray[np.int64]
 
+LIBRARY = library.load()
+COMPILES = False  # kernels are compiled here: neither from the library, nor plain Python
+KERNELS: list[tuple[str, Any, Callable[..., Any]]] = []  # name, signature, function: all there are
+
 # Numba types. The `ro_` ones also take read-only arrays (bytes, read-only mappings).
-i64 = types.int64
-boolean = types.boolean
-u8s = types.Array(types.uint8, 1, "C")
-i64s = types.Array(types.int64, 1, "C")
-i64_table = types.Array(types.int64, 2, "C")
-ro_u8s = types.Array(types.uint8, 1, "C", readonly=True)
-ro_u32s = types.Array(types.uint32, 1, "C", readonly=True)
-ro_i64_table = types.Array(types.int64, 2, "C", readonly=True)
-ro_i64s = types.Array(types.int64, 1, "C", readonly=True)
+i64: Any = None
+boolean: Any = None
+u8s: Any = None
+i64s: Any = None
+i64_table: Any = None
+ro_u8s: Any = None
+ro_u32s: Any = None
+ro_i64_table: Any = None
+ro_i64s: Any = None
+
+if LIBRARY is None:
+    import numba
+    from numba import types
+
+    COMPILES = not numba.config.DISABLE_JIT
+    i64 = types.int64
+    boolean = types.boolean
+    u8s = types.Array(types.uint8, 1, "C")
+    i64s = types.Array(types.int64, 1, "C")
+    i64_table = types.Array(types.int64, 2, "C")
+    ro_u8s = types.Array(types.uint8, 1, "C", readonly=True)
+    ro_u32s = types.Array(types.uint32, 1, "C", readonly=True)
+    ro_i64_table = types.Array(types.int64, 2, "C", readonly=True)
+    ro_i64s = types.Array(types.int64, 1, "C", readonly=True)
 
 
 def kernel(result: Any, *arguments: Any) -> Callable[[F], F]:
-    """Compile a function for these numba types, at import, cached on disk, without the GIL."""
-    signature = result(*arguments)
+    """Machine code of a function for these numba types; it runs without the GIL."""
 
-    def compile_it(function: F) -> F:
+    def found(function: F) -> F:
+        name = f"{function.__module__.rpartition('.')[2]}_{function.__name__}"
+        if LIBRARY is not None:
+            taken: F = LIBRARY.kernel(name)
+            return taken
+        signature = result(*arguments)
+        KERNELS.append((name, signature, function))
         compiled: F = numba.njit(signature, cache=True, nogil=True)(function)
         return compiled
 
-    return compile_it
+    return found
 
 
 def inlined(function: F) -> F:
     """Compile a helper that kernels call; it is specialised where it is used."""
+    if LIBRARY is not None:
+        return function
     compiled: F = numba.njit(inline="never", nogil=True)(function)
     return compiled
 

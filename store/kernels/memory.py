@@ -4,30 +4,21 @@ A loop over bytes is not vectorised, because the arrays may overlap for all the 
 takes ten times as long.
 """
 
-import ctypes
-
-import llvmlite.binding
-import numba
-import numpy as np
-from numba import types
-
-from store.kernels.jit import U8, inlined
+from store.kernels.jit import COMPILES, U8, inlined
 
 SYMBOL = "duolog_memcpy"
 
-llvmlite.binding.add_symbol(
-    SYMBOL, ctypes.cast(ctypes.CDLL(None).memcpy, ctypes.c_void_p).value or 0
-)
-_memcpy = types.ExternalFunction(SYMBOL, types.uintp(types.uintp, types.uintp, types.uintp))
+if COMPILES:
+    import ctypes
 
-if numba.config.DISABLE_JIT:  # kernels as plain Python, as the fuzzers run them
+    import llvmlite.binding
+    import numpy as np
+    from numba import types
 
-    def copy_bytes(target: U8, at: int, source: U8, start: int, end: int) -> int:
-        """Copy source[start:end] to target[at:]; the position after it."""
-        target[at : at + end - start] = source[start:end]
-        return at + end - start
-
-else:
+    llvmlite.binding.add_symbol(
+        SYMBOL, ctypes.cast(ctypes.CDLL(None).memcpy, ctypes.c_void_p).value or 0
+    )
+    _memcpy = types.ExternalFunction(SYMBOL, types.uintp(types.uintp, types.uintp, types.uintp))
 
     @inlined
     def copy_bytes(target: U8, at: int, source: U8, start: int, end: int) -> int:
@@ -37,3 +28,10 @@ else:
             target.ctypes.data + np.uintp(at), source.ctypes.data + np.uintp(start), np.uintp(size)
         )
         return at + size
+
+else:  # kernels as plain Python, as the fuzzers run them
+
+    def copy_bytes(target: U8, at: int, source: U8, start: int, end: int) -> int:
+        """Copy source[start:end] to target[at:]; the position after it."""
+        target[at : at + end - start] = source[start:end]
+        return at + end - start

@@ -5,6 +5,7 @@ they would be skipped. The long run is `make chaos-containers`.
 """
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -16,8 +17,11 @@ import pytest
 
 from cluster.chaos.run import Result, Run
 from cluster.chaos.timeline import Fault
+from tests.cluster.documented import console_lines
 
 ROOT = Path(__file__).parent.parent.parent
+KINDS = ("kill", "pause", "disconnect", "cut_one_way", "restart", "etcd_kill", "switch")
+IMAGE_MB = 250
 OUTSIDE = "127.0.0.1:18081,127.0.0.1:18082,127.0.0.1:18083"
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(900), pytest.mark.xdist_group("docker")]
@@ -62,6 +66,7 @@ def target(up: None) -> Iterator[Any]:
     from cluster.chaos.containers import ContainerTarget
 
     made = ContainerTarget()
+    made.prepare(KINDS)
     made.start()
     yield made
     made.stop()
@@ -126,3 +131,35 @@ async def test_nothing_is_lost_when_masters_die_freeze_or_are_cut_off(target: An
     ]
     result = await carry_out(target, faults)
     assert all(row.seconds < 12 for row in result.failovers)
+
+
+def test_the_image_is_small_and_has_no_compiler(up: None) -> None:
+    size = int(run("docker", "image", "inspect", "duolog:latest", "--format", "{{.Size}}"))
+    assert size <= IMAGE_MB * 1_000_000
+    found = run(
+        "docker", "exec", "duolog-a1", "python", "-c",
+        "import importlib.util, shutil, store.kernels.jit as jit;"
+        "print(jit.LIBRARY is not None, *map(importlib.util.find_spec, ('numba', 'pytest', 'pip')),"
+        "shutil.which('gcc'))",
+    )  # fmt: skip
+    assert found.split() == ["True", "None", "None", "None", "None"]
+
+
+def test_the_documented_commands_work(up: None, tmp_path: Path) -> None:
+    """Every command of docs/cluster.md, with one fault where it has many."""
+    bin_directory = ROOT / ".venv" / "bin"
+    environment = {**os.environ, "PATH": f"{bin_directory}:{os.environ['PATH']}"}
+    lines = console_lines(ROOT / "docs" / "cluster.md")
+    assert len(lines) == 10
+    for line in lines:
+        if line.startswith("make chaos"):  # hours
+            continue
+        command = re.sub(r"(--(?:kill|pause|disconnect|cut-one-way)) [0-9]+", r"\1 1", line)
+        if "cluster.chaos" in command:
+            command += f" --lasts 0.5 --out {tmp_path} --name documented --least-ok 50"
+            command = command.replace("chaos-results/NAME", f"{tmp_path}/documented")
+        done = subprocess.run(
+            command, shell=True, cwd=ROOT, env=environment, capture_output=True, text=True,
+            timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{line}: {done.stdout[-2000:]} {done.stderr[-2000:]}"
