@@ -23,6 +23,7 @@ from ha.identity import Identity
 from ha.options import AckMode, HaOptions
 from ha.progress import ConnectionState, RateLimit, SlaveRow, SlaveSession
 from ha.syncstate import Standing, SyncState
+from store.clocks import WallMs
 from store.columns import Columns
 from store.errors import StoreError
 from store.messagestore import MessageStore, PutBatch
@@ -103,7 +104,7 @@ class Master:
 
     # -- the mastership ------------------------------------------------------------------------
 
-    def open_epoch(self, nonce: int, now_ms: int, number: int = 0) -> None:
+    def open_epoch(self, nonce: int, wall_ms: WallMs, number: int = 0) -> None:
         """Begin a mastership: the barrier record comes before anything else it writes.
 
         number: the epoch an election gave; 0: the next one that is known here.
@@ -122,8 +123,8 @@ class Master:
         # Whatever this node becomes later, its readers see no more than was confirmed.
         self.identity = identity.follow(self.store.disk, self.identity, self.promises)
         body = barrier_body(epoch, nonce, self.me.node)
-        batch = PutBatch(EPOCH_TOPIC, EPOCH_QUEUE, Columns.of([body]), now_ms)
-        result = self.store.put(batch, now_ms)
+        batch = PutBatch(EPOCH_TOPIC, EPOCH_QUEUE, Columns.of([body]), wall_ms)
+        result = self.store.put(batch, wall_ms)
         if result.status is not PutMessageStatus.PUT_OK:
             raise StoreError(f"no epoch can be opened: {result.status.value} {result.reason}")
         opened = self.history.open(EpochEntry(epoch, result.physical_offset, nonce))

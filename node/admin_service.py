@@ -11,7 +11,7 @@ from duolog.wire import duolog_pb2_grpc as stubs
 
 from ha.epochs import EPOCH_TOPIC
 from ha.progress import ConnectionState
-from node.broker import Broker, now_ms
+from node.broker import Broker
 from node.calls import unary
 from node.failover import FailoverService
 from node.groups_service import offset_at
@@ -181,7 +181,7 @@ class AdminService(stubs.AdminServicer):
                 row[queue_id] = offset_at(broker, request.topic, queue_id, request.time)
         if request.use_offset and request.offset < 0:
             raise sdk.BadRequest(f"offset {request.offset} is negative")
-        if broker.groups.members(request.group, now_ms()):
+        if broker.groups.members(request.group, broker.mono_ms()):
             raise sdk.Busy(f"group {request.group} has members: stop them first")
         if request.group not in broker.metadata.tables.groups:
             await broker.metadata.put_group(new_group(request.group))
@@ -254,14 +254,14 @@ class AdminService(stubs.AdminServicer):
     def _group(self, name: str) -> wire.GroupDescription:
         broker = self._broker
         tables = broker.metadata.tables
-        now = now_ms()
-        readers = broker.groups.readers(name, now)
+        now, mono = broker.wall_ms(), broker.mono_ms()
+        readers = broker.groups.readers(name, mono)
         topics = {topic for topic, group in tables.offsets if group == name}
         topics |= broker.groups.topics(name)
         row = tables.groups.get(name, {})
         reply = wire.GroupDescription(
             group=name,
-            members=broker.groups.members(name, now),
+            members=broker.groups.members(name, mono),
             orderly=bool(row.get("consumeMessageOrderly")),
             retry_times=int(row.get("retryMaxTimes", RETRY_TIMES)),
             lite_topic=bound_topic(row),

@@ -154,6 +154,7 @@ def fill_store(
     directory: Path, total_bytes: int, size: int, progress: Progress = lambda done: None
 ) -> int:
     """Write a store of bodies of a size, in process, then stop it as a kill would; messages."""
+    from node.clocks import wall_ms
     from store.columns import Columns
     from store.messagestore import MessageStore, PutBatch
     from store.options import StoreOptions
@@ -164,7 +165,7 @@ def fill_store(
     columns = Columns.of([b"x" * size] * 1000)
     number = 0
     while store.log.max_offset < total_bytes:
-        now = time.time_ns() // 1_000_000
+        now = wall_ms()
         store.put(
             PutBatch("bench", number % 4, columns, now, producer=b"bench-----", sequence=number),
             now,

@@ -18,11 +18,12 @@ from duolog.wire import duolog_pb2 as wire
 from ha.master import Master
 from ha.syncstate import SyncState
 from node.arrivals import ArrivalBoard
+from node.clocks import Clock, SystemClock
 from node.config import Config
 from node.consumerfilters import ConsumerFilters
 from node.delayservice import DelayService
 from node.groupcommit import GroupCommitService
-from node.groups import GroupCoordinator
+from node.groups import NO_GRACE, GroupCoordinator
 from node.liteservice import LiteService
 from node.metadatalog import MetadataLog
 from node.openfiles import light_queues_max
@@ -33,6 +34,7 @@ from node.replication_client import ReplicationClient
 from node.tagfilter import MessageFilter
 from node.transactionservice import TransactionService
 from node.wirecodec import PUT_STATUS
+from store.clocks import AgeClock, MonoMs, StoreClock, WallMs, WallSteps
 from store.columns import Columns
 from store.disk import Disk
 from store.errors import BadMessage, SequenceTooOld, StoreFenced
@@ -56,11 +58,6 @@ SLAVE_PUMP_SECONDS = 0.002  # a slave's readers can wait so long; its master's w
 GROUP_GRACE_MS = 4000  # a new master's: its groups' members tell it first what they read
 _EXPECTED_REFUSALS = (wire.NOT_MASTER, wire.IN_SYNC_REPLICAS_NOT_ENOUGH)
 EXIT_FENCED = 74  # EX_IOERR
-
-
-def now_ms() -> int:
-    """Wall clock in ms."""
-    return time.time_ns() // 1_000_000
 
 
 @dataclass(slots=True)
@@ -100,8 +97,15 @@ def both(
 class Broker:
     """Puts, reads, flushes, dispatches and cleans; the services call it."""
 
-    def __init__(self, config: Config, disk: Disk, store_host: Host) -> None:
+    def __init__(
+        self, config: Config, disk: Disk, store_host: Host, clock: Clock | None = None
+    ) -> None:
+        """clock: the machine's where none is given."""
         self.config = config
+        self.clock = clock or SystemClock()
+        self._store_clock = StoreClock()
+        self._age_clock = AgeClock()
+        self._wall_steps = WallSteps()
         self.advertised = config.node.advertise or f"{store_host.address}:{store_host.port}"
         self.limits = config.limits
         options = config.store_options()
@@ -114,9 +118,9 @@ class Broker:
         self._populate_thread = ThreadPoolExecutor(1, thread_name_prefix="duolog-populate")
         self._populating = False
         self.board = ArrivalBoard()
-        self.groups = GroupCoordinator(0, config.node.group)
+        self.groups = GroupCoordinator(NO_GRACE, config.node.group)
         self.counters = Counters()
-        self.started_ms = now_ms()
+        self.started_ms = self.wall_ms()
         self.recovered: RecoveryReport | None = None
         self.failed = asyncio.Event()
         self.waiting_polls = 0
@@ -143,7 +147,7 @@ class Broker:
         self._pumping = False
         self._sample: tuple[int, float] | None = None
         self._file_changes = asyncio.Lock()
-        self._progress_shown = 0.0
+        self._progress_shown = MonoMs(0)
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -153,7 +157,7 @@ class Broker:
         self.recovered = await loop.run_in_executor(self.threads, self.store.start)
         try:
             await loop.run_in_executor(
-                self.threads, self.replication.open, self.recovered, now_ms()
+                self.threads, self.replication.open, self.recovered, self.store_ms()
             )
             self.metadata.load()
             self.filters.start()
@@ -218,20 +222,42 @@ class Broker:
         self._populate_thread.shutdown(wait=True)
         self.threads.shutdown(wait=True)
 
-    @staticmethod
-    def wall_ms() -> int:
-        """The wall clock: what messages' times are told by."""
-        return now_ms()
+    def wall_ms(self) -> WallMs:
+        """The wall clock: what people read, and name."""
+        return self.clock.wall_ms()
 
-    @staticmethod
-    def clock_ms() -> int:
-        """The monotonic clock: leases are measured by it."""
-        return time.monotonic_ns() // 1_000_000
+    def mono_ms(self) -> MonoMs:
+        """The monotonic clock: what leases, sessions and intervals are measured by."""
+        return self.clock.mono_ms()
+
+    def store_ms(self) -> WallMs:
+        """The time for the next record: the wall clock, which never goes back here."""
+        clock = self.clock
+        return self._store_clock.now(
+            clock.wall_ms(), clock.mono_ms(), self.store.log.last_store_time
+        )
+
+    def age_ms(self) -> WallMs:
+        """The time that stored data ages by: no jump of the wall clock lets it expire at once."""
+        return self._age_clock.now(self.clock.wall_ms(), self.clock.mono_ms())
+
+    def watch_wall_clock(self) -> None:
+        """Tell of a jump of the wall clock since the last look; levels are corrected by it."""
+        wall, mono = self.clock.wall_ms(), self.clock.mono_ms()
+        step_ms = self._wall_steps.look(wall, mono)
+        if step_ms:
+            log.warning(
+                "the wall clock jumped",
+                seconds=step_ms / 1000,
+                effect="retention waits an hour" if step_ms > 0 else "store times go on slowly",
+            )
+            self.delays.wall_clock_jumped(wall, step_ms, mono)
+        self._age_clock.now(wall, mono)  # so that it knows the time before a jump
 
     def _show_progress(self, done: int, total: int) -> None:
         """Told from the recovery thread, at most once a second."""
-        if time.monotonic() - self._progress_shown > 1:
-            self._progress_shown = time.monotonic()
+        if self.mono_ms() - self._progress_shown > 1000:
+            self._progress_shown = self.mono_ms()
             log.info("recovering", done_bytes=done, total_bytes=total)
 
     def _disk_failed(self, error: OSError) -> None:
@@ -249,9 +275,10 @@ class Broker:
 
     def promote(self, epoch: int, members: SyncState) -> Master:
         """This node was elected. Raises OSError or StoreError: it is a slave then as before."""
-        master = self.replication.become_master(epoch, members, now_ms())
+        master = self.replication.become_master(epoch, members, self.store_ms())
         self.metadata.promoted()
-        self.groups = GroupCoordinator(now_ms() + GROUP_GRACE_MS, self.config.node.group)
+        grace_until = MonoMs(self.mono_ms() + GROUP_GRACE_MS)
+        self.groups = GroupCoordinator(grace_until, self.config.node.group)
         self.pop.forget()
         self.lite.look_again()
         self.delays.forget()
@@ -263,7 +290,7 @@ class Broker:
         """This node is no master any more: whoever waits is told that nobody knows."""
         self.replication.become_slave()
         self.metadata.fail_all(sdk.Unavailable("the master changed meanwhile"))
-        self.groups = GroupCoordinator(0, self.config.node.group)
+        self.groups = GroupCoordinator(NO_GRACE, self.config.node.group)
         self.pop.forget()
         self.lite.look_again()
         self.delays.forget()
@@ -302,8 +329,8 @@ class Broker:
             elif request.delay_level:
                 batch = self.delays.at_level(batch, request.delay_level)
             elif request.deliver_time:
-                batch = self.delays.at_time(batch, request.deliver_time, now_ms())
-            result = self.store.put(batch, now_ms())
+                batch = self.delays.at_time(batch, request.deliver_time, self.wall_ms())
+            result = self.store.put(batch, self.store_ms())
         except BadMessage as error:
             return self._reject(reply, request, wire.MESSAGE_ILLEGAL, error.reason), None
         except sdk.BadRequest as error:
@@ -333,7 +360,7 @@ class Broker:
         refused = self._refused()
         if refused is not None:
             return refused, None
-        result = self.store.put(batch, now_ms())
+        result = self.store.put(batch, self.store_ms())
         if result.status is not PutMessageStatus.PUT_OK:
             return result, None
         self.counters.messages_in += result.count
@@ -552,7 +579,8 @@ class Broker:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            now = now_ms()
+            self.watch_wall_clock()
+            now = self.mono_ms()
             self.replication.tick()
             if self._schedule.pool.due(now) is not None:
                 self.store.log.commit()
@@ -622,10 +650,9 @@ class Broker:
             if time.monotonic() - began < min(60.0, 6 * interval):
                 continue
             async with self._file_changes:
-                hour = datetime.now().astimezone().hour
-                cleaned = self.store.retention.round(
-                    now_ms(), hour, self.store.dispatcher.reput_from
-                )
+                now = self.age_ms()
+                hour = datetime.fromtimestamp(now / 1000).astimezone().hour
+                cleaned = self.store.retention.round(now, hour, self.store.dispatcher.reput_from)
             if cleaned.segments:
                 log.info(
                     "cleaned",

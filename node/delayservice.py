@@ -4,7 +4,8 @@ A level's messages wait in a queue of SCHEDULE_TOPIC_XXXX, in order; delayOffset
 each level is. Timed messages wait in rmq_sys_wheel_timer in any order of their times; what was
 delivered of them is noted on a system topic right behind the delivery. Only the master delivers; a
 new one reads both from its log, so nothing is lost, and nothing comes early. Where a log was cut
-between a delivery and the note of it, the new one finds what was delivered by its UNIQ_KEY.
+between a delivery and the note of it, the new one finds what was delivered by its UNIQ_KEY. A jump
+of the wall clock shortens no level's delay (`store.clocks`); a timed message goes by that clock.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from duolog import _errors as sdk
 from node import tokens
 from node.pendingtimers import PendingTimers
 from node.redirect import redirected, restored, stored_again
+from store.clocks import ForwardSteps, MonoMs, WallMs
 from store.columns import Columns
 from store.delay import SCHEDULE_TOPIC
 from store.errors import StoreError
@@ -90,6 +92,8 @@ class DelayService:
         # When this mastership began, ms, and where the log ended then: what was due by then may be
         # delivered and not noted.
         self._began: tuple[int, int] | None = None
+        self._forward_steps = ForwardSteps()
+        self._again = MonoMs(0)  # timed messages are tried again then, after a failure
 
     # -- in ------------------------------------------------------------------------------------
 
@@ -102,15 +106,15 @@ class DelayService:
         level = min(level, levels)
         return redirected(batch, SCHEDULE_TOPIC, level - 1, {"DELAY": str(level)})
 
-    def at_time(self, batch: PutBatch, deliver_ms: int, now_ms: int) -> PutBatch:
+    def at_time(self, batch: PutBatch, deliver_ms: int, wall_ms: WallMs) -> PutBatch:
         """A batch that waits until a time; as it is where that has passed.
 
         Raises BadRequest, BadMessage.
         """
-        if deliver_ms <= now_ms:
+        if deliver_ms <= wall_ms:
             return batch
-        if deliver_ms - now_ms > DELAY_MS_MAX:
-            raise sdk.BadRequest(f"{deliver_ms - now_ms} ms, the longest delay is {DELAY_MS_MAX}")
+        if deliver_ms - wall_ms > DELAY_MS_MAX:
+            raise sdk.BadRequest(f"{deliver_ms - wall_ms} ms, the longest delay is {DELAY_MS_MAX}")
         batch.columns.check(self._broker.store.options.max_message_size)
         when = str(deliver_ms)
         words = {"TIMER_DELIVER_MS": when, "TIMER_OUT_MS": when}
@@ -123,6 +127,10 @@ class DelayService:
         self._timers = None
         self._began = None
         self._done_records.clear()
+
+    def wall_clock_jumped(self, wall: WallMs, step_ms: int, mono: MonoMs) -> None:
+        """The wall clock shows another time: levels wait as long as before, times are times."""
+        self._forward_steps.add(wall, step_ms, mono)
 
     @property
     def waiting(self) -> int:
@@ -137,24 +145,25 @@ class DelayService:
             await asyncio.sleep(TICK_SECONDS)
             if self._broker.replication.not_master() or not self._broker.may_store():
                 continue
-            now = self._broker.wall_ms()
+            self._broker.watch_wall_clock()  # before anything is delivered by it
+            store_ms = self._broker.store_ms()
             store = self._broker.store
             if self._began is None:
-                self._began = now, store.log.max_offset
+                self._began = store_ms, store.log.max_offset
             if store.dispatcher.reput_from < self._began[1]:
                 continue  # what the last master delivered cannot be found yet
             for level in range(1, len(self._broker.store.delays_ms) + 1):
-                while self._deliver_level(level, now):
+                while self._deliver_level(level, store_ms):
                     await asyncio.sleep(0)
             timers = await self._opened()
-            while timers is self._timers and self._deliver_timers(timers, now):
+            while timers is self._timers and self._deliver_timers(timers):
                 await asyncio.sleep(0)
             if loop.time() - noted >= NOTE_SECONDS:
                 noted = loop.time()
                 self._note_progress(timers)
             if loop.time() - rolled >= ROLL_EVERY_SECONDS:
                 rolled = loop.time()
-                await self._roll(timers, now)
+                await self._roll(timers, self._broker.wall_ms())
 
     def _store(self, batch: PutBatch) -> bool:
         """Store a batch; nobody waits for its replicas: what follows is behind it in the log."""
@@ -162,7 +171,7 @@ class DelayService:
         if batch.topic not in broker.metadata.topics:
             log.warning("a delayed message's topic is gone", topic=batch.topic)
             return True
-        result = broker.store.put(batch, broker.wall_ms())
+        result = broker.store.put(batch, broker.store_ms())
         if result.status in _NEVER:
             # Nothing behind it may wait for what can never be stored.
             log.error("a delayed message is dropped", reason=result.reason, topic=batch.topic)
@@ -194,7 +203,7 @@ class DelayService:
 
     # -- levels --------------------------------------------------------------------------------
 
-    def _deliver_level(self, level: int, now_ms: int) -> bool:
+    def _deliver_level(self, level: int, store_ms: WallMs) -> bool:
         """Deliver what is due of a level; whether there may be more."""
         store = self._broker.store
         queue = store.queues.get(SCHEDULE_TOPIC, level - 1)
@@ -204,10 +213,11 @@ class DelayService:
         offset = max(tables.delay_offsets.get(level, 0), queue.min_offset)
         if offset >= queue.max_offset:
             return False
-        times = queue.entries(offset, self._stretch)[2]
-        # An entry from before a change of the levels, or of the clock, is not waited for longer.
-        times = np.where(times > now_ms + int(store.delays_ms[level - 1]), now_ms, times)
-        late = np.nonzero(times > now_ms)[0]
+        delay_ms = int(store.delays_ms[level - 1])
+        times = self._forward_steps.corrected(queue.entries(offset, self._stretch)[2], delay_ms)
+        # An entry from before a change of the levels is not waited for longer.
+        times = np.where(times > store_ms + delay_ms, store_ms, times)
+        late = np.nonzero(times > store_ms)[0]
         due = int(late[0]) if len(late) else len(times)
         if due == 0:
             return False
@@ -276,9 +286,13 @@ class DelayService:
             offset = result.next_offset
             await asyncio.sleep(0)
 
-    def _deliver_timers(self, timers: PendingTimers, now_ms: int) -> bool:
+    def _deliver_timers(self, timers: PendingTimers) -> bool:
         """Deliver what is due; whether there may be more."""
-        due = timers.due(now_ms, BATCH)
+        broker = self._broker
+        if broker.mono_ms() < self._again:
+            return False
+        wall_ms = broker.wall_ms()
+        due = timers.due(wall_ms, BATCH)
         if not len(due):
             return False
         delivered: list[I64] = []
@@ -289,7 +303,8 @@ class DelayService:
         if delivered:
             self._note_done(timers, np.concatenate(delivered))
         if failed:
-            timers.put_back(np.concatenate(failed), now_ms + AGAIN_MS)
+            timers.put_back(np.concatenate(failed), wall_ms)
+            self._again = MonoMs(broker.mono_ms() + AGAIN_MS)  # what failed one fails all
             return False
         return True
 
@@ -314,7 +329,7 @@ class DelayService:
         """Note what was delivered, behind it in the log."""
         broker = self._broker
         columns = Columns.of([offsets.astype("<i8").tobytes()])
-        now = broker.wall_ms()
+        now = broker.store_ms()
         result = broker.store.put(PutBatch(DONE_TOPIC, QUEUE, columns, now), now)
         if result.status is PutMessageStatus.PUT_OK:
             self._done_records.append((result.queue_offset, int(offsets.max())))
@@ -331,7 +346,7 @@ class DelayService:
             self._noted = (timers.low, done_from)
             self._broker.metadata.note({"op": "timers", "low": timers.low, "done": done_from})
 
-    async def _roll(self, timers: PendingTimers, now_ms: int) -> None:
+    async def _roll(self, timers: PendingTimers, wall_ms: WallMs) -> None:
         """Store what waits for long again, before retention takes it."""
         store = self._broker.store
         queue = store.queues.get(TIMER_TOPIC, QUEUE)
@@ -343,13 +358,16 @@ class DelayService:
             if not entry.shape[1]:
                 return
             stored = store.log.store_time_at(int(entry[0, 0]))
-            if stored < 0 or now_ms - stored < half:
+            if stored < 0 or wall_ms - stored < half:
                 return
             try:
                 record = store.record_at(TIMER_TOPIC, QUEUE, low)
                 if record is not None:
                     batch = stored_again(record, TIMER_TOPIC, record.properties)
-                    if store.put(batch, now_ms).status is not PutMessageStatus.PUT_OK:
+                    if (
+                        store.put(batch, self._broker.store_ms()).status
+                        is not PutMessageStatus.PUT_OK
+                    ):
                         return
             except StoreError as error:
                 log.error("a delayed message is damaged", reason=str(error))

@@ -52,8 +52,8 @@ from ha.registry import (
     Transaction,
 )
 from ha.syncstate import SyncState
+from node.clocks import mono_ms
 from node.leasekeeper import LeaseKeeper
-from node.replication import now_ms
 from node.replication_client import ReplicationClient
 from store.disk import no_room
 from store.errors import StoreError
@@ -189,7 +189,7 @@ class FailoverService:
             self._broker.give_up(error)
 
     def _step(self, event: Event) -> None:
-        effects = self.machine.step(event, now_ms())
+        effects = self.machine.step(event, mono_ms())
         if effects:
             log.debug(
                 "failover",
@@ -258,7 +258,7 @@ class FailoverService:
             case Wake(at_ms):
                 if self._wake is not None:
                     self._wake.cancel()
-                delay = max(0.0, (at_ms - now_ms()) / 1000)
+                delay = max(0.0, (at_ms - mono_ms()) / 1000)
                 self._wake = self._loop.call_later(delay, self.step, Tick())
             case Answer(token, error):
                 if not token.done():
@@ -362,7 +362,7 @@ class FailoverService:
                 master = broker.promote(effect.epoch, members)
         except (OSError, StoreError) as error:
             log.error("elected, and cannot lead", epoch=effect.epoch, reason=str(error))
-            for more in self.machine.cannot_lead(str(error), now_ms()):
+            for more in self.machine.cannot_lead(str(error), mono_ms()):
                 self._do(more)
             return
         self.machine.leads(master)

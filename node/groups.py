@@ -1,4 +1,4 @@
-"""The group coordinator: who reads which queue. Pure: time arrives as `now_ms`.
+"""The group coordinator: who reads which queue. Pure: time arrives as `mono_ms`.
 
 Queues are dealt out by the strategy that a group's members agree on. A queue changes hands only
 after its old reader let go of it or died: who reads a queue holds its lock, and consumption in
@@ -11,10 +11,12 @@ from duolog import _errors as sdk
 from duolog._message import RETRY_PREFIX
 
 from node.allocation import DEFAULT, Deal, Queue, Wish, allocate
+from store.clocks import MonoMs
 
 SESSION_MS_MIN = 1000
 SESSION_MS_MAX = 300_000
 MEMBERS_MAX = 1000
+NO_GRACE = MonoMs(0)
 
 
 @dataclass(slots=True)
@@ -22,7 +24,7 @@ class Member:
     """One consumer of a group."""
 
     topics: tuple[str, ...]
-    expires_ms: int
+    expires_ms: MonoMs
     wish: Wish = field(default_factory=Wish)
     owned: set[Queue] = field(default_factory=set)  # what it said it reads
     granted: set[Queue] = field(default_factory=set)  # what it was told it may read
@@ -49,7 +51,7 @@ class Assignment:
 class GroupCoordinator:
     """All groups that have members now."""
 
-    def __init__(self, grace_until_ms: int = 0, replica_group: str = "") -> None:
+    def __init__(self, grace_until_ms: MonoMs = NO_GRACE, replica_group: str = "") -> None:
         """grace_until_ms: before that members keep what they read, and get nothing else.
 
         For a coordinator that knows nothing yet of members there are.
@@ -66,7 +68,7 @@ class GroupCoordinator:
         queue_counts: dict[str, int],
         owned: set[Queue],
         session_ms: int,
-        now_ms: int,
+        mono_ms: MonoMs,
         wish: Wish = Wish(),  # noqa: B008 - it cannot change
     ) -> Assignment | None:
         """A member lives. None where the group has no room for it.
@@ -76,7 +78,7 @@ class GroupCoordinator:
         Raises BadRequest where its strategy is not the one of the other members.
         """
         group = self._groups.setdefault(group_name, Group())
-        self._expire(group, now_ms)
+        self._expire(group, mono_ms)
         for name, other in group.members.items():
             if name != member_id and other.wish.strategy != wish.strategy:
                 raise sdk.BadRequest(
@@ -88,17 +90,17 @@ class GroupCoordinator:
         if member is None:
             if len(group.members) >= MEMBERS_MAX:
                 return None
-            member = group.members[member_id] = Member(topics, 0, wish)
+            member = group.members[member_id] = Member(topics, mono_ms, wish)
             group.generation += 1
         elif (member.topics, member.wish) != (topics, wish):
             member.topics, member.wish = topics, wish
             group.generation += 1
-        member.expires_ms = now_ms + session
+        member.expires_ms = MonoMs(mono_ms + session)
         member.owned = owned
         target = self._share(group, member_id, queue_counts)
         held = self._held_by_others(group, member_id)
         granted = {queue for queue in target if queue not in held}
-        if now_ms < self._grace_until_ms:
+        if mono_ms < self._grace_until_ms:
             granted &= owned  # others may still read what they do not know of
         if granted != member.granted:
             group.generation += 1
@@ -128,8 +130,8 @@ class GroupCoordinator:
         return held
 
     @staticmethod
-    def _expire(group: Group, now_ms: int) -> None:
-        for name in [n for n, member in group.members.items() if member.expires_ms < now_ms]:
+    def _expire(group: Group, mono_ms: MonoMs) -> None:
+        for name in [n for n, member in group.members.items() if member.expires_ms < mono_ms]:
             del group.members[name]
             group.generation += 1
 
@@ -141,12 +143,14 @@ class GroupCoordinator:
             if not group.members:
                 del self._groups[group_name]
 
-    def may_commit(self, group_name: str, member_id: str, queues: set[Queue], now_ms: int) -> bool:
+    def may_commit(
+        self, group_name: str, member_id: str, queues: set[Queue], mono_ms: MonoMs
+    ) -> bool:
         """Tell whether a member may commit for queues: nobody else was given any of them."""
         group = self._groups.get(group_name)
         if group is None:
             return True
-        self._expire(group, now_ms)
+        self._expire(group, mono_ms)
         if member_id not in group.members:
             return not queues & self._held_by_others(group, member_id)
         return all(
@@ -154,20 +158,20 @@ class GroupCoordinator:
             for queue in queues
         )
 
-    def readers(self, group_name: str, now_ms: int) -> dict[Queue, str]:
+    def readers(self, group_name: str, mono_ms: MonoMs) -> dict[Queue, str]:
         """Who reads each queue now."""
         group = self._groups.get(group_name)
         if group is None:
             return {}
-        self._expire(group, now_ms)
+        self._expire(group, mono_ms)
         return {queue: name for name, member in group.members.items() for queue in member.granted}
 
-    def members(self, group_name: str, now_ms: int) -> int:
+    def members(self, group_name: str, mono_ms: MonoMs) -> int:
         """How many members a group has."""
         group = self._groups.get(group_name)
         if group is None:
             return 0
-        self._expire(group, now_ms)
+        self._expire(group, mono_ms)
         return len(group.members)
 
     def topics(self, group_name: str) -> set[str]:

@@ -7,7 +7,7 @@ from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
 from node.allocation import Wish, check_strategy
-from node.broker import Broker, now_ms
+from node.broker import Broker
 from node.calls import unary
 from node.longpoll import check_place
 from node.messagefilter import wanted
@@ -56,7 +56,7 @@ class GroupsService(stubs.GroupsServicer):
             counts,
             {(ref.topic, ref.queue_id) for ref in request.owned[:QUEUES_MAX]},
             request.session_ms,
-            now_ms(),
+            broker.mono_ms(),
             Wish(
                 check_strategy(request.strategy),
                 tuple(request.rooms),
@@ -95,7 +95,7 @@ class GroupsService(stubs.GroupsServicer):
             table.setdefault(offset.topic, {})[offset.queue_id] = offset.offset
         queues = {(topic, queue) for topic, row in table.items() for queue in row}
         if request.member_id and not broker.groups.may_commit(
-            request.group, request.member_id, queues, now_ms()
+            request.group, request.member_id, queues, broker.mono_ms()
         ):
             raise sdk.StaleMember("another member of the group reads one of these queues now")
         await broker.metadata.ensure_group(request.group)

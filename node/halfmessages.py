@@ -7,6 +7,8 @@ another check.
 import heapq
 from dataclasses import dataclass
 
+from store.clocks import MonoMs
+
 
 @dataclass(slots=True)
 class Half:
@@ -16,7 +18,7 @@ class Half:
     offset: int
     group: str  # of its producers
     checks: int
-    check_ms: int  # when somebody is to be asked
+    check_ms: MonoMs  # when somebody is to be asked
 
 
 class HalfMessages:
@@ -79,17 +81,17 @@ class HalfMessages:
         if origin is not None:
             del self._halves[origin]
 
-    def due(self, now_ms: int, limit: int) -> list[Half]:
+    def due(self, mono_ms: MonoMs, limit: int) -> list[Half]:
         """Up to limit of those to be asked about; each comes again when it is added again."""
         found: list[Half] = []
-        while self._due and self._due[0][0] <= now_ms and len(found) < limit:
+        while self._due and self._due[0][0] <= mono_ms and len(found) < limit:
             check_ms, origin = heapq.heappop(self._due)
             half = self._halves.get(origin)
             if half is not None and half.check_ms == check_ms:
                 found.append(half)
         return found
 
-    def ask_later(self, half: Half, check_ms: int) -> None:
+    def ask_later(self, half: Half, check_ms: MonoMs) -> None:
         """Ask at another time."""
         half.check_ms = check_ms
         heapq.heappush(self._due, (check_ms, half.origin))

@@ -18,6 +18,7 @@ import structlog
 from duolog import _errors as sdk
 
 from node.popline import Line
+from store.clocks import WallMs
 from store.lightqueues import START, is_light
 from store.metadata import Json
 
@@ -126,7 +127,7 @@ class LiteService:
                 names = [name for name, _ in self._broker.store.topic_queue_table if is_light(name)]
                 for at in range(0, len(names), LOOKED_AT_ONCE):
                     some = names[at : at + LOOKED_AT_ONCE]
-                    await self.forget(self.expired(some, self._broker.wall_ms()))
+                    await self.forget(self.expired(some, self._broker.age_ms()))
                     await asyncio.sleep(0)
 
     def look_again(self) -> None:
@@ -238,7 +239,7 @@ class LiteService:
 
     # -- forgetting ----------------------------------------------------------------------------
 
-    def expired(self, names: list[str], now_ms: int) -> list[str]:
+    def expired(self, names: list[str], age_ms: WallMs) -> list[str]:
         """Light queues whose last message is older than their parent allows, or without parent."""
         topics = self._broker.metadata.topics
         table = self._broker.store.topic_queue_table
@@ -248,7 +249,7 @@ class LiteService:
                 continue
             config = topics.get(parent_of(name))
             minutes = config.lite_ttl_minutes if config is not None else 0
-            if config is None or (minutes and self._last_time(name) < now_ms - minutes * 60_000):
+            if config is None or (minutes and self._last_time(name) < age_ms - minutes * 60_000):
                 found.append(name)
         return found
 

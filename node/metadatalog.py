@@ -160,11 +160,9 @@ class MetadataLog:
             return
         snapshot = tables.snapshot()
         broker = self._broker
-        from node.broker import now_ms
-
         try:
             await asyncio.get_running_loop().run_in_executor(
-                broker.threads, snapshot.write, broker.store.disk, now_ms()
+                broker.threads, snapshot.write, broker.store.disk, broker.wall_ms()
             )
         except OSError as error:  # the log has it all: try again later
             log.warning("metadata snapshot failed", reason=error.strerror or str(error))
@@ -181,12 +179,10 @@ class MetadataLog:
     # -- changes -------------------------------------------------------------------------------
 
     def _put(self, change: Json) -> "tuple[int, asyncio.Future[PutMessageStatus] | None]":
-        from node.broker import now_ms
-
         refused = self._broker.refuses_changes()
         if refused is not None:
             raise refused
-        now = now_ms()
+        now = self._broker.store_ms()
         body = json.dumps(change, separators=(",", ":")).encode()
         result = self._broker.store.put(PutBatch(SYSTEM_TOPIC, QUEUE, Columns.of([body]), now), now)
         if result.status is not PutMessageStatus.PUT_OK:

@@ -25,8 +25,8 @@ class _Run:
         self.times, self.offsets = times[order], offsets[order]
         self.at = 0
 
-    def take(self, now_ms: int, limit: int) -> I64:
-        end = int(np.searchsorted(self.times, now_ms, side="right"))
+    def take(self, wall_ms: int, limit: int) -> I64:
+        end = int(np.searchsorted(self.times, wall_ms, side="right"))
         end = min(end, self.at + limit)
         taken = self.offsets[self.at : end]
         self.at = max(self.at, end)
@@ -92,12 +92,12 @@ class PendingTimers:
         """Whether a message still waits."""
         return self.low <= offset < self.end and bool(self._waits[offset - self._base])
 
-    def due(self, now_ms: int, limit: int) -> I64:
+    def due(self, wall_ms: int, limit: int) -> I64:
         """Up to limit messages whose time has come, in the order of their offsets; they stay
         pending until they are `done`, but are not given again."""
-        taken = [run.take(now_ms, limit) for run in self._runs]
+        taken = [run.take(wall_ms, limit) for run in self._runs]
         early: list[int] = []
-        while self._heap and self._heap[0][0] <= now_ms and len(early) < limit:
+        while self._heap and self._heap[0][0] <= wall_ms and len(early) < limit:
             early.append(heapq.heappop(self._heap)[1])
         taken.append(np.array(early, np.int64))
         offsets = np.concatenate(taken)

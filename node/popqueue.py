@@ -2,13 +2,14 @@
 
 A message that was taken is invisible to the group until its lease ends. What is acknowledged is
 done; everything below `committed` is done. Whoever owns the queue decides what becomes of a lease
-that ends: it goes to the retry topic, or (orderly) to the front again.
+that ends: it goes to the retry topic, or (orderly) to the front again. Time is monotonic.
 """
 
 import heapq
 from dataclasses import dataclass, field
 
 from node.offsetranges import OffsetRanges
+from store.clocks import MonoMs
 
 IN_FLIGHT_MAX = 10_000  # popInflightMessageThreshold
 
@@ -18,7 +19,7 @@ class Lease:
     """One delivery. serial: random, known to whoever was given the message, and to nobody else."""
 
     serial: int
-    deadline_ms: int
+    deadline_ms: MonoMs
     client: str
     held: bool = False  # for as long as its client lives
 
@@ -34,7 +35,7 @@ class PopQueue:
     done: OffsetRanges = field(default_factory=OffsetRanges)  # at or after committed
     attempts: dict[int, int] = field(default_factory=dict)  # orderly: deliveries before this one
     attempt_id: str = ""
-    _deadlines: list[tuple[int, int, int]] = field(default_factory=list)
+    _deadlines: list[tuple[MonoMs, int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.next < 0:
@@ -86,22 +87,22 @@ class PopQueue:
         if not self.leases:
             self._rewind()
 
-    def change(self, offset: int, lease: Lease, serial: int, deadline_ms: int) -> None:
+    def change(self, offset: int, lease: Lease, serial: int, deadline_ms: MonoMs) -> None:
         """Another end of the lease; the old handle is void."""
         lease.serial, lease.deadline_ms, lease.held = serial, deadline_ms, False
         self._note(offset, lease)
 
-    def expired(self, now_ms: int) -> list[int]:
+    def expired(self, mono_ms: MonoMs) -> list[int]:
         """Messages whose lease has ended and that nobody holds now, oldest first.
 
         Orderly: none; the front is given again by `take`. Otherwise the owner must finish them, or
         `put_off` what it could not move.
         """
         ended = []
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
+        while self._deadlines and self._deadlines[0][0] <= mono_ms:
             _, offset, serial = heapq.heappop(self._deadlines)
             lease = self.lease_of(offset, serial)
-            if lease is not None and lease.deadline_ms <= now_ms:
+            if lease is not None and lease.deadline_ms <= mono_ms:
                 ended.append(offset)
         if self.orderly:
             for offset in ended:
@@ -112,13 +113,13 @@ class PopQueue:
             return []
         return sorted(ended)
 
-    def put_off(self, offset: int, deadline_ms: int) -> None:
+    def put_off(self, offset: int, deadline_ms: MonoMs) -> None:
         """A message whose lease ended stays where it is for now."""
         lease = self.leases[offset]
         lease.deadline_ms, lease.held = deadline_ms, False
         self._note(offset, lease)
 
-    def release(self, client: str, deadline_ms: int) -> None:
+    def release(self, client: str, deadline_ms: MonoMs) -> None:
         """A client is gone: what was held for it becomes visible soon."""
         for offset, lease in self.leases.items():
             if lease.client == client and lease.held:
@@ -126,7 +127,7 @@ class PopQueue:
                 lease.deadline_ms = deadline_ms
                 self._note(offset, lease)
 
-    def next_deadline_ms(self) -> int | None:
+    def next_deadline_ms(self) -> MonoMs | None:
         """When the next lease may end."""
         return self._deadlines[0][0] if self._deadlines else None
 

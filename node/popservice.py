@@ -24,6 +24,7 @@ from node.popline import Line
 from node.popqueue import Lease, PopQueue
 from node.retrytopics import RetryTopics, retry_topic
 from node.tagfilter import MessageFilter
+from store.clocks import MonoMs
 from store.errors import StoreError
 from store.lightqueues import is_light
 from store.metadata import Json
@@ -116,7 +117,7 @@ class PopService:
             while True:
                 await asyncio.sleep(TICK_SECONDS)
                 if self._queues:
-                    self._end_leases(self._broker.clock_ms())
+                    self._end_leases(self._broker.mono_ms())
                 if self._dirty and loop.time() - saved >= SAVE_SECONDS:
                     saved = loop.time()
                     await self._save()
@@ -180,7 +181,7 @@ class PopService:
 
     # -- taking --------------------------------------------------------------------------------
 
-    def pop(self, request: PopRequest, now_ms: int) -> list[Popped]:
+    def pop(self, request: PopRequest, mono_ms: MonoMs) -> list[Popped]:
         """Up to `count` messages that nobody of the group has, with leases from now on."""
         line = self._line(request)
         line.turn += 1
@@ -190,7 +191,7 @@ class PopService:
             if len(found) >= request.count:
                 break
             wanted = request.count - len(found)
-            found += self._pop_queue(request, line, topic, queue_id, wanted, now_ms)
+            found += self._pop_queue(request, line, topic, queue_id, wanted, mono_ms)
             if line.left <= 0:
                 break
         if found:
@@ -226,12 +227,12 @@ class PopService:
         topic: str,
         queue_id: int,
         wanted: int,
-        now_ms: int,
+        mono_ms: MonoMs,
     ) -> list[Popped]:
         key = (topic, queue_id, request.group)
         state = self._state(key)
         if state.orderly and request.attempt_id and state.attempt_id == request.attempt_id:
-            return self._again(key, state, request, now_ms)
+            return self._again(key, state, request, mono_ms)
         if state.blocked:
             return []
         found: list[Popped] = []
@@ -247,7 +248,7 @@ class PopService:
             if result.next_offset <= state.next and not result.count:
                 break
             result = request.filter.chosen(result)
-            found += self._lease_rows(key, state, request, result, now_ms)
+            found += self._lease_rows(key, state, request, result, mono_ms)
             self._dirty.add(key)
             if state.orderly and found:
                 break
@@ -256,7 +257,12 @@ class PopService:
         return found
 
     def _lease_rows(
-        self, key: QueueKey, state: PopQueue, request: PopRequest, result: GetResult, now_ms: int
+        self,
+        key: QueueKey,
+        state: PopQueue,
+        request: PopRequest,
+        result: GetResult,
+        mono_ms: MonoMs,
     ) -> list[Popped]:
         """Lease what a read found; what it passed over is not for this group."""
         invisible = HELD_MS if request.held else request.invisible_ms
@@ -268,14 +274,16 @@ class PopService:
             if state.done.end_of(offset) > offset:
                 end = offset  # done meanwhile: look at what follows anew
                 break
-            lease = Lease(popped.handle.serial, now_ms + invisible, request.client, request.held)
+            lease = Lease(
+                popped.handle.serial, MonoMs(mono_ms + invisible), request.client, request.held
+            )
             state.take(offset, lease)
             found.append(popped)
         state.pass_over(end)
         return found
 
     def _again(
-        self, key: QueueKey, state: PopQueue, request: PopRequest, now_ms: int
+        self, key: QueueKey, state: PopQueue, request: PopRequest, mono_ms: MonoMs
     ) -> list[Popped]:
         """The same request once more (its answer was lost): the same messages once more."""
         found = []
@@ -284,7 +292,7 @@ class PopService:
             for popped in self._rows(key, result, state.attempts, request.invisible_ms):
                 lease = state.leases[offset]
                 invisible = HELD_MS if request.held else request.invisible_ms
-                state.change(offset, lease, popped.handle.serial, now_ms + invisible)
+                state.change(offset, lease, popped.handle.serial, MonoMs(mono_ms + invisible))
                 lease.held = request.held
                 found.append(popped)
         return found
@@ -351,7 +359,7 @@ class PopService:
         while True:
             self._broker.check_master()
             self._broker.readable_topic(request.topic)
-            found = self.pop(request, self._broker.clock_ms())
+            found = self.pop(request, self._broker.mono_ms())
             if found or self._line(request).left > 0:
                 return found
             await asyncio.sleep(0)
@@ -378,11 +386,14 @@ class PopService:
 
     # -- what becomes of deliveries ------------------------------------------------------------
 
+    def _in(self, delay_ms: int) -> MonoMs:
+        return MonoMs(self._broker.mono_ms() + delay_ms)
+
     def _lease(self, group: str, handle: Handle) -> tuple[QueueKey, PopQueue, Lease] | None:
         key = (handle.topic, handle.queue_id, group)
         state = self._queues.get(key)
         lease = state.lease_of(handle.offset, handle.serial) if state is not None else None
-        if state is None or lease is None or lease.deadline_ms <= self._broker.clock_ms():
+        if state is None or lease is None or lease.deadline_ms <= self._broker.mono_ms():
             return None
         return key, state, lease
 
@@ -421,7 +432,7 @@ class PopService:
         found = self._lease(group, handle)
         if found is not None:
             _, state, _ = found
-            state.put_off(handle.offset, self._broker.clock_ms() + GONE_MS)
+            state.put_off(handle.offset, self._in(GONE_MS))
 
     def change_invisible(self, group: str, handle: Handle, invisible_ms: int) -> Handle | None:
         """Another lease from now on, and its handle; None as for `ack`."""
@@ -430,7 +441,7 @@ class PopService:
             return None
         _, state, lease = found
         serial = secrets.randbits(63)
-        state.change(handle.offset, lease, serial, self._broker.clock_ms() + invisible_ms)
+        state.change(handle.offset, lease, serial, self._in(invisible_ms))
         return Handle(handle.topic, handle.queue_id, handle.offset, serial)
 
     async def to_dead_letters(self, group: str, handle: Handle) -> bool:
@@ -440,7 +451,7 @@ class PopService:
             return False
         key, state, _ = found
         record = self._record(key, handle.offset)
-        state.put_off(handle.offset, self._broker.clock_ms() + MOVE_MS)  # not to be moved twice
+        state.put_off(handle.offset, self._in(MOVE_MS))  # not to be moved twice
         await self._retry.to_dead_letters(group, record)
         self._finish(key, state, handle.offset)
         return True
@@ -465,24 +476,24 @@ class PopService:
 
     def client_gone(self, client: str) -> None:
         """What a client held for as long as it lives becomes visible."""
-        deadline = self._broker.clock_ms() + GONE_MS
+        deadline = self._in(GONE_MS)
         for state in self._queues.values():
             state.release(client, deadline)
 
     # -- ended leases --------------------------------------------------------------------------
 
-    def _end_leases(self, now_ms: int) -> None:
+    def _end_leases(self, mono_ms: MonoMs) -> None:
         for key, state in self._queues.items():
             due = state.next_deadline_ms()
-            if due is None or due > now_ms:
+            if due is None or due > mono_ms:
                 continue
-            ended = state.expired(now_ms)
+            ended = state.expired(mono_ms)
             if state.orderly:
                 self._wake(key)
             for offset in ended:
                 # Until it is stored again it stays here, under a number that nobody knows.
                 state.leases[offset].serial = secrets.randbits(63)
-                state.put_off(offset, now_ms + MOVE_MS)
+                state.put_off(offset, MonoMs(mono_ms + MOVE_MS))
             if ended:
                 work = partial(self._move, key, state, ended)
                 task = asyncio.ensure_future(self._broker.guard(work))
@@ -500,7 +511,7 @@ class PopService:
             except (sdk.DuologError, StoreError) as error:
                 log.warning("a message waits for its next attempt", reason=str(error), group=group)
                 if offset in state.leases:
-                    state.put_off(offset, self._broker.clock_ms() + AGAIN_MS)
+                    state.put_off(offset, self._in(AGAIN_MS))
                 continue
             if self._queues.get(key) is state:
                 self._finish(key, state, offset)

@@ -5,7 +5,6 @@ The machines (`ha.master`, `ha.slave`) decide; here their effects meet futures, 
 
 import asyncio
 import secrets
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,8 @@ from ha.identity import Identity
 from ha.master import Close, Confirmed, Effect, Master
 from ha.slave import Slave
 from ha.syncstate import SyncState
+from node.clocks import mono_ms
+from store.clocks import MonoMs, WallMs
 from store.disk import no_room
 from store.errors import StoreError
 from store.recovery import RecoveryReport
@@ -35,11 +36,6 @@ Connection = tuple[Master, int]  # a session of one mastership
 HA_METHOD = "/duolog.ha.v1.Replication/Stream"
 
 
-def now_ms() -> int:
-    """Monotonic clock in ms: what the machines are told."""
-    return time.monotonic_ns() // 1_000_000
-
-
 class Replication:
     """The node's part in its replica group: a master's machine, or a slave's."""
 
@@ -52,13 +48,13 @@ class Replication:
         self.slave: Slave | None = None
         self.elected = broker.store.options.broker_role is BrokerRole.AUTO
         self.known_master: Callable[[], tuple[str, int]] = lambda: ("", 0)
-        self._tried_ms = 0
+        self._tried_ms = MonoMs(0)
         self._wakes: dict[Connection, asyncio.Event] = {}
         self._calls: dict[Connection, asyncio.Future[Any]] = {}
 
     # -- life ----------------------------------------------------------------------------------
 
-    def open(self, report: RecoveryReport, wall_ms: int) -> None:
+    def open(self, report: RecoveryReport, wall_ms: WallMs) -> None:
         """After recovery: find out who this replica is; a master opens its epoch.
 
         Blocks on the disk. Raises OSError, StoreError, BadStoreFile.
@@ -86,7 +82,7 @@ class Replication:
         return Member(node.cluster, node.group, node.name, self._broker.advertised)
 
     def _open_mastership(
-        self, me: Member, who: Identity, history: EpochHistory, wall_ms: int
+        self, me: Member, who: Identity, history: EpochHistory, wall_ms: WallMs
     ) -> None:
         store = self._broker.store
         self.master = Master(
@@ -100,10 +96,10 @@ class Replication:
         )
         self._open_epoch(wall_ms)
 
-    def _open_epoch(self, wall_ms: int) -> None:
+    def _open_epoch(self, wall_ms: WallMs) -> None:
         """Begin the mastership; a disk without room stops puts, not readers, and is tried again."""
         assert self.master is not None, "a master opens epochs"
-        self._tried_ms = now_ms()
+        self._tried_ms = mono_ms()
         try:
             self.master.open_epoch(secrets.randbits(64), wall_ms)
         except OSError as error:
@@ -117,7 +113,7 @@ class Replication:
 
     # -- changes of role -----------------------------------------------------------------------
 
-    def become_master(self, epoch: int, members: SyncState, wall_ms: int) -> Master:
+    def become_master(self, epoch: int, members: SyncState, wall_ms: WallMs) -> Master:
         """Elected: a slave that follows nobody any more opens its epoch.
 
         Raises OSError or StoreError where the disk does not let it; it is a slave then as before.
@@ -174,7 +170,7 @@ class Replication:
         if self.master is None:
             endpoint, _ = self.master_endpoint
             return f"this node is a slave, its master is {endpoint or 'not known'}"
-        stopped = self.master.stopped(now_ms())
+        stopped = self.master.stopped(mono_ms())
         return f"this node is no master any more: {stopped}" if stopped else ""
 
     @property
@@ -192,7 +188,7 @@ class Replication:
         if master is None:
             return True
         return self.elected and (
-            master.is_over(now_ms())
+            master.is_over(mono_ms())
             or not master.epoch_confirmed
             or not self._broker.metadata.has_applied(master.barrier_end)
         )
@@ -215,7 +211,7 @@ class Replication:
         """A future of what becomes of a stored put."""
         future: asyncio.Future[PutMessageStatus] = asyncio.get_running_loop().create_future()
         assert self.master is not None, "only a master stores puts"
-        status = self.master.await_slaves(end_offset, now_ms(), future)
+        status = self.master.await_slaves(end_offset, mono_ms(), future)
         if status is not None:
             future.set_result(status)
             self._broker.pump_soon()
@@ -224,7 +220,7 @@ class Replication:
     def flushed(self) -> None:
         """The log was synced on this node."""
         if self.master is not None:
-            self.perform(self.master.advance(now_ms()))
+            self.perform(self.master.advance(mono_ms()))
 
     # -- effects -------------------------------------------------------------------------------
 
@@ -266,10 +262,10 @@ class Replication:
 
     def tick(self) -> None:
         """Deadlines and housekeeping of a master."""
-        if self.closed and now_ms() - self._tried_ms > OPEN_AGAIN_MS:
-            self._open_epoch(time.time_ns() // 1_000_000)
+        if self.closed and mono_ms() - self._tried_ms > OPEN_AGAIN_MS:
+            self._open_epoch(self._broker.store_ms())
         if self.master is not None:
-            self.perform(self.master.tick(now_ms()))
+            self.perform(self.master.tick(mono_ms()))
 
     def fail_all(self) -> None:
         """The store is fenced."""

@@ -14,7 +14,8 @@ from ha import slave as machine
 from ha.frames import Kind
 from ha.progress import ConnectionState
 from ha.slave import Adopt, Applied, CloseStream, Effect, FlushSoon, Send, Slave
-from node.replication import HA_METHOD, now_ms
+from node.clocks import mono_ms
+from node.replication import HA_METHOD
 from node.replication_service import STREAM_OPTIONS
 from store.errors import StoreError
 
@@ -50,7 +51,7 @@ class ReplicationClient:
         try:
             while True:
                 reason, followed = await self._follow()
-                self._slave.step(machine.Lost(reason), now_ms())
+                self._slave.step(machine.Lost(reason), mono_ms())
                 said = f"{self._slave.state.value}: {self._slave.reason}"
                 if said != shown:
                     log.warning("not following the master", master=self._address, reason=said)
@@ -71,7 +72,7 @@ class ReplicationClient:
         followed = False
         try:
             self._call = channel.stream_stream(HA_METHOD)()
-            await self._perform(slave.step(machine.Connected(), now_ms()))
+            await self._perform(slave.step(machine.Connected(), mono_ms()))
             while not self._closing:
                 data = await uncancelled(self._call.read())
                 if data is grpc.aio.EOF:
@@ -110,9 +111,9 @@ class ReplicationClient:
         try:
             if len(data) > KIND_AT and data[KIND_AT] in _CUTTING:
                 async with self._broker.no_flush():
-                    effects = self._slave.step(machine.Received(data), now_ms())
+                    effects = self._slave.step(machine.Received(data), mono_ms())
             else:
-                effects = self._slave.step(machine.Received(data), now_ms())
+                effects = self._slave.step(machine.Received(data), mono_ms())
         except OSError as error:
             effects = self._slave.suspend(f"the disk: {error.strerror or error}")
         except StoreError as error:
@@ -154,4 +155,4 @@ class ReplicationClient:
     async def _quietly(self, event: machine.Event) -> None:
         """Step from outside the reader; a broken stream is the reader's to report."""
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError, Unavailable):
-            await self._perform(self._slave.step(event, now_ms()))
+            await self._perform(self._slave.step(event, mono_ms()))

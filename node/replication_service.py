@@ -9,7 +9,8 @@ import structlog
 
 from ha.frames import BODY_BYTES_MAX
 from ha.master import Master
-from node.replication import HA_METHOD, now_ms
+from node.clocks import mono_ms
+from node.replication import HA_METHOD
 from store.mappedfile import MappedFile
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class ReplicationService:
         if master is None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this node is not the master")
             return
-        number = master.connect(now_ms())
+        number = master.connect(mono_ms())
         if number is None:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many slaves")
             return
@@ -88,7 +89,7 @@ class ReplicationService:
     async def _read(self, master: Master, number: int, requests: Any, wake: asyncio.Event) -> None:
         perform = self._broker.replication.perform
         async for data in requests:
-            effects = master.receive(number, data, now_ms())
+            effects = master.receive(number, data, mono_ms())
             if effects:
                 perform(effects)
             wake.set()
@@ -102,11 +103,11 @@ class ReplicationService:
                 wake.clear()
                 if loader.wanted(master):
                     await loader.load(master)
-                frame = master.next_frame(number, now_ms())
+                frame = master.next_frame(number, mono_ms())
                 if frame is not None:
                     await context.write(frame)
                     continue
-                due = loop.time() + master.wait_ms(number, now_ms()) / 1000 + 0.0005
+                due = loop.time() + master.wait_ms(number, mono_ms()) / 1000 + 0.0005
                 if timer is None or not loop.time() < timer.when() <= due:
                     if timer is not None:
                         timer.cancel()

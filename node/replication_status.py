@@ -7,13 +7,13 @@ from duolog.wire import duolog_pb2 as wire
 from ha.failover import Failover
 from ha.groupstate import View
 from node.broker import Broker
-from node.replication import now_ms
+from node.clocks import mono_ms
 
 
 def replication_status(broker: Broker) -> wire.ReplicationStatus:
     """What the node's machine of its role knows."""
     status = wire.ReplicationStatus(group=broker.config.node.group)
-    master, slave, now = broker.replication.master, broker.replication.slave, now_ms()
+    master, slave, now = broker.replication.master, broker.replication.slave, mono_ms()
     if master is not None:
         status.epoch = master.epoch
         status.push2slave_max_offset = master.push2slave_max_offset

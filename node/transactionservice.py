@@ -18,6 +18,7 @@ from duolog import _errors as sdk
 
 from node.halfmessages import Half, HalfMessages
 from node.redirect import redirected, restored, stored_again
+from store.clocks import MonoMs
 from store.columns import Columns
 from store.errors import StoreError
 from store.kernels import decode
@@ -102,7 +103,7 @@ class TransactionService:
                 halves = await self._known()
             except sdk.Unavailable:
                 continue  # the mastership ended meanwhile
-            for half in halves.due(self._broker.wall_ms(), CHECKS_AT_ONCE):
+            for half in halves.due(self._broker.mono_ms(), CHECKS_AT_ONCE):
                 await self._check(halves, half)
                 if halves is not self._halves:
                     break
@@ -156,7 +157,13 @@ class TransactionService:
         immunity = _number(properties.get(IMMUNITY), 0) * 1000 or self._options.timeout_ms
         wait = self._options.check_interval_ms if checks else immunity
         origin = _number(properties.get(ORIGIN), offset)
-        return Half(origin, offset, properties.get("PGROUP", ""), checks, store_time + wait)
+        # What it has waited for already is told by the clock that gave the store time.
+        waited = max(0, self._broker.store_ms() - store_time)
+        check_ms = self._in(max(0, wait - waited))
+        return Half(origin, offset, properties.get("PGROUP", ""), checks, check_ms)
+
+    def _in(self, delay_ms: int) -> MonoMs:
+        return MonoMs(self._broker.mono_ms() + delay_ms)
 
     async def _read_ops(self, halves: HalfMessages, offset: int) -> None:
         store = self._broker.store
@@ -319,7 +326,7 @@ class TransactionService:
             first = result.next_offset
 
     def _put(self, batch: PutBatch) -> PutResult:
-        result = self._broker.store.put(batch, self._broker.wall_ms())
+        result = self._broker.store.put(batch, self._broker.store_ms())
         if result.status is not PutMessageStatus.PUT_OK:
             raise sdk.Unavailable(f"{result.status.value} {result.reason}")
         self._broker.counters.messages_in += result.count
@@ -350,7 +357,7 @@ class TransactionService:
             return
         except sdk.DuologError as error:
             log.warning("a transaction is checked later", reason=str(error))
-            halves.ask_later(half, self._broker.wall_ms() + self._options.check_interval_ms)
+            halves.ask_later(half, self._in(self._options.check_interval_ms))
             return
         check = Check(half.group, half.origin, record)
         for ask in self.askers:
@@ -364,7 +371,7 @@ class TransactionService:
         properties = {**record.properties, CHECKS: str(checks), ORIGIN: str(half.origin)}
         result = self._put(stored_again(record, HALF_TOPIC, properties))
         old = half.offset
-        check_ms = self._broker.wall_ms() + self._options.check_interval_ms
+        check_ms = self._in(self._options.check_interval_ms)
         halves.add(Half(half.origin, result.queue_offset, half.group, checks, check_ms))
         self._settle(self._note_decided(halves, [old]))
 

@@ -3,6 +3,7 @@
 from sim.clients import QUEUES, History, QueueKey, read_all
 from sim.ghost import Violation
 from sim.node import Node
+from store.kernels import decode
 from store.lightqueues import light_places
 from store.record import decode_properties
 
@@ -18,6 +19,7 @@ def final(nodes: list[Node], master: Node, history: History) -> None:
             if read_all(node, key) != queues[key]:
                 raise Violation(f"{node.name} serves another {key} than {master.name}")
     light_queues_follow(nodes, master)
+    times_go_on(master)
     dense(queues)
     nothing_changed(queues, history)
     nothing_lost(queues, history)
@@ -71,6 +73,23 @@ def light_queues_follow(nodes: list[Node], master: Node) -> None:
                 wanted = [place for place in wanted if table and place[1] >= first]
             if [(phy, first + k) for k, phy in enumerate(table)] != wanted:
                 raise Violation(f"light queue {name} of {node.name} is not what the log says")
+
+
+def times_go_on(master: Node) -> None:
+    """Store times never go back, whatever the masters' clocks did: checkpoints rely on it."""
+    times: dict[int, int] = {}
+    for key in QUEUES:
+        at, (_, end) = 0, master.store.queue_range(*key)
+        while at < end:
+            result = master.read(*key, at)
+            for numbers, _, _ in result.rows():
+                times[numbers[decode.OUT_PHY]] = numbers[decode.OUT_STORE_TIME]
+            if result.next_offset <= at:
+                break
+            at = result.next_offset
+    in_order = [times[offset] for offset in sorted(times)]
+    if in_order != sorted(in_order):
+        raise Violation("store times go back in the log")
 
 
 def hash_of(data: bytes) -> str:

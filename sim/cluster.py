@@ -279,20 +279,24 @@ class Cluster:
         if not all(node.up for node in self.nodes):
             return False
         end = master.store.log.max_offset
-        return master.store.replicated_offset == end == master.store.dispatcher.reput_from and all(
-            node.slave is not None
-            and node.slave.state is ConnectionState.TRANSFER
-            and node.store.log.max_offset == end == node.store.dispatcher.reput_from
-            and node.store.confirm_offset == end
-            for node in self.nodes
-            if node is not master
+        return (
+            master.store.replicated_offset == end == master.store.dispatcher.reput_from
+            and all(
+                node.slave is not None
+                and node.slave.state is ConnectionState.TRANSFER
+                and node.store.log.max_offset == end == node.store.dispatcher.reput_from
+                and node.store.confirm_offset == end
+                for node in self.nodes
+                if node is not master
+            )
+            and all(node.is_flushed for node in self.nodes)
         )
 
     def _standing(self) -> str:
         return "; ".join(
             f"{node.name} {'up' if node.up else 'down'} {node.store.role.value} "
             f"end {node.store.log.max_offset} confirm {node.store.confirm_offset} "
-            f"reput {node.store.dispatcher.reput_from} "
+            f"reput {node.store.dispatcher.reput_from} flushed {node.store.flushed_offset} "
             f"{node.slave.state.value + ' ' + node.slave.reason if node.slave else ''}"
             for node in self.nodes
         )

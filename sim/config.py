@@ -36,6 +36,8 @@ class Setup:
             max_index_num=256,
             max_message_size=4 << 10,
             message_index_enable=False,
+            flush_interval_commit_log=120,
+            flush_interval_consume_queue=400,
         )
 
     def ha_options(self) -> HaOptions:

@@ -11,6 +11,7 @@ from ha.handshake import Stream
 from ha.progress import SlaveSession
 from sim.disk import SimDisk
 from sim.planted import Mutant, Patch
+from store.clocks import WallMs
 from store.consumequeue import ConsumeQueue
 from store.idempotence import IdempotenceTable
 from store.mappedfile import FlushJob, MappedFile
@@ -147,7 +148,7 @@ def _new_master_cuts() -> list[Patch]:
     """A new master throws away what was not confirmed when it took over."""
     original = _MASTER.open_epoch
 
-    def open_epoch(self: Any, nonce: int, now: int, number: int = 0) -> None:
+    def open_epoch(self: Any, nonce: int, now: WallMs, number: int = 0) -> None:
         confirmed = self.store.checkpoint.confirm_phy_offset
         if self.store.log.min_offset < confirmed < self.store.log.max_offset:
             self.store.truncate(confirmed)
@@ -252,7 +253,7 @@ def _all_confirmed() -> list[Patch]:
     """A restarted master takes its whole log for confirmed."""
     original = _MASTER.open_epoch
 
-    def open_epoch(self: Any, nonce: int, now: int, number: int = 0) -> None:
+    def open_epoch(self: Any, nonce: int, now: WallMs, number: int = 0) -> None:
         self.store.checkpoint.confirm_phy_offset = self.store.log.max_offset
         original(self, nonce, now, number)
 
@@ -283,7 +284,7 @@ def _offsets_of_refused() -> list[Patch]:
     """A put that is not stored uses its queue offsets up (rmq#6570)."""
     original = MessageStore.put
 
-    def put(self: Any, batch: Any, now: int) -> Any:
+    def put(self: Any, batch: Any, now: WallMs) -> Any:
         result = original(self, batch, now)
         key = (batch.topic, batch.queue_id)
         if result.status is PutMessageStatus.CREATE_MAPEDFILE_FAILED and not batch.sysflag:

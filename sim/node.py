@@ -33,9 +33,11 @@ from sim.etcd import SimEtcd
 from sim.ghost import Ghost, Violation
 from sim.network import End, Network, stream
 from sim.world import World
+from store.clocks import MonoMs, StoreClock, WallMs
 from store.columns import Columns
 from store.disk import no_room
 from store.errors import SequenceTooOld, StoreError
+from store.flush import FlushSchedule
 from store.lightqueues import START
 from store.mappedfile import FlushJob
 from store.messagestore import MessageStore, PutBatch, PutResult
@@ -46,8 +48,7 @@ WALL_MS = 1_700_000_000_000
 TICK_MS = 60.0
 LIGHT_QUEUES = 3
 FORGETTING = 0.03  # how often one is forgotten before it gets a message
-FLUSH_MS = 120.0
-QUEUES_FLUSH_MS = 400.0
+FLUSH_TICK_MS = 20.0
 RECONNECT_MS = 60.0
 
 Reply = Callable[[PutMessageStatus, PutResult | None], None]
@@ -69,6 +70,7 @@ class Node:
         self.disk = SimDisk(world.chance(f"disk:{name}"), lambda: world.now)
         self.rate = self.chance.uniform(0.99, 1.01)
         self.base = self.chance.randint(0, 1 << 40)
+        self.wall_rate = world.chance(f"wall:{name}").uniform(0.99, 1.01)
         self.wall_offset = 0
         self.boot = 0
         self.up = False
@@ -97,13 +99,17 @@ class Node:
 
     # -- clocks and events ---------------------------------------------------------------------
 
-    def mono(self) -> int:
+    def mono(self) -> MonoMs:
         """Monotonic ms: it runs a little fast or slow, and stands nowhere near another node's."""
-        return self.base + int(self.world.now * self.rate)
+        return MonoMs(self.base + int(self.world.now * self.rate))
 
-    def wall(self) -> int:
-        """Wall clock in ms: it may jump."""
-        return WALL_MS + int(self.world.now) + self.wall_offset
+    def wall(self) -> WallMs:
+        """Wall clock in ms: it runs at a rate of its own, and may jump."""
+        return WallMs(WALL_MS + int(self.world.now * self.wall_rate) + self.wall_offset)
+
+    def store_ms(self) -> WallMs:
+        """The time for the next record, as in a node."""
+        return self._store_clock.now(self.wall(), self.mono(), self.store.log.last_store_time)
 
     def guarded(self, do: Callable[..., None]) -> Callable[..., None]:
         """Something this process does: not after it died, later where it is paused."""
@@ -151,6 +157,7 @@ class Node:
         self.agent = None
         self.store = MessageStore(self.disk, self.setup.store_options(role))
         self.store.events.problem = self.problems.append
+        self._store_clock = StoreClock()
         self.master = self.slave = None
         self._ends, self._stream, self._spare = {}, None, None
         self._flushing = self._flush_again = False
@@ -169,8 +176,8 @@ class Node:
         log = self.store.log
         self.world.note(f"{self.name} up {role.value} [{log.min_offset}, {log.max_offset})")
         self.later(TICK_MS, self._tick)
-        self.later(FLUSH_MS, self._flush_now_and_then)
-        self.later(QUEUES_FLUSH_MS, self._flush_queues)
+        self._schedule = FlushSchedule.of(self.store.options)
+        self.later(FLUSH_TICK_MS, self._flush_what_is_due)
         if self.follows:
             self.later(1.0, self._connect)
         self._settle()
@@ -201,7 +208,7 @@ class Node:
             self.slave = Slave(store, self._me, who, history)
         else:
             self.master = Master(store, self.setup.ha_options(), self._me, who, history)
-            self.master.open_epoch(self.chance.getrandbits(64), self.wall())
+            self.master.open_epoch(self.chance.getrandbits(64), self.store_ms())
 
     @property
     def _me(self) -> Member:
@@ -222,7 +229,7 @@ class Node:
             slave.history,
             sync_state=SyncState(me, lead.state.sync_state_set, lead.revision),
         )
-        master.open_epoch(self.chance.getrandbits(64), self.wall(), lead.epoch)
+        master.open_epoch(self.chance.getrandbits(64), self.store_ms(), lead.epoch)
         self.world.note(f"{self.name} leads epoch {lead.epoch}")
         self.master, self.slave = master, None
 
@@ -301,7 +308,7 @@ class Node:
         try:
             if batch.light_queues and self.forgetting.random() < FORGETTING:
                 self._forget(batch.light_queues[0], master)
-            result = self.store.put(batch, self.wall())
+            result = self.store.put(batch, self.store_ms())
         except SequenceTooOld:
             reply(PutMessageStatus.UNKNOWN_ERROR, None)
             return
@@ -328,7 +335,7 @@ class Node:
         """Forget a light queue as the broker does: by a record that is safe before it counts."""
         store = self.store
         batch = PutBatch("forgotten", 0, Columns.of([name.encode()]), WALL_MS)
-        result = store.put(batch, self.wall())
+        result = store.put(batch, self.store_ms())
         if result.status is not PutMessageStatus.PUT_OK:
             return
         store.hold_light_queues([name])
@@ -388,9 +395,17 @@ class Node:
             self._flush_again = False
             self.flush_soon()
 
-    def _flush_now_and_then(self) -> None:
-        self.flush_soon()
-        self.later(FLUSH_MS, self._flush_now_and_then)
+    def schedule_ms(self) -> MonoMs:
+        """The clock of the flush schedule, as in a node."""
+        return self.mono()
+
+    def _flush_what_is_due(self) -> None:
+        now = self.schedule_ms()
+        if self._schedule.commit_log.due(now) is not None:
+            self.flush_soon()
+        if self._schedule.queues.due(now) is not None:
+            self._flush_queues()
+        self.later(FLUSH_TICK_MS, self._flush_what_is_due)
 
     def _flush_queues(self) -> None:
         store = self.store
@@ -401,7 +416,13 @@ class Node:
         store.retention.check_space()
         store.note_confirmed()
         store.checkpoint.flush()
-        self.later(QUEUES_FLUSH_MS, self._flush_queues)
+
+    @property
+    def is_flushed(self) -> bool:
+        """Log and queues are on disk."""
+        return self.store.flushed_offset >= self.store.log.max_offset and not (
+            self.store.queues.touched
+        )
 
     def _tick(self) -> None:
         if self.master is not None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from store.clocks import WallMs
 from store.columns import Columns
 from store.disk import Disk
 from store.errors import BadMessage, CorruptRecord, OffsetOutOfRange
@@ -125,11 +126,11 @@ class CommitLog:
         last.populated = end
         return last, start, end
 
-    def is_busy(self, now_ms: int) -> bool:
+    def is_busy(self, wall_ms: WallMs) -> bool:
         """OS_PAGECACHE_BUSY: the writer has been inside one append for too long."""
         if self.begin_time_in_lock == 0:
             return False
-        held = now_ms - self.begin_time_in_lock
+        held = wall_ms - self.begin_time_in_lock
         return self.options.os_page_cache_busy_timeout < held < 10_000_000
 
     # -- writing -------------------------------------------------------------------------------
@@ -360,17 +361,6 @@ class CommitLog:
     def sound_end(self) -> int:
         """Where the first corrupt range starts, or the log ends."""
         return min((found.start for found in self.corrupt_ranges), default=self.wrote_offset)
-
-    def store_time_from(self, offset: int) -> int:
-        """Store time of the first record at or after an offset, 0 where that cannot be told."""
-        while offset < self.max_offset:
-            time = self.store_time_at(offset)
-            if time >= 0:
-                return time
-            if not self.is_boundary(offset):
-                return 0
-            offset = self.roll_next_file(offset)  # a blank record
-        return 0
 
     def corrupt_range_at(self, offset: int) -> CorruptRange | None:
         """The known corrupt range that starts at an offset."""

@@ -1,5 +1,7 @@
 """When to flush what: RocketMQ's intervals and page counts, as a table of due times.
 
+Time is monotonic: whatever the wall clock does, data gets to the disk.
+
 | work | every | when at least | in full every |
 |------|-------|---------------|---------------|
 | commit log (asynchronous) | 500 ms | 4 pages | 10 s |
@@ -9,6 +11,7 @@
 
 from dataclasses import dataclass
 
+from store.clocks import MonoMs
 from store.options import StoreOptions
 
 
@@ -22,13 +25,13 @@ class Interval:
     _next_ms: int = 0
     _next_thorough_ms: int = 0
 
-    def due(self, now_ms: int) -> int | None:
+    def due(self, mono_ms: MonoMs) -> int | None:
         """Pages that must be dirty for the work to be done now; None where it is not due."""
-        if now_ms < self._next_ms:
+        if mono_ms < self._next_ms:
             return None
-        self._next_ms = now_ms + self.interval_ms
-        if now_ms >= self._next_thorough_ms:
-            self._next_thorough_ms = now_ms + self.thorough_ms
+        self._next_ms = mono_ms + self.interval_ms
+        if mono_ms >= self._next_thorough_ms:
+            self._next_thorough_ms = mono_ms + self.thorough_ms
             return 0
         return self.least_pages
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from store import lightqueues, recovery
 from store.checkpoint import StoreCheckpoint
+from store.clocks import WallMs
 from store.columns import BadProperties, Columns
 from store.commitlog import CommitLog
 from store.delay import parse_delay_levels
@@ -234,13 +235,13 @@ class MessageStore:
 
     # -- put -----------------------------------------------------------------------------------
 
-    def put(self, batch: PutBatch, now_ms: int) -> PutResult:
+    def put(self, batch: PutBatch, wall_ms: WallMs) -> PutResult:
         """Append a batch, or say why not; it is stored whole or not at all.
 
         A batch (or its start) that its producer has had stored already is not stored again.
         Raises SequenceTooOld where that cannot be told any more.
         """
-        refused = self._not_writable(now_ms)
+        refused = self._not_writable(wall_ms)
         if refused is not None:
             return refused
         try:
@@ -275,7 +276,7 @@ class MessageStore:
                 PutMessageStatus.MESSAGE_ILLEGAL,
                 f"sequences from {batch.sequence + first} on are stored in part, in other batches",
             )
-        result = self._append(batch, first, known, now_ms)
+        result = self._append(batch, first, known, wall_ms)
         if result.status is PutMessageStatus.PUT_OK:
             for name, offset in light:
                 self.topic_queue_table[name, 0] = offset + 1
@@ -303,7 +304,7 @@ class MessageStore:
             if forgotten:
                 self.topic_queue_table.pop((name, 0), None)
 
-    def _not_writable(self, now_ms: int) -> PutResult | None:
+    def _not_writable(self, wall_ms: WallMs) -> PutResult | None:
         status = PutMessageStatus.SERVICE_NOT_AVAILABLE
         if self._closed:
             return PutResult(status, "the store is shut down")
@@ -312,7 +313,7 @@ class MessageStore:
         if not self.flags.writeable:
             why = self.fence_reason or ", ".join(self.flags.names())
             return PutResult(status, f"the store is not writeable: {why}")
-        if self.log.is_busy(now_ms):
+        if self.log.is_busy(wall_ms):
             return PutResult(
                 PutMessageStatus.OS_PAGECACHE_BUSY,
                 "[PC_SYNCHRONIZED] the writer is held up by the page cache",
@@ -354,8 +355,8 @@ class MessageStore:
             end = int(newest[0, 0] + newest[1, 0])
         return PutResult(PutMessageStatus.PUT_OK, end_offset=end, count=0, duplicates=tuple(known))
 
-    def _append(self, batch: PutBatch, first: int, known: list[Run], now_ms: int) -> PutResult:
-        store_time = max(now_ms, self.log.last_store_time)
+    def _append(self, batch: PutBatch, first: int, known: list[Run], wall_ms: WallMs) -> PutResult:
+        store_time = max(wall_ms, self.log.last_store_time)
         header = RecordHeader(
             batch.topic,
             batch.queue_id,
@@ -447,6 +448,7 @@ class MessageStore:
     def truncate(self, offset: int) -> None:
         """Cut the log at a record's start, durably, and all that was derived from the rest."""
         assert offset <= self.log.max_offset, "nothing to cut"
+        self._cut_log_times(offset)
         self._cut_queues(offset)
         if self.index.end_offset >= offset:
             self.index.truncate(offset)
@@ -463,11 +465,33 @@ class MessageStore:
 
     def _cut_queues(self, offset: int) -> None:
         """Cut the queues' entries, which the checkpoint may have told recovery to rely on."""
-        trusted = self.log.store_time_from(offset)
+        trusted = self._time_before(offset)
+        # The next flush speaks of what is dispatched then, not of what was cut.
+        self.dispatcher.store_time = min(self.dispatcher.store_time, trusted)
         if self.checkpoint.logics_msg_timestamp > trusted:
             self.checkpoint.logics_msg_timestamp = trusted
             self.checkpoint.flush()
         self.queues.truncate(offset)
+
+    def _time_before(self, offset: int) -> int:
+        """A store time that nothing at or after an offset is before, whatever is stored there yet.
+
+        That of the first record of the segment before it: what comes in the place of records that
+        are cut may have earlier times than those, by the clock of another node.
+        """
+        mapped = self.log.queue.find(offset - 1)
+        return max(0, self.log.store_time_at(mapped.start)) if mapped is not None else 0
+
+    def _cut_log_times(self, offset: int) -> None:
+        """What the checkpoint says of the log, now and after the next flush, ends at an offset."""
+        trusted = self._time_before(offset)
+        for mapped in self.log.queue.files:
+            if mapped.end >= offset:
+                mapped.store_time = min(mapped.store_time, trusted)
+        checkpoint = self.checkpoint
+        checkpoint.physic_msg_timestamp = min(checkpoint.physic_msg_timestamp, trusted)
+        checkpoint.index_msg_timestamp = min(checkpoint.index_msg_timestamp, max(0, trusted - 1))
+        checkpoint.flush()
 
     def change_role(self, role: BrokerRole) -> None:
         """Become a master or a slave while readers go on, who see what they saw before.

@@ -8,6 +8,7 @@ index or disk do not have in full.
 
 from dataclasses import dataclass
 
+from store.clocks import WallMs
 from store.commitlog import CommitLog
 from store.disk import Disk
 from store.indexservice import IndexService
@@ -54,15 +55,18 @@ class Retention:
             self.flags.clear(RunningFlags.DISK_FULL)
         return ratio
 
-    def round(self, now_ms: int, hour: int, dispatched: int) -> Cleaned:
-        """Look once. hour: local hour of day. dispatched: offset below which all is in queues."""
+    def round(self, age_ms: WallMs, hour: int, dispatched: int) -> Cleaned:
+        """Look once. age_ms: what the files' times are compared with (`store.clocks.AgeClock`).
+
+        hour: local hour of day. dispatched: offset below which all is in queues.
+        """
         ratio = self.check_space()
         at_once = ratio > self.options.disk_space_clean_forcibly_ratio / 100
         segments = 0
         if self._is_time(hour) or self._over_limit(ratio) or self.manual_rounds > 0:
             self.manual_rounds = max(0, self.manual_rounds - 1)
             forcibly = at_once and self.options.clean_file_forcibly_enable
-            segments = self._delete_segments(now_ms, forcibly, dispatched)
+            segments = self._delete_segments(age_ms, forcibly, dispatched)
         queue_files = index_files = 0
         if segments:
             self.log.queue.disk_sync_names()
@@ -81,11 +85,11 @@ class Retention:
         limit = min(95, max(10, self.options.disk_max_used_space_ratio)) / 100
         return ratio < 0 or ratio > limit
 
-    def _delete_segments(self, now_ms: int, forcibly: bool, dispatched: int) -> int:
+    def _delete_segments(self, age_ms: WallMs, forcibly: bool, dispatched: int) -> int:
         reserved_ms = self.options.file_reserved_time * HOUR_MS
         removed = 0
         for mapped in self.log.queue.files[:-1][: self.options.delete_file_batch_max]:
-            expired = self.disk.modified_ms(mapped.file.path) + reserved_ms <= now_ms
+            expired = self.disk.modified_ms(mapped.file.path) + reserved_ms <= age_ms
             safe = mapped.end <= min(dispatched, self.log.queue.flushed_where)
             if not safe or not (expired or forcibly):
                 break

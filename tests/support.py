@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from store.clocks import WallMs
 from store.columns import Columns
 from store.messagestore import MessageStore, PutBatch, PutResult, StoreEvents
 from store.options import StoreOptions
@@ -20,7 +21,7 @@ SMALL = StoreOptions(
     max_index_num=200,
     max_message_size=4 << 10,
 )
-NOW = 1_700_000_000_000
+NOW = WallMs(1_700_000_000_000)
 
 
 def options(**changes: Any) -> StoreOptions:
@@ -64,7 +65,9 @@ def put(
     **how: Any,
 ) -> PutResult:
     """Put a batch and dispatch it."""
-    result = store.put(PutBatch(topic, queue_id, Columns.of(bodies, properties), now, **how), now)
+    result = store.put(
+        PutBatch(topic, queue_id, Columns.of(bodies, properties), now, **how), WallMs(now)
+    )
     drain(store)
     return result
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from duolog import _errors as sdk
 
-from node.broker import Broker, now_ms
+from node.broker import Broker
 from node.delayservice import DELAY_MS_MAX, TIMER_TOPIC, RecallHandle
 from node.rocketmq.codes import Refused, put_status
 from node.rocketmq.handles import TransactionId
@@ -139,7 +139,7 @@ class Sender:
                 Code.MESSAGE_CORRUPTED, "messages of one request have one type and one group"
             )
         latest = max(message.deliver_ms for message in messages)
-        if latest and latest > now_ms() + DELAY_MS_MAX:
+        if latest and latest > self._broker.wall_ms() + DELAY_MS_MAX:
             raise Refused(Code.ILLEGAL_DELIVERY_TIME, f"more than {DELAY_MS_MAX} ms from now")
         if not kinds <= _taken(config.message_type):
             name = definition.MessageType.Name(kinds.pop())
@@ -158,7 +158,11 @@ class Sender:
         group = self._broker.config.node.group
         if message.kind == TRANSACTION and result.queue_offset >= 0:
             entry.transaction_id = TransactionId(group, topic, result.queue_offset).to_text()
-        elif message.deliver_ms and message.deliver_ms > now_ms() and result.queue_offset >= 0:
+        elif (
+            message.deliver_ms
+            and message.deliver_ms > self._broker.wall_ms()
+            and result.queue_offset >= 0
+        ):
             handle = RecallHandle(group, topic, result.queue_offset, message.message_id)
             entry.recall_handle = handle.to_text()
         return entry
@@ -209,7 +213,7 @@ class Sender:
         if message.kind == TRANSACTION:
             return self._broker.transactions.half(batch, topic, message.recovery_seconds)
         if message.kind == DELAY:
-            return self._broker.delays.at_time(batch, message.deliver_ms, now_ms())
+            return self._broker.delays.at_time(batch, message.deliver_ms, self._broker.wall_ms())
         return batch
 
     def _put_once(self, topic: str, message: Sent, batch: PutBatch) -> _Stored:

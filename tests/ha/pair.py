@@ -14,13 +14,14 @@ from ha.options import HaOptions
 from ha.progress import ConnectionState
 from ha.slave import CloseStream, Connected, Flushed, FlushSoon, Received, Send, Slave
 from sim.disk import SimDisk
+from store.clocks import WallMs
 from store.columns import Columns
 from store.messagestore import MessageStore, PutBatch, PutResult
 from store.options import StoreOptions
 from store.status import BrokerRole, PutMessageStatus
 from tests.support import options
 
-NOW = 1_700_000_000_000
+NOW = WallMs(1_700_000_000_000)
 
 
 def new_disk(seed: int = 0) -> SimDisk:

@@ -4,6 +4,7 @@ import sys
 import time
 from pathlib import Path
 
+from store.clocks import WallMs
 from store.columns import Columns
 from store.messagestore import MessageStore, PutBatch
 from store.options import StoreOptions
@@ -29,7 +30,7 @@ def main() -> None:
             b"KEYS\x01k%d p%d\x02TAGS\x01%s" % (n, n % 50, [b"JFK", b"LGA", b"EWR"][n % 3])
             for n in range(number, number + count)
         ]
-        now = time.time_ns() // 1_000_000
+        now = WallMs(time.time_ns() // 1_000_000)
         store.put(
             PutBatch(
                 "flights",

@@ -10,6 +10,7 @@ import pytest
 
 from node.delayservice import DELAY_MS_MAX, DONE_TOPIC, TIMER_TOPIC
 from node.server import Node
+from store.clocks import WallMs
 from store.columns import Columns
 from store.commitlog import CommitLog
 from store.delay import SCHEDULE_TOPIC
@@ -172,9 +173,9 @@ async def test_what_waits_for_long_is_stored_again_before_retention_takes_it(
         timers = broker.delays._timers
         assert timers is not None
         half = broker.store.options.file_reserved_time * 3_600_000 // 2
-        await broker.delays._roll(timers, broker.wall_ms() + half - 60_000)
+        await broker.delays._roll(timers, WallMs(broker.wall_ms() + half - 60_000))
         assert broker.store.topic_queue_table[TIMER_TOPIC, 0] == 1
-        await broker.delays._roll(timers, broker.wall_ms() + half + 1000)
+        await broker.delays._roll(timers, WallMs(broker.wall_ms() + half + 1000))
         await until(lambda: broker.store.queue_range(TIMER_TOPIC, 0) == (0, 2))
         await until(lambda: broker.delays.waiting == 1 and timers.low == 1)
         before, after = (broker.store.queues.get(TIMER_TOPIC, 0).entries(k, 1) for k in (0, 1))  # type: ignore[union-attr]
@@ -211,7 +212,7 @@ async def test_a_delivery_that_fails_in_mid_way_is_not_repeated_over_and_over(
         store = broker_of(node).store
         put, failing = store.put, [True]
 
-        def flaky(batch: PutBatch, now: int) -> PutResult:
+        def flaky(batch: PutBatch, now: WallMs) -> PutResult:
             if batch.topic == "U" and failing[0]:
                 return PutResult(PutMessageStatus.CREATE_MAPEDFILE_FAILED, "no room")
             return put(batch, now)
@@ -276,7 +277,7 @@ async def test_what_is_due_waits_as_long_as_nothing_can_be_stored(
         store = broker_of(node).store
         put, tries = store.put, []
 
-        def full(batch: PutBatch, now: int) -> PutResult:
+        def full(batch: PutBatch, now: WallMs) -> PutResult:
             if batch.topic == "T":
                 tries.append(now)
                 return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, "no room")

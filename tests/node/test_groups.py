@@ -11,16 +11,18 @@ from hypothesis import strategies as st
 from node.allocation import STRATEGIES, Deal, Wish, allocate
 from node.groups import GroupCoordinator
 from node.server import Node
+from store.clocks import MonoMs
 from tests.node.conftest import StartNode
 
 COUNTS = {"T": 8}
+START, LATER = MonoMs(0), MonoMs(10_001)
 
 
 def beat(
     groups: GroupCoordinator, member: str, owned: set[tuple[str, int]], now: int = 0
 ) -> set[tuple[str, int]]:
     """A heartbeat; the queues it answers."""
-    assignment = groups.heartbeat("G", member, ("T",), COUNTS, owned, 10_000, now)
+    assignment = groups.heartbeat("G", member, ("T",), COUNTS, owned, 10_000, MonoMs(now))
     assert assignment is not None
     return set(assignment.queues)
 
@@ -77,11 +79,11 @@ def test_what_a_member_names_and_what_stands_in_its_room() -> None:
 
 
 def test_somebody_reads_what_was_sent_back_whatever_members_name() -> None:
-    groups = GroupCoordinator(0, "east@a")
+    groups = GroupCoordinator(replica_group="east@a")
     counts = {"T": 4, "%RETRY%G": 1}
     for strategy in ("CONFIG", "MACHINE_ROOM"):
         wish = Wish(strategy, rooms=("west",), queues=frozenset({("T", 1)}))
-        found = groups.heartbeat("G", "a", ("%RETRY%G", "T"), counts, set(), 10_000, 0, wish)
+        found = groups.heartbeat("G", "a", ("%RETRY%G", "T"), counts, set(), 10_000, START, wish)
         assert found is not None
         assert ("%RETRY%G", 0) in found.queues
         groups.leave("G", "a")
@@ -91,9 +93,9 @@ def test_members_agree_on_a_strategy() -> None:
     groups = GroupCoordinator()
     beat(groups, "a", set())
     with pytest.raises(duolog.BadRequest, match="rebalances by AVG"):
-        groups.heartbeat("G", "b", ("T",), COUNTS, set(), 10_000, 0, Wish("AVG_BY_CIRCLE"))
+        groups.heartbeat("G", "b", ("T",), COUNTS, set(), 10_000, START, Wish("AVG_BY_CIRCLE"))
     groups.leave("G", "a")
-    assert groups.heartbeat("G", "b", ("T",), COUNTS, set(), 10_000, 0, Wish("AVG_BY_CIRCLE"))
+    assert groups.heartbeat("G", "b", ("T",), COUNTS, set(), 10_000, START, Wish("AVG_BY_CIRCLE"))
 
 
 def test_a_queue_changes_hands_only_after_its_reader_let_go() -> None:
@@ -113,7 +115,7 @@ def test_a_dead_members_queues_go_to_the_others() -> None:
     everything = beat(groups, "a", set(), now=0)
     beat(groups, "b", set(), now=5000)
     assert beat(groups, "b", set(), now=10_001) == everything
-    assert groups.members("G", 10_001) == 1
+    assert groups.members("G", LATER) == 1
 
 
 def test_leaving_frees_queues_at_once() -> None:
@@ -129,10 +131,10 @@ def test_leaving_frees_queues_at_once() -> None:
 def test_a_member_may_not_commit_for_a_queue_given_to_another() -> None:
     groups = GroupCoordinator()
     everything = beat(groups, "a", set(), now=0)
-    assert groups.may_commit("G", "a", everything, 0)
+    assert groups.may_commit("G", "a", everything, START)
     beat(groups, "b", set(), now=10_001)  # a is dead by now
-    assert not groups.may_commit("G", "a", {("T", 0)}, 10_001)
-    assert groups.may_commit("G", "b", {("T", 0)}, 10_001)
+    assert not groups.may_commit("G", "a", {("T", 0)}, LATER)
+    assert groups.may_commit("G", "b", {("T", 0)}, LATER)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["beat", "leave", "die"]))))

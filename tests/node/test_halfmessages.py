@@ -4,10 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.halfmessages import Half, HalfMessages
+from store.clocks import MonoMs
 
 
 def half(offset: int, origin: int | None = None) -> Half:
-    return Half(offset if origin is None else origin, offset, "g", 0, 1000)
+    return Half(offset if origin is None else origin, offset, "g", 0, MonoMs(1000))
 
 
 def test_a_copy_put_back_leaves_what_lies_before_it_to_be_read() -> None:

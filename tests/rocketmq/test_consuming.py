@@ -13,6 +13,7 @@ import pytest
 from node.popservice import LOOK_MAX
 from node.rocketmq.stubs import Code, definition, service
 from node.server import Node
+from store.clocks import MonoMs
 from store.status import PutMessageStatus
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of, until
@@ -510,9 +511,9 @@ async def test_a_filter_that_hardly_ever_matches_holds_nobody_up(api: Api, node:
     pop = broker_of(node).pop
     original = pop.pop
 
-    def counted(request: Any, now_ms: int) -> Any:
+    def counted(request: Any, mono_ms: MonoMs) -> Any:
         looks.append(request.queue_id)
-        return original(request, now_ms)
+        return original(request, mono_ms)
 
     pop.pop = counted  # type: ignore[method-assign]
     received = await api.receive("g", expression="a = 1", kind=sql, timeout=10)

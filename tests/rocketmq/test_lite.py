@@ -12,6 +12,7 @@ from node.liteservice import lite_queue
 from node.rocketmq.settings import LITE_QUOTA
 from node.rocketmq.stubs import Code, definition, service
 from node.server import Node
+from store.clocks import WallMs
 from tests.node.conftest import StartNode
 from tests.node.replicas import Elected, broker_of, start_groups, until
 from tests.rocketmq.api import Api, Received, message, resource
@@ -456,7 +457,7 @@ async def test_a_lite_topic_that_gets_nothing_is_forgotten(api: Api, parent: Nod
     names = broker.lite.queues_of("P")
     assert names == [lite_queue("P", "old"), lite_queue("P", "young")]
     assert broker.lite.expired(names, now) == []
-    assert broker.lite.expired(names, now + 61_000) == names
+    assert broker.lite.expired(names, WallMs(now + 61_000)) == names
     await broker.lite.forget([lite_queue("P", "old")])
     files = Path(parent.config.node.data) / "lightqueue"
     await until(lambda: [path.name for path in files.iterdir()] == [lite_queue("P", "young")])

@@ -19,6 +19,7 @@ from sim.disk import SimDisk
 from sim.faults import Fault
 from sim.ghost import Ghost, Violation
 from sim.mutants import MUTANTS, Mutant
+from sim.mutants_clocks import CLOCKS, jumps
 from sim.mutants_election import slow_etcd_and_short_cuts
 from sim.network import Network, Weather, stream
 from sim.shrink import shrink
@@ -87,6 +88,13 @@ QUICK = (
 def test_a_planted_bug_is_caught(mutant: Mutant) -> None:
     with mutant.planted():
         assert any(run(seed, elected=mutant.elected).violation for seed in range(40))
+
+
+@pytest.mark.parametrize("mutant", CLOCKS[:1], ids=lambda mutant: mutant.name)
+def test_a_planted_bug_of_clocks_is_caught_when_they_jump(mutant: Mutant) -> None:
+    assert not run(0, jumps(0), elected=mutant.elected).violation
+    with mutant.planted():
+        assert any(run(seed, jumps(seed), elected=mutant.elected).violation for seed in range(20))
 
 
 def test_a_failing_run_is_shrunk_and_written_down() -> None:

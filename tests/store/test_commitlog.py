@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from store.clocks import WallMs
 from store.columns import Columns
 from store.commitlog import BLANK_BYTES, CommitLog
 from store.errors import BadMessage, BadStoreDirectory, CorruptRecord, OffsetOutOfRange
@@ -116,11 +117,11 @@ def test_two_writers_at_a_time_are_our_bug(tmp_path: Path) -> None:
 
 def test_the_writer_held_up_too_long_is_page_cache_busy(tmp_path: Path) -> None:
     log = new_log(tmp_path)
-    assert not log.is_busy(10_000)
+    assert not log.is_busy(WallMs(10_000))
     log.begin_time_in_lock = 1000
-    assert not log.is_busy(2000)
-    assert log.is_busy(2001)
-    assert not log.is_busy(1000 + 10_000_000)
+    assert not log.is_busy(WallMs(2000))
+    assert log.is_busy(WallMs(2001))
+    assert not log.is_busy(WallMs(1000 + 10_000_000))
 
 
 def test_get_data_ends_with_the_segment(tmp_path: Path) -> None:

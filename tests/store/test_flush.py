@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from store.clocks import MonoMs
 from store.delay import parse_delay_levels
 from store.flush import FlushSchedule, Interval
 from store.options import StoreOptions
@@ -14,7 +15,7 @@ from tests.support import NOW, crash, drain, open_store, options, put_ok, read_a
 
 def test_work_is_due_every_interval_and_thorough_once_in_a_while() -> None:
     interval = Interval(500, 10_000, 4)
-    due = {time: interval.due(time) for time in range(1000, 22_000, 100)}
+    due = {time: interval.due(MonoMs(time)) for time in range(1000, 22_000, 100)}
     times = [time for time, pages in due.items() if pages is not None]
     assert times == list(range(1000, 22_000, 500))
     assert [time for time in times if due[time] == 0] == [1000, 11_000, 21_000]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from store.clocks import WallMs
 from store.columns import Columns
 from store.errors import BadStoreDirectory
 from store.indexservice import IndexHeader, IndexService
@@ -210,7 +211,7 @@ def test_an_index_file_that_cannot_be_made_is_tried_again_and_leaves_nothing(
     monkeypatch.setattr(store.disk, "create", failing)
     for n in range(30):
         batch = PutBatch("T", 0, Columns.of([b"%d" % n], [keys_of(f"k{n}")]), NOW + n)
-        assert store.put(batch, NOW + n).status is PutMessageStatus.PUT_OK
+        assert store.put(batch, WallMs(NOW + n)).status is PutMessageStatus.PUT_OK
     for _ in range(100):
         drain(store)
     assert len(tries) >= 100

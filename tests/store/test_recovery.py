@@ -37,6 +37,7 @@ from tests.support import (
     read_all,
 )
 
+HOUR = 3_600_000
 ROOMY = options(mapped_file_size_commit_log=32 << 10)  # a hundred records in one segment
 
 
@@ -741,3 +742,42 @@ def test_a_producers_repeat_is_known_however_much_came_after_it(
     (run,) = repeated.duplicates
     assert run.queue_offset == first.queue_offset
     again.shutdown()
+
+
+def replicated(target: MessageStore, source: MessageStore) -> None:
+    """Append what another log has beyond this one's end, segment by segment, and dispatch it."""
+    while target.log.max_offset < source.log.max_offset:
+        start = target.log.max_offset
+        data = source.log.get_data(start)
+        target.append_replica(start, data, source.log.last_store_time)
+    drain(target)
+
+
+def test_a_checkpoint_vouches_for_nothing_that_came_after_a_cut_by_older_clocks() -> None:
+    """The cut records had later times: the next master's clock is an hour behind the last one's."""
+    chosen = replace(SMALL, message_index_enable=False)
+    disk = sim_disk()
+    store, other = MessageStore(disk, chosen), MessageStore(sim_disk(), chosen)
+    store.start()
+    other.start()
+    ends = []
+    for k in range(40):
+        ends.append(put_ok(store, [b"x" * 900], now=NOW + (0 if k < 10 else HOUR)).end_offset)
+        if k < 10:
+            put_ok(other, [b"x" * 900], now=NOW)
+    flush_all(store)
+    store.truncate(ends[9])
+    for k in range(60):  # each in a queue of its own: no gap tells what is missing
+        put_ok(other, [b"y" * 900], "U", k, now=NOW + 1000 * k)
+        if k == 5:
+            replicated(store, other)
+            flush_all(store)
+    replicated(store, other)
+    log_job = store.log.queue.flush_job(0)
+    assert log_job is not None
+    log_job.run()  # the log is on disk, the queues' newest entries are not
+    disk.power_cut()
+    again = MessageStore(disk, chosen)
+    again.start()
+    assert [again.queue_range("U", k) for k in range(60)] == [(0, 1)] * 60
+    assert again.queue_range("T", 0) == (0, 10)

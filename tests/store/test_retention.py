@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from store.clocks import WallMs
 from store.messagestore import MessageStore
 from store.osdisk import OsDisk
 from store.status import PutMessageStatus, RunningFlags
@@ -40,7 +41,8 @@ def filled(path: Path, ratio: float = 0.1, messages: int = 300, **how: object) -
 
 def clean(store: MessageStore, hours_later: float, hour: int = 12) -> int:
     """One round so many hours after NOW."""
-    found = store.retention.round(NOW + int(hours_later * HOUR), hour, store.dispatcher.reput_from)
+    now = WallMs(NOW + int(hours_later * HOUR))
+    found = store.retention.round(now, hour, store.dispatcher.reput_from)
     return found.segments
 
 
@@ -127,7 +129,7 @@ def test_what_queues_or_disk_do_not_have_yet_stays(tmp_path: Path, behind: str) 
         store.log.queue.flushed_where = 100
     else:
         dispatched = 100
-    found = store.retention.round(NOW + 100 * HOUR, 4, dispatched)
+    found = store.retention.round(WallMs(NOW + 100 * HOUR), 4, dispatched)
     assert found.segments == 0
     crash(store)
 

@@ -1,0 +1,41 @@
+"""This machine's two clocks; `store.clocks` says which is for what."""
+
+import time
+from typing import Protocol
+
+from store.clocks import MonoMs, WallMs
+
+
+def wall_ms() -> WallMs:
+    """The wall clock: for what people read and what is stored. It may jump."""
+    return WallMs(time.time_ns() // 1_000_000)
+
+
+def mono_ms() -> MonoMs:
+    """The monotonic clock: for durations and deadlines inside this process."""
+    return MonoMs(time.monotonic_ns() // 1_000_000)
+
+
+class Clock(Protocol):
+    """Both clocks: the machine's, or a test's."""
+
+    def wall_ms(self) -> WallMs:
+        """The wall clock."""
+
+    def mono_ms(self) -> MonoMs:
+        """The monotonic clock."""
+
+
+class SystemClock:
+    """The machine's."""
+
+    def wall_ms(self) -> WallMs:
+        """The wall clock."""
+        return wall_ms()
+
+    def mono_ms(self) -> MonoMs:
+        """The monotonic clock."""
+        return mono_ms()
+
+
+__all__ = ["Clock", "SystemClock", "mono_ms", "wall_ms"]

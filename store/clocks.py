@@ -1,0 +1,106 @@
+"""Two clocks and two types: `WallMs` is told to people and stored, `MonoMs` measures durations.
+
+The wall clock may jump at any time, by hours and both ways; the monotonic one never does, and means
+nothing to other processes or after a restart. Who waits for something, or lets something expire,
+takes `MonoMs`. Three things are wall time by nature, and each of them has a rule here for jumps:
+
+| what | by | after a jump back | after a jump forward |
+|------|----|-------------------|----------------------|
+| store times | `StoreClock` | half speed until the wall clock has caught up | jump along |
+| age of data | `AgeClock` | it is kept for longer | not believed for an hour |
+| delay levels | `ForwardSteps` | as the store times | who waits already waits no less |
+
+Pure: the readings of both clocks arrive as arguments.
+"""
+
+from typing import NewType
+
+from store.kernels.jit import I64
+
+WallMs = NewType("WallMs", int)
+MonoMs = NewType("MonoMs", int)
+
+STEP_MS = 1000  # the clocks part by less between two looks: that is a clock being slewed
+AGE_STEP_MS = 60_000
+AGE_HOLD_MS = 3_600_000
+STEPS_KEPT_MS = 3 * 3_600_000  # longer than the longest delay level
+
+
+class WallSteps:
+    """Finds jumps of the wall clock by holding it against the monotonic one."""
+
+    def __init__(self) -> None:
+        self._ahead: int | None = None  # of the monotonic clock, at the last look
+
+    def look(self, wall: WallMs, mono: MonoMs) -> int:
+        """Ms that the wall clock has jumped by since the last look; 0 where it has not."""
+        before, self._ahead = self._ahead, wall - mono
+        step = 0 if before is None else self._ahead - before
+        return step if abs(step) >= STEP_MS else 0
+
+
+class StoreClock:
+    """The time that records get: the wall clock, but never less than what was told before.
+
+    After a jump back it goes on at half speed until the wall clock has caught up, so that messages
+    can still be told apart by time and delays, which are counted from store times, go on.
+    """
+
+    def __init__(self) -> None:
+        self._from = 0, MonoMs(0)  # the last time that was not slowed, and when it was told
+
+    def now(self, wall: WallMs, mono: MonoMs, newest: int) -> WallMs:
+        """The time for the next record. newest: store time of the newest one there is."""
+        told, since = self._from
+        slow = told + (mono - since) // 2
+        time = max(wall, slow, newest)
+        if time > slow:
+            self._from = time, mono
+        return WallMs(time)
+
+
+class AgeClock:
+    """The time that data ages by: a jump of the wall clock forward counts after an hour only.
+
+    What is removed too early is lost, so somebody has that hour to set a wrong clock right. A jump
+    back counts at once: data is then kept for longer.
+    """
+
+    def __init__(self) -> None:
+        self._ahead: int | None = None  # of the monotonic clock, as far as it is believed
+        self._doubted_since: MonoMs | None = None
+
+    def now(self, wall: WallMs, mono: MonoMs) -> WallMs:
+        """The time to compare the times of data with."""
+        ahead = wall - mono
+        if self._ahead is None or ahead - self._ahead < AGE_STEP_MS:
+            self._believe(ahead)
+            return wall
+        if self._doubted_since is None:
+            self._doubted_since = mono
+        if mono - self._doubted_since >= AGE_HOLD_MS:
+            self._believe(ahead)
+            return wall
+        return WallMs(mono + self._ahead)
+
+    def _believe(self, ahead: int) -> None:
+        self._ahead, self._doubted_since = ahead, None
+
+
+class ForwardSteps:
+    """Recent jumps forward: what was stored before one has waited for less than its time says."""
+
+    def __init__(self) -> None:
+        self._steps: list[tuple[int, int, MonoMs]] = []  # time before it, size, when
+
+    def add(self, wall: WallMs, step_ms: int, mono: MonoMs) -> None:
+        """The wall clock has jumped, forward or back, and shows `wall` now."""
+        self._steps = [step for step in self._steps if mono - step[2] < STEPS_KEPT_MS]
+        if step_ms > 0:
+            self._steps.append((wall - step_ms, step_ms, mono))
+
+    def corrected(self, due: I64, delay_ms: int) -> I64:
+        """Due times of what waits for `delay_ms` from its store time on, past the jumps."""
+        for before, step_ms, _ in self._steps:
+            due = due + step_ms * (due - delay_ms <= before)
+        return due

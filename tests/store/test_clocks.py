@@ -1,0 +1,89 @@
+"""What jumps of the wall clock do to store times, ages and delays."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store.clocks import AgeClock, ForwardSteps, MonoMs, StoreClock, WallMs, WallSteps
+from tests.support import NOW
+
+HOUR = 3_600_000
+JUMPS = st.sampled_from((0, 0, 0, 500, -500, HOUR, -HOUR, 9000 * HOUR, -9000 * HOUR))
+
+
+def test_a_jump_is_told_once_and_a_slewed_clock_is_none() -> None:
+    steps = WallSteps()
+    looks = [(NOW, 0), (NOW + 100, 100), (NOW + HOUR, 200), (NOW + HOUR + 150, 300)]
+    found = [steps.look(WallMs(wall), MonoMs(mono)) for wall, mono in looks]
+    assert found == [0, 0, HOUR - 200, 0]
+    assert steps.look(NOW, MonoMs(400)) == -HOUR - 250
+
+
+@given(st.lists(st.tuples(st.integers(0, 5000), JUMPS), min_size=1), st.booleans())
+def test_store_times_never_go_back_and_never_stand_still(
+    moves: list[tuple[int, int]], stores: bool
+) -> None:
+    clock, mono, offset = StoreClock(), 0, 0
+    told = newest = clock.now(NOW, MonoMs(0), 0)
+    for passed, jump in moves:
+        mono, offset = mono + passed, offset + jump
+        now = clock.now(WallMs(NOW + mono + offset), MonoMs(mono), newest)
+        assert now >= told + passed // 2
+        assert now >= NOW + mono + offset
+        told, newest = now, now if stores else newest
+
+
+def test_after_a_jump_back_store_times_are_the_wall_clocks_again_after_twice_as_long() -> None:
+    clock = StoreClock()
+    clock.now(NOW, MonoMs(0), 0)
+    for minutes in range(1, 240):
+        mono = minutes * 60_000
+        wall = WallMs(NOW + mono - HOUR)
+        ahead = clock.now(wall, MonoMs(mono), 0) - wall
+        assert ahead == max(0, HOUR - mono // 2)
+
+
+def test_a_store_whose_newest_record_is_ahead_of_the_clock_goes_on_from_there() -> None:
+    clock = StoreClock()
+    assert clock.now(NOW, MonoMs(5), NOW + HOUR) == NOW + HOUR
+    assert clock.now(WallMs(NOW + 1000), MonoMs(1005), NOW + HOUR) == NOW + HOUR + 500
+    newer = NOW + 2 * HOUR  # of another master, whose log this is now
+    assert clock.now(WallMs(NOW + 1000), MonoMs(1005), newer) == newer
+    assert clock.now(WallMs(NOW + 2000), MonoMs(2005), newer) == newer + 500
+
+
+def test_data_ages_by_a_clock_that_a_jump_forward_moves_after_an_hour_only() -> None:
+    clock = AgeClock()
+    assert clock.now(NOW, MonoMs(0)) == NOW
+    for mono in range(10_000, HOUR + 10_000, 10_000):
+        assert clock.now(WallMs(NOW + mono + 100 * HOUR), MonoMs(mono)) == NOW + mono
+    assert clock.now(WallMs(NOW + 102 * HOUR), MonoMs(2 * HOUR)) == NOW + 102 * HOUR
+
+
+def test_a_clock_that_was_set_right_again_ages_nothing() -> None:
+    clock = AgeClock()
+    clock.now(NOW, MonoMs(0))
+    assert clock.now(WallMs(NOW + 100 * HOUR), MonoMs(1000)) == NOW + 1000
+    assert clock.now(WallMs(NOW + 2000), MonoMs(2000)) == NOW + 2000
+    assert clock.now(WallMs(NOW + HOUR), MonoMs(HOUR)) == NOW + HOUR
+    assert clock.now(WallMs(NOW + 201 * HOUR), MonoMs(HOUR + 1000)) == NOW + HOUR + 1000
+
+
+def test_after_a_jump_back_data_is_younger_at_once() -> None:
+    clock = AgeClock()
+    clock.now(NOW, MonoMs(0))
+    assert clock.now(WallMs(NOW - HOUR), MonoMs(1000)) == NOW - HOUR
+    assert clock.now(WallMs(NOW), MonoMs(2000)) == NOW - HOUR + 1000  # and back again: doubted
+
+
+def test_what_waits_by_a_level_waits_as_long_over_jumps_forward() -> None:
+    steps = ForwardSteps()
+    delay = 600_000
+    due = np.array([NOW - 1000, NOW, NOW + 60_000], np.int64) + delay  # stored at three times
+    assert steps.corrected(due, delay).tolist() == due.tolist()
+    steps.add(WallMs(NOW + 30_000 + HOUR), HOUR, MonoMs(0))
+    assert (steps.corrected(due, delay) - due).tolist() == [HOUR, HOUR, 0]
+    steps.add(WallMs(NOW + 40_000), -HOUR, MonoMs(10_000))  # the store's clock takes care of it
+    assert (steps.corrected(due, delay) - due).tolist() == [HOUR, HOUR, 0]
+    steps.add(WallMs(NOW), 0, MonoMs(4 * HOUR))
+    assert steps.corrected(due, delay).tolist() == due.tolist()
