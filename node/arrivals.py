@@ -18,16 +18,21 @@ class ArrivalBoard:
 
     def __init__(self) -> None:
         self._watchers: dict[QueueKey, set[Watcher]] = {}
+        self._count = 0
 
     def watch(self, key: QueueKey, event: Watcher) -> None:
         """Set the event whenever the queue gets messages."""
-        self._watchers.setdefault(key, set()).add(event)
+        watchers = self._watchers.setdefault(key, set())
+        if event not in watchers:
+            watchers.add(event)
+            self._count += 1
 
     def unwatch(self, key: QueueKey, event: Watcher) -> None:
         """Stop that."""
         watchers = self._watchers.get(key)
-        if watchers is not None:
-            watchers.discard(event)
+        if watchers is not None and event in watchers:
+            watchers.remove(event)
+            self._count -= 1
             if not watchers:
                 del self._watchers[key]
 
@@ -39,4 +44,4 @@ class ArrivalBoard:
 
     def __len__(self) -> int:
         """Watched queues, each as often as it is watched."""
-        return sum(len(events) for events in self._watchers.values())
+        return self._count

@@ -25,6 +25,7 @@ log = structlog.get_logger("duolog.node")
 
 QUEUES_PER_SUBSCRIPTION_MAX = 4096
 CREDIT_MAX = 256 << 20
+LOOKED_AT_ONCE = 100  # queues that have nothing, then the loop has a turn
 HALVES_MAX = 100_000
 CHECKERS_MAX = 10_000
 CHECKS_WAITING_MAX = 1000
@@ -236,17 +237,28 @@ def _check_to_wire(check: Check) -> wire.TransactionCheck:
 
 
 class _Cursor:
-    """Where a subscription reads in one queue."""
+    """Where a subscription reads in one queue, and what tells it that the queue got messages."""
 
-    __slots__ = ("number", "offset")
+    __slots__ = ("_subscription", "key", "number", "offset")
 
-    def __init__(self, offset: int, number: int) -> None:
+    def __init__(
+        self, subscription: "_Subscription", key: QueueKey, offset: int, number: int
+    ) -> None:
+        self._subscription = subscription
+        self.key = key
         self.offset = offset
         self.number = number
 
+    def set(self) -> None:
+        """The queue may have something."""
+        self._subscription.stir(self.key)
+
 
 class _Subscription:
-    """One Subscribe call: cursors, credit, and the event that there may be something to do."""
+    """One Subscribe call: cursors, credit, and which queues may have something to send.
+
+    Work is in proportion to the queues that have something, not to those that are watched.
+    """
 
     def __init__(self, broker: Broker, context: Any) -> None:
         self._broker = broker
@@ -256,7 +268,13 @@ class _Subscription:
         self._wanted: MessageFilter = EVERYTHING
         self._group = ""
         self._batch_bytes = 512 << 10
+        self._ready: dict[QueueKey, None] = {}  # may have something, in the order of their turns
         self._wake = asyncio.Event()
+
+    def stir(self, key: QueueKey) -> None:
+        """A queue may have something."""
+        self._ready[key] = None
+        self._wake.set()
 
     async def take_requests(self, requests: Any) -> None:
         """Follow the client's requests; ends with its half of the stream."""
@@ -274,25 +292,32 @@ class _Subscription:
             self._credit = min(CREDIT_MAX, self._credit + request.credit_bytes)
             for ref in request.remove:
                 self._remove((ref.topic, ref.queue_id))
-            for begin in request.add:
+            for number, begin in enumerate(request.add, 1):
                 self._add(begin, request.subscription)
+                if number % LOOKED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
             self._wake.set()
 
     def _add(self, begin: wire.QueueOffset, number: int) -> None:
         topic = self._broker.readable_topic(begin.topic)
         key = (begin.topic, begin.queue_id)
         check_place(key, topic.queues, begin.offset)
-        if key not in self._cursors:
+        cursor = self._cursors.get(key)
+        if cursor is None:
             if len(self._cursors) >= QUEUES_PER_SUBSCRIPTION_MAX:
                 raise sdk.BadRequest(f"more than {QUEUES_PER_SUBSCRIPTION_MAX} queues")
             if len(self._broker.board) >= self._broker.limits.polls_max:
                 raise sdk.Busy("too many calls wait for messages already")
-            self._broker.board.watch(key, self._wake)
-        self._cursors[key] = _Cursor(begin.offset, number)
+            cursor = self._cursors[key] = _Cursor(self, key, begin.offset, number)
+            self._broker.board.watch(key, cursor)
+        cursor.offset, cursor.number = begin.offset, number
+        self.stir(key)
 
     def _remove(self, key: QueueKey) -> None:
-        if self._cursors.pop(key, None) is not None:
-            self._broker.board.unwatch(key, self._wake)
+        self._ready.pop(key, None)
+        cursor = self._cursors.pop(key, None)
+        if cursor is not None:
+            self._broker.board.unwatch(key, cursor)
 
     def close(self) -> None:
         """Stop watching."""
@@ -307,12 +332,17 @@ class _Subscription:
             if reader.done():
                 reader.result()
                 return
-            sent = False
-            for key in list(self._cursors):
-                if self._credit <= 0:
+            looked = 0
+            while self._ready and self._credit > 0:
+                key = next(iter(self._ready))
+                del self._ready[key]
+                if await self._send_from(key):
+                    self._ready[key] = None  # its turn comes again after the others'
                     break
-                sent = await self._send_from(key) or sent
-            if not sent:
+                looked += 1
+                if looked % LOOKED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+            else:
                 await self._wake.wait()
 
     async def _send_from(self, key: QueueKey) -> bool:
