@@ -19,7 +19,7 @@ from duolog import _errors as sdk
 
 from node.popline import Line
 from store.clocks import WallMs
-from store.lightqueues import START, is_light
+from store.lightqueues import START, is_light, parent_of
 from store.metadata import Json
 
 if TYPE_CHECKING:
@@ -39,11 +39,6 @@ BIND_TOPIC, MODEL, EXCLUSIVE = "lite.bind.topic", "lite.sub.model", "Exclusive"
 def lite_queue(topic: str, lite_topic: str) -> str:
     """The light queue of a lite topic."""
     return f"{START}{topic}${lite_topic}"
-
-
-def parent_of(queue: str) -> str:
-    """The topic that a light queue's messages are of."""
-    return queue[len(START) :].partition("$")[0]
 
 
 def lite_topic_of(queue: str) -> str:
@@ -124,7 +119,7 @@ class LiteService:
                 await self._remove_forgotten()
             if loop.time() - looked >= EXPIRY_SECONDS and self._broker.may_store():
                 looked = loop.time()
-                names = [name for name, _ in self._broker.store.topic_queue_table if is_light(name)]
+                names = self._broker.store.topic_queue_table.light_names()
                 for at in range(0, len(names), LOOKED_AT_ONCE):
                     some = names[at : at + LOOKED_AT_ONCE]
                     await self.forget(self.expired(some, self._broker.age_ms()))
@@ -221,8 +216,7 @@ class LiteService:
 
     def queues_of(self, topic: str) -> list[str]:
         """The light queues of a topic's lite topics."""
-        start = lite_queue(topic, "")
-        return [name for name, _ in self._broker.store.topic_queue_table if name.startswith(start)]
+        return self._broker.store.topic_queue_table.light_of(topic)
 
     def stirred(self, queue: str, group: str = "") -> None:
         """A queue got messages, or has some to give again. group: to whom, all if empty."""

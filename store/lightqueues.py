@@ -33,6 +33,11 @@ def is_light(topic: str) -> bool:
     return topic.startswith(START)
 
 
+def parent_of(name: str) -> str:
+    """The topic that a light queue's messages are of: what stands before the second $."""
+    return name[len(START) :].partition("$")[0]
+
+
 def check_names(names: Sequence[str]) -> None:
     """Raise BadMessage for a name that no light queue can have."""
     for name in names:

@@ -24,6 +24,7 @@ from store.kernels.encode import FIELDS, NO_FIELDS
 from store.kernels.jit import EMPTY_I64, I64, U8
 from store.mappedfile import FlushJob
 from store.options import StoreOptions
+from store.queueends import QueueEnds
 from store.queues import ConsumeQueues
 from store.reader import ColumnReader, GetMessageStatus, GetResult
 from store.record import (
@@ -132,7 +133,7 @@ class MessageStore:
             on_problem=self.events.problem,
         )
         self.retention = Retention(options, disk, self.log, self.queues, self.index, self.flags)
-        self.topic_queue_table: dict[tuple[str, int], int] = {}
+        self.topic_queue_table = QueueEnds()
         self._held: set[str] = set()  # light queues about to be forgotten
         self.fence_reason = ""
         self.replicated_offset: int | None = None  # confirmed by replicas; None: not asked for
@@ -179,11 +180,11 @@ class MessageStore:
 
     def recover_topic_queue_table(self) -> None:
         """Next queue offset of every queue: the end of what is dispatched, which is all."""
-        self.topic_queue_table = {
-            (queue.topic, queue.queue_id): queue.max_offset
+        self.topic_queue_table = QueueEnds(
+            ((queue.topic, queue.queue_id), queue.max_offset)
             for queue in self.queues
             if queue.max_offset or not lightqueues.is_light(queue.topic)
-        }
+        )
         for queue in self.queues:
             queue.correct_min_offset(self.log.min_offset)
 
@@ -286,10 +287,8 @@ class MessageStore:
         """Where a message stands in its light queues; None where there would be too many."""
         table = self.topic_queue_table
         new = sum((name, 0) not in table for name in names)
-        if new:
-            known = sum(lightqueues.is_light(topic) for topic, _ in table)
-            if known + new > self.options.max_lmq_consume_queue_num:
-                return None
+        if new and table.light_count + new > self.options.max_lmq_consume_queue_num:
+            return None
         end = self.log.wrote_offset
         return [(name, table.get((name, 0), end)) for name in names]
 
@@ -302,7 +301,7 @@ class MessageStore:
         for name in names:
             self._held.discard(name)
             if forgotten:
-                self.topic_queue_table.pop((name, 0), None)
+                self.topic_queue_table.forget((name, 0))
 
     def _not_writable(self, wall_ms: WallMs) -> PutResult | None:
         status = PutMessageStatus.SERVICE_NOT_AVAILABLE
@@ -537,7 +536,7 @@ class MessageStore:
         self.checkpoint.logics_msg_timestamp = 0
         if self.replicated_offset is not None:
             self.replicated_offset = 0
-        self.topic_queue_table.clear()
+        self.topic_queue_table = QueueEnds()
         self.idempotence.cut({})
 
     # -- flush, dispatch -----------------------------------------------------------------------
