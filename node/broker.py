@@ -166,7 +166,9 @@ class Broker:
             raise
         work: list[Callable[[], Coroutine[Any, Any, None]]] = [
             self.group_commit.run,
+            self._tick_loop,
             self._flush_loop,
+            self._allocation_loop,
             self._clean_loop,
             self._snapshot_loop,
             self.pop.run,
@@ -574,35 +576,51 @@ class Broker:
 
     # -- background ----------------------------------------------------------------------------
 
-    async def _flush_loop(self) -> None:
-        """Asynchronous flush, queue flush, index flush, allocation ahead: what is due each tick."""
-        loop = asyncio.get_running_loop()
+    async def _tick_loop(self) -> None:
+        """What is due each tick and waits for no disk: replication's deadlines among it."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self.watch_wall_clock()
-            now = self.mono_ms()
             self.replication.tick()
-            if self._schedule.pool.due(now) is not None:
+            if self._schedule.pool.due(self.mono_ms()) is not None:
                 self.store.log.commit()
                 self.pump_soon()
             if self.store.dispatcher.behind_bytes() > 0:
                 self.pump_soon()  # what a full disk stopped goes on by itself
+
+    async def _flush_loop(self) -> None:
+        """Asynchronous flush of the log, then of queues and index, each when it is due."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = self.mono_ms()
             pages = self._schedule.commit_log.due(now)
             if pages is None or self.store.options.sync_flush:
                 pass
             elif not await self.group_commit.flush(pages):
                 return
-            wanted = self.store.log.allocation_wanted()
-            if wanted is not None:
-                await self._allocate_ahead(loop, wanted)
             pages = self._schedule.queues.due(now)
             if pages is not None:
                 await self._flush_queues(loop, pages)
 
+    async def _allocation_loop(self) -> None:
+        """Allocate segments ahead of the writer, however long syncs take meanwhile."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            wanted = self.store.log.allocation_wanted()
+            if wanted is not None:
+                await self._allocate_ahead(loop, wanted)
+
     async def _allocate_ahead(self, loop: asyncio.AbstractEventLoop, start: int) -> None:
         queue = self.store.log.queue
+        work = loop.run_in_executor(self.threads, queue.create, start)
         try:
-            made = await loop.run_in_executor(self.threads, queue.create, start)
+            made = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            with contextlib.suppress(OSError):
+                queue.take_ahead(await work)  # the store drops it when it closes
+            raise
         except FileExistsError:
             return
         except OSError as error:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import structlog
 from duolog import _errors as sdk
 
-from node.liteservice import parent_of
 from node.offsetranges import OffsetRanges
 from node.popline import Line
 from node.popqueue import Lease, PopQueue
@@ -26,7 +25,7 @@ from node.retrytopics import RetryTopics, retry_topic
 from node.tagfilter import MessageFilter
 from store.clocks import MonoMs
 from store.errors import StoreError
-from store.lightqueues import is_light
+from store.lightqueues import is_light, parent_of
 from store.metadata import Json
 from store.reader import GetResult
 from store.record import Record, decode_properties
@@ -42,6 +41,7 @@ HELD_MS = 3 * 3600 * 1000  # a lease that lives with its client ends after so lo
 RETRY_FIRST_EVERY = 5  # popFromRetryProbability 20 %
 TICK_SECONDS = 0.05
 SAVE_SECONDS = 0.2
+SAVED_AT_ONCE = 50  # groups, then the loop has a turn
 AGAIN_MS = 2000  # a message that could not be stored again is tried so much later
 MOVE_MS = 60_000  # longer than storing it again may take
 GONE_MS = 1000  # what a client that left had is visible so soon
@@ -111,20 +111,27 @@ class PopService:
 
     async def run(self) -> None:
         """Ended leases and progress records, until cancelled."""
-        loop = asyncio.get_running_loop()
-        saved = loop.time()
         try:
-            while True:
-                await asyncio.sleep(TICK_SECONDS)
-                if self._queues:
-                    self._end_leases(self._broker.mono_ms())
-                if self._dirty and loop.time() - saved >= SAVE_SECONDS:
-                    saved = loop.time()
-                    await self._save()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._end_leases_in_time())
+                tasks.create_task(self._save_now_and_then())
         finally:
             for task in self._moving:
                 task.cancel()
             await asyncio.gather(*self._moving, return_exceptions=True)
+
+    async def _end_leases_in_time(self) -> None:
+        """However long a record of progress takes."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            if self._queues:
+                self._end_leases(self._broker.mono_ms())
+
+    async def _save_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(SAVE_SECONDS)
+            if self._dirty:
+                await self._save()
 
     def forget(self) -> None:
         """The mastership has changed: what the log says is all that is known."""
@@ -519,14 +526,17 @@ class PopService:
     # -- progress ------------------------------------------------------------------------------
 
     async def _save(self) -> None:
-        """One record for each group that got on."""
+        """One record for each group that got on, all at the same time: each may take long."""
         groups: dict[str, list[QueueKey]] = {}
         self._saving, self._dirty = self._dirty, set()
         for key in self._saving:
             groups.setdefault(key[2], []).append(key)
         try:
-            for group, keys in groups.items():
-                await self._save_group(group, keys)
+            async with asyncio.TaskGroup() as tasks:
+                for number, (group, keys) in enumerate(groups.items(), 1):
+                    tasks.create_task(self._save_group(group, keys))
+                    if number % SAVED_AT_ONCE == 0:
+                        await asyncio.sleep(0)
         finally:
             self._saving = set()
 

@@ -1,0 +1,123 @@
+"""What must not wait for a slow disk or slow replicas: ticks, allocation ahead, ended leases."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import duolog
+import pytest
+
+from node.popservice import PopRequest
+from node.server import Node
+from node.tagfilter import EVERYTHING
+from store.mappedfile import FlushJob
+from tests.node.conftest import StartNode
+from tests.node.replicas import broker_of, until
+
+
+class Gate:
+    """Something that threads stand before."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.reached = threading.Event()
+
+    def wait(self) -> None:
+        self.reached.set()
+        assert self.open.wait(30), "nobody opened the gate"
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    made = Gate()
+    yield made
+    made.open.set()
+
+
+async def test_a_long_sync_delays_neither_ticks_nor_allocation(
+    start_node: StartNode, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node(flush_interval_commit_log=100, flush_commit_log_least_pages=0)
+    broker = broker_of(node)
+    ticks = []
+    tick, run = broker.replication.tick, FlushJob.run
+
+    def counted() -> None:
+        ticks.append(1)
+        tick()
+
+    def slow(self: FlushJob) -> None:
+        gate.wait()
+        run(self)
+
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client, client.producer() as producer:
+        await client.admin.create_topic("T", 1)
+        monkeypatch.setattr(FlushJob, "run", slow)
+        await producer.send("T", b"x")
+        await until(gate.reached.is_set)
+        monkeypatch.setattr(broker.replication, "tick", counted)
+        queue = broker.store.log.queue
+        assert queue.ahead is None
+        while broker.store.log.allocation_wanted() is None:
+            await producer.send("T", b"x" * 60_000)
+        await until(lambda: queue.ahead is not None)
+        await until(lambda: len(ticks) >= 3)
+        assert not gate.open.is_set()
+        gate.open.set()
+        await until(lambda: broker.store.flushed_offset == broker.store.log.max_offset)
+
+
+async def test_a_stop_leaves_no_segment_that_was_being_allocated(
+    start_node: StartNode, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node()
+    broker = broker_of(node)
+    queue = broker.store.log.queue
+    create = queue.create
+
+    def slow(start: int) -> Any:
+        gate.wait()
+        return create(start)
+
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client, client.producer() as producer:
+        await client.admin.create_topic("T", 1)
+        monkeypatch.setattr(queue, "create", slow)
+        while broker.store.log.allocation_wanted() is None:
+            await producer.send("T", b"x" * 60_000)
+        await until(gate.reached.is_set)
+    stopping = asyncio.ensure_future(node.stop())
+    await asyncio.sleep(0.05)
+    gate.open.set()
+    await stopping
+    assert len(list((broker.store.disk.root / "commitlog").iterdir())) == 1  # type: ignore[attr-defined]
+
+
+async def test_progress_of_all_groups_is_recorded_at_the_same_time_and_leases_end_meanwhile(
+    node: Node, client: duolog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = broker_of(node)
+    async with client.producer() as producer:
+        await producer.send("T", b"x", queue_id=0)
+    await until(lambda: broker.store.queue_range("T", 0) == (0, 1))
+    begun: list[str] = []
+    go_on = asyncio.Event()
+
+    async def slow(group: str, offsets: Any, done: Any) -> None:
+        begun.append(group)
+        await go_on.wait()
+
+    monkeypatch.setattr(broker.metadata, "commit_popped", slow)
+    ended: list[int] = []
+    monkeypatch.setattr(broker.pop, "_end_leases", ended.append)
+    groups = [f"g{k}" for k in range(120)]
+    for group in groups:
+        request = PopRequest(group, "T", 0, 1, 60_000, "c", EVERYTHING)
+        (popped,) = broker.pop.pop(request, broker.mono_ms())
+        assert broker.pop.ack(group, popped.handle)
+    await until(lambda: len(begun) == 120)
+    assert sorted(begun) == sorted(groups)
+    looks = len(ended)
+    await until(lambda: len(ended) >= looks + 3)
+    go_on.set()
+    await until(lambda: not broker.pop._saving)
