@@ -667,18 +667,35 @@ class Broker:
             await asyncio.sleep(interval)
             if time.monotonic() - began < min(60.0, 6 * interval):
                 continue
-            async with self._file_changes:
-                now = self.age_ms()
-                hour = datetime.fromtimestamp(now / 1000).astimezone().hour
-                cleaned = self.store.retention.round(now, hour, self.store.dispatcher.reput_from)
-            if cleaned.segments:
-                log.info(
-                    "cleaned",
-                    segments=cleaned.segments,
-                    queue_files=cleaned.queue_files,
-                    index_files=cleaned.index_files,
-                    disk_used=round(cleaned.used_ratio, 3),
-                )
+            rounds = self.store.options.delete_file_batch_max
+            while await self._clean_once() and rounds > 1:
+                rounds -= 1
+
+    async def _clean_once(self) -> bool:
+        """One round of retention; whether the next one is due at once."""
+        async with self._file_changes:
+            now = self.age_ms()
+            hour = datetime.fromtimestamp(now / 1000).astimezone().hour
+            cleaned = self.store.retention.round(now, hour, self.store.dispatcher.reput_from)
+        await self._reclaim()
+        if cleaned.segments:
+            self.store.retention.check_space()
+            log.info(
+                "cleaned",
+                segments=cleaned.segments,
+                queue_files=cleaned.queue_files,
+                index_files=cleaned.index_files,
+                disk_used=round(cleaned.used_ratio, 3),
+            )
+        return cleaned.more
+
+    async def _reclaim(self) -> None:
+        """Unlink what was removed, in a thread: a segment takes as long as its pages in memory."""
+        try:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self.threads, self.store.disk.reclaim)
+        except OSError as error:
+            log.warning("what was removed takes room yet", reason=error.strerror or str(error))
 
     async def _snapshot_loop(self) -> None:
         while True:
@@ -783,6 +800,7 @@ class Broker:
         """Drop a deleted topic's queues, while no flush works on them."""
         async with self._file_changes:
             self.store.queues.remove_topic(topic)
+        await self._reclaim()
 
     async def remove_light_queues(self, ends: dict[str, int]) -> None:
         """Drop forgotten light queues, but for those that have begun again past their end."""
@@ -791,3 +809,4 @@ class Broker:
                 queue = self.store.queues.get(name, 0)
                 if queue is not None and queue.max_offset <= end:
                     self.store.queues.remove_light(name)
+                    await asyncio.sleep(0)

@@ -180,6 +180,9 @@ class SimDisk:
         if path in self._names:
             self._change(lambda names: _drop(names, path))
 
+    def reclaim(self) -> None:
+        """Nothing to do."""
+
     def sync_dir(self, path: str) -> None:
         """Make all names durable so far."""
         for op in self._pending:

@@ -60,7 +60,10 @@ class Disk(Protocol):
         """Move a file over another, atomically."""
 
     def remove(self, path: str) -> None:
-        """Remove a file or an empty directory."""
+        """Remove a file or an empty directory; large files take room until `reclaim`."""
+
+    def reclaim(self) -> None:
+        """Free the room of what was removed; may take long, and may run in any thread."""
 
     def sync_dir(self, path: str) -> None:
         """Make creations, renames and removals in a directory durable."""

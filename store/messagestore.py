@@ -4,6 +4,7 @@ Single owner: every method but `FlushJob.run` is called from one thread. Nothing
 must wait (for a flush, for an arrival) is told by offsets that the owner watches.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
@@ -225,6 +226,8 @@ class MessageStore:
         self.queues.close()
         self.index.close()
         self.checkpoint.close()
+        with contextlib.suppress(OSError):
+            self.disk.reclaim()  # what cannot be unlinked is at the next start
         self.disk.unlock()
 
     def fence(self, reason: str) -> None:

@@ -1,8 +1,9 @@
 """The disk port on the operating system: preallocated files, mmap, fdatasync.
 
 Files are allocated under `allocating/` and linked into place, so a crash never leaves one of a
-wrong size where RocketMQ or recovery would trip over it. `mmap.flush` holds the GIL for the whole
-write-back; `os.fdatasync` persists the same stores and does not, so it is used alone.
+wrong size where RocketMQ or recovery would trip over it. Large files that are removed go there as
+well, which takes no time; `reclaim` unlinks them, which may take long. `mmap.flush` holds the GIL
+for the whole write-back; `os.fdatasync` persists the same stores and does not, so it is used alone.
 """
 
 import contextlib
@@ -13,14 +14,17 @@ import itertools
 import mmap
 import os
 import stat
+from collections import deque
 from pathlib import Path
 
 import numpy as np
 
+from store.disk import no_room
 from store.errors import BadStoreDirectory, StoreLocked
 from store.kernels.jit import EMPTY_U8, U8
 
 STAGING = "allocating"
+UNLINKED_AT_ONCE_BYTES = 1 << 20
 PAGE = 4096
 POPULATE_READ = 22
 POPULATE_WRITE = 23
@@ -111,6 +115,7 @@ class OsDisk:
         self.read_only = read_only
         self._lock = -1
         self._staged = itertools.count()
+        self._removed: deque[Path] = deque()  # to be unlinked, by any thread
         if read_only:
             if not self.root.is_dir():
                 raise BadStoreDirectory(str(root), "no such directory")
@@ -153,6 +158,15 @@ class OsDisk:
         """
         full = self._path(path)
         full.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            return self._create(path, full, size)
+        except OSError as error:
+            if not no_room(error) or not self._removed:
+                raise
+            self.reclaim()
+            return self._create(path, full, size)
+
+    def _create(self, path: str, full: Path, size: int) -> OsFile:
         staged = self.root / STAGING / str(next(self._staged))
         descriptor = os.open(staged, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
@@ -201,12 +215,35 @@ class OsDisk:
         os.replace(self._path(source), self._path(target))
 
     def remove(self, path: str) -> None:
-        """Unlink a file, or remove an empty directory."""
+        """Take a file away, or remove an empty directory; a large file's room comes later."""
         full = self._path(path)
-        if full.is_dir():
-            full.rmdir()
-        else:
-            full.unlink(missing_ok=True)
+        try:
+            found = full.lstat()
+            if stat.S_ISDIR(found.st_mode):
+                full.rmdir()
+            elif found.st_size < UNLINKED_AT_ONCE_BYTES or not self._put_aside(full):
+                full.unlink()
+        except FileNotFoundError:
+            return
+
+    def _put_aside(self, full: Path) -> bool:
+        """Move a file to where `reclaim` finds it; False where it cannot be moved."""
+        aside = self.root / STAGING / f"removed-{next(self._staged)}"
+        try:
+            full.rename(aside)
+        except OSError:
+            return False  # on another file system, for one
+        self._removed.append(aside)
+        return True
+
+    def reclaim(self) -> None:
+        """Unlink what was removed. Raises OSError; the rest is unlinked by the next call."""
+        while self._removed:
+            try:
+                aside = self._removed.popleft()
+            except IndexError:
+                return  # another thread had the last one
+            aside.unlink(missing_ok=True)
 
     def sync_dir(self, path: str) -> None:
         """Fsync a directory."""

@@ -28,6 +28,7 @@ class Cleaned:
     queue_files: int
     index_files: int
     used_ratio: float
+    more: bool = False  # the disk is too full yet: look again when the room is free
 
 
 @dataclass(slots=True)
@@ -74,7 +75,7 @@ class Retention:
             queue_files = sum(queue.delete_before(oldest) for queue in self.queues)
             index_files = self.index.delete_before(oldest)
             self.check_space()
-        return Cleaned(segments, queue_files, index_files, ratio)
+        return Cleaned(segments, queue_files, index_files, ratio, at_once and segments > 0)
 
     def _is_time(self, hour: int) -> bool:
         return hour in {
@@ -96,7 +97,5 @@ class Retention:
             self.log.queue.remove(mapped)
             removed += 1
             if forcibly and not expired:
-                forcibly = (
-                    self.disk.used_ratio() > self.options.disk_space_clean_forcibly_ratio / 100
-                )
+                break  # its room may come later: one at a time, for as long as it is too full
         return removed

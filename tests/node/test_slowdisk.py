@@ -11,6 +11,7 @@ import pytest
 from node.popservice import PopRequest
 from node.server import Node
 from node.tagfilter import EVERYTHING
+from store import osdisk
 from store.mappedfile import FlushJob
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of, until
@@ -121,3 +122,36 @@ async def test_progress_of_all_groups_is_recorded_at_the_same_time_and_leases_en
     await until(lambda: len(ended) >= looks + 3)
     go_on.set()
     await until(lambda: not broker.pop._saving)
+
+
+async def test_unlinking_what_retention_and_deleted_topics_leave_stops_nobody(
+    start_node: StartNode, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node(clean_resource_interval=100, file_reserved_time=0, delete_when="x")
+    broker = broker_of(node)
+    monkeypatch.setattr(osdisk, "UNLINKED_AT_ONCE_BYTES", 1000)
+    reclaim = broker.store.disk.reclaim
+
+    def slow() -> None:
+        gate.wait()
+        reclaim()
+
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client, client.producer() as producer:
+        await client.admin.create_topic("T", 1)
+        await client.admin.create_topic("U", 1)
+        await producer.send("U", b"x")
+        while len(broker.store.log.queue.files) < 3:
+            await producer.send("T", b"x" * 60_000)
+        await until(lambda: broker.store.flushed_offset == broker.store.log.max_offset)
+        broker.store.retention.trigger()
+        monkeypatch.setattr(broker.store.disk, "reclaim", slow)
+        await until(gate.reached.is_set)
+        await until(lambda: len(broker.store.log.queue.files) == 1)
+        deleting = asyncio.ensure_future(client.admin.delete_topic("U"))
+        for _ in range(3):
+            await producer.send("T", b"still here")
+        await until(lambda: "U" not in broker.metadata.topics)
+        gate.open.set()
+        await deleting
+        aside = broker.store.disk.root / osdisk.STAGING  # type: ignore[attr-defined]
+        await until(lambda: list(aside.iterdir()) == [])

@@ -1,10 +1,12 @@
 """Retention: hours, ratios, batches, what must never be removed."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
+from store import osdisk
 from store.clocks import WallMs
 from store.messagestore import MessageStore
 from store.osdisk import OsDisk
@@ -174,3 +176,56 @@ def test_a_queue_all_of_whose_messages_are_gone_keeps_its_offsets(tmp_path: Path
     assert read_all(again) == [b"x"]
     assert again.queue_range("T", 0) == (20, 21)
     crash(again)
+
+
+def test_what_is_removed_is_put_aside_and_unlinked_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(osdisk, "UNLINKED_AT_ONCE_BYTES", 1000)
+    store = filled(tmp_path)
+    aside = tmp_path / osdisk.STAGING
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", lambda *how, **more: pytest.fail("unlinked at once"))
+        removed = clean(store, 73, hour=4)
+    assert removed > 3
+    assert len(list((tmp_path / "commitlog").iterdir())) == len(store.log.queue.files) == 1
+    kept = len(list(aside.iterdir()))
+    assert kept >= removed
+    store.disk.reclaim()
+    assert list(aside.iterdir()) == []
+    for queue in list(store.queues):
+        store.queues.remove_topic(queue.topic)
+    assert list(aside.iterdir())
+    crash(store)
+    OsDisk(tmp_path)  # a process that died before it was done
+    assert list(aside.iterdir()) == []
+
+
+def test_a_disk_without_room_is_given_that_of_what_was_removed_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(osdisk, "UNLINKED_AT_ONCE_BYTES", 1000)
+    disk = OsDisk(tmp_path)
+    disk.create("old", 4096).close()
+    disk.remove("old")
+    allocate = os.posix_fallocate
+
+    def full(descriptor: int, start: int, size: int) -> None:
+        if any(path.name.startswith("removed") for path in (tmp_path / osdisk.STAGING).iterdir()):
+            raise OSError(errno.ENOSPC, "no room")
+        allocate(descriptor, start, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    disk.create("new", 4096).close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["allocating", "new"]
+
+
+def test_a_disk_that_is_too_full_loses_one_unexpired_segment_at_a_time(tmp_path: Path) -> None:
+    store = filled(tmp_path, ratio=0.86)
+    first = store.retention.round(WallMs(NOW + HOUR), 12, store.dispatcher.reput_from)
+    assert (first.segments, first.more) == (1, True)
+    assert isinstance(store.disk, FullDisk)
+    store.disk.ratio = 0.5
+    second = store.retention.round(WallMs(NOW + HOUR), 12, store.dispatcher.reput_from)
+    assert (second.segments, second.more) == (0, False)
+    crash(store)
