@@ -160,6 +160,7 @@ class Broker:
                 self.threads, self.replication.open, self.recovered, self.store_ms()
             )
             self.metadata.load()
+            await self.metadata.save()
             self.filters.start()
         except BaseException:
             self.store.shutdown()

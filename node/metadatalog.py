@@ -13,16 +13,19 @@ from duolog import _errors as sdk
 from store.columns import Columns
 from store.errors import BadMessage
 from store.lightqueues import is_light
-from store.messagestore import PutBatch
+from store.messagestore import MessageStore, PutBatch
 from store.metadata import (
     SYSTEM_TOPIC,
     Json,
     Metadata,
     TopicConfig,
+    changes_of,
     check_queues,
     is_system_topic,
     new_group,
 )
+from store.metadatafiles import MetadataFiles
+from store.metadatarecovery import Doubt, MetadataRecovery, Recovered
 from store.record import check_topic
 from store.status import BrokerRole, PutMessageStatus
 
@@ -33,6 +36,38 @@ log = structlog.get_logger("duolog.node")
 
 CHANGE_SECONDS = 10.0
 QUEUE = 0
+IMPORT_ROWS = 1000  # of one batch
+READ_ROWS, READ_BYTES = 4096, 8 << 20
+
+
+class _Records:
+    """The metadata queue of a store, for `MetadataRecovery`."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        queue = store.queues.get(SYSTEM_TOPIC, QUEUE)
+        self.first = queue.min_offset if queue is not None else 0
+        end = store.topic_queue_table.get((SYSTEM_TOPIC, QUEUE), 0)
+        # A replica's tables may be newer than its log; a master's never are.
+        self.end = None if store.role is BrokerRole.SLAVE else end
+
+    def place(self, offset: int) -> int:
+        queue = self._store.queues.get(SYSTEM_TOPIC, QUEUE)
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+            return -1
+        return int(queue.entries(offset, 1)[0, 0])
+
+    def read(self, offset: int) -> tuple[list[bytes], int]:
+        result = self._store.get(SYSTEM_TOPIC, QUEUE, offset, READ_ROWS, READ_BYTES)
+        return [body for _, body, _ in result.rows()], result.next_offset
+
+
+def _report(doubt: Doubt) -> None:
+    log.warning("metadata file", file=doubt.file, reason=doubt.reason, action=doubt.action)
+
+
+def _body(change: Json) -> bytes:
+    return json.dumps(change, separators=(",", ":")).encode()
 
 
 class MetadataLog:
@@ -41,6 +76,7 @@ class MetadataLog:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._tables = Metadata()
+        self._files = MetadataFiles(broker.store.disk)
         self._waiting: dict[int, asyncio.Future[None]] = {}
 
     @property
@@ -56,25 +92,52 @@ class MetadataLog:
     # -- life ----------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read the snapshots, then every record after them. Raises BadStoreFile."""
+        """Find the tables in the snapshots and the log. Raises BadStoreFile."""
         store = self._broker.store
-        self._tables.load(store.disk)
-        if store.role is not BrokerRole.SLAVE:
-            # A copy's tables may be newer than its log; a master's never are.
-            stored = store.topic_queue_table.get((SYSTEM_TOPIC, QUEUE), 0)
-            self._tables.applied = min(self._tables.applied, stored)
+        records = _Records(store)
+        found = MetadataRecovery(store.disk, self._files, records, _report).run()
+        self._tables = found.tables
         self.catch_up()
-        if not self._tables.known:
+        if found.partial:
             self._adopt()
         self._apply_floors()
         for topic in {queue.topic for queue in store.queues} - set(self._tables.topics):
             if topic in self._tables.floors:
                 store.queues.remove_topic(topic)
+        if found.foreign and store.role is not BrokerRole.SLAVE:
+            self._import(found, records.end == 0)
+
+    def _import(self, found: Recovered, first: bool) -> None:
+        """Store what another program's files held, so that the log has it, too.
+
+        Nobody waits for it. first: the log has no changes yet, so now it has all there are.
+        """
+        from node.broker import now_ms
+
+        changes = changes_of(found.tables)
+        if first:
+            changes.append({"op": "complete", "complete": True})
+        store, now = self._broker.store, now_ms()
+        for at in range(0, len(changes), IMPORT_ROWS):
+            rows = [_body(change) for change in changes[at : at + IMPORT_ROWS]]
+            result = store.put(PutBatch(SYSTEM_TOPIC, QUEUE, Columns.of(rows), now), now)
+            if result.status is not PutMessageStatus.PUT_OK:
+                log.warning(
+                    "tables of another program are only in config/, not in the log",
+                    files=found.foreign,
+                    reason=result.reason,
+                )
+                return
+            self._broker.settle(result.end_offset, no_wait=True)
 
     def promoted(self) -> None:
         """This node became the master: its tables are what its log says, no more."""
-        stored = self._broker.store.topic_queue_table.get((SYSTEM_TOPIC, QUEUE), 0)
-        self._tables.applied = min(self._tables.applied, stored)
+        self._tables.applied = min(self._tables.applied, self._stored)
+
+    @property
+    def _stored(self) -> int:
+        """Queue offset of the next record."""
+        return self._broker.store.topic_queue_table.get((SYSTEM_TOPIC, QUEUE), 0)
 
     def _adopt(self) -> None:
         """A directory another program wrote: its queues say which topics there are."""
@@ -116,7 +179,7 @@ class MetadataLog:
         tables = self._tables
         tables.applied = max(tables.applied, queue.min_offset)
         while tables.applied < queue.max_offset:
-            result = store.get(SYSTEM_TOPIC, QUEUE, tables.applied, 4096, 8 << 20)
+            result = store.get(SYSTEM_TOPIC, QUEUE, tables.applied, READ_ROWS, READ_BYTES)
             for _, body, _ in result.rows():
                 change = tables.apply(body)
                 if change is None:
@@ -154,20 +217,19 @@ class MetadataLog:
         self.catch_up()
 
     async def save(self) -> None:
-        """Write the snapshots, in a thread, if anything changed."""
+        """Write a snapshot, in a thread, if anything changed."""
         tables = self._tables
-        if tables.changes == tables.saved_changes:
+        if not self._files.due(tables.changes):
             return
         snapshot = tables.snapshot()
         broker = self._broker
+        place = _Records(broker.store).place(snapshot.applied - 1)
         try:
             await asyncio.get_running_loop().run_in_executor(
-                broker.threads, snapshot.write, broker.store.disk, broker.wall_ms()
+                broker.threads, self._files.write, snapshot, place, broker.wall_ms()
             )
         except OSError as error:  # the log has it all: try again later
             log.warning("metadata snapshot failed", reason=error.strerror or str(error))
-            return
-        tables.saved_changes = snapshot.changes
 
     def fail_all(self, error: Exception) -> None:
         """The store is fenced: nobody's change will come through."""
@@ -183,8 +245,10 @@ class MetadataLog:
         if refused is not None:
             raise refused
         now = self._broker.store_ms()
-        body = json.dumps(change, separators=(",", ":")).encode()
-        result = self._broker.store.put(PutBatch(SYSTEM_TOPIC, QUEUE, Columns.of([body]), now), now)
+        if self._tables.empty and not self._tables.applied and not self._stored:
+            change = {**change, "complete": True}  # whoever reads the log from here has it all
+        body = Columns.of([_body(change)])
+        result = self._broker.store.put(PutBatch(SYSTEM_TOPIC, QUEUE, body, now), now)
         if result.status is not PutMessageStatus.PUT_OK:
             raise sdk.NotMaster(f"the change was not stored: {result.reason}")
         durable = self._broker.settle(result.end_offset)

@@ -45,12 +45,16 @@ def loads(text: str) -> Any:
 
 def save(disk: Disk, path: str, value: Any) -> None:
     """Replace a file: old or new content survives any crash, and the old stays as `.bak`."""
-    directory = path.rpartition("/")[0]
-    disk.write(path + ".tmp", dumps(value).encode())
-    if disk.size(path) >= 0:
+    replace(disk, path, dumps(value).encode())
+
+
+def replace(disk: Disk, path: str, data: bytes, backup: bool = True) -> None:
+    """Replace a file's bytes, atomically and durably. backup: the old file stays as `.bak`."""
+    disk.write(path + ".tmp", data)
+    if backup and disk.size(path) >= 0:
         disk.rename(path, path + ".bak")
     disk.rename(path + ".tmp", path)
-    disk.sync_dir(directory)
+    disk.sync_dir(path.rpartition("/")[0])
 
 
 def load(disk: Disk, path: str) -> Any | None:

@@ -1,26 +1,17 @@
-"""Topics, groups and consumer offsets: changed by records in the log, kept as JSON files.
+"""Topics, groups and consumer offsets: the tables, and the records in the log that change them.
 
-Every change is a record on the system topic, so whoever has the log has the metadata. The files
-under config/ are snapshots; `duologMetadata.json` says up to which record they are good. Applying a
-record again changes nothing, so a snapshot may be older than that.
+Every change is a record on the system topic, so a node that has the log has the metadata.
+Applying a record again changes nothing. `store.metadatafiles` keeps snapshots of the tables.
 """
 
 import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from store import jsontext
-from store.disk import Disk
-from store.errors import BadMessage, BadStoreFile
+from store.errors import BadMessage
 
 SYSTEM_PREFIX = "DUOLOG_SYS_"
 SYSTEM_TOPIC = SYSTEM_PREFIX + "METADATA"
-TOPICS = "config/topics.json"
-GROUPS = "config/subscriptionGroup.json"
-OFFSETS = "config/consumerOffset.json"
-DELAYS = "config/delayOffset.json"
-FILTERS = "config/consumerFilter.json"
-APPLIED = "config/duologMetadata.json"
 PERM_READ = 4
 PERM_WRITE = 2
 QUEUES_MAX = 1024
@@ -31,6 +22,8 @@ MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", LITE)
 LITE_EXPIRATION = "lite.topic.expiration"  # RocketMQ 5's attribute, minutes
 
 Json = dict[str, Any]
+# What JSON of another shape than expected raises where it is taken apart.
+NOT_THE_SHAPE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +102,7 @@ class Metadata:
     sinks: dict[str, Json] = field(default_factory=dict)  # last published batch, newest last
     applied: int = 0
     changes: int = 0
-    saved_changes: int = 0
-    known: bool = False  # the directory has a topics.json
+    complete: bool = False  # the log's first records say that they begin with empty tables
 
     # -- changes -------------------------------------------------------------------------------
 
@@ -122,10 +114,14 @@ class Metadata:
             if operation is None:
                 return None
             operation(change)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except NOT_THE_SHAPE:
             return None
+        self.complete = self.complete or change.get("complete") is True
         self.changes += 1
         return dict(change)
+
+    def _apply_complete(self, change: Json) -> None:
+        """All that another program's files held stands in the log now."""
 
     def _apply_topic(self, change: Json) -> None:
         config = TopicConfig.from_json(change["topic"])
@@ -222,75 +218,18 @@ class Metadata:
         """Committed offset, -1 for none."""
         return self.offsets.get((topic, group), {}).get(queue_id, -1)
 
+    @property
+    def empty(self) -> bool:
+        """Tell whether nothing was ever noted here."""
+        return not (self.topics or self.groups or self.offsets or self.delay_offsets)
+
     # -- snapshots -----------------------------------------------------------------------------
-
-    def load(self, disk: Disk) -> None:
-        """Read the snapshots; BadStoreFile names one that is there and cannot be used."""
-        try:
-            self._load_topics(jsontext.load(disk, TOPICS))
-            groups = jsontext.load(disk, GROUPS) or {}
-            for name, row in (groups.get("subscriptionGroupTable") or {}).items():
-                self.groups[str(name)] = dict(row)
-            offsets = jsontext.load(disk, OFFSETS) or {}
-            for key, row in (offsets.get("offsetTable") or {}).items():
-                topic, _, group = str(key).partition("@")
-                self.offsets[topic, group] = {int(q): int(o) for q, o in row.items()}
-            delays = jsontext.load(disk, DELAYS) or {}
-            self.delay_offsets = {
-                int(level): int(offset)
-                for level, offset in (delays.get("offsetTable") or {}).items()
-            }
-            filters = jsontext.load(disk, FILTERS) or {}
-            for name, row in (filters.get("filterDataByTopic") or {}).items():
-                self.filters[str(name)] = dict(row["groupFilterData"])
-            applied = jsontext.load(disk, APPLIED) or {}
-            self.applied = int(applied.get("appliedQueueOffset", 0))
-            for name, row in (applied.get("queueFloors") or {}).items():
-                self.floors[str(name)] = {int(q): int(o) for q, o in row.items()}
-            self._adopt_done(applied.get("done") or {})
-            low, noted = applied.get("timers") or (0, 0)
-            self.timers = (int(low), int(noted))
-            self.sinks = dict(applied.get("sinks") or {})
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BadStoreFile("config", f"a table has another shape than expected: {error}") from (
-                error
-            )
-
-    def _load_topics(self, value: Json | None) -> None:
-        self.known = value is not None
-        for row in ((value or {}).get("topicConfigTable") or {}).values():
-            config = TopicConfig.from_json(row)
-            self.topics[config.name] = config
-
-    def save(self, disk: Disk, now_ms: int) -> None:
-        """Write all snapshots, then how far they reach."""
-        self.snapshot().write(disk, now_ms)
-        self.saved_changes = self.changes
 
     def adopt(self, data: bytes) -> None:
         """Take another node's tables for one's own. Raises BadMessage where they are none."""
-        made = Metadata()
         try:
-            value = json.loads(data)
-            for row in value["topics"].values():
-                config = TopicConfig.from_json(row)
-                made.topics[config.name] = config
-            made.groups = {str(name): dict(row) for name, row in value["groups"].items()}
-            for key, row in value["offsets"].items():
-                topic, _, group = str(key).partition("@")
-                made.offsets[topic, group] = {int(q): int(o) for q, o in row.items()}
-            made.delay_offsets = {int(k): int(o) for k, o in value["delays"].items()}
-            for name, row in value["floors"].items():
-                made.floors[str(name)] = {int(q): int(o) for q, o in row.items()}
-            made._adopt_done(value.get("done") or {})
-            made.filters = {
-                str(name): dict(row) for name, row in (value.get("filters") or {}).items()
-            }
-            low, noted = value.get("timers") or (0, 0)
-            made.timers = (int(low), int(noted))
-            made.sinks = dict(value.get("sinks") or {})
-            made.applied = int(value["applied"])
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            made = Metadata.from_json(json.loads(data))
+        except NOT_THE_SHAPE as error:
             raise BadMessage(f"no snapshot of metadata: {error}") from None
         self.topics, self.groups, self.offsets = made.topics, made.groups, made.offsets
         self.delay_offsets, self.floors = made.delay_offsets, made.floors
@@ -298,8 +237,29 @@ class Metadata:
         self.filters, self.sinks = made.filters, made.sinks
         self.filter_changes += 1
         self.applied = made.applied
-        self.known = True
         self.changes += 1
+
+    @staticmethod
+    def from_json(value: Json) -> "Metadata":
+        """Tables of a snapshot's value; one of NOT_THE_SHAPE where it is none."""
+        made = Metadata()
+        made.topics = topics_of(value["topics"])
+        made.groups = {str(name): dict(row) for name, row in value["groups"].items()}
+        made.offsets = offsets_of(value["offsets"])
+        made.delay_offsets = {int(k): int(o) for k, o in value["delays"].items()}
+        made.adopt_own(value)
+        made.filters = {str(name): dict(row) for name, row in (value.get("filters") or {}).items()}
+        made.applied = int(value["applied"])
+        return made
+
+    def adopt_own(self, value: Json) -> None:
+        """Take the tables that RocketMQ has no file for."""
+        for name, row in value["floors"].items():
+            self.floors[str(name)] = {int(q): int(o) for q, o in row.items()}
+        self._adopt_done(value.get("done") or {})
+        low, noted = value.get("timers") or (0, 0)
+        self.timers = (int(low), int(noted))
+        self.sinks = {str(name): dict(row) for name, row in (value.get("sinks") or {}).items()}
 
     def _adopt_done(self, rows: Json) -> None:
         for key, row in rows.items():
@@ -332,12 +292,12 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The files' content at one moment."""
+    """The tables at one moment."""
 
     topics: Json
     groups: Json
     offsets: Json
-    delays: dict[int, int]
+    delays: dict[Any, int]  # by level
     floors: Json
     done: Json
     timers: tuple[int, int]
@@ -346,9 +306,9 @@ class Snapshot:
     applied: int
     changes: int
 
-    def to_bytes(self) -> bytes:
-        """As one JSON text, for a slave: `Metadata.adopt` reads it."""
-        value = {
+    def tables(self) -> Json:
+        """As `Metadata.from_json` reads it."""
+        return {
             "topics": self.topics,
             "groups": self.groups,
             "offsets": self.offsets,
@@ -360,30 +320,39 @@ class Snapshot:
             "sinks": self.sinks,
             "applied": self.applied,
         }
-        return json.dumps(value, separators=(",", ":")).encode()
 
-    def write(self, disk: Disk, now_ms: int) -> None:
-        """Replace the files, one by one, each atomically; the reach comes last."""
-        version = {"counter": self.changes, "timestamp": now_ms}
-        jsontext.save(disk, TOPICS, {"dataVersion": version, "topicConfigTable": self.topics})
-        jsontext.save(disk, GROUPS, {"dataVersion": version, "subscriptionGroupTable": self.groups})
-        jsontext.save(disk, OFFSETS, {"offsetTable": self.offsets})
-        jsontext.save(disk, DELAYS, {"offsetTable": self.delays})
-        by_topic = {
-            name: {"groupFilterData": rows, "topic": name} for name, rows in self.filters.items()
-        }
-        jsontext.save(disk, FILTERS, {"filterDataByTopic": by_topic})
-        jsontext.save(
-            disk,
-            APPLIED,
-            {
-                "appliedQueueOffset": self.applied,
-                "queueFloors": self.floors,
-                "done": self.done,
-                "timers": list(self.timers),
-                "sinks": self.sinks,
-            },
-        )
+    def to_bytes(self) -> bytes:
+        """As one JSON text, for a slave: `Metadata.adopt` reads it."""
+        return json.dumps(self.tables(), separators=(",", ":")).encode()
+
+
+def topics_of(rows: Json) -> dict[str, TopicConfig]:
+    """Topics by name, of a table's rows; one of NOT_THE_SHAPE where they are none."""
+    return {config.name: config for config in map(TopicConfig.from_json, rows.values())}
+
+
+def offsets_of(rows: Json) -> dict[tuple[str, str], dict[int, int]]:
+    """Committed offsets by topic and group, of rows that are named topic@group."""
+    found = {}
+    for key, row in rows.items():
+        topic, _, group = str(key).partition("@")
+        found[topic, group] = {int(queue): int(offset) for queue, offset in row.items()}
+    return found
+
+
+def changes_of(tables: Metadata) -> list[Json]:
+    """Changes that make empty tables these, as far as RocketMQ's files hold them."""
+    found: list[Json] = [{"op": "topic", "topic": row.to_json()} for row in tables.topics.values()]
+    found += [{"op": "group", "group": row} for row in tables.groups.values() if "groupName" in row]
+    for (topic, group), row in tables.offsets.items():
+        offsets = {topic: {str(queue): offset for queue, offset in row.items()}}
+        found.append({"op": "offsets", "group": group, "offsets": offsets})
+    if tables.delay_offsets:
+        delays = {str(level): offset for level, offset in tables.delay_offsets.items()}
+        found.append({"op": "delays", "offsets": delays})
+    for rows in tables.filters.values():
+        found += [{"op": "filter", "filter": row} for row in rows.values()]
+    return found
 
 
 def is_system_topic(name: str) -> bool:

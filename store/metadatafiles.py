@@ -1,0 +1,236 @@
+"""Snapshots of the metadata tables under config/.
+
+`duologMetadata.json` is the snapshot: all tables, the position in the metadata queue up to which
+they are good, and a checksum over every byte. It is replaced at once, so tables of two moments
+never meet; its `.bak` is another whole snapshot. The other files hold one table each in RocketMQ's
+shape. They are written for RocketMQ, and read only where RocketMQ wrote them: they end with
+MARK, white space that a JSON parser passes over and RocketMQ does not write. The snapshot
+knows the checksum of each, so damage to them is seen, too.
+"""
+
+import json
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from store import jsontext
+from store.disk import Disk
+from store.metadata import NOT_THE_SHAPE, Json, Metadata, Snapshot, offsets_of, topics_of
+
+TOPICS = "config/topics.json"
+GROUPS = "config/subscriptionGroup.json"
+OFFSETS = "config/consumerOffset.json"
+DELAYS = "config/delayOffset.json"
+FILTERS = "config/consumerFilter.json"
+SNAPSHOT = "config/duologMetadata.json"
+BACKUP = SNAPSHOT + ".bak"
+MARK = b"\n\t \t\n"
+_HEAD = b'{"crc32":"%08x","metadata":\n'
+_HEAD_BYTES = len(_HEAD % 0)
+_TAIL = b"\n}\n"
+
+
+class NotASnapshot(ValueError):
+    """A file that holds no snapshot, or a damaged one; the text says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A snapshot that passed its checksum.
+
+    place: log offset of the last record in it, -1 where that was not known. exports: checksums
+    of RocketMQ's files, as they were written with it and before it.
+    """
+
+    path: str
+    tables: Metadata
+    place: int
+    exports: dict[str, list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """One of RocketMQ's files: how its table gets out of a snapshot, and back into the tables."""
+
+    path: str
+    rows: Callable[[Snapshot], Json]
+    wrap: Callable[[Json, Json], Json]  # rows and a data version
+    adopt: Callable[[Metadata, Json], None]
+
+
+def _adopt_topics(tables: Metadata, value: Json) -> None:
+    tables.topics = topics_of(value["topicConfigTable"])
+
+
+def _adopt_groups(tables: Metadata, value: Json) -> None:
+    rows = value["subscriptionGroupTable"]
+    tables.groups = {str(name): dict(row) for name, row in rows.items()}
+
+
+def _adopt_offsets(tables: Metadata, value: Json) -> None:
+    tables.offsets = offsets_of(value["offsetTable"])
+
+
+def _adopt_delays(tables: Metadata, value: Json) -> None:
+    tables.delay_offsets = {int(level): int(o) for level, o in value["offsetTable"].items()}
+
+
+def _adopt_filters(tables: Metadata, value: Json) -> None:
+    rows = value["filterDataByTopic"]
+    tables.filters = {str(name): dict(row["groupFilterData"]) for name, row in rows.items()}
+    tables.filter_changes += 1
+
+
+EXPORTS = (
+    Export(
+        TOPICS,
+        lambda snapshot: snapshot.topics,
+        lambda rows, version: {"dataVersion": version, "topicConfigTable": rows},
+        _adopt_topics,
+    ),
+    Export(
+        GROUPS,
+        lambda snapshot: snapshot.groups,
+        lambda rows, version: {"dataVersion": version, "subscriptionGroupTable": rows},
+        _adopt_groups,
+    ),
+    Export(
+        OFFSETS,
+        lambda snapshot: snapshot.offsets,
+        lambda rows, version: {"offsetTable": rows},
+        _adopt_offsets,
+    ),
+    Export(
+        DELAYS,
+        lambda snapshot: snapshot.delays,
+        lambda rows, version: {"offsetTable": rows},
+        _adopt_delays,
+    ),
+    Export(
+        FILTERS,
+        lambda snapshot: snapshot.filters,
+        lambda rows, version: {
+            "filterDataByTopic": {
+                name: {"groupFilterData": row, "topic": name} for name, row in rows.items()
+            }
+        },
+        _adopt_filters,
+    ),
+)
+
+
+def is_marked(data: bytes) -> bool:
+    """Tell whether a file of RocketMQ's shape may have been written here, whole or cut.
+
+    RocketMQ's text ends with its closing brace.
+    """
+    return data.rstrip() != data
+
+
+def crc_of(data: bytes) -> int:
+    """The checksum that a snapshot has of an exported file."""
+    return zlib.crc32(data)
+
+
+class MetadataFiles:
+    """Writes snapshots; one at a time, in any thread."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._trusted = False  # the file that a save makes the backup is a good snapshot
+        self._newest = self._backup = -1  # `Metadata.changes` that the two snapshots hold
+        self._written: dict[str, Json] = {}  # rows of the exports, as they are on disk
+        self._crcs: dict[str, list[int]] = {}
+
+    def found(self, saved: Saved, whole: set[str]) -> None:
+        """The newest snapshot was read and is good; so are these of the exports.
+
+        What is written next may make it the backup, and need not write those exports again.
+        """
+        self._trusted = True
+        self._newest = saved.tables.changes
+        snapshot = saved.tables.snapshot()
+        self._written = {e.path: e.rows(snapshot) for e in EXPORTS if e.path in whole}
+        self._crcs = dict(saved.exports)
+
+    def due(self, changes: int) -> bool:
+        """Tell whether to write: there are changes, or the backup is older than the snapshot.
+
+        The log's records are deleted in time, so what is between the two is not left to the log.
+        """
+        return not self._newest == self._backup == changes
+
+    def write(self, snapshot: Snapshot, place: int, now_ms: int) -> None:
+        """Replace the snapshot, then those of RocketMQ's files whose tables changed.
+
+        After a crash at any point one of the two snapshots is whole.
+        """
+        version: Json = {"counter": snapshot.changes, "timestamp": now_ms}
+        texts: dict[str, tuple[Json, bytes]] = {}
+        for export in EXPORTS:
+            rows = export.rows(snapshot)
+            if self._written.get(export.path) != rows:
+                text = jsontext.dumps(export.wrap(rows, version)).encode() + MARK
+                texts[export.path] = (rows, text)
+        for path, (_, text) in texts.items():
+            self._crcs[path] = [crc_of(text), *self._crcs.get(path, [])][:2]
+        data = encode(snapshot, place, self._crcs)
+        if self._trusted:
+            jsontext.replace(self._disk, SNAPSHOT, data)
+            self._newest, self._backup = snapshot.changes, self._newest
+        else:  # what stands there may be damaged: it must not take the place of a good backup
+            for path in (SNAPSHOT, BACKUP):
+                jsontext.replace(self._disk, path, data, backup=False)
+            self._newest = self._backup = snapshot.changes
+            self._trusted = True
+        for path, (rows, text) in texts.items():
+            jsontext.replace(self._disk, path, text)
+            self._written[path] = rows
+
+
+def encode(snapshot: Snapshot, place: int, exports: dict[str, list[int]]) -> bytes:
+    """The text of a snapshot, its checksum before it."""
+    value = {**snapshot.tables(), "place": place, "exports": exports}
+    # Row by row: one call for all would hold up every other thread for as long as it takes.
+    body = ",\n".join(f"{json.dumps(name)}:{_rows(rows)}" for name, rows in value.items())
+    data = ("{" + body + "}").encode()
+    return _HEAD % zlib.crc32(data) + data + _TAIL
+
+
+def _rows(value: Any) -> str:
+    if not isinstance(value, dict):
+        return json.dumps(value)
+    rows = (
+        f"{json.dumps(str(name))}:{json.dumps(row, separators=(',', ':'))}"
+        for name, row in value.items()
+    )
+    return "{" + ",\n".join(rows) + "}"
+
+
+def decode(path: str, data: bytes) -> Saved:
+    """Read a snapshot. Raises NotASnapshot."""
+    if not data:
+        raise NotASnapshot("it is empty")
+    body = data[_HEAD_BYTES : -len(_TAIL)]
+    if data != _HEAD % zlib.crc32(body) + body + _TAIL:
+        raise NotASnapshot("its checksum does not match")
+    try:
+        value = json.loads(body)
+        exports = {str(name): [int(crc) for crc in row] for name, row in value["exports"].items()}
+        return Saved(path, Metadata.from_json(value), int(value["place"]), exports)
+    except NOT_THE_SHAPE as error:
+        raise NotASnapshot(f"it has another shape than expected: {error!r}") from None
+
+
+def read_export(disk: Disk, export: Export, path: str, tables: Metadata) -> bytes:
+    """Take a table from one of RocketMQ's files; the file's bytes.
+
+    Raises OSError, and ValueError where the file holds no such table; the tables then stay.
+    """
+    data = disk.read(path)
+    try:
+        export.adopt(tables, jsontext.loads(data.decode()))
+    except NOT_THE_SHAPE as error:
+        raise ValueError(f"it has another shape than expected: {error!r}") from None
+    return data

@@ -1,0 +1,266 @@
+"""The metadata tables at start: the newest snapshot that can be trusted, then the log.
+
+A snapshot is trusted whose checksum is right, whose last record is where the log has it, and whose
+next record the log still has. Where no snapshot can be trusted, all records that the log still has
+are applied: to empty tables where the log says that it began with such, else to the best tables
+found. Nothing here writes: who asked writes snapshots anew.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from store import jsontext
+from store.disk import Disk
+from store.errors import BadStoreFile
+from store.metadata import NOT_THE_SHAPE, Json, Metadata
+from store.metadatafiles import (
+    BACKUP,
+    DELAYS,
+    EXPORTS,
+    FILTERS,
+    MARK,
+    OFFSETS,
+    SNAPSHOT,
+    TOPICS,
+    Export,
+    MetadataFiles,
+    NotASnapshot,
+    Saved,
+    crc_of,
+    decode,
+    is_marked,
+    read_export,
+)
+
+# What a broker of RocketMQ 4.9 writes whenever it stops. Where all are of its making it ran here;
+# one alone is a damaged file.
+PERSISTED = (OFFSETS, DELAYS, FILTERS)
+
+
+class MetadataRecords(Protocol):
+    """The metadata queue of a recovered store."""
+
+    first: int  # queue offset of the oldest record
+
+    @property
+    def end(self) -> int | None:
+        """Queue offset after the newest record; None: a master may have newer ones."""
+
+    def place(self, offset: int) -> int:
+        """Log offset of a record, -1 where the queue does not have it."""
+
+    def read(self, offset: int) -> tuple[Sequence[bytes], int]:
+        """Bodies of records from an offset on, and where the next ones begin (offset: no more)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A file under config/ that was not taken as it is, why, and what was done."""
+
+    file: str
+    reason: str
+    action: str
+
+
+@dataclass(slots=True)
+class Recovered:
+    """The tables, applied up to `tables.applied`.
+
+    foreign: tables came from files that another program wrote, so the log does not have them.
+    partial: some topics may be missing; the queues tell which.
+    """
+
+    tables: Metadata
+    foreign: list[str] = field(default_factory=list)
+    partial: bool = False
+
+
+@dataclass(slots=True)
+class MetadataRecovery:
+    """Reads config/ once."""
+
+    disk: Disk
+    files: MetadataFiles
+    records: MetadataRecords
+    report: Callable[[Doubt], None]
+
+    def run(self) -> Recovered:
+        """Find the tables. Raises BadStoreFile where another program's file cannot be read."""
+        found, wrong = self._snapshots()
+        if not found and not wrong:
+            if not self._is_ours():
+                return self._begin()
+            wrong[SNAPSHOT] = "it is missing, and its backup, too"
+        chosen = next((s for s in found if s.path not in wrong), None)
+        if chosen is None:
+            self._tell(wrong, "all records in the log are applied anew")
+            return self._from_the_log(found)
+        self._tell(wrong, f"{chosen.path} and the records after it are taken")
+        tables = chosen.tables
+        foreign, whole = self._compare(tables, found, SNAPSHOT not in wrong)
+        if not wrong:
+            self.files.found(chosen, whole)
+        if wrong or foreign or len(whole) < len(EXPORTS):
+            tables.changes += 1  # they are written anew
+        return Recovered(tables, foreign)
+
+    def _tell(self, wrong: dict[str, str], action: str) -> None:
+        for path, reason in wrong.items():
+            self.report(Doubt(path, reason, action))
+
+    # -- snapshots -----------------------------------------------------------------------------
+
+    def _snapshots(self) -> tuple[list[Saved], dict[str, str]]:
+        """The whole snapshots, newest first, and what is wrong with any of the two files."""
+        found: list[Saved] = []
+        wrong: dict[str, str] = {}
+        for path in (SNAPSHOT, BACKUP):
+            try:
+                found.append(decode(path, self.disk.read(path)))
+            except FileNotFoundError:
+                wrong[path] = "it is missing"
+            except OSError as error:
+                wrong[path] = f"it cannot be read: {error.strerror or error}"
+            except NotASnapshot as error:
+                wrong[path] = str(error)
+        if wrong.keys() == {SNAPSHOT, BACKUP} and set(wrong.values()) == {"it is missing"}:
+            wrong.clear()  # there never was one, or both are gone: the log tells which
+        wrong.update({s.path: why for s in found if (why := self._mismatch(s))})
+        if len(found) == 2 and found[0].tables.applied < found[1].tables.applied:
+            wrong.setdefault(SNAPSHOT, "it is older than its backup")
+            found.reverse()
+        return found, wrong
+
+    def _mismatch(self, saved: Saved) -> str:
+        """Why the log does not lead on from a snapshot, empty where it does."""
+        applied, records = saved.tables.applied, self.records
+        if records.end is not None and applied > records.end:
+            return f"it holds records up to {applied}, the log ends at {records.end}"
+        if applied < records.first:
+            return f"it holds records up to {applied}, the log's oldest is {records.first}"
+        place = records.place(applied - 1) if applied else -1
+        if -1 not in (place, saved.place) and place != saved.place:
+            return f"its last record is at {saved.place}, the log has that one at {place}"
+        return ""
+
+    # -- RocketMQ's files ----------------------------------------------------------------------
+
+    def _compare(
+        self, tables: Metadata, found: list[Saved], certain: bool
+    ) -> tuple[list[str], set[str]]:
+        """Hold RocketMQ's files against the snapshots: those it wrote since, those that are whole.
+
+        certain: the newest snapshot is there, so a file that it does not know is damaged.
+        """
+        foreign: list[str] = []
+        whole: set[str] = set()
+        known = {e.path: [saved.exports.get(e.path, []) for saved in found] for e in EXPORTS}
+        rocketmq = all(self._is_foreign(e, known[e.path]) for e in EXPORTS if e.path in PERSISTED)
+        for export in EXPORTS:
+            crcs = known[export.path]
+            if rocketmq and self._is_foreign(export, crcs):
+                read_export(self.disk, export, export.path, tables)
+                foreign.append(export.path)
+                action = "its table is taken"
+                self.report(Doubt(export.path, "RocketMQ wrote it since", action))
+                continue
+            reason = self._what_is_wrong(export, crcs)
+            if reason is None:
+                continue
+            if not reason:
+                whole.add(export.path)
+            elif certain and crcs[0]:
+                self.report(Doubt(export.path, reason, f"it is written anew from {SNAPSHOT}"))
+        return foreign, whole
+
+    def _what_is_wrong(self, export: Export, crcs: list[list[int]]) -> str | None:
+        """Empty for a whole file; None for one that a save which was cut short left behind."""
+        try:
+            crc = crc_of(self.disk.read(export.path))
+        except OSError as error:
+            return f"it cannot be read: {error.strerror or error}"
+        if crcs[0] and crc == crcs[0][0]:
+            return ""
+        return None if any(crc in row for row in crcs) else "its checksum does not match"
+
+    def _is_foreign(self, export: Export, crcs: list[list[int]]) -> bool:
+        """Tell whether a file holds a table that RocketMQ may have written."""
+        try:
+            data = read_export(self.disk, export, export.path, Metadata())
+        except (OSError, ValueError):
+            return False
+        ours = any(crc_of(text) in row for row in crcs for text in (data, data + MARK))
+        return not ours and not is_marked(data)
+
+    def _is_ours(self) -> bool:
+        """Tell whether duolog kept its metadata here before, though no snapshot is left."""
+        if self.records.first or self.records.end or self.records.place(0) >= 0:
+            return True
+        paths = [e.path for e in EXPORTS if self.disk.size(e.path) > 0]
+        return any(self.disk.read(path).endswith(MARK) for path in paths)
+
+    def _begin(self) -> Recovered:
+        """A new directory, or one that another program wrote: its tables are taken."""
+        tables = Metadata()
+        foreign = [e.path for e in EXPORTS if self._read_either(e, tables, strict=True)]
+        tables.changes += 1  # from now on there is a snapshot
+        return Recovered(tables, foreign, partial=TOPICS not in foreign)
+
+    def _read_either(self, export: Export, tables: Metadata, strict: bool) -> bool:
+        """Take a table from its file, or from the backup of that; whether there was one.
+
+        Raises BadStoreFile where strict, and something is there and none of it can be read.
+        """
+        problem = ""
+        for path in (export.path, export.path + ".bak"):
+            try:
+                if self.disk.size(path) > 0:
+                    read_export(self.disk, export, path, tables)
+                    return True
+            except (OSError, ValueError) as error:
+                problem = problem or f"{path}: {error}"
+        if problem and strict:
+            raise BadStoreFile(export.path, f"neither it nor its backup can be read: {problem}")
+        return False
+
+    # -- the log -------------------------------------------------------------------------------
+
+    def _from_the_log(self, found: list[Saved]) -> Recovered:
+        """Apply all records there are; to what, they say themselves."""
+        tables = self._replayed(Metadata())
+        if tables.complete and self.records.first == 0:
+            tables.changes += 1
+            return Recovered(tables)
+        base = found[0].tables if found else self._best_tables()
+        base.applied = self.records.first
+        return Recovered(self._replayed(base), partial=True)
+
+    def _best_tables(self) -> Metadata:
+        """Without any snapshot: RocketMQ's files, as they are."""
+        tables = Metadata()
+        for export in EXPORTS:
+            if self._read_either(export, tables, strict=False):
+                action = "its table is taken as it is, and the log's records applied to it"
+                self.report(Doubt(export.path, "no snapshot vouches for it", action))
+        self._adopt_unchecked(tables)
+        return tables
+
+    def _adopt_unchecked(self, tables: Metadata) -> None:
+        """The rest, from a snapshot of an older version, which had no checksum."""
+        try:
+            value: Json = jsontext.loads(self.disk.read(SNAPSHOT).decode())
+            tables.adopt_own({"floors": value["queueFloors"], **value})
+        except (OSError, *NOT_THE_SHAPE):
+            return
+
+    def _replayed(self, tables: Metadata) -> Metadata:
+        tables.applied = max(tables.applied, self.records.first)
+        while True:
+            bodies, following = self.records.read(tables.applied)
+            if following <= tables.applied:
+                tables.changes += 1
+                return tables
+            for body in bodies:
+                tables.apply(body)
+            tables.applied = following

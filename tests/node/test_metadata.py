@@ -1,0 +1,69 @@
+"""A node's metadata survives damage to any file under config/."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import duolog
+import pytest
+
+from node.server import Node
+from tests.node.conftest import StartNode
+from tests.node.replicas import broker_of
+from tests.store.test_metadatafiles import FILES, rocketmqs
+
+
+async def fill(node: Node) -> None:
+    """Topics, one of them made a second time, groups and committed offsets."""
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        for name in ("A", "B", "C"):
+            await client.admin.create_topic(name, 3)
+        await client.admin.delete_topic("B")
+        await client.admin.create_topic("B", 2)
+        async with client.producer() as producer:
+            await producer.send_batch("A", [b"x"] * 20, queue_id=0)
+        async with client.consumer("G", "A", start="earliest") as consumer:
+            for _ in range(20):
+                await consumer.get(10)
+
+
+def state_of(node: Node) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(broker_of(node).metadata.snapshot_bytes())
+    return value
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"offsetTable":{}}', None])
+async def test_the_node_starts_with_the_same_tables_whichever_file_is_damaged(
+    start_node: StartNode, content: bytes | None
+) -> None:
+    node = await start_node()
+    data = Path(node.config.node.data)
+    await fill(node)
+    before = state_of(node)
+    assert before["offsets"]["A@G"]["0"] == 20
+    for names in [[name] for name in FILES] + [FILES]:
+        await node.stop()
+        for name in names:
+            if content is None:
+                (data / name).unlink()
+            else:
+                (data / name).write_bytes(content)
+        node = await start_node(data=data)
+        assert state_of(node) == before, names
+
+
+async def test_what_rocketmq_wrote_is_in_the_log_from_the_first_start_on(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    rocketmqs(data)
+    node = await start_node(data=data)
+    await fill(node)
+    before = state_of(node)
+    assert before["topics"]["T"]["readQueueNums"] == 8
+    assert before["offsets"]["T@G"] == {"0": 250, "1": 250}
+    await node.stop()
+    shutil.rmtree(data / "config")
+    node = await start_node(data=data)
+    assert state_of(node) == before
