@@ -45,6 +45,7 @@ from store.metadata import PERM_READ, PERM_WRITE, TopicConfig, is_reserved_topic
 from store.reader import GetMessageStatus, GetResult
 from store.record import Host, check_topic
 from store.recovery import RecoveryReport
+from store.retention import Cleaned
 from store.status import PutMessageStatus
 
 if TYPE_CHECKING:
@@ -688,6 +689,8 @@ class Broker:
                 index_files=cleaned.index_files,
                 disk_used=round(cleaned.used_ratio, 3),
             )
+        if cleaned.unexpired:
+            await self._warn_of_unexpired(cleaned)
         return cleaned.more
 
     async def _reclaim(self) -> None:
@@ -697,6 +700,25 @@ class Broker:
             await loop.run_in_executor(self.threads, self.store.disk.reclaim)
         except OSError as error:
             log.warning("what was removed takes room yet", reason=error.strerror or str(error))
+
+    async def _warn_of_unexpired(self, cleaned: Cleaned) -> None:
+        """Messages were deleted before their time: say why, and who fills the disk."""
+        options, loop = self.store.options, asyncio.get_running_loop()
+        used, own = await loop.run_in_executor(self.threads, self.store.disk.used_bytes)
+        others = max(0, used - own)
+        log.warning(
+            "deleted segments that had not expired, because the disk is too full"
+            + (": other files than this store's fill most of it" if others > own else ""),
+            segments=list(cleaned.unexpired),
+            reserved_hours=options.file_reserved_time,
+            disk_used=round(cleaned.used_ratio, 3),
+            limit=self.store.retention.forced_limit,
+            used_bytes=used,
+            store_bytes=own,
+            others_bytes=others,
+            hint="make room on the disk, or lower store.file_reserved_time; to refuse puts in "
+            "place of deleting, set store.clean_file_forcibly_enable=false",
+        )
 
     async def _snapshot_loop(self) -> None:
         while True:

@@ -112,12 +112,10 @@ class MetadataLog:
 
         Nobody waits for it. first: the log has no changes yet, so now it has all there are.
         """
-        from node.broker import now_ms
-
         changes = changes_of(found.tables)
         if first:
             changes.append({"op": "complete", "complete": True})
-        store, now = self._broker.store, now_ms()
+        store, now = self._broker.store, self._broker.store_ms()
         for at in range(0, len(changes), IMPORT_ROWS):
             rows = [_body(change) for change in changes[at : at + IMPORT_ROWS]]
             result = store.put(PutBatch(SYSTEM_TOPIC, QUEUE, Columns.of(rows), now), now)

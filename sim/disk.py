@@ -212,6 +212,11 @@ class SimDisk:
         """Full or not."""
         return 1.0 if self.full else 0.1
 
+    def used_bytes(self) -> tuple[int, int]:
+        """All is the store's."""
+        own = sum(len(inode.seen) for inode in self._names.values())
+        return own, own
+
     def lock(self, path: str) -> None:
         """One process at a time."""
         if self._locked:

@@ -78,7 +78,10 @@ class Disk(Protocol):
         """Time of a file's last change."""
 
     def used_ratio(self) -> float:
-        """Used share of the partition, 0..1."""
+        """Used share of what is used or can be had of the partition, 0..1, as df tells it."""
+
+    def used_bytes(self) -> tuple[int, int]:
+        """Used bytes of the partition, and how many of them this directory takes; reads it all."""
 
     def lock(self, path: str) -> None:
         """Take the exclusive lock of a file until `unlock`; StoreLocked where held elsewhere."""

@@ -273,9 +273,20 @@ class OsDisk:
         return self._path(path).stat().st_mtime_ns // 1_000_000
 
     def used_ratio(self) -> float:
-        """Share of the partition that cannot be had any more."""
+        """Used share of what is used or available to this user: reserved blocks are neither."""
         found = os.statvfs(self.root)
-        return 1.0 - found.f_bavail / found.f_blocks if found.f_blocks else 0.0
+        used = found.f_blocks - found.f_bfree
+        return used / (used + found.f_bavail) if used + found.f_bavail else 0.0
+
+    def used_bytes(self) -> tuple[int, int]:
+        """Used bytes of the partition, and the blocks that the files of this directory take."""
+        found = os.statvfs(self.root)
+        own = 0
+        for directory, _, names in os.walk(self.root):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):  # retention may remove it meanwhile
+                    own += os.lstat(os.path.join(directory, name)).st_blocks * 512
+        return (found.f_blocks - found.f_bfree) * found.f_frsize, own
 
     def lock(self, path: str) -> None:
         """Lock the first byte, as RocketMQ does, and write `lock` into the file."""

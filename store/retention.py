@@ -22,12 +22,16 @@ MANUAL_ROUNDS = 20
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What one round removed, and how full the disk was."""
+    """What one round removed, and how full the disk was.
+
+    unexpired: those of the segments that went before their time, because the disk was too full.
+    """
 
     segments: int
     queue_files: int
     index_files: int
     used_ratio: float
+    unexpired: tuple[str, ...] = ()
     more: bool = False  # the disk is too full yet: look again when the room is free
 
 
@@ -62,12 +66,13 @@ class Retention:
         hour: local hour of day. dispatched: offset below which all is in queues.
         """
         ratio = self.check_space()
-        at_once = ratio > self.options.disk_space_clean_forcibly_ratio / 100
-        segments = 0
+        at_once = ratio > self.forced_limit
+        segments: list[str] = []
+        unexpired: list[str] = []
         if self._is_time(hour) or self._over_limit(ratio) or self.manual_rounds > 0:
             self.manual_rounds = max(0, self.manual_rounds - 1)
             forcibly = at_once and self.options.clean_file_forcibly_enable
-            segments = self._delete_segments(age_ms, forcibly, dispatched)
+            segments, unexpired = self._delete_segments(age_ms, forcibly, dispatched)
         queue_files = index_files = 0
         if segments:
             self.log.queue.disk_sync_names()
@@ -75,7 +80,13 @@ class Retention:
             queue_files = sum(queue.delete_before(oldest) for queue in self.queues)
             index_files = self.index.delete_before(oldest)
             self.check_space()
-        return Cleaned(segments, queue_files, index_files, ratio, at_once and segments > 0)
+        more = at_once and bool(segments)
+        return Cleaned(len(segments), queue_files, index_files, ratio, tuple(unexpired), more)
+
+    @property
+    def forced_limit(self) -> float:
+        """Used share of the disk over which unexpired segments are deleted."""
+        return self.options.disk_space_clean_forcibly_ratio / 100
 
     def _is_time(self, hour: int) -> bool:
         return hour in {
@@ -86,16 +97,22 @@ class Retention:
         limit = min(95, max(10, self.options.disk_max_used_space_ratio)) / 100
         return ratio < 0 or ratio > limit
 
-    def _delete_segments(self, age_ms: WallMs, forcibly: bool, dispatched: int) -> int:
+    def _delete_segments(
+        self, age_ms: WallMs, forcibly: bool, dispatched: int
+    ) -> tuple[list[str], list[str]]:
+        """Paths of the segments that were removed, and of those of them that had not expired."""
         reserved_ms = self.options.file_reserved_time * HOUR_MS
-        removed = 0
+        removed: list[str] = []
+        unexpired: list[str] = []
         for mapped in self.log.queue.files[:-1][: self.options.delete_file_batch_max]:
-            expired = self.disk.modified_ms(mapped.file.path) + reserved_ms <= age_ms
+            path = mapped.file.path
+            expired = self.disk.modified_ms(path) + reserved_ms <= age_ms
             safe = mapped.end <= min(dispatched, self.log.queue.flushed_where)
             if not safe or not (expired or forcibly):
                 break
             self.log.queue.remove(mapped)
-            removed += 1
-            if forcibly and not expired:
+            removed.append(path)
+            if not expired:
+                unexpired.append(path)
                 break  # its room may come later: one at a time, for as long as it is too full
-        return removed
+        return removed, unexpired

@@ -7,6 +7,7 @@ from typing import Any
 
 import duolog
 import pytest
+import structlog
 from duolog.wire import duolog_pb2 as wire
 
 from node.groupcommit import GroupCommitService
@@ -15,6 +16,7 @@ from store.mappedfile import FlushJob
 from store.osdisk import OsFile
 from store.status import PutMessageStatus
 from tests.node.conftest import StartNode
+from tests.node.replicas import broker_of
 from tests.node.test_messages import append, append_request
 
 
@@ -233,6 +235,32 @@ async def test_retention_runs_while_producers_and_readers_work(start_node: Start
     assert batch.count > 0
     too_small = await client.pull("T", 0, 0)
     assert (too_small.count, too_small.next_offset) == (0, low)
+    await client.close()
+
+
+@pytest.mark.parametrize("others", [0, 1 << 40])
+async def test_forced_deletion_of_unexpired_segments_is_a_warning_that_tells_why(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    node = await start_node(clean_resource_interval=50)
+    client = await topic(node)
+    store = broker_of(node).store
+    used_bytes = store.disk.used_bytes
+    own = 5 << 20
+    monkeypatch.setattr(store.disk, "used_bytes", lambda: (own + others, own))
+    assert used_bytes()[1] > 0
+    with structlog.testing.capture_logs() as lines:
+        monkeypatch.setattr(store.disk, "used_ratio", lambda: 0.86)
+        async with client.producer() as producer:
+            async with asyncio.timeout(20):
+                while not (told := [line for line in lines if "segments" in line["event"]]):
+                    await producer.send_batch("T", [b"x" * 1000] * 200)
+                    await asyncio.sleep(0.02)
+    assert told[0]["log_level"] == "warning"
+    assert told[0]["segments"][0] == f"commitlog/{0:020}"
+    assert (told[0]["disk_used"], told[0]["limit"]) == (0.86, 0.85)
+    assert (told[0]["store_bytes"], told[0]["others_bytes"]) == (own, others)
+    assert ("other files than this store's" in told[0]["event"]) == bool(others)
     await client.close()
 
 

@@ -2,7 +2,9 @@
 
 import errno
 import os
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -82,6 +84,67 @@ def test_over_85_percent_unexpired_segments_go_too_where_allowed(tmp_path: Path)
     store = filled(tmp_path / "b", ratio=0.86, clean_file_forcibly_enable=False)
     assert clean(store, 1) == 0
     crash(store)
+
+
+def test_segments_that_had_not_expired_are_named(tmp_path: Path) -> None:
+    store = filled(tmp_path, ratio=0.86)
+    oldest = store.log.queue.files[0].file.path
+    expired = tmp_path / oldest
+    os.utime(expired, (NOW / 1000 - 80 * 3600, NOW / 1000 - 80 * 3600))
+    names = [mapped.file.path for mapped in store.log.queue.files[:-1]]
+    found = store.retention.round(NOW, 12, store.dispatcher.reput_from)
+    assert found.segments == len(names)
+    assert list(found.unexpired) == names[1:]
+    crash(store)
+
+
+def test_an_expired_segment_that_goes_is_no_forced_deletion(tmp_path: Path) -> None:
+    store = filled(tmp_path, ratio=0.86)
+    found = store.retention.round(NOW + 73 * HOUR, 12, store.dispatcher.reput_from)
+    assert found.segments > 0
+    assert found.unexpired == ()
+    crash(store)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "free", "available", "expected"),
+    [
+        (1000, 370, 320, 630 / 950),  # five per cent are reserved for root
+        (1000, 1000, 950, 0.0),
+        (1000, 50, 0, 1.0),
+        (1000, 0, 0, 1.0),
+        (0, 0, 0, 0.0),
+    ],
+)
+def test_the_used_share_is_the_one_that_df_tells(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    blocks: int,
+    free: int,
+    available: int,
+    expected: float,
+) -> None:
+    found = SimpleNamespace(f_blocks=blocks, f_bfree=free, f_bavail=available, f_frsize=4096)
+    monkeypatch.setattr(os, "statvfs", lambda _: found)
+    assert OsDisk(tmp_path).used_ratio() == pytest.approx(expected)
+
+
+def test_the_used_share_of_this_disk_is_that_of_df(tmp_path: Path) -> None:
+    line = subprocess.run(
+        ["df", "--output=pcent", tmp_path], capture_output=True, text=True, check=True
+    ).stdout.split()[-1]
+    assert OsDisk(tmp_path).used_ratio() * 100 == pytest.approx(int(line.rstrip("%")), abs=1.1)
+
+
+def test_used_bytes_tell_what_the_directory_takes(tmp_path: Path) -> None:
+    disk = OsDisk(tmp_path)
+    before = disk.used_bytes()[1]
+    disk.create("commitlog/1", 1 << 20).close()
+    with open(tmp_path / "sparse", "wb") as file:
+        file.truncate(1 << 30)
+    used, own = disk.used_bytes()
+    assert 1 << 20 <= own - before < 2 << 20
+    assert used >= own
 
 
 def test_over_90_percent_puts_are_refused_until_it_falls(tmp_path: Path) -> None:
