@@ -1,10 +1,12 @@
 """The node's one typed config: defaults, then `duolog.toml`, then environment, then flags.
 
 Environment names are DUOLOG_<SECTION>__<KEY>, as DUOLOG_STORE__FLUSH_DISK_TYPE=SYNC_FLUSH. A key
-that does not exist is an error, wherever it is written.
+that does not exist is an error, wherever it is written. Other variables that begin with DUOLOG_ are
+none of the node's (Kubernetes sets DUOLOG_SERVICE_HOST for a service of that name).
 """
 
 import dataclasses
+import difflib
 import os
 import socket
 import tomllib
@@ -21,9 +23,9 @@ from store.status import BrokerRole
 ENV_PREFIX = "DUOLOG_"
 DEFAULT_FILE = "duolog.toml"
 DEFAULT_LISTEN = "127.0.0.1:8081"
-# Environment that belongs to the command line, not to the node's config.
+FILE_VARIABLE = "DUOLOG_CONFIG"
+TYPO = 0.75  # as alike as names are that differ by a slip of the fingers
 SECTIONS = ("node", "limits", "transactions", "rocketmq", "ha", "registry", "store")
-CLI_VARIABLES = {"DUOLOG_ENDPOINTS", "DUOLOG_CONFIG"}
 
 
 class ConfigError(Exception):
@@ -266,14 +268,18 @@ Tree = dict[str, dict[str, Any]]
 def load(file: Path | None = None, flags: Tree | None = None) -> tuple[Config, Origins]:
     """The config and, for every key that is not a default, where its value comes from.
 
-    file: a TOML file that must exist; where None, ./duolog.toml if there is one.
-    Raises ConfigError.
+    file: a TOML file that must exist; where None, the one that DUOLOG_CONFIG names, which must
+    exist, too; else ./duolog.toml if there is one. Raises ConfigError.
     """
     tree: Tree = {}
     origins: Origins = {}
-    path = file or Path(os.environ.get("DUOLOG_CONFIG", DEFAULT_FILE))
-    if file is not None or path.exists():
-        _merge(tree, origins, _read_file(path), str(path))
+    named = os.environ.get(FILE_VARIABLE)
+    if file is not None:
+        _merge(tree, origins, _read_file(file), str(file))
+    elif named:
+        _merge(tree, origins, _read_file(Path(named), f"environment {FILE_VARIABLE}: "), named)
+    elif Path(DEFAULT_FILE).exists():
+        _merge(tree, origins, _read_file(Path(DEFAULT_FILE)), DEFAULT_FILE)
     for section, key, value, name in _environment():
         _merge(tree, origins, {section: {key: value}}, f"environment {name}")
     _merge(tree, origins, flags or {}, "flag")
@@ -285,13 +291,13 @@ def load(file: Path | None = None, flags: Tree | None = None) -> tuple[Config, O
     return config, origins
 
 
-def _read_file(path: Path) -> Tree:
+def _read_file(path: Path, origin: str = "") -> Tree:
     try:
         tree = tomllib.loads(path.read_text())
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
+        raise ConfigError(f"{origin}{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is not TOML: {error}") from None
+        raise ConfigError(f"{origin}{path}: is not TOML: {error}") from None
     for section, keys in tree.items():
         if not isinstance(keys, dict):
             raise ConfigError(
@@ -301,15 +307,32 @@ def _read_file(path: Path) -> Tree:
 
 
 def _environment() -> list[tuple[str, str, str, str]]:
+    """Section, key, value and name of each variable that is ours. Raises ConfigError."""
     found = []
     for name, value in sorted(os.environ.items()):
-        if not name.startswith(ENV_PREFIX) or name in CLI_VARIABLES:
+        section, separator, key = name.removeprefix(ENV_PREFIX).lower().partition("__")
+        if not name.startswith(ENV_PREFIX) or not separator:
             continue
-        section, separator, key = name[len(ENV_PREFIX) :].lower().partition("__")
-        if not separator:
-            raise ConfigError(f"environment {name}: expected {ENV_PREFIX}SECTION__KEY")
+        if section not in SECTIONS and not _nearest(section, key, TYPO):
+            continue  # of somebody else's: it only looks a little like ours
+        if key not in _keys(section):
+            where = _nearest(section, key)
+            meant = f"{ENV_PREFIX}{where.replace('.', '__')}".upper()
+            raise ConfigError(f"environment {name}: there is no such key; did you mean {meant}?")
         found.append((section, key, value, name))
     return found
+
+
+def _keys(section: str) -> list[str]:
+    """Keys of a section, none where there is no such section."""
+    field = Config.model_fields.get(section)
+    return list(field.annotation.model_fields) if field and field.annotation else []
+
+
+def _nearest(section: str, key: str, similar: float = 0.0) -> str:
+    """The SECTION.KEY that is most like one that there is not; empty where none is so similar."""
+    known = [f"{name}.{key}" for name in SECTIONS for key in _keys(name)]
+    return next(iter(difflib.get_close_matches(f"{section}.{key}", known, 1, similar)), "")
 
 
 def _merge(tree: Tree, origins: Origins, more: Tree, origin: str) -> None:
@@ -332,6 +355,8 @@ def _explain(error: ValidationError, origins: Origins) -> str:
         text = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
             text = "there is no such key"
+            if len(parts) > 1:
+                text += f"; did you mean {_nearest(parts[0], parts[1])}?"
         lines.append(f"{where}: {text}" + (f" (from {origin})" if origin else ""))
     return "; ".join(lines)
 

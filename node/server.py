@@ -26,6 +26,7 @@ from node.groups_service import GroupsService
 from node.messages_service import MessagesService
 from node.openfiles import raise_limit
 from node.replication_service import ReplicationService
+from node.reservedport import ListenError, ReservedPort
 from node.tls import Tls
 from store.errors import StoreError
 from store.osdisk import OsDisk
@@ -40,10 +41,6 @@ GRACE_SECONDS = 2.0
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
 SERVICES = ("duolog.v1.Messages", "duolog.v1.Groups", "duolog.v1.Admin")
-
-
-class ListenError(Exception):
-    """The address cannot be listened on."""
 
 
 def configure_logging(section: NodeSection) -> None:
@@ -78,6 +75,21 @@ def store_host_of(listen: str) -> Host:
     return Host("127.0.0.1" if address == "0.0.0.0" else address, int(port))
 
 
+def _add_port(
+    server: grpc.aio.Server, reserved: ReservedPort, credentials: grpc.ServerCredentials | None
+) -> None:
+    """Listen on a reserved port. Raises ListenError."""
+    try:
+        if credentials is None:
+            port = server.add_insecure_port(reserved.address)
+        else:
+            port = server.add_secure_port(reserved.address, credentials)
+    except RuntimeError:
+        port = 0
+    if port == 0:
+        raise ListenError(f"cannot listen on {reserved.address}: is it in use?")
+
+
 class Node:
     """A node in this process: for the command line, and for tests that run one inside."""
 
@@ -96,7 +108,44 @@ class Node:
         self.failover: FailoverService | None = None
 
     async def start(self) -> None:
-        """Listen, recover, serve. Raises StoreError, OSError or ListenError."""
+        """Recover, listen, serve. Raises StoreError, OSError, ConfigError or ListenError.
+
+        No port accepts a connection before the directory is locked and recovered.
+        """
+        self.config.check()
+        with contextlib.ExitStack() as reserved:
+            client_port = ReservedPort(self.config.node.listen)
+            reserved.callback(client_port.release)
+            self.port = client_port.port
+            tls = self._reserve_tls()
+            if tls is not None:
+                reserved.callback(tls[0].release)
+            await self._recover(client_port)
+            try:
+                await self._listen(client_port, tls)
+            except BaseException:
+                await self.stop()
+                raise
+        if self.rocketmq is not None:
+            self.rocketmq.start()
+        if self.failover is not None:
+            self.failover.start()
+        for name in ("", *SERVICES):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        log.info("ready", listen=client_port.address, data=str(self.config.node.data))
+
+    def _reserve_tls(self) -> tuple[ReservedPort, grpc.ServerCredentials] | None:
+        """The port with TLS for RocketMQ's clients, None for none. Raises ListenError, OSError."""
+        section = self.config.rocketmq
+        if not section.enable or not section.tls_listen:
+            return None
+        assert section.tls_cert is not None, "checked"
+        assert section.tls_key is not None, "checked"
+        pair = (section.tls_key.read_bytes(), section.tls_cert.read_bytes())
+        return ReservedPort(section.tls_listen), grpc.ssl_server_credentials([pair])
+
+    async def _recover(self, reserved: ReservedPort) -> None:
+        """Make the services and the broker, and recover its store."""
         limits = self.config.limits
         server = grpc.aio.server(
             options=(
@@ -108,17 +157,8 @@ class Node:
                 ("grpc.keepalive_permit_without_calls", 1),
             )
         )
-        listen = self.config.node.listen
-        try:
-            self.port = server.add_insecure_port(listen)
-        except RuntimeError:
-            self.port = 0
-        if self.port == 0:
-            raise ListenError(f"{listen} cannot be listened on: is it in use?")
-        self.config.check()
         disk = OsDisk(self.config.node.data)
-        host = listen.rpartition(":")[0]
-        broker = Broker(self.config, disk, store_host_of(f"{host}:{self.port}"))
+        broker = Broker(self.config, disk, store_host_of(reserved.address))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         duolog_pb2_grpc.add_MessagesServicer_to_server(MessagesService(broker), server)
         duolog_pb2_grpc.add_GroupsServicer_to_server(GroupsService(broker), server)
@@ -140,26 +180,23 @@ class Node:
             await server.stop(None)
             raise
         self.broker, self._server = broker, server
-        try:
-            await self._serve_slaves(broker)
-            self._prepare_election(broker)
-        except BaseException:
-            await self.stop()
-            raise
-        await server.start()
-        if self.rocketmq is not None:
-            self.rocketmq.start()
-        if self.failover is not None:
-            self.failover.start()
-        for name in ("", *SERVICES):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        log.info("ready", listen=f"{host}:{self.port}", data=str(self.config.node.data))
+
+    async def _listen(
+        self, client_port: ReservedPort, tls: tuple[ReservedPort, grpc.ServerCredentials] | None
+    ) -> None:
+        """Open the ports: everything that they lead to is ready. Raises ListenError, OSError."""
+        assert self.broker is not None, "recovered"
+        assert self._server is not None, "recovered"
+        await self._serve_slaves(self.broker)
+        self._prepare_election(self.broker)
+        _add_port(self._server, client_port, None)
+        if tls is not None and self.rocketmq is not None:
+            _add_port(self._server, *tls)
+            self.rocketmq.tls_port = self.tls_port = tls[0].port
+        await self._server.start()
 
     def _serve_rocketmq(self, broker: Broker, server: grpc.aio.Server) -> list[str]:
-        """RocketMQ's API, where its stubs are installed; names of the services served.
-
-        Raises ListenError, OSError where the TLS port or its files cannot be had.
-        """
+        """RocketMQ's API, where its stubs are installed; names of the services served."""
         section = self.config.rocketmq
         if not section.enable:
             return []
@@ -174,19 +211,6 @@ class Node:
         authenticator = Authenticator(section.access_key, section.secret_key)
         self.rocketmq = MessagingService(broker, authenticator)
         stubs.rpc.add_MessagingServiceServicer_to_server(self.rocketmq, server)
-        if section.tls_listen:
-            assert section.tls_cert is not None, "checked"
-            assert section.tls_key is not None, "checked"
-            pair = (section.tls_key.read_bytes(), section.tls_cert.read_bytes())
-            try:
-                port = server.add_secure_port(
-                    section.tls_listen, grpc.ssl_server_credentials([pair])
-                )
-            except RuntimeError:
-                port = 0
-            if port == 0:
-                raise ListenError(f"{section.tls_listen} cannot be listened on: is it in use?")
-            self.rocketmq.tls_port = self.tls_port = port
         return [stubs.SERVICE_NAME]
 
     async def _serve_slaves(self, broker: Broker) -> None:
@@ -197,7 +221,7 @@ class Node:
         service = ReplicationService(broker)
         self.ha_port = service.listen(listen)
         if self.ha_port == 0:
-            raise ListenError(f"{listen} cannot be listened on: is it in use?")
+            raise ListenError(f"cannot listen on {listen}: is it in use?")
         await service.start()
         self._replication = service
         log.info("serving slaves", listen=f"{listen.rpartition(':')[0]}:{self.ha_port}")

@@ -139,8 +139,7 @@ class OsDisk:
             staging.mkdir(exist_ok=True, mode=0o700)
             probe = staging / "probe"
             probe.write_bytes(b"")
-            for left_over in staging.iterdir():
-                left_over.unlink()
+            probe.unlink(missing_ok=True)
         except OSError as error:
             raise BadStoreDirectory(str(self.root), f"not writable ({error.strerror})") from error
 
@@ -299,6 +298,8 @@ class OsDisk:
         os.pwrite(descriptor, b"lock", 0)
         os.fsync(descriptor)
         self._lock = descriptor
+        for left_over in (self.root / STAGING).iterdir():  # only now is nobody else at work there
+            left_over.unlink(missing_ok=True)
 
     def unlock(self) -> None:
         """Close the locked descriptor."""

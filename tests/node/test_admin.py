@@ -13,7 +13,8 @@ from duolog._machine import place_of
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from node.server import ListenError, Node
+from node.reservedport import ListenError
+from node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of, until
 

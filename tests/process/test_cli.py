@@ -271,7 +271,7 @@ def test_segments_of_wrong_size_are_refused_and_kept(tmp_path: Path) -> None:
 def test_a_port_in_use_is_refused(node: NodeProcess, tmp_path: Path) -> None:
     done = run_cli("node", "start", "--data", str(tmp_path / "d"), "--listen", node.endpoint)
     assert done.returncode == 1
-    assert "cannot be listened on" in done.stderr
+    assert "cannot listen on" in done.stderr
 
 
 # -- offline -----------------------------------------------------------------------------------

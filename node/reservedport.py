@@ -1,0 +1,53 @@
+"""An address taken before the node listens on it.
+
+The sockets are bound and do not listen: connections are refused while the store is recovered, but
+the port is known, and an address that is in use is told at once. gRPC binds beside them, which
+SO_REUSEADDR allows as long as neither listens.
+"""
+
+import socket
+
+
+class ListenError(Exception):
+    """The address cannot be listened on."""
+
+
+class ReservedPort:
+    """HOST:PORT, bound; with port 0 a free one is chosen."""
+
+    def __init__(self, listen: str) -> None:
+        """Raises ListenError where the address cannot be had."""
+        host, _, port = listen.rpartition(":")
+        self.host, self.port = host, int(port)
+        self._sockets: list[socket.socket] = []
+        try:
+            found = socket.getaddrinfo(
+                host.strip("[]"), self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            for family, kind, protocol, _, address in found:
+                self._bind(socket.socket(family, kind, protocol), address)
+        except OSError as error:
+            self.release()
+            raise ListenError(
+                f"cannot listen on {listen}: {error.strerror or error}; "
+                "choose another address, or stop the process that uses it"
+            ) from None
+
+    def _bind(self, made: socket.socket, address: tuple[object, ...]) -> None:
+        self._sockets.append(made)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if made.family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind((address[0], self.port, *address[2:]))
+        self.port = made.getsockname()[1]
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT with the port that was taken."""
+        return f"{self.host}:{self.port}"
+
+    def release(self) -> None:
+        """Let go of it; may be called again."""
+        for made in self._sockets:
+            made.close()
+        self._sockets.clear()

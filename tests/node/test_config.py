@@ -1,0 +1,94 @@
+"""Where the config comes from: files that are named, variables that are the node's and others."""
+
+from pathlib import Path
+
+import pytest
+
+from node.config import ConfigError, load
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file and no variable of whoever runs the tests."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DUOLOG_CONFIG", raising=False)
+
+
+@pytest.mark.parametrize("name", ["missing.toml", ".", "/nonexistent/duolog.toml"])
+def test_a_file_that_the_environment_names_and_that_cannot_be_read_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("DUOLOG_CONFIG", name)
+    with pytest.raises(ConfigError, match=f"DUOLOG_CONFIG.*{name}"):
+        load()
+
+
+def test_a_file_that_the_environment_names_is_read_unless_a_flag_names_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.toml").write_text('[node]\nname = "a"\n')
+    (tmp_path / "b.toml").write_text('[node]\nname = "b"\n')
+    (tmp_path / "duolog.toml").write_text('[node]\nname = "default"\n')
+    assert load()[0].node.name == "default"
+    monkeypatch.setenv("DUOLOG_CONFIG", "a.toml")
+    config, origins = load()
+    assert (config.node.name, origins["node", "name"]) == ("a", "a.toml")
+    assert load(Path("b.toml"))[0].node.name == "b"
+    monkeypatch.setenv("DUOLOG_CONFIG", "missing.toml")
+    assert load(Path("b.toml"))[0].node.name == "b"  # the variable counts for nothing then
+    monkeypatch.setenv("DUOLOG_CONFIG", "")
+    assert load()[0].node.name == "default"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "DUOLOG_VENV",
+        "DUOLOG_SERVICE_HOST",
+        "DUOLOG_PORT",
+        "DUOLOG_PORT_8081_TCP",
+        "DUOLOG_PORT_8081_TCP_ADDR",
+        "DUOLOG_SERVICE_PORT_GRPC",
+        "DUOLOG_A__B_SERVICE_HOST",
+        "DUOLOG_STORE",
+        "DUOLOG_",
+        "DUOLOG",
+        "DUOLOGS_NODE__NAME",
+        "MY_DUOLOG_NODE__NOPE",
+    ],
+)
+def test_variables_of_others_are_left_alone(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "tcp://10.0.0.1:8081")
+    assert load()[1] == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("DUOLOG_STORE__FLUSH_DISK_TYP", "DUOLOG_STORE__FLUSH_DISK_TYPE"),
+        ("DUOLOG_STOER__FLUSH_DISK_TYPE", "DUOLOG_STORE__FLUSH_DISK_TYPE"),
+        ("DUOLOG_NODE__NAEM", "DUOLOG_NODE__NAME"),
+        ("DUOLOG_NODE__BROKER_ROLE", "DUOLOG_STORE__BROKER_ROLE"),
+        ("DUOLOG_LIMITS__", ""),
+    ],
+)
+def test_a_wrong_key_of_ours_is_an_error_with_the_nearest_right_one(
+    monkeypatch: pytest.MonkeyPatch, name: str, meant: str
+) -> None:
+    monkeypatch.setenv(name, "x")
+    with pytest.raises(ConfigError, match=f"{name}: there is no such key; did you mean {meant}"):
+        load()
+
+
+def test_a_right_key_is_taken_in_any_case_of_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DUOLOG_node__Name", "x")
+    assert load()[0].node.name == "x"
+
+
+def test_a_wrong_key_of_a_file_or_flag_names_the_nearest_one_too(tmp_path: Path) -> None:
+    (tmp_path / "duolog.toml").write_text('[node]\nlisten_on = "127.0.0.1:1"\n')
+    with pytest.raises(ConfigError, match=r"node.listen_on: .* did you mean node.listen\?"):
+        load()
+    (tmp_path / "duolog.toml").unlink()
+    with pytest.raises(ConfigError, match=r"did you mean store.flush_disk_type\?"):
+        load(flags={"store": {"flush_type": "SYNC_FLUSH"}})

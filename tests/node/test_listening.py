@@ -1,0 +1,119 @@
+"""When a node's ports accept connections, and what it says where it cannot have them."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import duolog
+import pytest
+
+from node.reservedport import ListenError, ReservedPort
+from node.server import Node
+from store.errors import StoreLocked
+from store.messagestore import MessageStore
+from store.recovery import RecoveryReport
+from tests.node.conftest import StartNode
+
+
+def free_port() -> int:
+    reserved = ReservedPort("127.0.0.1:0")
+    reserved.release()
+    return reserved.port
+
+
+def accepts(port: int, host: str = "127.0.0.1") -> bool:
+    try:
+        socket.create_connection((host, port), 2).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_no_port_accepts_a_connection_before_the_directory_is_recovered(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recovering, go_on = threading.Event(), threading.Event()
+    start = MessageStore.start
+
+    def slow(store: MessageStore) -> RecoveryReport:
+        recovering.set()
+        assert go_on.wait(20)
+        return start(store)
+
+    monkeypatch.setattr(MessageStore, "start", slow)
+    port, ha_port = free_port(), free_port()
+    starting = asyncio.ensure_future(
+        start_node(listen=f"127.0.0.1:{port}", ha={"listen": f"127.0.0.1:{ha_port}"})
+    )
+    try:
+        await until(recovering.is_set)
+        for _ in range(20):
+            assert not accepts(port)
+            assert not accepts(ha_port)
+            await asyncio.sleep(0.005)
+    finally:
+        go_on.set()
+    node = await starting
+    assert node.port == port
+    assert accepts(port)
+    assert accepts(ha_port)
+    async with duolog.Client(f"127.0.0.1:{port}", timeout=5) as client:
+        await client.admin.create_topic("T", 1)
+
+
+async def test_a_directory_that_is_held_leaves_the_port_closed(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def held(store: MessageStore) -> RecoveryReport:
+        raise StoreLocked("data")
+
+    monkeypatch.setattr(MessageStore, "start", held)
+    port = free_port()
+    with pytest.raises(StoreLocked):
+        await start_node(listen=f"127.0.0.1:{port}")
+    assert not accepts(port)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
+async def test_a_free_port_is_chosen_and_known(start_node: StartNode, host: str) -> None:
+    node = await start_node(listen=f"{host}:0")
+    assert accepts(node.port)
+
+
+def test_an_address_in_use_or_of_another_machine_is_told() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for _ in range(100):
+            with pytest.raises(ListenError, match=address):
+                ReservedPort(address)
+    for address in ("192.0.2.1:8081", "no-such-host.invalid:8081"):
+        with pytest.raises(ListenError, match=address):
+            ReservedPort(address)
+
+
+async def test_an_address_in_use_is_told_before_the_directory_is_made(
+    start_node: StartNode, node: Node, tmp_path: Path
+) -> None:
+    with pytest.raises(ListenError):
+        await start_node(data=tmp_path / "other", listen=f"127.0.0.1:{node.port}")
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_reserved_port_refuses_connections_and_is_free_afterwards() -> None:
+    reserved = ReservedPort("127.0.0.1:0")
+    assert not accepts(reserved.port)
+    reserved.release()
+    reserved.release()
+    again = ReservedPort(reserved.address)
+    assert again.port == reserved.port
+    again.release()
