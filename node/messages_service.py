@@ -370,6 +370,7 @@ class _Subscription:
             batch.suggest_endpoint = self._broker.suggested_endpoint(newest)
         cursor.offset = result.next_offset
         self._credit -= len(result.bodies)
+        self._cursors[key] = self._cursors.pop(key)  # others first, when credit is short
         self._broker.counters.messages_out += result.count
         self._broker.counters.bytes_out += len(result.bodies)
         await self._context.write(batch)

@@ -87,7 +87,12 @@ class Consumer:
         """Join the group and begin to read. Raises UnknownTopic, Unavailable, Timeout."""
         if self._started:
             return
-        await self._join()
+        try:
+            await self._join()
+        except BaseException:
+            joined, self._readers = self._readers, {}
+            await asyncio.gather(*(reader.close(commit=False) for reader in joined.values()))
+            raise
         self._started = True
         self._looking = asyncio.ensure_future(self._look_for_groups())
 
@@ -144,10 +149,12 @@ class Consumer:
             return
         self._left = True
         self._arrived.set()
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
-        await asyncio.gather(*(reader.close(commit) for reader in self._readers.values()))
+        try:
+            if self._looking is not None:
+                self._looking.cancel()
+                await asyncio.gather(self._looking, return_exceptions=True)
+        finally:
+            await asyncio.gather(*(reader.close(commit) for reader in self._readers.values()))
 
     async def __aenter__(self) -> "Consumer":
         """Join."""
@@ -165,8 +172,7 @@ class Consumer:
 
     async def get_batch(self, timeout: float | None = None) -> Batch | None:
         """The next batch as columns, or None after `timeout` seconds; earlier ones are consumed."""
-        found: Batch | None = await self._next(lambda reader: reader.get_batch(), timeout)
-        return found
+        return await self._next(lambda reader: reader.get_batch(), timeout)
 
     async def get(self, timeout: float | None = None) -> Message | None:
         """The next message, or None after `timeout` seconds; earlier ones count as consumed."""
@@ -174,10 +180,11 @@ class Consumer:
             message = self._reading.get_at_hand()  # most often: nothing to wait for
             if message is not None:
                 return message
-        found: Message | None = await self._next(lambda reader: reader.get(), timeout)
-        return found
+        return await self._next(lambda reader: reader.get(), timeout)
 
-    async def _next(self, take: Callable[[GroupReader], Any], timeout: float | None) -> Any:
+    async def _next(
+        self, take: Callable[[GroupReader], T | None], timeout: float | None
+    ) -> T | None:
         """What one of the readers has, in turn; waits where none has anything."""
         for reader in self._readers.values():
             reader.consume_handed()
@@ -187,7 +194,7 @@ class Consumer:
             self._arrived.clear()
             readers = list(self._readers.values())
             for k in range(len(readers)):
-                found = await take(readers[(self._turn + k) % len(readers)])
+                found = take(readers[(self._turn + k) % len(readers)])
                 if found is not None:
                     self._turn += k
                     self._reading = readers[self._turn % len(readers)]

@@ -1,0 +1,157 @@
+"""The stream of batches from a node: one at a time, opened again where it breaks.
+
+One task opens streams, and it ends each one before it opens the next. What the node is told comes
+from the reader's `Prefetch` alone, so that a new stream reads the queues that are read now, and
+only this task's writer writes to a stream.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from duolog._backoff import BackOff
+from duolog._connection import Connection, uncancelled
+from duolog._errors import DuologError, Retryable, Unavailable, error_of
+from duolog._prefetch import Command, Prefetch
+from duolog.wire import duolog_pb2 as wire
+
+log = logging.getLogger("duolog")
+
+_BROKEN = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError, Unavailable)
+
+
+class Subscription:
+    """Keeps a reader's prefetch supplied, from whichever node of a replica group answers."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        prefetch: Prefetch,
+        first: wire.SubscribeRequest,
+        take: Callable[[wire.MessageBatch], None],
+        patience: float,
+    ) -> None:
+        """Not open yet: see `run`.
+
+        connection: of the subscription's own. first: what every stream begins with, but for queues
+        and credit. take: hands what arrives to the prefetch. patience: seconds without a stream
+        after which the subscription fails.
+        """
+        self._connection = connection
+        self._prefetch = prefetch
+        self._first = first
+        self._take = take
+        self._patience = patience
+        self._wake = asyncio.Event()  # the prefetch may have a command
+        self._room = asyncio.Event()  # the prefetch is not full
+        self._connected = False
+        self._back_off = BackOff()
+
+    def nudge(self) -> None:
+        """The prefetch changed."""
+        self._wake.set()
+        self._room.set()
+
+    async def run(self, hint: Callable[[], str]) -> None:
+        """Keep a stream open until cancelled. Raises what the node refuses it with.
+
+        hint: the endpoint that is most likely to answer, after a stream broke.
+        """
+        loop = asyncio.get_running_loop()
+        failing_since: float | None = None
+        while True:
+            await self._something_to_say()
+            self._connected = False
+            try:
+                await self._stream()
+            except Retryable as failure:
+                error = failure
+            if self._connected or failing_since is None:
+                failing_since = loop.time()
+            pause = self._back_off.next()
+            if loop.time() + pause >= failing_since + self._patience:
+                raise error
+            log.warning("the subscription broke and is opened again: %s", error)
+            await self._connection.rotate(self._connection.moves, hint())
+            await asyncio.sleep(pause)
+
+    async def _something_to_say(self) -> None:
+        while not self._prefetch.has_command:
+            self._wake.clear()
+            await self._wake.wait()
+
+    async def _stream(self) -> None:
+        """One stream, until it ends. Raises Retryable where another one may do."""
+        try:
+            call = self._connection.messages.Subscribe()
+        except grpc.aio.UsageError as failure:
+            raise Unavailable(str(failure)) from None
+        writer = asyncio.ensure_future(self._write(call))
+        try:
+            await self._read(call)
+        finally:
+            call.cancel()
+            writer.cancel()
+            (ended,) = await asyncio.gather(writer, return_exceptions=True)
+            self._prefetch.disconnected()
+            if isinstance(ended, Exception):
+                raise ended
+
+    async def _write(self, call: Any) -> None:
+        """Tell the node what the prefetch says; ends with the stream."""
+        try:
+            request = wire.SubscribeRequest()
+            request.CopyFrom(self._first)
+            while True:
+                self._wake.clear()
+                command = self._prefetch.command()
+                if command is None:
+                    await self._wake.wait()
+                    continue
+                _fill(request, command)
+                await uncancelled(call.write(request))
+                self._connected = True
+                request = wire.SubscribeRequest()
+        except _BROKEN as failure:
+            log.debug("the subscription broke while writing: %s", failure)  # reading says why
+        finally:
+            call.cancel()  # nobody reads a stream that is not written to
+
+    async def _read(self, call: Any) -> None:
+        """Take batches off the stream until it ends. Raises the node's reason."""
+        try:
+            while True:
+                while self._prefetch.full:
+                    self._room.clear()
+                    await self._room.wait()
+                reply = await uncancelled(call.read())
+                if reply is grpc.aio.EOF:
+                    raise Unavailable("the node ended the subscription")
+                self._back_off = BackOff()
+                self._take(reply)
+                if self._prefetch.has_command:
+                    self._wake.set()  # the batch was dropped, and its credit came back
+        except _BROKEN as failure:
+            raise _error_of(failure) from None
+
+
+def _fill(request: wire.SubscribeRequest, command: Command) -> None:
+    request.credit_bytes = command.credit
+    request.subscription = command.number
+    for (topic, queue_id), offset in command.add.items():
+        request.add.add(topic=topic, queue_id=queue_id, offset=offset)
+    for topic, queue_id in command.remove:
+        request.remove.add(topic=topic, queue_id=queue_id)
+
+
+def _error_of(failure: Exception) -> DuologError:
+    if isinstance(failure, grpc.RpcError):
+        return error_of(failure)
+    return failure if isinstance(failure, DuologError) else Unavailable(str(failure))
+
+
+__all__ = ["Subscription"]
