@@ -41,7 +41,8 @@ def open_streams(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.fixture
 def small_credit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A budget that a test uses up quickly."""
+    """A budget that a test uses up quickly, and no heartbeats but those the test makes."""
+    monkeypatch.setattr(_groupreader, "HEARTBEAT_SECONDS", 300.0)
     monkeypatch.setattr(_groupreader, "CREDIT_BYTES", SMALL_CREDIT)
     monkeypatch.setattr(_groupreader, "BATCH_BYTES", SMALL_BATCH)
 
