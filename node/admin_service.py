@@ -371,7 +371,18 @@ class AdminService(stubs.AdminServicer):
             return reply
         for name, view in broker.failover.routes.items():
             reply.groups.append(group_route(name, view))
+            if name == node.group:
+                self._add_itself(reply.groups[-1])
         return reply
+
+    def _add_itself(self, route: wire.GroupRoute) -> None:
+        """A node that answers is a way in, registered or not."""
+        node = self._broker.config.node
+        for row in route.replicas:
+            if row.node == node.name:
+                row.endpoint = row.endpoint or self._broker.advertised
+                return
+        route.replicas.add(node=node.name, endpoint=self._broker.advertised)
 
     @unary
     async def Failover(self, request: wire.FailoverRequest, context: Any) -> wire.FailoverReply:

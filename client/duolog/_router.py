@@ -6,12 +6,14 @@ learns the rest from it.
 
 import asyncio
 import random
+from typing import Any
 
 from duolog._connection import Connection
 from duolog._errors import Unavailable, UnknownTopic
 from duolog.wire import duolog_pb2 as wire
 
 FRESH_SECONDS = 30.0
+INCOMPLETE_SECONDS = 0.5  # while a group has no node with an address: it may have one soon
 
 
 class Router:
@@ -32,7 +34,7 @@ class Router:
         return self._seed
 
     async def groups(self, timeout: float) -> list[str]:
-        """Names of all groups, sorted. Raises Unavailable, Timeout."""
+        """Names of the groups that can be reached, sorted. Raises Unavailable, Timeout."""
         loop = asyncio.get_running_loop()
         if loop.time() >= self._fresh_until:
             # Whoever asks meanwhile waits for the same answer.
@@ -42,16 +44,22 @@ class Router:
             await asyncio.shield(self._asking)
         return sorted(self._connections)
 
-    def _asked(self, _: object) -> None:
+    def unreachable(self) -> list[str]:
+        """Groups of the cluster of which no node told an address yet: they may hold any topic."""
+        return sorted(self._routes.keys() - self._connections.keys())
+
+    def _asked(self, asking: "asyncio.Future[None]") -> None:
         self._asking = None
+        heard(asking)
 
     async def _ask(self, timeout: float) -> None:
         request = wire.RouteRequest()
 
         async def asked(left: float) -> wire.RouteReply:
             reply: wire.RouteReply = await self._seed.admin.Route(request, timeout=left)
-            if not reply.groups:  # a node that has just started: another one may know
-                raise Unavailable(f"{self._seed.endpoint} knows of no replica group yet")
+            # A node that has just started, or one for which all registrations have expired.
+            if not self._connections and not any(map(_endpoints, reply.groups)):
+                raise Unavailable(f"{self._seed.endpoint} knows no address of any node yet")
             return reply
 
         try:
@@ -62,15 +70,22 @@ class Router:
             raise
         for route in reply.groups:
             self._routes[route.group] = route
-            endpoints = tuple(replica.endpoint for replica in route.replicas if replica.endpoint)
+            endpoints = _endpoints(route)
             if route.group not in self._connections and endpoints:
                 alone = len(reply.groups) == 1 and not self._connections
                 self._connections[route.group] = self._seed if alone else Connection(endpoints)
-        self._fresh_until = asyncio.get_running_loop().time() + FRESH_SECONDS
+        seconds = INCOMPLETE_SECONDS if self.unreachable() else FRESH_SECONDS
+        self._fresh_until = asyncio.get_running_loop().time() + seconds
 
     def connection(self, group: str) -> Connection:
-        """To a group's master. Raises UnknownTopic for a group that no node told of."""
+        """To a group's master.
+
+        Raises UnknownTopic for a group that no node told of, Unavailable for one that has no node
+        with an address now.
+        """
         found = self._connections.get(group)
+        if found is None and group in self._routes:
+            raise Unavailable(f"replica group {group!r} has no node that can be reached now")
         if found is None:
             raise UnknownTopic(f"there is no replica group {group!r}")
         return found
@@ -107,3 +122,13 @@ class Router:
             self._asking.cancel()
         for connection in {self._seed, *self._connections.values(), *self._slaves.values()}:
             await connection.close()
+
+
+def heard(asking: "asyncio.Future[Any]") -> None:
+    """Take note of how shared work ended, in case everyone who waited for it was cancelled."""
+    if not asking.cancelled():
+        asking.exception()
+
+
+def _endpoints(route: wire.GroupRoute) -> tuple[str, ...]:
+    return tuple(replica.endpoint for replica in route.replicas if replica.endpoint)

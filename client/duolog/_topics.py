@@ -2,8 +2,9 @@
 
 import asyncio
 
-from duolog._errors import UnknownTopic
-from duolog._router import FRESH_SECONDS, Router
+from duolog._backoff import BackOff
+from duolog._errors import Unavailable, UnknownTopic
+from duolog._router import FRESH_SECONDS, Router, heard
 from duolog.wire import duolog_pb2 as wire
 
 Slot = tuple[str, int]  # replica group, queue id in it
@@ -29,9 +30,30 @@ class TopicCache:
             asking = asyncio.ensure_future(self._ask(topic, timeout))
             self._asking[topic] = asking
             asking.add_done_callback(lambda _: self._asking.pop(topic, None))
+            asking.add_done_callback(heard)
         return await asyncio.shield(asking)
 
     async def _ask(self, topic: str, timeout: float) -> list[Slot]:
+        """As `slots`; a topic is unknown only where every group of the cluster says so."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        back_off = BackOff()
+        while True:
+            try:
+                return await self._ask_once(topic, max(0.001, deadline - loop.time()))
+            except UnknownTopic:
+                groups = self._router.unreachable()
+                pause = back_off.next()
+                if not groups:
+                    raise
+                if loop.time() + pause >= deadline:
+                    raise Unavailable(
+                        f"topic {topic!r} is not known to the replica groups that answer, and "
+                        f"{', '.join(groups)} cannot be reached"
+                    ) from None
+                await asyncio.sleep(pause)
+
+    async def _ask_once(self, topic: str, timeout: float) -> list[Slot]:
         groups = await self._router.groups(timeout)
         answers = await asyncio.gather(
             *(self._queues(group, topic, timeout) for group in groups), return_exceptions=True
@@ -48,7 +70,8 @@ class TopicCache:
                 if isinstance(answer, BaseException):
                     raise answer
             raise UnknownTopic(f"topic {topic!r} does not exist; create it first")
-        if all(isinstance(answer, int) for answer in answers):  # else a group is missing: ask soon
+        complete = all(isinstance(answer, int) for answer in answers)
+        if complete and not self._router.unreachable():  # else a group is missing: ask soon
             self._known[topic] = (asyncio.get_running_loop().time(), found)
         return found
 

@@ -46,7 +46,8 @@ class ClusterRoutes:
                 replies.append(answer)
         if replies:
             return replies
-        first = answers[0]
+        # A group that did not answer may hold the topic: only where all say so it is unknown.
+        first = next((answer for answer in answers if not _is_unknown(answer)), answers[0])
         if isinstance(first, BaseException):
             raise first
         raise Refused(first.status.code, first.status.message)
@@ -56,3 +57,10 @@ class ClusterRoutes:
             return own()
         except sdk.NotMaster:  # a slave that does not know the topic yet
             return await self._forwarder.unary(name, request, context)
+
+
+def _is_unknown(answer: Any) -> bool:
+    """Tell whether a group said that it holds no such topic."""
+    if isinstance(answer, BaseException):
+        return isinstance(answer, sdk.UnknownTopic)
+    return bool(answer.status.code == Code.TOPIC_NOT_FOUND)

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -522,3 +523,24 @@ async def test_a_node_that_knows_no_route_yet_does_not_hide_topics(
     async with duolog.Client(f"127.0.0.1:{new.port}", timeout=1) as client:
         with pytest.raises(duolog.Retryable):
             await client.admin.topics(["T"])
+
+
+async def test_a_client_that_asks_while_no_node_is_registered_knows_topics_all_the_same(
+    voters: Voters,
+) -> None:
+    """As in the moment in which all registrations have expired."""
+    await voters.start_all()
+    async with voters.client() as client:
+        await client.admin.create_topic("T", 1)
+    for node in voters.nodes.values():
+        part = service(node)
+        part._learn_routes = lambda snapshot: None  # type: ignore[method-assign]
+        part.routes = {name: replace(view, replicas={}) for name, view in part.routes.items()}
+    for name in "abc":
+        async with voters.client(name) as client:
+            assert [topic.topic for topic in await client.admin.topics(["T"])] == ["T"]
+            if name == name_of(voters.the_leader()):
+                async with client.producer() as producer:
+                    await producer.send("T", b"")
+                    with pytest.raises(duolog.UnknownTopic):
+                        await producer.send("nope", b"", timeout=3.0)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import duolog
@@ -147,3 +148,27 @@ async def test_a_group_that_cannot_be_joined_is_joined_by_a_later_try(
                 assert message is not None
                 found.add(message.body)
         await consumer.close()
+
+
+async def test_a_topic_is_unknown_only_where_every_group_says_so(nodes: dict[str, Node]) -> None:
+    """While no node of a group has an address, a topic of that group is none that is not there."""
+    async with client_of(nodes["broker-a"]) as client:
+        await client.admin.create_topic("only-b", 1, groups=["broker-b"])
+    broker = broker_of(nodes["broker-a"])
+    assert broker.failover is not None
+    whole = dict(broker.failover.routes)
+    learn = broker.failover._learn_routes
+    broker.failover._learn_routes = lambda snapshot: None  # type: ignore[method-assign]
+    broker.failover.routes = {**whole, "broker-b": replace(whole["broker-b"], replicas={})}
+    async with client_of(nodes["broker-a"]) as client, client.producer() as producer:
+        with pytest.raises(duolog.Unavailable, match="broker-b cannot be reached"):
+            await producer.send("only-b", b"x", timeout=0.5)
+        with pytest.raises(duolog.Unavailable, match="no node that can be reached now"):
+            await client.pull("only-b", 0, 0, group="broker-b")
+        sending = asyncio.ensure_future(producer.send("only-b", b"x", timeout=10))
+        await asyncio.sleep(0.3)
+        broker.failover.routes = whole
+        assert (await sending).group == "broker-b"
+        with pytest.raises(duolog.UnknownTopic):
+            await producer.send("nowhere", b"x", timeout=5)
+    broker.failover._learn_routes = learn  # type: ignore[method-assign]

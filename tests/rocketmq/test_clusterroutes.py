@@ -1,0 +1,51 @@
+"""Routes of a cluster: what the answers of its groups come to."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from duolog import _errors as sdk
+
+from node.rocketmq.clusterroutes import ClusterRoutes
+from node.rocketmq.codes import Refused, status
+from node.rocketmq.stubs import Code
+
+
+class Others:
+    """Groups beside this one, with what each answers."""
+
+    def __init__(self, **answers: Any) -> None:
+        self._answers = answers
+
+    def other_groups(self) -> list[str]:
+        return sorted(self._answers)
+
+    async def unary(self, name: str, request: Any, context: Any, group: str, s: float) -> Any:
+        answer = self._answers[group]
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+def answer_of(code: int) -> Any:
+    return SimpleNamespace(status=status(code))
+
+
+async def routes_of(**answers: Any) -> list[Any]:
+    def own() -> Any:
+        raise sdk.UnknownTopic("topic 'T' does not exist")
+
+    context = SimpleNamespace(invocation_metadata=lambda: ())
+    routes = ClusterRoutes(Others(**answers))  # type: ignore[arg-type]
+    return await routes.replies("QueryRoute", None, context, own)
+
+
+async def test_a_topic_is_unknown_only_where_no_group_failed_to_answer() -> None:
+    unknown, found = answer_of(Code.TOPIC_NOT_FOUND), answer_of(Code.OK)
+    with pytest.raises(sdk.UnknownTopic):
+        await routes_of(b=unknown)
+    with pytest.raises(sdk.NotMaster):
+        await routes_of(b=unknown, c=sdk.NotMaster("group c has no master now"))
+    with pytest.raises(Refused, match="HA_NOT_AVAILABLE"):
+        await routes_of(b=answer_of(Code.HA_NOT_AVAILABLE), c=unknown)
+    assert await routes_of(b=sdk.Unavailable("no answer"), c=found) == [found]
