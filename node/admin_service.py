@@ -155,7 +155,7 @@ class AdminService(stubs.AdminServicer):
     async def ListGroups(
         self, request: wire.ListGroupsRequest, context: Any
     ) -> wire.ListGroupsReply:
-        """All groups."""
+        """All groups; from a node that knows the newest."""
         return wire.ListGroupsReply(groups=[self._group(name) for name in self._group_names()])
 
     @unary
@@ -183,7 +183,7 @@ class AdminService(stubs.AdminServicer):
             raise sdk.BadRequest(f"offset {request.offset} is negative")
         if broker.groups.members(request.group, broker.mono_ms()):
             raise sdk.Busy(f"group {request.group} has members: stop them first")
-        if request.group not in broker.metadata.tables.groups:
+        if request.group not in broker.group_tables().groups:
             await broker.metadata.put_group(new_group(request.group))
         await broker.pop.reset(request.group, {request.topic: row})
         return wire.OffsetsReply(
@@ -197,9 +197,9 @@ class AdminService(stubs.AdminServicer):
     async def PutGroup(self, request: wire.PutGroupRequest, context: Any) -> wire.GroupDescription:
         """Create a group, or alter it."""
         broker = self._broker
-        broker.check_master()
+        broker.check_current()
         check_group(request.group)
-        row = dict(broker.metadata.tables.groups.get(request.group) or new_group(request.group))
+        row = dict(broker.group_tables().groups.get(request.group) or new_group(request.group))
         if request.HasField("orderly"):
             row["consumeMessageOrderly"] = request.orderly
         if request.HasField("retry_times"):
@@ -245,7 +245,7 @@ class AdminService(stubs.AdminServicer):
         return int(self._broker.store.queues.get(topic, 0) is not None and is_light(topic))
 
     def _group_names(self) -> list[str]:
-        return sorted({*self._broker.metadata.tables.groups, *self._broker.groups.names()})
+        return sorted({*self._broker.group_tables().groups, *self._broker.groups.names()})
 
     def _check_known_group(self, name: str) -> None:
         if name not in self._group_names():
@@ -253,7 +253,7 @@ class AdminService(stubs.AdminServicer):
 
     def _group(self, name: str) -> wire.GroupDescription:
         broker = self._broker
-        tables = broker.metadata.tables
+        tables = broker.group_tables()
         now, mono = broker.wall_ms(), broker.mono_ms()
         readers = broker.groups.readers(name, mono)
         topics = {topic for topic, group in tables.offsets if group == name}
@@ -302,7 +302,7 @@ class AdminService(stubs.AdminServicer):
         readers = broker.groups.readers_of(request.topic)
         reply = wire.TrackReply()
         for place in [where, *light_places(record.properties)]:
-            groups = {group for name, group in broker.metadata.tables.offsets if name == place[0]}
+            groups = {group for name, group in broker.group_tables().offsets if name == place[0]}
             for group in sorted(groups | (readers if place is where else set())):
                 reply.groups.add(group=group, state=self._track(group, place, unique))
         return reply

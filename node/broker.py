@@ -41,7 +41,7 @@ from store.errors import BadMessage, SequenceTooOld, StoreFenced
 from store.flush import FlushSchedule
 from store.mappedfile import MappedFile
 from store.messagestore import MessageStore, PutBatch, PutResult, StoreEvents
-from store.metadata import PERM_READ, PERM_WRITE, TopicConfig, is_reserved_topic
+from store.metadata import PERM_READ, PERM_WRITE, Metadata, TopicConfig, is_reserved_topic
 from store.reader import GetMessageStatus, GetResult
 from store.record import Host, check_topic
 from store.recovery import RecoveryReport
@@ -384,8 +384,12 @@ class Broker:
         return None
 
     def may_store(self) -> bool:
-        """Whether the node's own batches may be stored now."""
-        return self._refused() is None and self.store.flags.writeable
+        """Whether the node's own batches may be stored now.
+
+        Not where it may be behind: what the last master stored of its own would be stored again.
+        """
+        behind = self.replication.may_be_behind()
+        return not behind and self._refused() is None and self.store.flags.writeable
 
     def settle(
         self, end_offset: int, no_wait: bool = False
@@ -757,9 +761,25 @@ class Broker:
         if self.replication.may_be_behind():
             raise self._does_not_know()
 
+    def check_current(self) -> None:
+        """Raise NotMaster unless this is the master, and it knows all that its group confirmed."""
+        self.check_master()
+        self.check_knows()
+
+    def group_tables(self) -> Metadata:
+        """What groups committed and how they are set, for whoever asks for it.
+
+        Raises NotMaster on a slave, and on a new master that may not know the newest commits yet:
+        an older answer would have a group read again, or begin anew, what it has consumed.
+        """
+        self.check_knows()
+        return self.metadata.tables
+
     def _does_not_know(self) -> sdk.NotMaster:
         endpoint, epoch = self.replication.master_endpoint
-        return sdk.NotMaster("a node that may be behind does not know it", endpoint, epoch)
+        return sdk.NotMaster(
+            "this node may lack the newest changes of its group: ask its master", endpoint, epoch
+        )
 
     def check_readable(self) -> None:
         """Raise NotMaster on a slave that does not serve readers (slave_read_enable)."""

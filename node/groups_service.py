@@ -29,7 +29,7 @@ class GroupsService(stubs.GroupsServicer):
     async def Heartbeat(self, request: wire.HeartbeatRequest, context: Any) -> wire.HeartbeatReply:
         """A member lives; answers with its queues."""
         broker = self._broker
-        broker.check_master()
+        broker.check_current()
         check_group(request.group)
         if not request.member_id or len(request.member_id) > 255 or not request.topics:
             raise sdk.BadRequest("a member has an id of 1 to 255 characters and topics to read")
@@ -105,8 +105,8 @@ class GroupsService(stubs.GroupsServicer):
 
     @unary
     async def Offsets(self, request: wire.OffsetsRequest, context: Any) -> wire.OffsetsReply:
-        """Committed offsets, -1 where there is none."""
-        tables = self._broker.metadata.tables
+        """Committed offsets, -1 where there is none; from a node that knows the newest."""
+        tables = self._broker.group_tables()
         return wire.OffsetsReply(
             offsets=[
                 wire.QueueOffset(
@@ -122,7 +122,7 @@ class GroupsService(stubs.GroupsServicer):
     async def SendBack(self, request: wire.SendBackRequest, context: Any) -> wire.SendBackReply:
         """A message that could not be consumed: once more later, or never."""
         broker = self._broker
-        broker.check_master()
+        broker.check_current()
         check_group(request.group)
         broker.readable_topic(request.topic)
         await broker.metadata.ensure_group(request.group)

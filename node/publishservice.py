@@ -132,7 +132,7 @@ class PublishService:
         ResultUnknown: then it may be asked for again.
         """
         broker = self._broker
-        broker.check_master()
+        broker.check_current()
         _check_sink(sink)
         if batch < 0 or len(staged) > STAGED_MAX:
             raise sdk.BadRequest(f"batch {batch} of {len(staged)} requests, at most {STAGED_MAX}")

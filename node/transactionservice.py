@@ -255,7 +255,7 @@ class TransactionService:
         ResultUnknown, NotMaster.
         """
         broker = self._broker
-        broker.check_master()
+        broker.check_current()
         wanted = sorted(set(origins))
         halves = await self._reaching(wanted)
         found = []

@@ -33,7 +33,7 @@ class LiteTopics:
 
         Raises Refused where the group hears the lite topics of another one.
         """
-        bound = bound_topic(self._broker.metadata.tables.groups.get(group, {}))
+        bound = bound_topic(self._broker.group_tables().groups.get(group, {}))
         if not bound and client.kind not in LITE_KINDS:
             return None
         if bound and bound != topic:
@@ -92,7 +92,7 @@ class LiteTopics:
         config = self._broker.readable_topic(topic)
         if config.message_type != LITE:
             raise Refused(Code.ILLEGAL_TOPIC, f"topic {topic!r} has no lite topics")
-        row = self._broker.metadata.tables.groups.get(group)
+        row = self._broker.group_tables().groups.get(group)
         if row is None:
             made = bound(new_group(group), topic, exclusive=False)
             await self._broker.metadata.ensure_group(group, made)

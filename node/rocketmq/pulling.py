@@ -87,7 +87,7 @@ class Puller:
         """A group's offset."""
         group = group_of(request.group)
         topic, queue_id = self._place(request.message_queue)
-        offset = self._broker.metadata.tables.committed(group, topic, queue_id)
+        offset = self._broker.group_tables().committed(group, topic, queue_id)
         if offset < 0:
             raise Refused(Code.OFFSET_NOT_FOUND, f"{group} has no offset in {topic}/{queue_id}")
         return service.GetOffsetResponse(status=OK, offset=offset)

@@ -52,7 +52,7 @@ class Receiver:
 
     def is_orderly(self, group: str) -> bool:
         """Whether a group has the messages of a topic's queue one after the other."""
-        row = self._broker.metadata.tables.groups.get(group, {})
+        row = self._broker.group_tables().groups.get(group, {})
         return bool(row.get("consumeMessageOrderly")) and not bound_topic(row)
 
     async def receive(self, request: Any, client: Client, left: float | None) -> list[Popped]:

@@ -166,9 +166,9 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
     @answering(service.QueryAssignmentResponse, master=False)
     async def QueryAssignment(self, request: Any, context: Any, client: Client) -> Any:
         """What a push consumer polls."""
-        fifo = self._receiver.is_orderly(group_of(request.group))
 
         def own() -> Any:
+            fifo = self._receiver.is_orderly(group_of(request.group))
             config = self._routes.topic(topic_of(request.topic))
             here = self._here(request, context)
             queues = self._routes.assignments(request.topic, config, here, fifo)
