@@ -267,6 +267,12 @@ class Failover:
         """The epoch this node leads, or led last."""
         return self._led_epoch
 
+    @property
+    def last_epoch(self) -> int:
+        """The newest epoch this node knows of, though the registry may have forgotten it."""
+        state = self.view.state
+        return max(state.epoch if state is not None else 0, self._facts.promised_epoch())
+
     # -- events --------------------------------------------------------------------------------
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
@@ -601,15 +607,15 @@ class Failover:
         asked, self._unclean = self._unclean, None
         assert asked is not None, "asked before"
         state = self.view.state
-        found = state.epoch if state is not None else 0
-        if asked.epoch != found:
-            return self._say(asked.token, f"the last epoch is {found}, not {asked.epoch}")
+        last = self.last_epoch
+        if asked.epoch != last:
+            return self._say(asked.token, f"the last epoch is {last}, not {asked.epoch}")
         if self.view.lock is not None:
             return self._say(asked.token, "the group has a master")
         if not self.lease:
             return self._say(asked.token, "this node holds no lease of the registry yet")
         me = self.me.replica
-        epoch = max(found, self._facts.promised_epoch()) + 1
+        epoch = last + 1
         given_up = sorted(str(r) for r in (state.sync_state_set if state else ()) if r != me)
         row = Discarded(epoch, me.node, self._facts.log_end(), tuple(given_up))
         version = max(self.membership.version, state.version if state is not None else 0) + 1

@@ -46,6 +46,7 @@ class AdminService(stubs.AdminServicer):
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._creating: dict[str, TopicConfig] = {}  # until their record is as safe as it must be
 
     # -- topics --------------------------------------------------------------------------------
 
@@ -63,12 +64,22 @@ class AdminService(stubs.AdminServicer):
         check_lite_ttl(config)
         if is_reserved_topic(request.topic):
             raise sdk.BadRequest(f"{request.topic} belongs to the node")
-        known = metadata.topics.get(request.topic)
+        known = metadata.topics.get(request.topic) or self._creating.get(request.topic)
         if known is not None:
+            self._broker.check_current()  # it may have been altered, or deleted
+        if known is not None and _differs(known, config):
             raise sdk.TopicExists(
-                f"topic {request.topic!r} exists with {known.queues} queues, perm {known.perm}"
+                f"topic {request.topic!r} exists with {known.queues} queues, perm {known.perm}, "
+                f"message type {known.message_type or 'any'} and lite TTL "
+                f"{known.lite_ttl_minutes} min: alter it, or choose another name"
             )
-        await metadata.put_topic(config)
+        if request.topic in metadata.topics:
+            return self._topic(metadata.topics[request.topic])
+        self._creating[request.topic] = config
+        try:
+            await metadata.put_topic(config)
+        finally:
+            self._creating.pop(request.topic, None)
         return self._topic(config)
 
     @unary
@@ -447,3 +458,12 @@ class AdminService(stubs.AdminServicer):
             replication=replication_status(broker),
             store=place_of(str(broker.config.node.data.resolve())),
         )
+
+
+def _differs(known: TopicConfig, asked: TopicConfig) -> bool:
+    """Tell whether a topic is another one than is asked for."""
+
+    def asked_of(config: TopicConfig) -> tuple[int, int, str, int]:
+        return config.queues, config.perm, config.message_type, config.lite_ttl_minutes
+
+    return asked_of(known) != asked_of(asked)

@@ -64,6 +64,7 @@ class MessagesService(stubs.MessagesServicer):
             await writer
         finally:
             writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
 
     @staticmethod
     async def _answer(unanswered: Any, context: Any) -> None:

@@ -284,7 +284,7 @@ class MetadataLog:
         limits = self._broker.limits
         queues = queues or limits.default_topic_queues
         check_queues(queues, perm or 6)
-        if len(self.topics) >= limits.topics_max:
+        if name not in self.topics and len(self.topics) >= limits.topics_max:
             raise sdk.Busy(f"this node has {limits.topics_max} topics, no more are allowed")
         return TopicConfig(name, queues, perm or 6)
 

@@ -99,7 +99,7 @@ class PublishService:
         batch = PutBatch(STAGED_TOPIC, QUEUE, columns, broker.wall_ms(), host)
         result = await broker.store_batch(batch)
         status = result.status
-        if status is PutMessageStatus.MESSAGE_ILLEGAL:
+        if status is PutMessageStatus.MESSAGE_TOO_LARGE:
             raise sdk.MessageTooLarge(result.reason)
         if result.queue_offset < 0:
             raise sdk.Busy(f"{status.value} {result.reason}")

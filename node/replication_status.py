@@ -53,10 +53,10 @@ def _add_election(status: wire.ReplicationStatus, machine: Failover, now: int) -
     status.elections = machine.elections
     status.lease_left_ms = max(0, machine.deadline_ms - now)
     status.reason = status.reason or machine.reason
+    status.epoch = max(status.epoch, machine.last_epoch)
     state = machine.view.state
     if state is None:
         return
-    status.epoch = max(status.epoch, state.epoch)
     status.sync_state_set.extend(sorted(replica.node for replica in state.sync_state_set))
     status.discarded.extend(
         f"epoch {row.epoch}: {row.node} led from {row.from_offset} on; given up: "

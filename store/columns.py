@@ -85,11 +85,14 @@ class Columns:
             f"{PROPERTIES_BYTES_MAX - PROPERTIES_RESERVE} bytes",
             encode.PROPERTIES_MALFORMED: "its properties are not pairs of printable texts",
         }
-        raise (
-            BadProperties(k, reasons[code])
-            if code == encode.PROPERTIES_TOO_LARGE
-            else (BadMessage(f"message {k} of the batch: {reasons[code]}"))
-        )
+        if code == encode.PROPERTIES_TOO_LARGE:
+            raise BadProperties(k, reasons[code])
+        kind = BodyTooLarge if code == encode.BODY_TOO_LARGE else BadMessage
+        raise kind(f"message {k} of the batch: {reasons[code]}")
+
+
+class BodyTooLarge(BadMessage):
+    """A body over the limit: a status of its own."""
 
 
 class BadProperties(BadMessage):

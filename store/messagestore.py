@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from store import lightqueues, recovery
 from store.checkpoint import StoreCheckpoint
 from store.clocks import WallMs
-from store.columns import BadProperties, Columns
+from store.columns import BadProperties, BodyTooLarge, Columns
 from store.commitlog import CommitLog
 from store.delay import parse_delay_levels
 from store.disk import Disk
@@ -264,6 +264,8 @@ class MessageStore:
                 batch = replace(batch, columns=columns)
         except BadProperties as error:
             return PutResult(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, error.reason)
+        except BodyTooLarge as error:
+            return PutResult(PutMessageStatus.MESSAGE_TOO_LARGE, error.reason)
         except BadMessage as error:
             return PutResult(PutMessageStatus.MESSAGE_ILLEGAL, error.reason)
         count = batch.columns.count

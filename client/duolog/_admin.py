@@ -9,7 +9,6 @@ from duolog._errors import (
     DuologError,
     Fatal,
     NoSuchMessage,
-    TopicExists,
     UnknownGroup,
     UnknownTopic,
 )
@@ -79,7 +78,9 @@ class Admin:
         message_type: str = "",
         lite_ttl_minutes: int = 0,
     ) -> wire.TopicReply:
-        """Create a topic. Raises TopicExists, BadRequest.
+        """Create a topic, or leave one with the same settings as it is.
+
+        Raises TopicExists where a replica group holds it with other settings, BadRequest.
 
         Args:
             topic: its name.
@@ -100,8 +101,7 @@ class Admin:
         await self._router.groups(self._timeout)
         answers: list[wire.TopicReply] = await self._everywhere(
             lambda connection, left: connection.admin.CreateTopic(request, timeout=left),
-            TopicExists,
-            groups,
+            groups=groups,
         )
         return answers[0]
 
@@ -365,7 +365,8 @@ class Admin:
     async def cluster_status(self) -> wire.ClusterStatusReply:
         """The nodes of the cluster: in their own words, or their master's, where these can be had.
 
-        Rows of nodes that neither they nor their masters told of are marked `hearsay`.
+        Nodes that no master told of are asked themselves; the rows of those that do not answer are
+        marked `hearsay`.
         """
         request = wire.ClusterStatusRequest()
         reply: wire.ClusterStatusReply = await self._call(
@@ -386,7 +387,19 @@ class Admin:
                 for master in masters
             )
         )
-        return joined([reply, *(answer for answer in answers if answer is not None)])
+        told = joined([reply, *(answer for answer in answers if answer is not None)])
+        unheard = [node.listen for node in told.nodes if node.hearsay and node.listen]
+        own = await asyncio.gather(*map(_own_words, unheard))
+        return joined([told, *(answer for answer in own if answer is not None)])
+
+
+async def _own_words(endpoint: str) -> wire.ClusterStatusReply | None:
+    """What a node says of itself, None where it does not answer in time."""
+    request = wire.NodeStatusRequest()
+    status = await ask_one(
+        endpoint, lambda admin, left: admin.NodeStatus(request, timeout=left), MASTER_SECONDS
+    )
+    return None if status is None else wire.ClusterStatusReply(nodes=[status])
 
 
 def _committing(

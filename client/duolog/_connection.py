@@ -68,9 +68,10 @@ class AppendStream:
     def __init__(self, call: Any) -> None:
         self._call = call
         self._waiting: dict[int, asyncio.Future[wire.AppendReply]] = {}
-        self._writing = asyncio.Lock()
-        self._reader = asyncio.ensure_future(self._read())
+        self._requests: asyncio.Queue[wire.AppendRequest] = asyncio.Queue()
         self.error: DuologError | None = None
+        # grpc.aio ends the whole call with a write that is cancelled: none of a caller's ever is.
+        self._tasks = [asyncio.ensure_future(work) for work in (self._write(), self._read())]
 
     async def append(self, request: wire.AppendRequest) -> wire.AppendReply:
         """Send a request, wait for its reply. Raises Unavailable where the stream breaks."""
@@ -78,20 +79,21 @@ class AppendStream:
             raise self.error
         future: asyncio.Future[wire.AppendReply] = asyncio.get_running_loop().create_future()
         self._waiting[request.id] = future
-        try:
-            async with self._writing:
-                await uncancelled(self._call.write(request))
-        except (grpc.RpcError, asyncio.InvalidStateError, Unavailable) as failure:
-            self._fail(failure)
-        except asyncio.CancelledError:
-            # grpc.aio has cancelled the whole call with this write: nobody will be answered.
-            self._waiting.pop(request.id, None)
-            self._fail(Unavailable("the append stream was given up in the middle of a write"))
-            raise
+        self._requests.put_nowait(request)
         try:
             return await future
         finally:
             self._waiting.pop(request.id, None)
+
+    async def _write(self) -> None:
+        """Write what is still waited for, in the order in which it came."""
+        try:
+            while True:
+                request = await self._requests.get()
+                if request.id in self._waiting:
+                    await uncancelled(self._call.write(request))
+        except (grpc.RpcError, asyncio.InvalidStateError, Unavailable) as failure:
+            self._fail(failure)
 
     async def _read(self) -> None:
         try:
@@ -127,9 +129,9 @@ class AppendStream:
         """End the stream; waiting sends fail."""
         self._fail(Unavailable("the client was closed"))
         self._call.cancel()
-        self._reader.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await self._reader
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 class Connection:
@@ -276,7 +278,8 @@ class Connection:
         channel = self._channel
         if channel is None:
             return
-        with contextlib.suppress(grpc.RpcError, Unavailable, asyncio.InvalidStateError):
+        broken = (grpc.RpcError, grpc.aio.UsageError, Unavailable, asyncio.InvalidStateError)
+        with contextlib.suppress(*broken):
             request = wire.RouteRequest()
             reply = await uncancelled(
                 stubs.AdminStub(channel).Route(request, timeout=LEARN_SECONDS)

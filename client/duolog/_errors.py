@@ -3,7 +3,7 @@
 DuologError
 ├── Retryable                 the same call may work later
 │   ├── Unavailable           no endpoint could be reached, or the connection broke
-│   ├── Timeout               the deadline of the call passed, nothing was sent
+│   ├── Timeout               the deadline of the call passed; see the class
 │   ├── NotMaster             the node does not take writes now
 │   └── Busy                  the node has no room or is held up
 ├── Fatal                     the same call will fail again
@@ -39,7 +39,12 @@ class Unavailable(Retryable):
 
 
 class Timeout(Retryable):
-    """The deadline of the call passed."""
+    """The deadline passed without an answer; the call may have run, and may be made again.
+
+    Of a send: nothing was stored, it did not go out in time (ResultUnknown where it may have been).
+    Every other call is safe to repeat, and changes nothing more the second time; only a repeated
+    `send_back` may give the group the message twice.
+    """
 
 
 class NotMaster(Retryable):

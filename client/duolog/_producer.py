@@ -42,6 +42,7 @@ REFUSED: dict[int, type[DuologError]] = {  # by the status of a put
     wire.CREATE_MAPEDFILE_FAILED: Busy,
     wire.OS_PAGECACHE_BUSY: Busy,
     wire.MESSAGE_ILLEGAL: BadRequest,
+    wire.MESSAGE_TOO_LARGE: MessageTooLarge,
     wire.PROPERTIES_SIZE_EXCEEDED: MessageTooLarge,
     wire.TOPIC_NOT_EXIST: UnknownTopic,
     wire.NO_PERMISSION: NoPermission,
@@ -574,8 +575,6 @@ class Producer:
         if reply.status == wire.PUT_OK or reply.status in _STORED_LESS_SAFELY:
             return None
         kind = REFUSED.get(reply.status, ResultUnknown)
-        if kind is BadRequest and "over the limit" in reply.reason:
-            kind = MessageTooLarge
         return kind(f"{topic}: {reply.reason}")
 
     @staticmethod

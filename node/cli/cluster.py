@@ -72,14 +72,14 @@ def row_of(cluster: str, node: Any) -> dict[str, Any]:
         "node": node.name,
         "role": node.role,
         "endpoint": node.listen,
-        "epoch": part.epoch,
+        "epoch": part.epoch if own else part.epoch or None,
         "max_offset": node.max_offset if own else node.max_offset or None,
         "confirm_offset": node.confirm_offset if own else None,
         "flushed_offset": node.flushed_offset if own else None,
         "lag_bytes": part.lag_bytes if own else None,
         "lag_seconds": round(part.lag_ms / 1000, 3) if own else None,
         "in_sync": in_sync,
-        "state": " ".join([*node.flags, part.state or "SERVING"]),
+        "state": " ".join([*node.flags, part.state or ("SERVING" if own else "UNKNOWN")]),
         "reason": part.reason or node.fence_reason,
     }
 

@@ -121,6 +121,21 @@ async def probe(client: Any, status: Any, timeout: float) -> str:
     return "" if receipt.status == "PUT_OK" else f"a put was answered {receipt.status}"
 
 
+def problems_of(status: Any) -> list[str]:
+    """What is wrong with a node that answers, in its own words."""
+    problems = [*status.flags]
+    if status.fence_reason:
+        problems.append(status.fence_reason)
+    if status.corrupt_ranges:
+        problems.append(f"{status.corrupt_ranges} corrupt ranges in the commit log")
+    part = status.replication
+    if part.state == "SUSPEND":
+        problems.append(f"not following its master: {part.reason}")
+    elif part.role == "STANDING":  # of a node that may be elected
+        problems.append(f"the group has no master that this node knows: {part.reason or 'so far'}")
+    return problems
+
+
 @app.command()
 def check(
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
@@ -139,13 +154,7 @@ def check(
             return found, await probe(client, found, timeout) if write else ""
 
     status, failed = run(ask())
-    problems = [*status.flags, *([failed] if failed else [])]
-    if status.fence_reason:
-        problems.append(status.fence_reason)
-    if status.corrupt_ranges:
-        problems.append(f"{status.corrupt_ranges} corrupt ranges in the commit log")
-    if status.replication.state == "SUSPEND":
-        problems.append(f"not following its master: {status.replication.reason}")
+    problems = [*problems_of(status), *([failed] if failed else [])]
     print_facts(
         {
             "name": status.name,

@@ -130,17 +130,42 @@ async def test_a_unary_call_whose_channel_another_call_closed_is_tried_again() -
     await connection.close()
 
 
-async def test_a_write_given_up_in_the_middle_fails_the_stream_for_the_others() -> None:
-    class Stuck(_CancelledCall):
-        async def write(self, request: object) -> None:
-            await asyncio.sleep(60)
+async def test_a_send_given_up_in_the_middle_of_a_write_leaves_the_stream_to_the_others() -> None:
+    class Slow(_CancelledCall):
+        """Answers what was written; a write that is cancelled ends the call, as grpc.aio's does."""
 
-    stream = AppendStream(Stuck())
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await stream.append(wire.AppendRequest(id=1))
-    assert isinstance(stream.error, duolog.Unavailable)
+        def __init__(self) -> None:
+            super().__init__()
+            self.open = asyncio.Event()
+            self.written: asyncio.Queue[Any] = asyncio.Queue()
+
+        async def write(self, request: Any) -> None:
+            try:
+                await self.open.wait()
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
+            self.written.put_nowait(request)
+
+        async def read(self) -> Any:
+            return wire.AppendReply(id=(await self.written.get()).id)
+
+    call = Slow()
+    stream = AppendStream(call)
+    sends = [
+        asyncio.ensure_future(stream.append(wire.AppendRequest(id=number))) for number in (1, 2, 3)
+    ]
+    await asyncio.sleep(0)
+    for given_up in sends[:2]:
+        given_up.cancel()
+    await asyncio.gather(*sends[:2], return_exceptions=True)
+    call.open.set()
+    assert (await asyncio.wait_for(sends[2], 5)).id == 3
+    assert stream.error is None
+    assert not call.cancelled.is_set()
     await stream.close()
+    with pytest.raises(duolog.Unavailable):
+        await stream.append(wire.AppendRequest(id=4))
 
 
 async def test_a_send_whose_time_is_over_is_told_so_even_while_others_wait() -> None:

@@ -357,6 +357,8 @@ def test_an_unclean_election_begins_a_lost_registry_anew_for_everybody(three: El
     three.table.rows.clear()
     three.run(5000)
     three.voters["b"].step(ElectUnclean(0, "t"))
+    assert three.voters["b"].answers[-1] == "the last epoch is 1, not 0"  # as its own disk knows
+    three.voters["b"].step(ElectUnclean(1, "t"))
     three.until(lambda: three.leader is three.voters["b"])
     three.until(lambda: len(three.state.sync_state_set) == 3)
     assert three.state.epoch == 2

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 from pathlib import Path
+from typing import Any
 
 import duolog
 import duolog.sync
@@ -27,8 +28,23 @@ async def test_topics_are_created_listed_altered_and_deleted(client: duolog.Clie
     assert (await admin.alter_topic("new", queues=5)).queues == 5
     with pytest.raises(duolog.BadRequest):
         await admin.alter_topic("new", queues=2)
-    with pytest.raises(duolog.TopicExists):
-        await admin.create_topic("new")
+    assert (await admin.create_topic("new", 5)).queues == 5  # as it is: a call that is repeated
+    others: list[dict[str, Any]] = [
+        {},
+        {"queues": 5, "perm": 4},
+        {"queues": 5, "message_type": "FIFO"},
+        {"queues": 5, "message_type": "LITE", "lite_ttl_minutes": 7},
+    ]
+    for other in others:
+        with pytest.raises(duolog.TopicExists, match="exists with 5 queues, perm 6"):
+            await admin.create_topic("new", **other)
+    made = await asyncio.gather(
+        *(admin.create_topic("raced", 1 + k % 2) for k in range(10)), return_exceptions=True
+    )
+    kinds = [type(answer).__name__ for answer in made]
+    assert sorted(set(kinds)) == ["TopicExists", "TopicReply"]
+    assert kinds.count("TopicReply") == 5, "one definition won, and all who asked for it heard so"
+    await admin.delete_topic("raced")
     await admin.delete_topic("new")
     with pytest.raises(duolog.UnknownTopic):
         await admin.delete_topic("new")

@@ -20,6 +20,8 @@ from duolog.wire import duolog_pb2_grpc as stubs
 from ha.failover import Role
 from ha.groupstate import Keys
 from ha.registry import Delete, LeaseGone, RegistryUnavailable, Transaction
+from node.cli.cluster import row_of
+from node.cli.node import problems_of
 from node.failover import FailoverService
 from node.leasekeeper import LeaseKeeper
 from node.memoryregistry import MemoryRegistry
@@ -296,6 +298,51 @@ async def test_an_unclean_election_is_an_explicit_order(voters: Voters) -> None:
         status = await client.admin.node_status()
         assert lagging in status.replication.discarded[0]
         assert master in status.replication.discarded[0]
+
+
+async def test_a_registry_that_lost_the_group_is_a_problem_of_every_node_and_is_mended_by_hand(
+    voters: Voters,
+) -> None:
+    await voters.start_all()
+    for epoch in (2, 3):
+        async with voters.client() as client:
+            before = voters.the_leader()
+            await client.admin.failover()
+            await until(lambda: voters.leader not in (None, before))  # noqa: B023
+        await voters.whole()
+        assert service(voters.the_leader()).machine.last_epoch == epoch
+    async with voters.client() as client:
+        assert [problems_of(await client.admin.node_status())] == [[]]
+    rows = voters.registry.get("").rows
+    voters.registry.commit(Transaction((), tuple(Delete(key) for key in rows)))
+    await until(lambda: voters.leader is None)
+    await until(
+        lambda: all("has lost group" in service(n).machine.reason for n in voters.nodes.values())
+    )
+    for name in "abc":
+        async with voters.client(name) as client:
+            (problem,) = problems_of(await client.admin.node_status())
+            assert "no master that this node knows: the registry has lost group" in problem
+    async with voters.client("a") as client:
+        status = await client.admin.cluster_status()
+        shown = [row_of(status.cluster, node) for node in status.nodes]
+        assert "a" in {row["node"] for row in shown}
+        assert {row["epoch"] for row in shown} == {3}
+        assert all("lost group" in row["reason"] for row in shown)
+        assert "SERVING" not in {row["state"] for row in shown}
+        with pytest.raises(duolog.BadRequest, match="the last epoch is 3, not 0"):
+            await client.admin.elect_unclean(0)
+        await client.admin.elect_unclean(3)
+        await voters.whole()
+        assert service(voters.nodes["a"]).machine.last_epoch == 4
+
+
+def test_a_node_known_by_hearsay_only_is_not_said_to_serve() -> None:
+    node = wire.NodeStatusReply(name="x", role="SLAVE", listen="x:1", hearsay=True)
+    row = row_of("c", node)
+    assert (row["epoch"], row["state"], row["max_offset"]) == (None, "UNKNOWN", None)
+    own = row_of("c", wire.NodeStatusReply(name="x", role="ASYNC_MASTER"))
+    assert (own["epoch"], own["state"]) == (0, "SERVING")
 
 
 async def test_orders_to_a_group_with_fixed_roles_are_refused(client: duolog.Client) -> None:

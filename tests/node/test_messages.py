@@ -120,7 +120,7 @@ async def test_a_repeated_request_is_answered_with_the_first_result(
             },
             wire.PROPERTIES_SIZE_EXCEEDED,
         ),
-        ({"bodies": b"x" * (64 << 10) + b"x"}, wire.MESSAGE_ILLEGAL),
+        ({"bodies": b"x" * (64 << 10) + b"x"}, wire.MESSAGE_TOO_LARGE),
         ({"producer_id": b"short"}, wire.MESSAGE_ILLEGAL),
         ({"sequence": 1 << 48, "producer_id": b"p" * 10}, wire.MESSAGE_ILLEGAL),
         ({"born_time": -(1 << 63)}, wire.PUT_OK),

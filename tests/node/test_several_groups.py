@@ -38,8 +38,9 @@ async def test_each_group_is_probed_by_itself(nodes: dict[str, Node]) -> None:
 async def test_a_topic_is_made_in_every_group_and_spreads_over_them(nodes: dict[str, Node]) -> None:
     async with client_of(nodes["broker-a"]) as client, client.producer() as producer:
         await client.admin.create_topic("T", 2)
+        await client.admin.create_topic("T", 2)
         with pytest.raises(duolog.TopicExists):
-            await client.admin.create_topic("T", 2)
+            await client.admin.create_topic("T", 3)
         receipts = [await producer.send("T", b"%d" % k) for k in range(40)]
         places = Counter((receipt.group, receipt.queue_id) for receipt in receipts)
         assert places == {(group, queue): 10 for group in GROUPS for queue in (0, 1)}

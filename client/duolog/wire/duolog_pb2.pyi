@@ -26,6 +26,7 @@ class PutStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SEQUENCE_TOO_OLD: _ClassVar[PutStatus]
     IN_SYNC_REPLICAS_NOT_ENOUGH: _ClassVar[PutStatus]
     NOT_MASTER: _ClassVar[PutStatus]
+    MESSAGE_TOO_LARGE: _ClassVar[PutStatus]
 
 class Column(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -74,6 +75,7 @@ CORRUPT_BATCH: PutStatus
 SEQUENCE_TOO_OLD: PutStatus
 IN_SYNC_REPLICAS_NOT_ENOUGH: PutStatus
 NOT_MASTER: PutStatus
+MESSAGE_TOO_LARGE: PutStatus
 COLUMN_UNSPECIFIED: Column
 BODIES: Column
 PROPERTIES: Column
