@@ -101,9 +101,9 @@ def test_the_body_limit_is_exact(store: MessageStore) -> None:
     put_ok(store, [b"x" * limit])
     end = store.log.max_offset
     result = put(store, [b"ok", b"x" * (limit + 1)])
-    assert result.status is PutMessageStatus.MESSAGE_ILLEGAL
+    assert result.status is PutMessageStatus.MESSAGE_TOO_LARGE
     assert "over the limit" in result.reason
-    assert put(store, [b"x" * 10 * limit]).status is PutMessageStatus.MESSAGE_ILLEGAL
+    assert put(store, [b"x" * 10 * limit]).status is PutMessageStatus.MESSAGE_TOO_LARGE
     assert store.log.max_offset == end
 
 
