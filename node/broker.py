@@ -245,8 +245,8 @@ class Broker:
         """The time that stored data ages by: no jump of the wall clock lets it expire at once."""
         return self._age_clock.now(self.clock.wall_ms(), self.clock.mono_ms())
 
-    def watch_wall_clock(self) -> None:
-        """Tell of a jump of the wall clock since the last look; levels are corrected by it."""
+    def _watch_wall_clock(self) -> None:
+        """Tell of a jump of the wall clock since the last look."""
         wall, mono = self.clock.wall_ms(), self.clock.mono_ms()
         step_ms = self._wall_steps.look(wall, mono)
         if step_ms:
@@ -255,7 +255,6 @@ class Broker:
                 seconds=step_ms / 1000,
                 effect="retention waits an hour" if step_ms > 0 else "store times go on slowly",
             )
-            self.delays.wall_clock_jumped(wall, step_ms, mono)
         self._age_clock.now(wall, mono)  # so that it knows the time before a jump
 
     def _show_progress(self, done: int, total: int) -> None:
@@ -586,7 +585,7 @@ class Broker:
         """What is due each tick and waits for no disk: replication's deadlines among it."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            self.watch_wall_clock()
+            self._watch_wall_clock()
             self.replication.tick()
             if self._schedule.pool.due(self.mono_ms()) is not None:
                 self.store.log.commit()

@@ -130,11 +130,9 @@ class DelayService:
         """The mastership has changed: the log says what waits."""
         self._timers = None
         self._began = None
+        self._forward_steps = ForwardSteps()
+        self._store_ms()
         self._done_records.clear()
-
-    def wall_clock_jumped(self, wall: WallMs, step_ms: int, mono: MonoMs) -> None:
-        """The wall clock shows another time: levels wait as long as before, times are times."""
-        self._forward_steps.add(wall, step_ms, mono)
 
     @property
     def waiting(self) -> int:
@@ -144,13 +142,13 @@ class DelayService:
     async def run(self) -> None:
         """Deliver, until cancelled."""
         loop = asyncio.get_running_loop()
+        self._store_ms()
         noted = rolled = loop.time()
         while True:
             await asyncio.sleep(TICK_SECONDS)
             if self._broker.replication.not_master() or not self._broker.may_store():
                 continue
-            self._broker.watch_wall_clock()  # before anything is delivered by it
-            store_ms = self._broker.store_ms()
+            store_ms = self._store_ms()
             store = self._broker.store
             if self._began is None:
                 self._began = store_ms, store.log.max_offset
@@ -168,6 +166,12 @@ class DelayService:
             if loop.time() - rolled >= ROLL_EVERY_SECONDS:
                 rolled = loop.time()
                 await self._roll(timers, self._broker.wall_ms())
+
+    def _store_ms(self) -> WallMs:
+        """The time that levels are waited for by; a jump since the last look is noted."""
+        store_ms = self._broker.store_ms()
+        self._forward_steps.look(store_ms, self._broker.mono_ms())
+        return store_ms
 
     def _store(self, batch: PutBatch) -> bool:
         """Store a batch; nobody waits for its replicas: what follows is behind it in the log."""

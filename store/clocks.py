@@ -88,19 +88,27 @@ class AgeClock:
 
 
 class ForwardSteps:
-    """Recent jumps forward: what was stored before one has waited for less than its time says."""
+    """Recent jumps forward: what was stored before one has waited for less than its time says.
+
+    The clock that is looked at is `StoreClock`, as delays are counted from its times: it jumps
+    forward where the wall clock does, unless it is ahead of that yet, and never back.
+    """
 
     def __init__(self) -> None:
-        self._steps: list[tuple[int, int, MonoMs]] = []  # time before it, size, when
+        self._clock = WallSteps()
+        self._steps: list[tuple[int, int, MonoMs]] = []  # store time amid it, size, when
 
-    def add(self, wall: WallMs, step_ms: int, mono: MonoMs) -> None:
-        """The wall clock has jumped, forward or back, and shows `wall` now."""
+    def look(self, store: WallMs, mono: MonoMs) -> None:
+        """Both clocks show these times; called before what is due is looked for."""
+        step_ms = self._clock.look(store, mono)
+        if step_ms <= 0:
+            return
         self._steps = [step for step in self._steps if mono - step[2] < STEPS_KEPT_MS]
-        if step_ms > 0:
-            self._steps.append((wall - step_ms, step_ms, mono))
+        # No record has a time amid the jump, whatever the rounding of both clocks.
+        self._steps.append((store - step_ms // 2, step_ms, mono))
 
     def corrected(self, due: I64, delay_ms: int) -> I64:
         """Due times of what waits for `delay_ms` from its store time on, past the jumps."""
-        for before, step_ms, _ in self._steps:
-            due = due + step_ms * (due - delay_ms <= before)
+        for amid, step_ms, _ in self._steps:
+            due = due + step_ms * (due - delay_ms <= amid)
         return due

@@ -79,11 +79,34 @@ def test_after_a_jump_back_data_is_younger_at_once() -> None:
 def test_what_waits_by_a_level_waits_as_long_over_jumps_forward() -> None:
     steps = ForwardSteps()
     delay = 600_000
-    due = np.array([NOW - 1000, NOW, NOW + 60_000], np.int64) + delay  # stored at three times
+    stored = np.array([NOW - 1000, NOW, NOW + HOUR], np.int64)
+    due = stored + delay
+    steps.look(NOW, MonoMs(0))
     assert steps.corrected(due, delay).tolist() == due.tolist()
-    steps.add(WallMs(NOW + 30_000 + HOUR), HOUR, MonoMs(0))
-    assert (steps.corrected(due, delay) - due).tolist() == [HOUR, HOUR, 0]
-    steps.add(WallMs(NOW + 40_000), -HOUR, MonoMs(10_000))  # the store's clock takes care of it
-    assert (steps.corrected(due, delay) - due).tolist() == [HOUR, HOUR, 0]
-    steps.add(WallMs(NOW), 0, MonoMs(4 * HOUR))
-    assert steps.corrected(due, delay).tolist() == due.tolist()
+    steps.look(WallMs(NOW + HOUR + 1), MonoMs(0))  # at once, and rounded to more than it was
+    assert (steps.corrected(due, delay) - due).tolist() == [HOUR + 1, HOUR + 1, 0]
+    steps.look(WallMs(NOW + HOUR + 500), MonoMs(1000))  # the wall clock is behind: no jump
+    assert (steps.corrected(due, delay) - due).tolist() == [HOUR + 1, HOUR + 1, 0]
+    late = MonoMs(4 * HOUR)
+    steps.look(WallMs(NOW + 5 * HOUR), late)
+    steps.look(WallMs(NOW + 7 * HOUR), late)
+    assert (steps.corrected(due, delay) - due).max() <= 2 * HOUR, "old jumps are forgotten"
+
+
+@given(st.lists(st.tuples(st.integers(0, 5000), JUMPS), min_size=1), st.integers(0, 60_000))
+def test_no_level_is_waited_for_less_than_it_says_however_the_clock_jumps(
+    moves: list[tuple[int, int]], delay: int
+) -> None:
+    clock, steps, mono, offset = StoreClock(), ForwardSteps(), 0, 0
+    stored: list[tuple[int, int]] = []
+    slewed = 1000 * sum(jump != 0 for _, jump in moves)
+    for passed, jump in moves:
+        mono, offset = mono + passed, offset + jump
+        now = clock.now(WallMs(NOW + mono + offset), MonoMs(mono), 0)
+        steps.look(now, MonoMs(mono))
+        if stored:
+            times = np.array([time + delay for time, _ in stored], np.int64)
+            for due, (_, since) in zip(steps.corrected(times, delay), stored, strict=True):
+                # A jump by less than a second is taken for a slewed clock.
+                assert due > now or mono - since >= delay - slewed
+        stored.append((now, mono))
