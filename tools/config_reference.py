@@ -12,11 +12,12 @@ HEAD = """# Configuration
 
 Generated from the typed config by `make docs`; do not edit.
 
-A value is taken from, the later ones winning: the default, the file (`--config FILE`, or the one that the
-variable `DUOLOG_CONFIG` names, or `duolog.toml` where there is one), the environment
-(`DUOLOG_<SECTION>__<KEY>`, as `DUOLOG_STORE__FLUSH_DISK_TYPE=SYNC_FLUSH`), flags (`--set SECTION.KEY=VALUE`).
-A file that is named and missing, and keys that do not exist, are errors. Other variables that begin with `DUOLOG_`
-are left alone. `duolog config show --origin` prints every value and where it comes from.
+A value is taken from, the later ones winning: the default, the file (`--config FILE`, or the one
+that the variable `DUOLOG_CONFIG` names, or `duolog.toml` where there is one), the environment
+(`DUOLOG_<SECTION>__<KEY>`, as `DUOLOG_STORE__FLUSH_DISK_TYPE=SYNC_FLUSH`), flags
+(`--set SECTION.KEY=VALUE`). A file that is named and missing, and keys that do not exist, are
+errors. Other variables that begin with `DUOLOG_` are left alone. `duolog config show --origin`
+prints every value and where it comes from.
 """
 ABOUT = {
     "node": "Who the node is and where it listens.",
