@@ -2,7 +2,8 @@
 
 A call is passed on once. A node that another one takes for the master, and that is not, ends the
 call with FAILED_PRECONDITION; the first one then asks again, until it knows better or the call's
-time is over. So a change of masters delays a call and does not fail it.
+time is over. It also asks again where the master cannot be reached: what is stored twice is known
+by its message id. So a change of masters, planned or not, delays a call and does not fail it.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from node.rocketmq.stubs import rpc
 
 FORWARDED = "x-duolog-forwarded"  # its value says how the client came
 COPY = "x-duolog-copy"  # of a call that another node answers
+PEER = "x-duolog-peer"  # the client's own address
 COPY_SECONDS = 1.0
 TLS, PLAIN = "tls", "plain"
 PAUSE_SECONDS = 0.05
@@ -27,6 +29,14 @@ STREAM_SECONDS = 30.0
 MARGIN_SECONDS = 0.2
 BYTES_MAX = 64 << 20
 _KEPT = ("x-mq-", "authorization")
+_ONCE = frozenset(("RecallMessage",))  # a second one fails where the first one's answer was lost
+_OPTIONS = [
+    ("grpc.max_receive_message_length", BYTES_MAX),
+    ("grpc.max_send_message_length", BYTES_MAX),
+    # A master that starts again is reached at once, however long it was away.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
 
 
 def is_encrypted(context: Any) -> bool:
@@ -55,6 +65,13 @@ def _how_forwarded(context: Any) -> str:
     return str(dict(context.invocation_metadata() or ()).get(FORWARDED, ""))
 
 
+def peer_of(context: Any) -> str:
+    """The client's address as gRPC names it, also where another node passed its call on."""
+    if is_forwarded(context):
+        return str(dict(context.invocation_metadata() or ()).get(PEER, context.peer()))
+    return str(context.peer())
+
+
 class Forwarder:
     """Channels to masters, as they come and go."""
 
@@ -63,14 +80,16 @@ class Forwarder:
         self._channels: dict[str, tuple[str, grpc.aio.Channel]] = {}  # by replica group
         self._peers: dict[str, grpc.aio.Channel] = {}  # by endpoint
         self._old: set[asyncio.Task[None]] = set()
+        self._waiting: dict[str, asyncio.Task[None]] = {}  # for a master, by replica group
 
     async def close(self) -> None:
         """Let go of the connections."""
         for channel in [*(known for _, known in self._channels.values()), *self._peers.values()]:
             await channel.close()
-        for task in self._old:
+        tasks = [*self._old, *self._waiting.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._old, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def other_groups(self) -> list[str]:
         """Replica groups of the cluster beside this one."""
@@ -96,21 +115,29 @@ class Forwarder:
             if loop.time() + PAUSE_SECONDS >= deadline:
                 raise sdk.NotMaster(f"group {group} has no master now")
             await asyncio.sleep(PAUSE_SECONDS)
+        return rpc.MessagingServiceStub(self._channel(group, endpoint))
+
+    def _channel(self, group: str, endpoint: str) -> grpc.aio.Channel:
+        """The connection to a group's master; an older master's is let go."""
         known = self._channels.get(group)
         if known is None or known[0] != endpoint:
             if known is not None:
                 old = asyncio.ensure_future(known[1].close(grace=STREAM_SECONDS))
                 self._old.add(old)
                 old.add_done_callback(self._old.discard)
-            options = [
-                ("grpc.max_receive_message_length", BYTES_MAX),
-                ("grpc.max_send_message_length", BYTES_MAX),
-            ]
-            known = self._channels[group] = (
-                endpoint,
-                grpc.aio.insecure_channel(endpoint, options),
-            )
-        return rpc.MessagingServiceStub(known[1])
+            channel = grpc.aio.insecure_channel(endpoint, _OPTIONS)
+            known = self._channels[group] = (endpoint, channel)
+        return known[1]
+
+    def master_elsewhere(self) -> str:
+        """Where this group's master is; empty where it is this node, or not known."""
+        replication = self._broker.replication
+        return replication.master_endpoint[0] if replication.not_master() else ""
+
+    def telemetry(self, endpoint: str, context: Any) -> Any:
+        """A telemetry stream of the same client to the master there."""
+        stub = rpc.MessagingServiceStub(self._channel(self._broker.config.node.group, endpoint))
+        return stub.Telemetry(metadata=self._metadata(context))
 
     @staticmethod
     def _metadata(context: Any) -> list[tuple[str, str]]:
@@ -119,7 +146,8 @@ class Forwarder:
             for name, value in context.invocation_metadata() or ()
             if name.startswith(_KEPT)
         ]
-        return [*kept, (FORWARDED, TLS if is_encrypted(context) else PLAIN)]
+        how = TLS if is_encrypted(context) else PLAIN
+        return [*kept, (FORWARDED, how), (PEER, peer_of(context))]
 
     @staticmethod
     def _seconds(context: Any, default: float) -> float:
@@ -143,20 +171,64 @@ class Forwarder:
                     method(request, timeout=left, metadata=self._metadata(context))
                 )
             except grpc.aio.AioRpcError as failure:
-                await self._pause_or_raise(failure, until)
+                await self._pause_or_raise(failure, until, group, again=name not in _ONCE)
 
-    async def _pause_or_raise(self, failure: grpc.aio.AioRpcError, until: float) -> None:
-        """Another try makes sense where the call did nothing and there is time."""
-        if failure.code() is not grpc.StatusCode.FAILED_PRECONDITION:
+    async def _pause_or_raise(
+        self, failure: grpc.aio.AioRpcError, until: float, group: str, *, again: bool
+    ) -> None:
+        """Return when the call should be made once more.
+
+        again: also where the connection failed, so that the call may have been served.
+
+        Raises Unavailable, NotMaster where another try makes no sense, or there is no time for it.
+        """
+        left = until - asyncio.get_running_loop().time() - PAUSE_SECONDS
+        if failure.code() is grpc.StatusCode.FAILED_PRECONDITION:
+            if left <= 0:
+                raise sdk.NotMaster(f"the group has no master now: {failure.details()}") from None
+            await asyncio.sleep(PAUSE_SECONDS)
+            return
+        unreached = failure.code() is grpc.StatusCode.UNAVAILABLE
+        if not (again and unreached and left > 0 and await self._master_comes(group, left)):
             raise sdk.Unavailable(f"the master does not answer: {failure.details()}") from None
-        if asyncio.get_running_loop().time() + PAUSE_SECONDS >= until:
-            raise sdk.NotMaster(f"the group has no master now: {failure.details()}") from None
-        await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _master_comes(self, group: str, seconds: float) -> bool:
+        """Wait until a master of a group can be reached; False where none can in that time.
+
+        All calls that wait for the same group share one task.
+        """
+        group = group or self._broker.config.node.group
+        waiting = self._waiting.get(group)
+        if waiting is None:
+            waiting = self._waiting[group] = asyncio.ensure_future(self._until_reached(group))
+            waiting.add_done_callback(lambda _: self._waiting.pop(group, None))
+        done, _ = await asyncio.wait([waiting], timeout=seconds)
+        return bool(done)
+
+    async def _until_reached(self, group: str) -> None:
+        """Until the group's master accepts a connection. Ends after a stream's time at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STREAM_SECONDS):
+                while True:
+                    await asyncio.sleep(PAUSE_SECONDS)
+                    if self._is_here(group):
+                        return
+                    endpoint = self._master(group)
+                    if not endpoint:
+                        continue
+                    channel = self._channel(group, endpoint)
+                    if channel.get_state(True) is grpc.ChannelConnectivity.READY:
+                        return
+
+    def _is_here(self, group: str) -> bool:
+        """Whether this node has become the group's master itself."""
+        broker = self._broker
+        return group == broker.config.node.group and not broker.replication.not_master()
 
     async def tell(self, name: str, request: Any, context: Any) -> None:
         """Let the master know, if it can be reached at once."""
         with contextlib.suppress(sdk.DuologError):
-            await self.unary(name, request, context)
+            await self.unary(name, request, context, seconds=COPY_SECONDS)
 
     def _others(self) -> list[str]:
         """Endpoints of the cluster's other nodes, as far as they are known."""
@@ -193,11 +265,13 @@ class Forwarder:
             method = getattr(await self._stub(context, until, group), name)
             left = until - loop.time()
             call = method(request, timeout=left, metadata=self._metadata(context))
+            begun = False
             try:
                 async for reply in call:
+                    begun = True
                     await context.write(reply)
                 return
             except grpc.aio.AioRpcError as failure:
-                await self._pause_or_raise(failure, until)
+                await self._pause_or_raise(failure, until, group, again=not begun)
             finally:
                 call.cancel()

@@ -16,19 +16,54 @@ _PERMISSIONS = {
     PERM_READ | PERM_WRITE: definition.Permission.READ_WRITE,
 }
 ANY_QUEUE = -1
+_JOINING_VERSIONS = frozenset(f"1.0.{k}" for k in range(9))  # of the Node.js client
 
 
-def endpoints_of(endpoint: str) -> Any:
-    """HOST:PORT as Endpoints."""
-    host, _, port = endpoint.rpartition(":")
-    host = host.strip("[]")
+def endpoints_of(endpoints: list[str]) -> Any:
+    """HOST:PORT, the most wanted first, as Endpoints.
+
+    IP addresses go together with others of their version. A name goes alone: clients take several
+    addresses for one server only where they are IP addresses.
+    """
+    made = definition.Endpoints()
+    for endpoint in endpoints:
+        host, _, port = endpoint.rpartition(":")
+        host = host.strip("[]")
+        scheme = _scheme_of(host)
+        if not made.addresses:
+            made.scheme = scheme
+        elif scheme != made.scheme or scheme == definition.AddressScheme.DOMAIN_NAME:
+            continue
+        made.addresses.add(host=host, port=int(port))
+    return made
+
+
+def _scheme_of(host: str) -> int:
     try:
         version = ipaddress.ip_address(host).version
-        scheme = definition.AddressScheme.IPv4 if version == 4 else definition.AddressScheme.IPv6
     except ValueError:
-        scheme = definition.AddressScheme.DOMAIN_NAME
-    made = definition.Endpoints(scheme=scheme)
-    made.addresses.add(host=host, port=int(port))
+        return int(definition.AddressScheme.DOMAIN_NAME)
+    ipv4, ipv6 = definition.AddressScheme.IPv4, definition.AddressScheme.IPv6
+    return int(ipv4 if version == 4 else ipv6)
+
+
+def spelled_for(headers: dict[str, Any], endpoints: Any) -> Any:
+    """Endpoints as a client understands them.
+
+    Apache's Node.js client to 1.0.8 joins addresses by commas and gives gRPC the result, which
+    knows it for a list of addresses where it begins with `ipv4:` or `ipv6:` only.
+    """
+    if len(endpoints.addresses) < 2 or headers.get("x-mq-language") != "HTTP":
+        return endpoints
+    if headers.get("x-mq-client-version") not in _JOINING_VERSIONS:
+        return endpoints
+    made = definition.Endpoints()
+    made.CopyFrom(endpoints)
+    ipv4 = made.scheme == definition.AddressScheme.IPv4
+    if not ipv4:
+        for address in made.addresses:
+            address.host = f"[{address.host}]"
+    made.addresses[0].host = f"{'ipv4' if ipv4 else 'ipv6'}:{made.addresses[0].host}"
     return made
 
 
@@ -49,20 +84,32 @@ class Routes:
         return config
 
     def endpoints(self, asked: Any, tls_port: int) -> Any:
-        """The master's address; the client's own way in where that is this node's.
+        """Addresses of the group's nodes, the master's first: any of them takes any call.
+
+        A client that knows them all goes on by another one when its node dies. One node alone is
+        reached by what reached it, be that a name or a mapped port.
 
         tls_port: of the client's kind of port, the same on all nodes; 0: the plain one.
         """
         broker = self._broker
         alone = broker.failover is None and not broker.replication.not_master()
         if alone and len(asked.addresses) == 1:
-            return asked  # a node behind a mapped port or a name is reached by what reached it
-        endpoint = broker.advertised
+            return asked
+        found = [broker.advertised]
         if broker.replication.not_master():
-            endpoint = broker.replication.master_endpoint[0] or endpoint
+            found.insert(0, broker.replication.master_endpoint[0])
+        found += self._replicas()
         if tls_port:
-            endpoint = f"{endpoint.rpartition(':')[0]}:{tls_port}"
-        return endpoints_of(endpoint)
+            found = [f"{end.rpartition(':')[0]}:{tls_port}" if end else "" for end in found]
+        return endpoints_of([end for end in dict.fromkeys(found) if end])
+
+    def _replicas(self) -> list[str]:
+        """Addresses of the group's nodes that are registered, in a stable order."""
+        failover = self._broker.failover
+        view = failover.routes.get(self._broker.config.node.group) if failover else None
+        if view is None:
+            return []
+        return sorted(replica.endpoint for replica in view.replicas.values() if replica.endpoint)
 
     def queue(self, resource: Any, config: TopicConfig, queue_id: int, here: Any) -> Any:
         """One MessageQueue."""

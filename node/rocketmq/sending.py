@@ -97,6 +97,7 @@ class Sender:
         self._role: tuple[str, int] = ("", -1)
         self._role_since = time.monotonic()
         self._older: set[str] = set()  # topics that had messages when the role changed
+        self._older_end = 0  # of the log, then
         self._storing: dict[str, asyncio.Future[PutResult]] = {}
 
     async def stop(self) -> None:
@@ -219,9 +220,13 @@ class Sender:
     def _put_once(self, topic: str, message: Sent, batch: PutBatch) -> _Stored:
         """Store it, unless it was stored before.
 
-        Not before it is known what the last master stored: until then nothing may be stored.
+        Not before it is known what the last master stored: until then nothing may be stored, and
+        then the index has to reach the end of that.
         """
         if self._is_after_failover() and self._broker.may_store():
+            if self._broker.store.dispatcher.reput_from < self._older_end:
+                reason = "what the last master stored is not indexed yet"
+                return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason), None
             before = self._before_failover(topic, message.message_id)
             if before is not None:
                 return before, None
@@ -256,6 +261,7 @@ class Sender:
             self._role, self._role_since = role, now
             table = self._broker.store.topic_queue_table
             self._older = {name for (name, _), messages in table.items() if messages}
+            self._older_end = self._broker.store.log.max_offset
         return now - self._role_since <= AFTER_FAILOVER_SECONDS
 
     def _before_failover(self, topic: str, message_id: str) -> PutResult | None:

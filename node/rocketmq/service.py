@@ -22,15 +22,23 @@ from node.rocketmq.auth import Authenticator
 from node.rocketmq.clients import Client, Clients, Stream
 from node.rocketmq.clusterroutes import ClusterRoutes
 from node.rocketmq.codes import OK, Refused, overall, status, status_of
-from node.rocketmq.forward import Forwarder, is_copy, is_encrypted, is_forwarded, refuse_forwarded
+from node.rocketmq.forward import (
+    Forwarder,
+    is_copy,
+    is_encrypted,
+    is_forwarded,
+    peer_of,
+    refuse_forwarded,
+)
 from node.rocketmq.litetopics import LiteTopics
 from node.rocketmq.messages import orphaned
 from node.rocketmq.names import group_of, resource_of, topic_of
 from node.rocketmq.pulling import Puller
 from node.rocketmq.receiving import INVISIBLE_MS_MAX, Receiver, filter_of, stale
-from node.rocketmq.routes import Routes
+from node.rocketmq.routes import Routes, spelled_for
 from node.rocketmq.sending import Sender
 from node.rocketmq.stubs import Code, definition, rpc, service
+from node.rocketmq.telemetryrelay import TelemetryRelays
 from node.transactionservice import Check
 from node.wirecodec import peer_host
 from store.errors import StoreError
@@ -115,19 +123,23 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         self._puller = Puller(broker)
         self._routes = Routes(broker)
         self._cluster = ClusterRoutes(self.forwarder)
-        self._sweep: asyncio.Task[None] | None = None
+        self._relays = TelemetryRelays(self.forwarder)
+        self._running: list[asyncio.Task[None]] = []
         self._telling: set[asyncio.Task[None]] = set()
         self.tls_port = 0
 
     def start(self) -> None:
-        """Begin to watch for clients that fall silent."""
-        self._sweep = asyncio.ensure_future(self.clients.run())
+        """Begin to watch for clients that fall silent, and for another master."""
+        self._running = [
+            asyncio.ensure_future(self.clients.run()),
+            asyncio.ensure_future(self._relays.run()),
+        ]
         self.broker.transactions.askers.append(self._ask_producer)
         self.broker.lite.evicted.append(self._tell_evicted)
 
     async def stop(self) -> None:
         """End that, and the connections to the master."""
-        tasks = [*self._telling, *([self._sweep] if self._sweep is not None else [])]
+        tasks = [*self._telling, *self._running]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -180,9 +192,10 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         return service.QueryAssignmentResponse(status=OK, assignments=assignments)
 
     def _here(self, request: Any, context: Any) -> Any:
-        """Endpoints of the master's port of the kind that the client uses."""
+        """Endpoints of the group's ports of the kind that the client uses."""
         tls_port = self.tls_port if is_encrypted(context) else 0
-        return self._routes.endpoints(request.endpoints, tls_port)
+        made = self._routes.endpoints(request.endpoints, tls_port)
+        return spelled_for(dict(context.invocation_metadata() or ()), made)
 
     @answering(service.HeartbeatResponse, master=False)
     async def Heartbeat(self, request: Any, context: Any, client: Client) -> Any:
@@ -211,16 +224,24 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         except Refused as refused:
             await stream.write(service.TelemetryCommand(status=status_of(refused)))
             return
+        why = self.broker.replication.not_master()
+        if why and is_forwarded(context):
+            await refuse_forwarded(context, sdk.NotMaster(why))
         client.streams.append(stream)
+        relay = None if is_forwarded(context) else self._relays.add(stream, context)
         try:
             async for command in requests:
                 self.clients.heard(client.client_id)
                 if command.WhichOneof("command") == "settings":
                     await stream.write(await self._settings(command.settings, client))
+                    if relay is not None:
+                        relay.settings(command)
         except Refused as refused:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, refused.message)
         finally:
             client.streams.remove(stream)
+            if relay is not None:
+                await self._relays.drop(relay)
 
     async def _settings(self, asked: Any, client: Client) -> Any:
         client.kind = asked.client_type
@@ -254,7 +275,7 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
             raise Refused(Code.MESSAGE_CORRUPTED, f"messages of {len(topics)} topics in a request")
         topic = topics.pop()
         deadline = asyncio.get_running_loop().time() + _time_left(context, SEND_SECONDS)
-        host = peer_host(context.peer())
+        host = peer_host(peer_of(context))
         entries = await self._sender.send(topic, list(request.messages), host, deadline)
         client.topics.add(topic)
         return service.SendMessageResponse(

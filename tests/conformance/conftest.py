@@ -1,6 +1,7 @@
 """A node as users start it, and RocketMQ's official Python client."""
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -9,6 +10,7 @@ from typing import Any
 import duolog.sync
 import pytest
 
+from cluster.chaos.processes import ProcessTarget
 from tests.process.support import NodeProcess
 
 SMALL = (
@@ -19,6 +21,7 @@ SMALL = (
     "--set", "store.max_index_num=200000",
 )  # fmt: skip
 RETRY_DELAYS_MS = (1000, 1000)
+LED_SECONDS_MAX = 5.0  # from the next master's lead to the first send; on an idle machine under 1
 
 
 @pytest.fixture(scope="session")
@@ -80,3 +83,14 @@ def opened() -> Iterator[list[Any]]:
     yield clients
     for client in reversed(clients):
         client.shutdown()
+
+
+def next_master(target: ProcessTarget, old: str) -> float:
+    """Wait until another node leads; wall time of that moment in seconds."""
+    endpoints = [target.endpoint(name) for name in target.nodes if name != old]
+    with duolog.sync.Client(endpoints, timeout=30) as client:
+        end = time.monotonic() + 30
+        while client.admin.route().groups[0].master in (old, "", None):
+            assert time.monotonic() < end, "no other master in time"
+            time.sleep(0.02)
+    return time.time()

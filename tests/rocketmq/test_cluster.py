@@ -6,15 +6,22 @@ from typing import Any
 
 import duolog
 
+from node.broker import now_ms
+from node.rocketmq.forward import FORWARDED, PEER, PLAIN
+from node.rocketmq.messages import sent
+from node.rocketmq.sending import Sender
 from node.rocketmq.stubs import Code, service
+from node.server import Node
+from store.record import Host
 from tests.node.conftest import StartNode
 from tests.node.replicas import Elected, broker_of, until
-from tests.rocketmq.api import Api, message, resource
+from tests.rocketmq.api import QUEUES, Api, message, resource
+from tests.rocketmq.test_transactions import QUICK, Checker, half
 
 
-async def start_group(start: StartNode, root: Path) -> Elected:
+async def start_group(start: StartNode, root: Path, **how: Any) -> Elected:
     """Three nodes, and topic T with one queue."""
-    group = await Elected.start(start, root)
+    group = await Elected.start(start, root, **how)
     async with duolog.Client(group.endpoints, timeout=10) as client:
         await client.admin.create_topic("T", 1)
     await until(lambda: all("T" in broker_of(node).metadata.topics for node in group.nodes))
@@ -29,8 +36,9 @@ async def test_a_slave_passes_on_what_needs_the_master(
     slave = next(node for node in group.nodes if node is not master)
     api = Api(slave)
     route = await api.route("T")
-    (address,) = route.message_queues[0].broker.endpoints.addresses
-    assert address.port == master.port
+    ports = [address.port for address in route.message_queues[0].broker.endpoints.addresses]
+    assert ports[0] == master.port
+    assert sorted(ports) == sorted(node.port for node in group.nodes)
     assert (await api.send(message(b"x"))).status.code == Code.OK
     received = await api.receive("g", timeout=5)
     assert (received.code, received.bodies) == (Code.OK, [b"x"])
@@ -65,6 +73,66 @@ async def test_a_slave_asks_the_master_for_a_topic_that_has_not_come_to_it_yet(
     unknown = await api.route("nobody-made-this")
     assert unknown.status.code == Code.TOPIC_NOT_FOUND
     await api.close()
+
+
+async def test_sends_and_polls_that_a_slave_passes_on_wait_out_the_end_of_the_master(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    group = await start_group(start_node, tmp_path)
+    old = group.the_master()
+    api = Api(next(node for node in group.nodes if node is not old))
+    polled = asyncio.ensure_future(api.receive("g", timeout=12))
+    await asyncio.sleep(0.2)
+    await old.stop()
+    group.nodes.remove(old)
+    assert (await api.send(message(b"after"))).status.code == Code.OK
+    assert (await polled).bodies == [b"after"]
+    await api.close()
+
+
+async def test_a_producer_at_a_slave_is_asked_about_its_transactions_whoever_leads(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    group = await start_group(start_node, tmp_path, transactions=QUICK)
+    old = group.the_master()
+    api = Api(next(node for node in group.nodes if node is not old), "p@1")
+    producer = Checker(api, "T")
+    await producer.settled.wait()
+    first = await half(api)
+    await until(lambda: first[1] in [asked.transaction_id for asked in producer.asked])
+    async with duolog.Client(f"127.0.0.1:{old.port}", timeout=10) as client:
+        await group.switch(client)
+    second = await half(api)
+    await until(lambda: second[1] in [asked.transaction_id for asked in producer.asked])
+    await producer.close()
+    await api.close()
+
+
+async def test_a_messages_origin_is_the_client_and_not_the_node_that_passed_it_on(
+    node: Node,
+) -> None:
+    api = Api(node)
+    api.metadata += [(FORWARDED, PLAIN), (PEER, "ipv4:10.1.2.3:5555")]  # as a slave passes it on
+    assert (await api.send(message(b"x"))).status.code == Code.OK
+    (found,) = (await api.receive("g", timeout=5)).messages
+    assert found.system_properties.born_host == "10.1.2.3:5555"
+    await api.close()
+
+
+async def test_a_repeat_waits_until_what_the_last_master_stored_is_indexed(node: Node) -> None:
+    """A repeat that comes before it would be stored a second time."""
+    broker = broker_of(node)
+    repeated = message(b"x")
+    host = Host("127.0.0.1", 1)
+    batch = sent(repeated, 100).batch("T", 0, host)
+    assert broker.store.put(batch, now_ms()).count == 1  # and nobody has dispatched it yet
+    asyncio.get_running_loop().call_later(0.2, broker.pump_soon)
+    (entry,) = await Sender(broker).send(
+        "T", [repeated], host, asyncio.get_running_loop().time() + 5
+    )
+    assert (entry.status.code, entry.offset) == (Code.OK, 0)
+    table = broker.store.topic_queue_table
+    assert sum(table.get(("T", queue), 0) for queue in range(QUEUES)) == 1
 
 
 async def test_sends_wait_out_a_failover_and_are_stored_once(
