@@ -6,6 +6,9 @@ another check.
 
 import heapq
 from dataclasses import dataclass
+from typing import NamedTuple
+
+DECISIONS_MAX = 20_000
 
 from store.clocks import MonoMs
 
@@ -95,3 +98,34 @@ class HalfMessages:
         """Ask at another time."""
         half.check_ms = check_ms
         heapq.heappush(self._due, (check_ms, half.origin))
+
+
+class Decision(NamedTuple):
+    """What became of a half message, and where the log must be safe for that to hold."""
+
+    commit: bool
+    end_offset: int
+
+
+class Decisions:
+    """The latest decisions of a mastership, by first offset; older ones are in the log alone."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Decision] = {}
+        self.forgotten_end = 0  # everything that is forgotten here lies before this in the log
+
+    def get(self, origin: int) -> Decision | None:
+        """One of them."""
+        return self._known.get(origin)
+
+    def add(self, origin: int, decision: Decision) -> None:
+        """Remember one, in place of the oldest where there are too many."""
+        self._known[origin] = decision
+        if len(self._known) > DECISIONS_MAX:
+            oldest = self._known.pop(next(iter(self._known)))
+            self.forgotten_end = max(self.forgotten_end, oldest.end_offset)
+
+    def clear(self) -> None:
+        """The mastership has changed."""
+        self._known.clear()
+        self.forgotten_end = 0

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 from duolog import _errors as sdk
 
-from node.halfmessages import Half, HalfMessages
+from node.halfmessages import Decision, Decisions, Half, HalfMessages
 from node.redirect import redirected, restored, stored_again
 from store.clocks import MonoMs
 from store.columns import Columns
@@ -73,6 +73,7 @@ class TransactionService:
         self._broker = broker
         self._options = broker.config.transactions
         self._halves: HalfMessages | None = None
+        self._decisions = Decisions()
         self._older = (0, 0)  # half messages and log that were there when this mastership began
         self._opened: asyncio.Lock = asyncio.Lock()
         self._ops: deque[tuple[int, int]] = deque()  # offset of an op, highest half it names
@@ -84,6 +85,7 @@ class TransactionService:
     def forget(self) -> None:
         """The mastership has changed: the log says what waits."""
         self._halves = None
+        self._decisions.clear()
         self._ops.clear()
 
     @property
@@ -208,14 +210,15 @@ class TransactionService:
             words[IMMUNITY] = str(immunity_seconds)
         return redirected(batch, HALF_TOPIC, QUEUE, words)
 
-    async def find(self, origin: int) -> tuple[Half, Record] | None:
-        """A half message that waits, by its first offset; None where it is decided.
+    async def find(self, origin: int) -> Record | None:
+        """A half message by its first offset; None where it is decided, and gone from the log.
 
         Raises NoSuchMessage for an offset that no half message ever had.
         """
-        halves = await self._reaching([origin])
-        half = halves.get(origin)
-        return None if half is None else (half, self._record(half.offset))
+        half = (await self._reaching([origin])).get(origin)
+        if half is not None:
+            return self._record(half.offset)
+        return self._broker.store.record_at(HALF_TOPIC, QUEUE, origin)
 
     async def _reaching(self, origins: Sequence[int]) -> HalfMessages:
         """What waits, read as far as some half messages lie now.
@@ -249,10 +252,11 @@ class TransactionService:
         raise sdk.NoSuchMessage(f"half message {offset} is gone")
 
     async def end(self, origins: Iterable[int], commit: bool, group: str = "") -> None:
-        """Commit or roll back; what is decided already stays as it was.
+        """Commit or roll back. The same decision again is taken for the first one's repeat.
 
-        group: must be that of the half messages, where given. Raises BadRequest, NoSuchMessage,
-        ResultUnknown, NotMaster.
+        group: must be that of the half messages, where given. Raises BadRequest, NoSuchMessage
+        (also for what was decided the other way, once the others are decided), ResultUnknown,
+        Unavailable, NotMaster.
         """
         broker = self._broker
         broker.check_current()
@@ -265,11 +269,21 @@ class TransactionService:
                 raise sdk.BadRequest(f"half message {origin} is of another producer group")
             if half is not None:
                 found.append(half)
-        if not found:
-            return
+        decided = [origin for origin in wanted if halves.get(origin) is None]
+        if found:
+            await self._end(halves, found, commit)
+        for origin in decided:
+            await self._repeat(origin, commit)
+
+    async def _end(self, halves: HalfMessages, found: list[Half], commit: bool) -> None:
+        """Decide on half messages that wait, and wait until that is safe."""
+        broker = self._broker
         if not broker.may_store():
             raise sdk.Unavailable("nothing can be stored now")
-        offsets = sorted(half.offset for half in found)
+        origins = {half.offset: half.origin for half in found}
+        offsets = sorted(origins)
+        end_offset = 0
+        missed: list[int] = []
         for at in range(0, len(offsets), READ):
             if at:
                 await asyncio.sleep(0)  # others have a turn
@@ -277,22 +291,61 @@ class TransactionService:
                     raise sdk.Unavailable("the master changed meanwhile")
             # Somebody else may have decided on some of them in between.
             undecided = [offset for offset in offsets[at : at + READ] if halves.lies_at(offset)]
+            missed += sorted({*offsets[at : at + READ]} - {*undecided})
             if undecided:
-                last = self._decide(halves, undecided, commit)
-        waiting = broker.settle(last.end_offset)
-        broker.pump_soon()
+                end_offset = self._decide(halves, undecided, commit)
+        await self._safe(end_offset)
+        for offset in missed:
+            await self._repeat(origins[offset], commit)
+
+    async def _safe(self, end_offset: int) -> None:
+        """Wait until the log is safe up to an offset. Raises ResultUnknown where it is not."""
+        waiting = self._broker.settle(end_offset)
+        self._broker.pump_soon()
         if waiting is not None:
             status = await waiting
             if status is not PutMessageStatus.PUT_OK:
                 raise sdk.ResultUnknown(status.value)
 
-    def _decide(self, halves: HalfMessages, offsets: list[int], commit: bool) -> PutResult:
-        """Store what is committed, and the note of it right behind."""
+    async def _repeat(self, origin: int, commit: bool) -> None:
+        """A decision on what is decided. Raises NoSuchMessage where it was another one."""
+        known = self._decisions.get(origin)
+        if known is not None:
+            was_commit: bool | None = known.commit
+        else:
+            was_commit = self._decided_before(origin)
+        if was_commit is not None and was_commit != commit:
+            became = "committed" if was_commit else "rolled back, or given up after the last check"
+            wanted = "committed" if commit else "rolled back"
+            raise sdk.NoSuchMessage(f"half message {origin} was {became}: it cannot be {wanted}")
+        if known is not None:
+            await self._safe(known.end_offset)
+
+    def _decided_before(self, origin: int) -> bool | None:
+        """Whether a decision of which only the log knows was a commit; None: nobody can say.
+
+        Raises Unavailable where the index is not as far yet.
+        """
+        store = self._broker.store
+        record = store.record_at(HALF_TOPIC, QUEUE, origin)
+        if record is None or not store.options.message_index_enable:
+            return None
+        if store.dispatcher.reput_from < max(self._older[1], self._decisions.forgotten_end):
+            raise sdk.Unavailable("what was decided earlier is not indexed yet")
+        topic, key = (record.properties.get(name, "") for name in ("REAL_TOPIC", "UNIQ_KEY"))
+        return store.find_by_unique_key(topic, key) is not None if key else None
+
+    def _decide(self, halves: HalfMessages, offsets: list[int], commit: bool) -> int:
+        """Store what is committed, and the note of it right behind; the end of that in the log."""
+        origins = [halves.origin_at(offset) for offset in offsets]
         if commit:
             wanted = [at for at in offsets if not self._was_committed(halves.origin_at(at), at)]
             for first, count in _stretches(wanted):
                 self._commit(first, count)
-        return self._note_decided(halves, offsets)
+        end_offset = self._note_decided(halves, offsets).end_offset
+        for origin in origins:
+            self._decisions.add(origin, Decision(commit, end_offset))
+        return end_offset
 
     def _was_committed(self, origin: int, offset: int) -> bool:
         """Whether the last master stored what is committed, and its note of that is lost.
@@ -380,7 +433,9 @@ class TransactionService:
         if DISCARD_TOPIC not in self._broker.metadata.topics:
             self._broker.metadata.auto_create(DISCARD_TOPIC, 1)
         self._put(stored_again(record, DISCARD_TOPIC, record.properties))
-        self._settle(self._note_decided(halves, [half.offset]))
+        noted = self._note_decided(halves, [half.offset])
+        self._decisions.add(half.origin, Decision(False, noted.end_offset))
+        self._settle(noted)
 
     def _settle(self, result: PutResult) -> None:
         self._broker.settle(result.end_offset, no_wait=True)

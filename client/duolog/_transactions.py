@@ -181,7 +181,11 @@ class Transactions:
                 await self._request_end(replica_group, commit, offsets[first : first + ENDS_MAX])
 
     async def commit(self, half: Half) -> None:
-        """Let consumers see it. Raises NoSuchMessage, ResultUnknown, Unavailable, Timeout."""
+        """Let consumers see it; once more does nothing.
+
+        Raises NoSuchMessage where it was rolled back, or given up after the last check meanwhile;
+        ResultUnknown, Unavailable, Timeout.
+        """
         await self._end(half, True)
 
     async def rollback(self, half: Half) -> None:

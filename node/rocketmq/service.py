@@ -303,27 +303,22 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         place=lambda request: tokens.replica_group(request.transaction_id),
     )
     async def EndTransaction(self, request: Any, context: Any, client: Client) -> Any:
-        """Commit or roll back; what was decided first stays."""
+        """Commit or roll back, once; the same decision again is OK, the other one is refused."""
         topic = topic_of(request.topic)
         named = handles.TransactionId.from_text(request.transaction_id)
         if named.replica_group != self.broker.config.node.group or named.topic != topic:
             raise Refused(Code.INVALID_TRANSACTION_ID, "the transaction is of another topic")
         transactions = self.broker.transactions
+        decisions = definition.TransactionResolution
         try:
-            found = await transactions.find(named.origin)
+            record = await transactions.find(named.origin)
+            names = record and [record.properties.get(key) for key in ("REAL_TOPIC", "UNIQ_KEY")]
+            if names and names != [topic, request.message_id]:
+                raise Refused(Code.INVALID_TRANSACTION_ID, "the transaction is of another message")
+            if request.resolution in (decisions.COMMIT, decisions.ROLLBACK):
+                await transactions.end([named.origin], request.resolution == decisions.COMMIT)
         except sdk.NoSuchMessage as error:
             raise Refused(Code.INVALID_TRANSACTION_ID, str(error)) from None
-        if found is None:
-            return service.EndTransactionResponse(status=OK)
-        properties = found[1].properties
-        if (properties.get("REAL_TOPIC"), properties.get("UNIQ_KEY")) != (
-            topic,
-            request.message_id,
-        ):
-            raise Refused(Code.INVALID_TRANSACTION_ID, "the transaction is of another message")
-        decisions = definition.TransactionResolution
-        if request.resolution in (decisions.COMMIT, decisions.ROLLBACK):
-            await transactions.end([named.origin], request.resolution == decisions.COMMIT)
         return service.EndTransactionResponse(status=OK)
 
     async def _ask_producer(self, check: Check) -> bool:

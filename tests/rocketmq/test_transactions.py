@@ -99,16 +99,52 @@ async def test_a_half_message_is_seen_when_it_is_committed_and_never_when_rolled
     await until(lambda: broker.store.queue_range(OP_TOPIC, 0) == (0, 2))
 
 
-async def test_the_first_decision_counts(api: Api) -> None:
+async def test_the_first_decision_counts_and_the_other_one_is_refused(api: Api) -> None:
+    invalid = Code.INVALID_TRANSACTION_ID
     one = await half(api, b"x")
     assert await end(api, one, UNSPECIFIED) == Code.OK
-    assert await end(api, one, ROLLBACK) == Code.OK
-    assert await end(api, one, COMMIT) == Code.OK
+    assert [await end(api, one, ROLLBACK) for _ in range(2)] == [Code.OK] * 2
+    assert await end(api, one, COMMIT) == invalid
     two = await half(api, b"y")
     assert [await end(api, two, COMMIT) for _ in range(3)] == [Code.OK] * 3
-    assert await end(api, two, ROLLBACK) == Code.OK
+    assert await end(api, two, ROLLBACK) == invalid
+    assert await end(api, ("other", two[1]), COMMIT) == invalid
     assert (await api.receive("g", timeout=4)).bodies == [b"y"]
     assert (await api.receive("g")).code == Code.MESSAGE_NOT_FOUND
+
+
+async def test_decisions_that_are_not_in_memory_are_in_the_log(
+    api: Api, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.halfmessages.DECISIONS_MAX", 2)
+    ids = [await half(api, b"%d" % k) for k in range(6)]
+    for k, one in enumerate(ids):
+        assert await end(api, one, COMMIT if k % 2 else ROLLBACK) == Code.OK
+    dispatcher = broker_of(node).store.dispatcher
+    await until(lambda: dispatcher.behind_bytes() == 0)
+    for k, one in enumerate(ids):
+        same, other = (COMMIT, ROLLBACK) if k % 2 else (ROLLBACK, COMMIT)
+        assert await end(api, one, same) == Code.OK
+        assert await end(api, one, other) == Code.INVALID_TRANSACTION_ID
+
+
+async def test_a_producer_is_told_that_its_commit_came_too_late(node: Node) -> None:
+    async def undecided(message: duolog.UndecidedMessage) -> bool | None:
+        return None
+
+    async with (
+        duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client,
+        client.transactions("billing", undecided) as transactions,
+    ):
+        halves = [await transactions.prepare("T", b"%d" % k) for k in range(3)]
+        await transactions.rollback(halves[1])
+        with pytest.raises(duolog.NoSuchMessage, match="rolled back"):
+            await transactions.commit(halves[1])
+        with pytest.raises(duolog.NoSuchMessage, match="rolled back"):
+            await transactions.commit_all(halves)  # the others are committed all the same
+        await transactions.commit_all([halves[0], halves[2]])
+        with pytest.raises(duolog.NoSuchMessage, match="committed"):
+            await transactions.rollback(halves[2])
 
 
 async def test_transaction_ids_that_are_forged_or_of_others(api: Api) -> None:
@@ -169,7 +205,8 @@ async def test_a_transaction_that_nobody_decides_on_is_put_aside(quick: Node) ->
     await until(lambda: broker.transactions.waiting == 0)
     await until(lambda: broker.store.queue_range("TRANS_CHECK_MAX_TIME_TOPIC", 0) == (0, 1))
     assert broker.store.queue_range(HALF_TOPIC, 0) == (0, 1 + QUICK["check_max"])
-    assert await end(api, ids, COMMIT) == Code.OK  # too late, and no error
+    assert await end(api, ids, COMMIT) == Code.INVALID_TRANSACTION_ID
+    assert await end(api, ids, ROLLBACK) == Code.OK
     assert (await api.receive("g")).code == Code.MESSAGE_NOT_FOUND
     await api.close()
 
@@ -221,6 +258,10 @@ async def test_every_half_message_ends_in_one_way_over_restarts(
         assert await end(api, ids[k], COMMIT) == Code.OK
     for k in range(5):
         assert await end(api, ids[k], COMMIT) == Code.OK  # again
+        assert await end(api, ids[k], ROLLBACK) == Code.INVALID_TRANSACTION_ID
+    for k in range(10, 15):
+        assert await end(api, ids[k], ROLLBACK) == Code.OK
+        assert await end(api, ids[k], COMMIT) == Code.INVALID_TRANSACTION_ID
     broker = broker_of(node)
     await until(lambda: broker.transactions.waiting == 0)
     found: Counter[bytes] = Counter()
@@ -250,6 +291,9 @@ async def test_half_messages_survive_a_failover(start_node: StartNode, tmp_path:
         slave = next(node for node in group.nodes if node is not new)
         through = Api(slave)
         assert await end(through, ids[2], COMMIT) == Code.OK
+        assert await end(through, ids[0], COMMIT) == Code.OK
+        assert await end(through, ids[0], ROLLBACK) == Code.INVALID_TRANSACTION_ID
+        assert await end(other, ids[1], COMMIT) == Code.INVALID_TRANSACTION_ID
         for k in (3, 4, 5):
             assert await end(other, ids[k], ROLLBACK) == Code.OK
         await until(lambda: broker_of(new).transactions.waiting == 0)
