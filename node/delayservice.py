@@ -55,7 +55,8 @@ _NEVER = (
     PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
 )
 _LEVEL_WORDS = frozenset((b"DELAY", b"__CRC32#"))
-_TIMER_WORDS = frozenset((b"TIMER_OUT_MS", b"TIMER_DELIVER_MS", b"__CRC32#"))
+# TIMER_DELIVER_MS stays, so that consumers are told the time, as RocketMQ does.
+_TIMER_WORDS = frozenset((b"TIMER_OUT_MS", b"__CRC32#"))
 
 
 @dataclass(frozen=True, slots=True)

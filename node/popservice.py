@@ -46,6 +46,8 @@ AGAIN_MS = 2000  # a message that could not be stored again is tried so much lat
 MOVE_MS = 60_000  # longer than storing it again may take
 GONE_MS = 1000  # what a client that left had is visible so soon
 
+SETTLED_MAX = 50_000  # latest deliveries that were acknowledged or given up: a repeat is OK
+
 QueueKey = tuple[str, int, str]  # topic that holds it, queue id, group
 
 
@@ -106,6 +108,7 @@ class PopService:
         self._lines: dict[tuple[str, str], Line] = {}
         self._resetting: set[QueueKey] = set()
         self._moving: set[asyncio.Task[None]] = set()
+        self._settled: dict[int, tuple[str, Handle]] = {}  # group and handle, by serial
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -408,10 +411,17 @@ class PopService:
         """Done; False where the handle is not (or no longer) that of a delivery."""
         found = self._lease(group, handle)
         if found is None:
-            return False
+            return self._settled.get(handle.serial) == (group, handle)
         key, state, _ = found
         self._finish(key, state, handle.offset)
+        self._settle(group, handle)
         return True
+
+    def _settle(self, group: str, handle: Handle) -> None:
+        """Its consumer may say the same again, where the answer did not reach it."""
+        self._settled[handle.serial] = group, handle
+        if len(self._settled) > SETTLED_MAX:
+            del self._settled[next(iter(self._settled))]
 
     def _finish(self, key: QueueKey, state: PopQueue, offset: int) -> None:
         state.finish(offset)
@@ -455,12 +465,13 @@ class PopService:
         """Store it in the group's dead-letter topic, then it is done. Raises what storing does."""
         found = self._lease(group, handle)
         if found is None:
-            return False
+            return self._settled.get(handle.serial) == (group, handle)
         key, state, _ = found
         record = self._record(key, handle.offset)
         state.put_off(handle.offset, self._in(MOVE_MS))  # not to be moved twice
         await self._retry.to_dead_letters(group, record)
         self._finish(key, state, handle.offset)
+        self._settle(group, handle)
         return True
 
     def _record(self, key: QueueKey, offset: int) -> Record:

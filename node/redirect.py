@@ -16,7 +16,7 @@ from store.kernels import decode, encode
 from store.kernels.jit import I64
 from store.messagestore import PutBatch
 from store.reader import GetResult
-from store.record import TRANSACTION_MASK, Host, Record, encode_properties
+from store.record import TRANSACTION_COMMIT, TRANSACTION_MASK, Host, Record, encode_properties
 
 _PAIR, _END = b"\x01", b"\x02"
 _OF_ITS_PLACE = frozenset(("__CRC32#", *lightqueues.PROPERTIES))  # true of one record only
@@ -50,9 +50,15 @@ def stored_again(
         record.born_time,
         record.born_host,
         record.flag,
-        record.sysflag & ~TRANSACTION_MASK,  # a compressed body stays one
+        _sysflag(record),
         record.reconsume_times if reconsume_times is None else reconsume_times,
     )
+
+
+def _sysflag(record: Record) -> int:
+    """A compressed body stays one, and a committed message; a half message is stored as any."""
+    committed = record.sysflag & TRANSACTION_MASK == TRANSACTION_COMMIT
+    return (record.sysflag & ~TRANSACTION_MASK) | (TRANSACTION_COMMIT if committed else 0)
 
 
 @dataclass(slots=True)

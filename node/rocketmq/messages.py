@@ -21,7 +21,16 @@ from node.transactionservice import HALF_WORDS
 from store import lightqueues
 from store.columns import Columns
 from store.messagestore import PutBatch
-from store.record import COMPRESSED, Host, Record, decode_properties, encode_properties, has_control
+from store.record import (
+    COMPRESSED,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    Host,
+    Record,
+    decode_properties,
+    encode_properties,
+    has_control,
+)
 
 # System properties that are no user properties of a delivered message.
 _OWN = frozenset(
@@ -38,6 +47,9 @@ _OWN = frozenset(
         "__CRC32#",
         "_SYS_MSG_PRIORITY_",
         "WAIT",
+        "DELAY",
+        "TIMER_DELIVER_MS",
+        "TIMER_OUT_MS",
         LITE_TOPIC,
         *lightqueues.PROPERTIES,
         *HALF_WORDS,
@@ -110,18 +122,20 @@ def sent(message: Any, body_bytes_max: int) -> Sent:
     if not system.message_id.strip():
         raise Refused(Code.ILLEGAL_MESSAGE_ID, "the message id is blank")
     properties = dict(message.user_properties)
-    other = 0
+    other, tag = 0, ""
     if system.HasField("tag"):
         check_tag(system.tag)
-        other += len(system.tag.encode())
+        tag = system.tag
+        other += len(tag.encode())
     for key in system.keys:
         check_key(key)
         other += len(key.encode())
     check_user_properties(properties, other)
-    if system.HasField("tag"):
-        properties["TAGS"] = system.tag
-    if system.keys:
-        properties["KEYS"] = " ".join(system.keys)
+    properties = {name: value for name, value in properties.items() if name and value}
+    if tag:
+        properties["TAGS"] = tag
+    if keys := " ".join(filter(None, system.keys)):
+        properties["KEYS"] = keys
     properties["UNIQ_KEY"] = system.message_id
     group = ""
     if system.HasField("message_group"):
@@ -223,6 +237,17 @@ def orphaned(record: Record, topic: Any) -> Any:
     return message
 
 
+def _type_of(properties: dict[str, str], sysflag: int) -> int:
+    """What a stored message was sent as."""
+    if sysflag & TRANSACTION_MASK == TRANSACTION_COMMIT:
+        return TRANSACTION
+    if "TIMER_DELIVER_MS" in properties or "DELAY" in properties:
+        return DELAY
+    if LITE_TOPIC in properties:
+        return LITE
+    return FIFO if "__SHARDINGKEY" in properties else NORMAL
+
+
 def _message(body: bytes, properties: dict[str, str], sysflag: int, topic: Any) -> Any:
     """What every message that goes to a client has."""
     message = definition.Message(topic=topic, body=body)
@@ -238,11 +263,13 @@ def _message(body: bytes, properties: dict[str, str], sysflag: int, topic: Any) 
     system.body_digest.type, system.body_digest.checksum = definition.DigestType.MD5, digest
     gzipped = sysflag & COMPRESSED
     system.body_encoding = GZIP if gzipped else definition.Encoding.IDENTITY
-    system.message_type = FIFO if "__SHARDINGKEY" in properties else NORMAL
+    system.message_type = _type_of(properties, sysflag)
+    if (due := properties.get("TIMER_DELIVER_MS", "")).isdecimal():
+        system.delivery_timestamp.FromMilliseconds(int(due))
     if "__SHARDINGKEY" in properties:
         system.message_group = properties["__SHARDINGKEY"]
     if LITE_TOPIC in properties:
-        system.message_type, system.lite_topic = LITE, properties[LITE_TOPIC]
+        system.lite_topic = properties[LITE_TOPIC]
     if "TRACE_CONTEXT" in properties:
         system.trace_context = properties["TRACE_CONTEXT"]
     if "_SYS_MSG_PRIORITY_" in properties:

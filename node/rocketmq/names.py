@@ -18,7 +18,7 @@ from store.metadata import is_reserved_topic
 from store.record import has_control
 
 TOPIC_MAX = 127
-GROUP_MAX = 120
+GROUP_MAX = 255
 MESSAGE_GROUP_BYTES_MAX = 64
 LITE_TOPIC_MAX = 64
 USER_PROPERTIES_MAX = 128
@@ -144,14 +144,14 @@ def group_of(resource: Any) -> str:
 
 
 def check_tag(tag: str) -> None:
-    """Raise Refused (ILLEGAL_MESSAGE_TAG) for a tag that no filter could name."""
-    if not tag.strip() or "|" in tag or has_control(tag):
+    """Raise Refused (ILLEGAL_MESSAGE_TAG) for a tag that no filter could name; empty: no tag."""
+    if (tag and not tag.strip()) or "|" in tag or has_control(tag):
         raise Refused(Code.ILLEGAL_MESSAGE_TAG, f"tag {tag!r} is blank, or has | or controls")
 
 
 def check_key(key: str) -> None:
-    """Raise Refused (ILLEGAL_MESSAGE_KEY)."""
-    if not key.strip() or has_control(key):
+    """Raise Refused (ILLEGAL_MESSAGE_KEY). An empty key is none."""
+    if (key and not key.strip()) or has_control(key):
         raise Refused(Code.ILLEGAL_MESSAGE_KEY, f"key {key!r} is blank or has control characters")
 
 
@@ -174,7 +174,10 @@ def check_message_group(group: str) -> None:
 
 
 def check_user_properties(properties: dict[str, str], other_bytes: int) -> None:
-    """Raise Refused for what cannot be stored. other_bytes: of tag and keys."""
+    """Raise Refused for what cannot be stored. other_bytes: of tag and keys.
+
+    What has an empty name or value is taken, and not stored: RocketMQ's readers leave it out.
+    """
     if len(properties) > USER_PROPERTIES_MAX:
         raise Refused(
             Code.MESSAGE_PROPERTIES_TOO_LARGE,
@@ -184,10 +187,10 @@ def check_user_properties(properties: dict[str, str], other_bytes: int) -> None:
     for name, value in properties.items():
         if name in RESERVED_PROPERTIES:
             raise Refused(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {name!r} is reserved")
-        if not name or not value or has_control(name) or has_control(value):
+        if has_control(name) or has_control(value):
             raise Refused(
                 Code.ILLEGAL_MESSAGE_PROPERTY_KEY,
-                f"property {name!r}: its name or value is empty or has control characters",
+                f"property {name!r}: its name or value has control characters",
             )
         size += len(name.encode()) + len(value.encode())
     if size > PROPERTIES_BYTES_MAX:

@@ -214,7 +214,11 @@ class Sender:
         if message.kind == TRANSACTION:
             return self._broker.transactions.half(batch, topic, message.recovery_seconds)
         if message.kind == DELAY:
-            return self._broker.delays.at_time(batch, message.deliver_ms, self._broker.wall_ms())
+            now = self._broker.wall_ms()
+            if message.deliver_ms <= now:  # its time has passed, and consumers are told so
+                words = {**message.properties, "TIMER_DELIVER_MS": str(message.deliver_ms)}
+                return replace(message, properties=words).batch(topic, queue_id, host)
+            return self._broker.delays.at_time(batch, message.deliver_ms, now)
         return batch
 
     def _put_once(self, topic: str, message: Sent, batch: PutBatch) -> _Stored:

@@ -204,7 +204,7 @@ async def test_dead_letters_by_order_of_the_consumer(api: Api, node: Node) -> No
     )
     name = "ForwardMessageToDeadLetterQueue"
     assert (await api.call(name, request)).status.code == Code.OK
-    assert (await api.call(name, request)).status.code == Code.INVALID_RECEIPT_HANDLE
+    assert (await api.call(name, request)).status.code == Code.OK  # a repeat
     (dead,) = await receive_until(api, "h", 1, topic="%DLQ%g")
     assert dead.body == b"x"
 

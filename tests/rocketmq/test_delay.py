@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from node.rocketmq.stubs import Code, service
+from node.rocketmq.stubs import Code, definition, service
 from node.server import Node
 from tests.rocketmq.api import Api, message, resource
 
@@ -31,12 +31,17 @@ async def test_a_message_with_a_delivery_time_is_not_seen_before(api: Api) -> No
     (found,) = received.messages
     assert (found.body, found.system_properties.message_id) == (b"x", "01AA")
     assert found.system_properties.tag == "A"
+    assert found.system_properties.message_type == definition.MessageType.DELAY
+    assert found.system_properties.delivery_timestamp.ToMilliseconds() == at
     assert not found.user_properties
 
 
 async def test_a_time_that_has_passed_is_now_and_one_too_far_is_refused(api: Api) -> None:
     assert (await api.send(message(b"past", delivery_ms=1000))).entries[0].recall_handle == ""
-    assert (await api.receive("g")).bodies == [b"past"]
+    (found,) = (await api.receive("g")).messages
+    assert found.body == b"past"
+    assert found.system_properties.message_type == definition.MessageType.DELAY
+    assert found.system_properties.delivery_timestamp.ToMilliseconds() == 1000
     far = await api.send(message(delivery_ms=soon(4 * 86_400_000)))
     assert far.status.code == Code.ILLEGAL_DELIVERY_TIME
 

@@ -87,6 +87,13 @@ async def test_a_half_message_is_seen_when_it_is_committed_and_never_when_rolled
     assert (await api.receive("g")).code == Code.MESSAGE_NOT_FOUND
     assert await end(api, one, COMMIT) == Code.OK
     assert await end(api, two, ROLLBACK) == Code.OK
+    received = await api.receive("h", timeout=4)
+    assert [one.system_properties.message_type for one in received.messages] == [TRANSACTION]
+    (handle,) = received.handles
+    assert (await api.change("h", handle, 0)).status.code == Code.OK
+    (again,) = (await api.receive("h", timeout=4)).messages
+    assert again.system_properties.delivery_attempt == 2
+    assert again.system_properties.message_type == TRANSACTION
     received = await api.receive("g", timeout=4)
     (found,) = received.messages
     assert found.body == b"commit"
