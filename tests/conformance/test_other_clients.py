@@ -1,5 +1,5 @@
-"""Apache's clients for Java, Go and Node.js: a program of each sends every kind of message and
-consumes it again."""
+"""Apache's clients for Java, Spring, Go, Node.js and Rust: a program of each sends every kind of
+message and consumes it again."""
 
 import json
 import os
@@ -32,6 +32,35 @@ PROGRAMS = Path(__file__).parent / "programs"
 JAVA_CLIENT = "org.apache.rocketmq:rocketmq-client-java:5.1.0"
 GO_CLIENT = "github.com/apache/rocketmq-clients/golang/v5@v5.1.4"
 NODE_CLIENT = "rocketmq-client-nodejs@1.0.8"
+SPRING_STARTER = """
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>conformance</groupId><artifactId>conformance</artifactId><version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.rocketmq</groupId>
+      <artifactId>rocketmq-v5-client-spring-boot-starter</artifactId>
+      <version>2.3.1</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+RUST_CLIENT = """
+[package]
+name = "conformance"
+version = "0.0.0"
+edition = "2021"
+
+[dependencies]
+rocketmq = "=5.0.0"
+time = { version = "0.3", features = ["local-offset"] } # which it needs, and does not ask for
+tokio = { version = "1", features = ["macros", "rt-multi-thread", "time"] }
+
+[profile.dev]
+debug = 0
+"""
+# It takes minutes to compile: once on a machine, and not for each run.
+RUST_HOME = Path.home() / ".cache" / "duolog" / "conformance-rust"
 FIFO = [f"fifo{k}" for k in range(5)]
 
 
@@ -42,10 +71,10 @@ def need(*tools: str) -> None:
         pytest.skip(f"{', '.join(missing)} is not installed")
 
 
-def fetch(*command: str, cwd: Path) -> None:
+def fetch(*command: str, cwd: Path, timeout: float = 300) -> None:
     """Get a client from its registry."""
     done = subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False
+        command, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-2000:]
 
@@ -89,6 +118,17 @@ def java(home: Path, program: str) -> list[str]:
     return ["java", f"-Duser.home={home}", "-cp", str(jar), str(PROGRAMS / program)]
 
 
+def spring(home: Path, program: str) -> list[str]:
+    """The same with Apache's Spring Boot starter."""
+    need("java", "javac", "mvn")
+    copy = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+    (home / "pom.xml").write_text(SPRING_STARTER.strip())
+    fetch("mvn", "-q", copy, "-DoutputDirectory=lib", cwd=home)
+    fetch("javac", "-cp", "lib/*", "-d", "classes", str(PROGRAMS / program), cwd=home)
+    path = f"{home}/lib/*:{home}/classes"
+    return ["java", f"-Duser.home={home}", "-cp", path, program.removesuffix(".java")]
+
+
 def go(home: Path, program: str) -> list[str]:
     """The same for Go."""
     need("go")
@@ -105,6 +145,18 @@ def nodejs(home: Path, program: str) -> list[str]:
     (home / "package.json").write_text('{"private": true}')
     fetch("npm", "install", "--silent", "--no-audit", "--no-fund", NODE_CLIENT, cwd=home)
     return ["node", str(PROGRAMS / program)]
+
+
+def rust(home: Path, program: str) -> list[str]:
+    """The same for Rust."""
+    need("cargo")
+    binaries = RUST_HOME / "src" / "bin"
+    binaries.mkdir(parents=True, exist_ok=True)
+    (RUST_HOME / "Cargo.toml").write_text(RUST_CLIENT)
+    shutil.copy(PROGRAMS / program, binaries)
+    name = program.removesuffix(".rs")
+    fetch("cargo", "build", "--quiet", "--bin", name, cwd=RUST_HOME, timeout=900)
+    return [str(shutil.copy(RUST_HOME / "target" / "debug" / name, home))]
 
 
 def test_the_java_client(endpoint: str, tmp_path: Path) -> None:
@@ -125,6 +177,14 @@ def test_the_nodejs_client(endpoint: str, tmp_path: Path) -> None:
     """Send, FIFO, delay, transactions, simple consumers (it polls queue 0 only)."""
     found = outcome(*nodejs(tmp_path, "round_trip.mjs"), endpoint, CLIENT_HOME=str(tmp_path))
     assert found == {"received": ["committed", "delayed", *NORMAL], "ordered": FIFO}
+
+
+@pytest.mark.timeout(1200)
+def test_the_rust_client(endpoint: str, tmp_path: Path) -> None:
+    """Send, FIFO, delay, transactions with checker, simple consumers."""
+    found = outcome(*rust(tmp_path, "round_trip.rs"), endpoint)
+    received = ["asked", "committed", "delayed", *NORMAL]
+    assert found == {"received": received, "ordered": FIFO}
 
 
 @pytest.mark.parametrize(
@@ -201,6 +261,13 @@ def test_recall_redelivery_retries_and_dead_letters_over_tls_with_keys(
     assert dead_letters(node.endpoint, topic) == [b"poison"]
 
 
+def test_the_spring_boot_starter(secured: tuple[NodeProcess, str, Path], tmp_path: Path) -> None:
+    """Send, FIFO, delay, transactions by a template; a listener, which knows TLS ports alone."""
+    _, listen, _ = secured
+    found = outcome(*spring(tmp_path, "Spring.java"), listen, "ak", "sk")
+    assert found == {"received": ["committed", "delayed", *NORMAL, "ordered"]}
+
+
 def dead_letters(endpoint: str, topic: str) -> list[bytes]:
     """What a dead-letter topic holds once it holds something."""
     end = time.monotonic() + 60
@@ -249,8 +316,13 @@ class Stream:
 READY = 51  # messages that a program has had acknowledged when it says that it is ready
 STREAMS = pytest.mark.parametrize(
     ("command", "program"),
-    [(java, "Streaming.java"), (go, "streaming.go"), (nodejs, "streaming.mjs")],
-    ids=["java", "go", "nodejs"],
+    [
+        (java, "Streaming.java"),
+        (go, "streaming.go"),
+        (nodejs, "streaming.mjs"),
+        pytest.param(rust, "streaming.rs", marks=pytest.mark.timeout(1200)),
+    ],
+    ids=["java", "go", "nodejs", "rust"],
 )
 
 
