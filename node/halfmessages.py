@@ -8,9 +8,9 @@ import heapq
 from dataclasses import dataclass
 from typing import NamedTuple
 
-DECISIONS_MAX = 20_000
-
 from store.clocks import MonoMs
+
+DECISIONS_MAX = 20_000
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ class Lease:
     deadline_ms: MonoMs
     client: str
     held: bool = False  # for as long as its client lives
+    via: str = ""  # the node that passes its consumer's calls on; empty where none does
 
 
 @dataclass(slots=True)
@@ -119,10 +120,13 @@ class PopQueue:
         lease.deadline_ms, lease.held = deadline_ms, False
         self._note(offset, lease)
 
-    def release(self, client: str, deadline_ms: MonoMs) -> None:
-        """A client is gone: what was held for it becomes visible soon."""
+    def release(self, client: str, deadline_ms: MonoMs, via: str | None = None) -> None:
+        """A client is gone: what was held for it becomes visible soon.
+
+        via: what was given by way of this node only.
+        """
         for offset, lease in self.leases.items():
-            if lease.client == client and lease.held:
+            if lease.client == client and lease.held and via in (None, lease.via):
                 lease.held = False
                 lease.deadline_ms = deadline_ms
                 self._note(offset, lease)

@@ -55,6 +55,7 @@ QueueKey = tuple[str, int, str]  # topic that holds it, queue id, group
 class PopRequest:
     """What a consumer asks for. queue_id: to look into first. held: leased while it lives.
 
+    via: the node that passed the request on; empty where none did.
     subscriber: hears lite topics of the topic, and gets messages of those.
     """
 
@@ -68,6 +69,7 @@ class PopRequest:
     held: bool = False
     attempt_id: str = ""
     subscriber: "Subscriber | None" = None
+    via: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,9 +286,8 @@ class PopService:
             if state.done.end_of(offset) > offset:
                 end = offset  # done meanwhile: look at what follows anew
                 break
-            lease = Lease(
-                popped.handle.serial, MonoMs(mono_ms + invisible), request.client, request.held
-            )
+            serial, deadline_ms = popped.handle.serial, MonoMs(mono_ms + invisible)
+            lease = Lease(serial, deadline_ms, request.client, request.held, request.via)
             state.take(offset, lease)
             found.append(popped)
         state.pass_over(end)
@@ -303,7 +304,7 @@ class PopService:
                 lease = state.leases[offset]
                 invisible = HELD_MS if request.held else request.invisible_ms
                 state.change(offset, lease, popped.handle.serial, MonoMs(mono_ms + invisible))
-                lease.held = request.held
+                lease.held, lease.via = request.held, request.via
                 found.append(popped)
         return found
 
@@ -494,9 +495,13 @@ class PopService:
 
     def client_gone(self, client: str) -> None:
         """What a client held for as long as it lives becomes visible."""
+        self.way_gone(client, None)
+
+    def way_gone(self, client: str, via: str | None) -> None:
+        """The same for what it was given by way of a node. None: whatever the way."""
         deadline = self._in(GONE_MS)
         for state in self._queues.values():
-            state.release(client, deadline)
+            state.release(client, deadline, via)
 
     # -- ended leases --------------------------------------------------------------------------
 

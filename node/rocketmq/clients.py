@@ -1,7 +1,9 @@
 """Clients of RocketMQ's API that this node knows: who they are, and their telemetry streams.
 
 A client is known by its id from whatever it sends first. One that has been silent for two minutes
-is gone, and what it held with it.
+is gone, and what it held with it. What it was given by way of another node, it acknowledges there:
+where that node is gone, and nothing of the client came that way for a minute, nor will an
+acknowledgement.
 """
 
 import asyncio
@@ -13,6 +15,7 @@ from typing import Any
 from node.rocketmq.stubs import definition
 
 SILENT_SECONDS = 120.0
+WAY_SECONDS = 60.0  # as long as a delivery is invisible, as clients are told
 CLIENTS_MAX = 50_000
 SWEEP_SECONDS = 1.0
 
@@ -40,14 +43,26 @@ class Client:
     group: str = ""
     topics: set[str] = field(default_factory=set)  # that it publishes to
     streams: list[Stream] = field(default_factory=list)
+    ways: dict[str, float] = field(default_factory=dict)  # nodes it came by, and when last
 
 
 class Clients:
     """All clients heard of lately."""
 
-    def __init__(self, gone: Callable[[str], None]) -> None:
-        """gone: told the id of a client that left or fell silent."""
+    def __init__(
+        self,
+        gone: Callable[[str], None],
+        way_gone: Callable[[str, str], None],
+        is_gone: Callable[[str], bool],
+    ) -> None:
+        """gone: told the id of a client that left or fell silent.
+
+        way_gone: told the id of a client and the node that it does not come by any more. is_gone:
+        whether a node is none of the group now.
+        """
         self._gone = gone
+        self._way_gone = way_gone
+        self._is_gone = is_gone
         self._clients: dict[str, Client] = {}
         self._turn = 0
 
@@ -55,8 +70,8 @@ class Clients:
         """How many are known."""
         return len(self._clients)
 
-    def heard(self, client_id: str) -> Client:
-        """A client said something."""
+    def heard(self, client_id: str, via: str = "") -> Client:
+        """A client said something. via: the node that passed it on."""
         now = time.monotonic()
         client = self._clients.get(client_id)
         if client is None:
@@ -65,6 +80,8 @@ class Clients:
                 self.leave(oldest.client_id)
             client = self._clients[client_id] = Client(client_id, now)
         client.heard = now
+        if via:
+            client.ways[via] = now
         return client
 
     def leave(self, client_id: str) -> None:
@@ -96,3 +113,13 @@ class Clients:
             silent = [c.client_id for c in self._clients.values() if c.heard < before]
             for client_id in silent:
                 self.leave(client_id)
+            self._drop_ways()
+
+    def _drop_ways(self) -> None:
+        """Forget the nodes that clients do not come by any more."""
+        before = time.monotonic() - WAY_SECONDS
+        for client in self._clients.values():
+            for via in [via for via, heard in client.ways.items() if heard < before]:
+                if self._is_gone(via):
+                    del client.ways[via]
+                    self._way_gone(client.client_id, via)

@@ -15,18 +15,21 @@ import grpc.aio
 from duolog import _errors as sdk
 from duolog._connection import uncancelled
 
+from node import tokens
 from node.broker import Broker
-from node.rocketmq.stubs import rpc
+from node.rocketmq.stubs import rpc, service
 
 FORWARDED = "x-duolog-forwarded"  # its value says how the client came
 COPY = "x-duolog-copy"  # of a call that another node answers
 PEER = "x-duolog-peer"  # the client's own address
+VIA = "x-duolog-via"  # name of the node that passes the call on
 COPY_SECONDS = 1.0
 TLS, PLAIN = "tls", "plain"
 PAUSE_SECONDS = 0.05
 UNARY_SECONDS = 3.0
 STREAM_SECONDS = 30.0
 MARGIN_SECONDS = 0.2
+GIVEN_BACK_MS = 1000  # what a client that hung up did not get is visible so soon
 BYTES_MAX = 64 << 20
 _KEPT = ("x-mq-", "authorization")
 _ONCE = frozenset(("RecallMessage",))  # a second one fails where the first one's answer was lost
@@ -65,6 +68,13 @@ def _how_forwarded(context: Any) -> str:
     return str(dict(context.invocation_metadata() or ()).get(FORWARDED, ""))
 
 
+def via_of(context: Any) -> str:
+    """The node that passed a call on to this one; empty where the client is connected here."""
+    if not is_forwarded(context):
+        return ""
+    return str(dict(context.invocation_metadata() or ()).get(VIA, ""))
+
+
 def peer_of(context: Any) -> str:
     """The client's address as gRPC names it, also where another node passed its call on."""
     if is_forwarded(context):
@@ -80,6 +90,7 @@ class Forwarder:
         self._channels: dict[str, tuple[str, grpc.aio.Channel]] = {}  # by replica group
         self._peers: dict[str, grpc.aio.Channel] = {}  # by endpoint
         self._old: set[asyncio.Task[None]] = set()
+        self._draining: set[Any] = set()  # calls whose clients have gone
         self._waiting: dict[str, asyncio.Task[None]] = {}  # for a master, by replica group
 
     async def close(self) -> None:
@@ -129,6 +140,12 @@ class Forwarder:
             known = self._channels[group] = (endpoint, channel)
         return known[1]
 
+    def is_gone(self, node: str) -> bool:
+        """Whether a node of this group is not registered now, so that calls cannot come by it."""
+        failover = self._broker.failover
+        view = failover.routes.get(self._broker.config.node.group) if failover else None
+        return view is None or node not in view.replicas
+
     def master_elsewhere(self) -> str:
         """Where this group's master is; empty where it is this node, or not known."""
         replication = self._broker.replication
@@ -139,15 +156,15 @@ class Forwarder:
         stub = rpc.MessagingServiceStub(self._channel(self._broker.config.node.group, endpoint))
         return stub.Telemetry(metadata=self._metadata(context))
 
-    @staticmethod
-    def _metadata(context: Any) -> list[tuple[str, str]]:
+    def _metadata(self, context: Any) -> list[tuple[str, str]]:
         kept = [
             (name, value)
             for name, value in context.invocation_metadata() or ()
             if name.startswith(_KEPT)
         ]
         how = TLS if is_encrypted(context) else PLAIN
-        return [*kept, (FORWARDED, how), (PEER, peer_of(context))]
+        via = self._broker.config.node.name
+        return [*kept, (FORWARDED, how), (PEER, peer_of(context)), (VIA, via)]
 
     @staticmethod
     def _seconds(context: Any, default: float) -> float:
@@ -269,9 +286,50 @@ class Forwarder:
             try:
                 async for reply in call:
                     begun = True
-                    await context.write(reply)
+                    try:
+                        await context.write(reply)
+                    except BaseException:
+                        self._give_back(request, context, call, reply)
+                        raise
                 return
             except grpc.aio.AioRpcError as failure:
                 await self._pause_or_raise(failure, until, group, again=not begun)
             finally:
-                call.cancel()
+                if call not in self._draining:
+                    call.cancel()
+
+    def _give_back(self, request: Any, context: Any, call: Any, reply: Any) -> None:
+        """A client hung up while messages for it were on their way: nobody would acknowledge them.
+
+        The master has written them all, so it takes them for delivered.
+        """
+        self._draining.add(call)
+        metadata = self._metadata(context)
+        work = asyncio.ensure_future(self._end_leases(request, metadata, call, reply))
+        self._old.add(work)
+        work.add_done_callback(self._old.discard)
+        work.add_done_callback(lambda _: self._draining.discard(call))
+
+    async def _end_leases(self, request: Any, metadata: Any, call: Any, reply: Any) -> None:
+        """End the leases of the messages that a call still brings, the last read one's as well."""
+        with contextlib.suppress(grpc.RpcError, sdk.DuologError, TimeoutError):
+            async with asyncio.timeout(STREAM_SECONDS):
+                await self._end_lease(request, metadata, reply)
+                async for following in call:
+                    await self._end_lease(request, metadata, following)
+        call.cancel()
+
+    async def _end_lease(self, request: Any, metadata: Any, reply: Any) -> None:
+        handle = reply.message.system_properties.receipt_handle
+        if not handle:
+            return
+        change = service.ChangeInvisibleDurationRequest(
+            group=request.group, topic=request.message_queue.topic, receipt_handle=handle
+        )
+        change.invisible_duration.FromMilliseconds(GIVEN_BACK_MS)
+        group = tokens.replica_group(handle) or self._broker.config.node.group
+        endpoint = self._master(group)
+        if endpoint:
+            stub = rpc.MessagingServiceStub(self._channel(group, endpoint))
+            done = stub.ChangeInvisibleDuration(change, timeout=UNARY_SECONDS, metadata=metadata)
+            await uncancelled(done)

@@ -55,8 +55,13 @@ class Receiver:
         row = self._broker.group_tables().groups.get(group, {})
         return bool(row.get("consumeMessageOrderly")) and not bound_topic(row)
 
-    async def receive(self, request: Any, client: Client, left: float | None) -> list[Popped]:
-        """Messages, as soon as there are any. left: seconds of the call. Raises Refused, sdk's."""
+    async def receive(
+        self, request: Any, client: Client, left: float | None, via: str = ""
+    ) -> list[Popped]:
+        """Messages, as soon as there are any. left: seconds of the call. via: who passed it on.
+
+        Raises Refused, sdk errors.
+        """
         broker = self._broker
         group, topic = group_of(request.group), topic_of(request.message_queue.topic)
         config = broker.readable_topic(topic)
@@ -77,6 +82,7 @@ class Receiver:
             request.auto_renew,
             request.attempt_id,
             subscriber,
+            via,
         )
         if subscriber is None:
             await broker.metadata.ensure_group(group)

@@ -29,6 +29,7 @@ from node.rocketmq.forward import (
     is_forwarded,
     peer_of,
     refuse_forwarded,
+    via_of,
 )
 from node.rocketmq.litetopics import LiteTopics
 from node.rocketmq.messages import orphaned
@@ -115,7 +116,8 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
     def __init__(self, broker: Broker, authenticator: Authenticator) -> None:
         self.broker = broker
         self.forwarder = Forwarder(broker)
-        self.clients = Clients(self._client_gone)
+        gone = self.forwarder.is_gone
+        self.clients = Clients(self._client_gone, broker.pop.way_gone, gone)
         self._lite = LiteTopics(broker)
         self._authenticator = authenticator
         self._sender = Sender(broker)
@@ -157,7 +159,7 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         if not client_id:
             raise Refused(Code.CLIENT_ID_REQUIRED, "the header x-mq-client-id is missing")
         self._authenticator.check(metadata)
-        return self.clients.heard(str(client_id))
+        return self.clients.heard(str(client_id), via_of(context))
 
     # -- routes, clients -----------------------------------------------------------------------
 
@@ -355,7 +357,8 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
             client = self.admit(context)
             if await self._passed_on("ReceiveMessage", request, context):
                 return
-            found = await self._receiver.receive(request, client, context.time_remaining())
+            left = context.time_remaining()
+            found = await self._receiver.receive(request, client, left, via_of(context))
             code = OK if found else status(Code.MESSAGE_NOT_FOUND, "no new message")
         except _FAILURES as error:
             await refuse_forwarded(context, error)

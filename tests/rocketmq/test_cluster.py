@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import duolog
+import pytest
 
-from node.broker import now_ms
-from node.rocketmq.forward import FORWARDED, PEER, PLAIN
+from node.rocketmq.forward import FORWARDED, PEER, PLAIN, VIA
 from node.rocketmq.messages import sent
 from node.rocketmq.sending import Sender
-from node.rocketmq.stubs import Code, service
+from node.rocketmq.stubs import Code, definition, service
 from node.server import Node
 from store.record import Host
 from tests.node.conftest import StartNode
@@ -119,13 +119,79 @@ async def test_a_messages_origin_is_the_client_and_not_the_node_that_passed_it_o
     await api.close()
 
 
+class HangingUp:
+    """The call of a client that goes away when the first message comes."""
+
+    def invocation_metadata(self) -> list[tuple[str, str]]:
+        return [("x-mq-client-id", "test@1")]
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {}
+
+    def time_remaining(self) -> float:
+        return 5.0
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    async def write(self, reply: Any) -> None:
+        if reply.WhichOneof("content") == "message":
+            raise ConnectionError("the client hung up")
+
+
+async def test_what_a_slave_cannot_hand_to_its_client_is_soon_visible_again(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    group = await start_group(start_node, tmp_path)
+    master = group.the_master()
+    slave = next(node for node in group.nodes if node is not master)
+    assert slave.rocketmq is not None
+    api = Api(master)
+    await api.send(message(b"one"), message(b"two"))
+    request = service.ReceiveMessageRequest(
+        group=resource("g"),
+        message_queue=definition.MessageQueue(topic=resource("T"), id=-1),
+        batch_size=32,
+        auto_renew=True,
+    )
+    with pytest.raises(ConnectionError):
+        await slave.rocketmq.forwarder.stream("ReceiveMessage", request, HangingUp())
+    found: list[bytes] = []
+    async with asyncio.timeout(10):
+        while len(found) < 2:
+            found += (await api.receive("g", timeout=3)).bodies
+    assert sorted(found) == [b"one", b"two"]
+    await api.close()
+
+
+@pytest.mark.parametrize(("via", "again"), [("dead", [b"one"]), ("alive", [])])
+async def test_an_orderly_queue_is_locked_by_a_living_consumer_as_long_as_it_can_acknowledge(
+    node: Node, monkeypatch: pytest.MonkeyPatch, via: str, again: list[bytes]
+) -> None:
+    """It acknowledges to the node that it was served by: where that is gone, the lease ends."""
+    monkeypatch.setattr("node.rocketmq.clients.WAY_SECONDS", 0.5)
+    assert node.rocketmq is not None
+    monkeypatch.setattr(node.rocketmq.clients, "_is_gone", lambda name: name == "dead")
+    by_node, direct = Api(node), Api(node)
+    by_node.metadata += [(FORWARDED, PLAIN), (VIA, via)]
+    await direct.send(message(b"one", message_group="a"), message(b"two", message_group="a"))
+    received = await by_node.receive("fifo", count=1, held=True, timeout=5)
+    assert received.bodies == [b"one"]
+    found: list[bytes] = []
+    for _ in range(3):  # it polls on, so it is heard of
+        found += (await direct.receive("fifo", count=1, held=True, timeout=2.5)).bodies
+    assert found == again
+    await by_node.close()
+    await direct.close()
+
+
 async def test_a_repeat_waits_until_what_the_last_master_stored_is_indexed(node: Node) -> None:
     """A repeat that comes before it would be stored a second time."""
     broker = broker_of(node)
     repeated = message(b"x")
     host = Host("127.0.0.1", 1)
     batch = sent(repeated, 100).batch("T", 0, host)
-    assert broker.store.put(batch, now_ms()).count == 1  # and nobody has dispatched it yet
+    assert broker.store.put(batch, broker.wall_ms()).count == 1  # and nobody has dispatched it yet
     asyncio.get_running_loop().call_later(0.2, broker.pump_soon)
     (entry,) = await Sender(broker).send(
         "T", [repeated], host, asyncio.get_running_loop().time() + 5
