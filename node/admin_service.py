@@ -1,5 +1,6 @@
 """The Admin service: topics, groups, status."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -112,17 +113,37 @@ class AdminService(stubs.AdminServicer):
     ) -> wire.ListTopicsReply:
         """Topics with their queues' ranges."""
         topics = self._broker.metadata.topics
+        if request.create:
+            self._create_missing(request.topics)
         if request.topics:
             found = [topics[name] for name in request.topics if name in topics]
             if len(found) < len(set(request.topics)):
                 self._broker.check_knows()
         else:
             found = [topics[name] for name in sorted(topics)]
-        reply = wire.ListTopicsReply(topics=[self._topic(config) for config in found])
+        reply = wire.ListTopicsReply(
+            topics=[self._topic(config) for config in found],
+            confirm_offset=self._broker.store.confirm_offset,
+        )
         if request.system and not request.topics:
             for name in (EPOCH_TOPIC, SYSTEM_TOPIC):
                 reply.topics.append(self._topic(TopicConfig(name, 1, 4)))
         return reply
+
+    def _create_missing(self, names: Iterable[str]) -> None:
+        """Topics on their first use by a producer, where the config says so.
+
+        Raises BadMessage, Busy, NotMaster.
+        """
+        broker = self._broker
+        missing = [name for name in names if name not in broker.metadata.topics]
+        if not missing or not broker.limits.auto_create_topic:
+            return
+        broker.check_master()
+        broker.check_knows()
+        for name in missing:
+            if not is_reserved_topic(name):
+                broker.metadata.auto_create(name)
 
     def _known(self, name: str) -> TopicConfig:
         known = self._broker.metadata.topics.get(name)

@@ -37,7 +37,7 @@ from node.wirecodec import PUT_STATUS
 from store.clocks import AgeClock, MonoMs, StoreClock, WallMs, WallSteps
 from store.columns import Columns
 from store.disk import Disk
-from store.errors import BadMessage, SequenceTooOld, StoreFenced
+from store.errors import BadMessage, RepeatUnknown, StoreFenced
 from store.flush import FlushSchedule
 from store.mappedfile import MappedFile
 from store.messagestore import MessageStore, PutBatch, PutResult, StoreEvents
@@ -325,6 +325,7 @@ class Broker:
                 request.flag,
                 producer=request.producer_id,
                 sequence=request.sequence,
+                repeat_of=request.known_end if request.again else None,
             )
             if request.transaction_group:
                 group, seconds = request.transaction_group, request.immunity_seconds
@@ -338,7 +339,7 @@ class Broker:
             return self._reject(reply, request, wire.MESSAGE_ILLEGAL, error.reason), None
         except sdk.BadRequest as error:
             return self._reject(reply, request, wire.MESSAGE_ILLEGAL, str(error)), None
-        except SequenceTooOld as error:
+        except RepeatUnknown as error:
             return self._reject(reply, request, wire.SEQUENCE_TOO_OLD, str(error)), None
         if result.status is not PutMessageStatus.PUT_OK:
             status: wire.PutStatus = PUT_STATUS[result.status]

@@ -207,6 +207,8 @@ class PublishService:
                 continue
             request = _parsed(record.body)
             request.producer_id, request.sequence = producer, at * _SEQUENCES
+            # A master before this one may have stored it, after it was staged.
+            request.again, request.known_end = True, record.physical_offset
             future = await self._put(request, record.born_host, lost)
             if future is not None:
                 waiting.append(future)
@@ -223,6 +225,11 @@ class PublishService:
             log.error("a published batch lacks parts", sink=sink, parts=len(lost), reason=lost[0])
             raise sdk.NoSuchMessage(f"{len(lost)} parts of a published batch are lost: {lost[0]}")
 
+    def _is_stored(self, request: wire.AppendRequest) -> bool:
+        """Look in the index for what the table of sequences has forgotten."""
+        key = _unique_key(request)
+        return self._broker.store.find_by_unique_key(request.topic, key) is not None
+
     async def _put(
         self, request: wire.AppendRequest, host: Host, lost: list[str]
     ) -> "asyncio.Future[PutMessageStatus] | None":
@@ -238,7 +245,10 @@ class PublishService:
             if reply.status == wire.PUT_OK:
                 return future
             if reply.status == wire.SEQUENCE_TOO_OLD:
-                return None  # a later part is stored, so this one is
+                if not request.again or self._is_stored(request):
+                    return None  # a later part is stored, so this one is
+                request.again = False
+                continue
             if reply.status not in _LATER:
                 # Its topic was deleted meanwhile, or may not be written any more.
                 lost.append(f"{request.topic}: {reply.reason}")
@@ -246,6 +256,10 @@ class PublishService:
             if loop.time() >= deadline:
                 raise sdk.Busy(reply.reason)
             await asyncio.sleep(PAUSE_SECONDS)
+
+
+def _unique_key(request: wire.AppendRequest) -> str:
+    return (request.producer_id + request.sequence.to_bytes(6, "big")).hex().upper()
 
 
 def _check_sink(sink: str) -> None:

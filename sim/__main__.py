@@ -45,6 +45,7 @@ MUST_SEE = (
     "elected",
     "failed_over",
     "order_done",
+    "repeat_unknown",
     "registry_timeout",
     "registry_restored",
     "lease_revoked",

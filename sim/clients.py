@@ -1,6 +1,6 @@
 """Producers and consumers, and the history of what they did and were told."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from sim.ghost import Violation
@@ -73,6 +73,7 @@ class Producer:
         self._target = ""
         self._until = 0.0
         self._send: Send | None = None
+        self._known_end = 0  # of the log, confirmed before the send began
 
     def go_on(self) -> None:
         """Start the next send."""
@@ -88,8 +89,14 @@ class Producer:
         self.history.sends.append(self._send)
         self.sequence += len(bodies)
         self._maybe = False
+        self._known_end = max(self._known_end, self._told_end())
         self._until = self.world.now + self.PATIENCE_MS
         self._try()
+
+    def _told_end(self) -> int:
+        """Up to where some node that runs says that the log is confirmed."""
+        node = self.cluster.keeper.target(self._target)
+        return 0 if node is None else node.store.confirm_offset
 
     def _try(self) -> None:
         send = self._send
@@ -100,6 +107,8 @@ class Producer:
         network = self.cluster.network
         if node is not None:
             batch = batch_of(*send.key, send.bodies, self.producer_id, send.sequence)
+            # The network may repeat any request, so each counts as one that was sent before.
+            batch = replace(batch, repeat_of=self._known_end)
             master = node
 
             def reply(status: PutMessageStatus, result: PutResult | None) -> None:

@@ -132,6 +132,11 @@ def _no_dedupe() -> list[Patch]:
     ]
 
 
+def _forgets_in_silence() -> list[Patch]:
+    """A repeat of what was stored and forgotten is taken for a first attempt."""
+    return [(IdempotenceTable, "check_not_forgotten", lambda self, sequence, known_end: None)]
+
+
 def _early_durable() -> list[Patch]:
     """What was appended while a sync ran is taken for synced by it."""
 
@@ -321,6 +326,7 @@ REPLICATION = [
     Mutant("open-slave", "an old master shows its unconfirmed tail", _master_becomes_open_slave),
     Mutant("no-truncation", "a diverged slave is appended to", _no_truncation),
     Mutant("no-dedupe", "a repeated send is stored twice", _no_dedupe),
+    Mutant("forgets-in-silence", "a forgotten producer's repeat is stored", _forgets_in_silence),
     Mutant("early-durable", "a sync vouches for what came while it ran", _early_durable),
     Mutant("new-master-cuts", "a new master drops its unconfirmed tail", _new_master_cuts),
     Mutant("no-nonce", "epochs are told apart by number alone", _no_nonce),

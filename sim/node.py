@@ -36,7 +36,7 @@ from sim.world import World
 from store.clocks import MonoMs, StoreClock, WallMs
 from store.columns import Columns
 from store.disk import no_room
-from store.errors import SequenceTooOld, StoreError
+from store.errors import RepeatUnknown, StoreError
 from store.flush import FlushSchedule
 from store.lightqueues import START
 from store.mappedfile import FlushJob
@@ -309,7 +309,8 @@ class Node:
             if batch.light_queues and self.forgetting.random() < FORGETTING:
                 self._forget(batch.light_queues[0], master)
             result = self.store.put(batch, self.store_ms())
-        except SequenceTooOld:
+        except RepeatUnknown:
+            self.ghost.mark("repeat_unknown")
             reply(PutMessageStatus.UNKNOWN_ERROR, None)
             return
         if result.status is not PutMessageStatus.PUT_OK:

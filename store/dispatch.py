@@ -229,6 +229,7 @@ class Dispatcher:
 
     def _remember(self, memory: U8, n: int, table: IdempotenceTable) -> None:
         runs: I64 = np.empty((3, n), np.int64)
+        log_end = int((self._rows[scan.PHY, :n] + self._rows[scan.SIZE, :n]).max())
         for k in range(int(scan.sequence_runs(memory, self._rows, n, runs))):
             row, count, sequence = (int(number) for number in runs[:, k])
             at = int(self._rows[scan.UNIQ_KEY_AT, row])
@@ -243,6 +244,7 @@ class Dispatcher:
                     queue_id,
                     int(self._rows[scan.QUEUE_OFFSET, row]),
                 ),
+                log_end,
             )
 
 

@@ -4,7 +4,9 @@ StoreError
 ├── CorruptRecord(position, reason)
 ├── OffsetOutOfRange(asked, first, end)
 ├── BadMessage(reason)                  the caller's message may not be stored
-├── SequenceTooOld(sequence, oldest)    cannot tell whether it was stored
+├── RepeatUnknown                       cannot tell whether a repeated message was stored
+│   ├── SequenceTooOld(sequence, oldest)
+│   └── ProducerForgotten(sequence, known_end, horizon)
 ├── StoreLocked(path)                   another process holds the directory
 ├── BadStoreDirectory(path, reason)     wrong owner, not writable, files of wrong sizes
 ├── BadStoreFile(path, reason)          a small file that cannot be read
@@ -44,7 +46,11 @@ class BadMessage(StoreError):
         self.reason = reason
 
 
-class SequenceTooOld(StoreError):
+class RepeatUnknown(StoreError):
+    """A message was sent before, and nobody knows any more whether it was stored; now it is not."""
+
+
+class SequenceTooOld(RepeatUnknown):
     """A producer's sequence lies before the window the store remembers."""
 
     def __init__(self, sequence: int, oldest: int) -> None:
@@ -53,6 +59,20 @@ class SequenceTooOld(StoreError):
         )
         self.sequence = sequence
         self.oldest = oldest
+
+
+class ProducerForgotten(RepeatUnknown):
+    """A repeat was first sent when what the store has forgotten by now was stored."""
+
+    def __init__(self, sequence: int, known_end: int, horizon: int) -> None:
+        super().__init__(
+            f"sequence {sequence} is sent again and was first sent when the log ended at "
+            f"{known_end} or later; sequences stored below {horizon} may be forgotten, so it may "
+            "be stored already; look for the message by its key before you send it anew"
+        )
+        self.sequence = sequence
+        self.known_end = known_end
+        self.horizon = horizon
 
 
 class StoreLocked(StoreError):

@@ -3,6 +3,11 @@
 A producer numbers its messages; the node drops a repeated number and answers with the first result.
 The table keeps runs: consecutive sequences at consecutive offsets of one queue. It is bounded per
 producer and in producers, and rebuilt from the log's UNIQ_KEYs on recovery.
+
+What it does not know it may have forgotten. So it has a horizon: a log offset from which on
+nothing is forgotten. A repeat names a log offset that was confirmed before its first attempt; what
+that attempt stored lies above. Where the horizon is not above the named offset, an unknown sequence
+was not stored; else nobody can tell.
 """
 
 from bisect import bisect_right
@@ -10,9 +15,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from store.errors import SequenceTooOld
-
-PRODUCERS_MAX = 10_000
+from store.errors import ProducerForgotten, SequenceTooOld
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class _Window:
         self.firsts: list[int] = []
         self.runs: list[Run] = []
         self.forgotten = 0  # every sequence below may have been stored and forgotten
+        self.log_end = 0  # log offset after the newest of the runs
 
     def find(self, sequence: int) -> Run | None:
         at = bisect_right(self.firsts, sequence) - 1
@@ -89,8 +93,10 @@ class _Window:
 class IdempotenceTable:
     """Windows of the producers heard of last."""
 
-    def __init__(self, runs_max: int) -> None:
+    def __init__(self, runs_max: int, producers_max: int) -> None:
         self._runs_max = runs_max
+        self._producers_max = producers_max
+        self.horizon = 0  # log offset; what was stored below it may be forgotten
         self._windows: OrderedDict[bytes, _Window] = OrderedDict()
 
     def __len__(self) -> int:
@@ -119,6 +125,18 @@ class IdempotenceTable:
             raise SequenceTooOld(sequence, window.forgotten)
         return found
 
+    def check_not_forgotten(self, sequence: int, known_end: int) -> None:
+        """Raise ProducerForgotten for an unknown sequence that may have been stored.
+
+        known_end: log offset that was confirmed before the sequence was first sent.
+        """
+        if known_end < self.horizon:
+            raise ProducerForgotten(sequence, known_end, self.horizon)
+
+    def begins_at(self, offset: int) -> None:
+        """Nothing that was stored below a log offset will ever be added."""
+        self.horizon = max(self.horizon, offset)
+
     def overlaps_later(self, producer: bytes, sequence: int, count: int) -> bool:
         """Tell whether a later part of the range is stored though its start is not."""
         window = self._windows.get(producer)
@@ -135,13 +153,15 @@ class IdempotenceTable:
         for window in self._windows.values():
             window.cut(ends)
 
-    def add(self, producer: bytes, run: Run) -> None:
-        """Remember a stored run."""
+    def add(self, producer: bytes, run: Run, log_end: int) -> None:
+        """Remember a stored run, all of which lies below a log offset."""
         window = self._windows.get(producer)
         if window is None:
             window = self._windows[producer] = _Window(self._runs_max)
-            if len(self._windows) > PRODUCERS_MAX:
-                self._windows.popitem(last=False)
+            if len(self._windows) > self._producers_max:
+                _, oldest = self._windows.popitem(last=False)
+                self.begins_at(oldest.log_end)
         else:
             self._windows.move_to_end(producer)
+        window.log_end = max(window.log_end, log_end)
         window.add(run)

@@ -70,6 +70,7 @@ class PutBatch:
     prepared_offset: int = 0
     producer: bytes = b""  # 10 bytes, or empty: then no UNIQ_KEY is made and nothing deduplicated
     sequence: int = 0
+    repeat_of: int | None = None  # sent before; the log was confirmed up to this offset then
     fields: I64 | None = None  # [FIELDS, count]: header fields that differ between the messages
     light_queues: tuple[str, ...] = ()  # that a single message is in, beside its topic's queue
 
@@ -124,7 +125,7 @@ class MessageStore:
         self.queues = ConsumeQueues(disk, options)
         self.index = IndexService(disk, options)
         self.checkpoint = StoreCheckpoint(disk)
-        self.idempotence = IdempotenceTable(options.producer_window)
+        self.idempotence = IdempotenceTable(options.producer_window, options.producers_max)
         self.dispatcher = Dispatcher(
             self.log,
             self.queues,
@@ -243,7 +244,7 @@ class MessageStore:
         """Append a batch, or say why not; it is stored whole or not at all.
 
         A batch (or its start) that its producer has had stored already is not stored again.
-        Raises SequenceTooOld where that cannot be told any more.
+        Raises RepeatUnknown where that cannot be told any more.
         """
         refused = self._not_writable(wall_ms)
         if refused is not None:
@@ -272,6 +273,8 @@ class MessageStore:
         known: list[Run] = []
         if batch.producer:
             known = self.idempotence.stored_prefix(batch.producer, batch.sequence, count)
+            if not known and batch.repeat_of is not None:
+                self.idempotence.check_not_forgotten(batch.sequence, batch.repeat_of)
         first = sum(run.end - run.first for run in known)
         if first == count:
             return self._stored_before(batch, known)
@@ -407,6 +410,7 @@ class MessageStore:
                     batch.queue_id,
                     queue_offset,
                 ),
+                where.end,
             )
         return PutResult(
             PutMessageStatus.PUT_OK,
@@ -426,6 +430,8 @@ class MessageStore:
 
         Raises OSError where the disk has no room for a segment; the log is then as before.
         """
+        if self.log.max_offset == self.log.min_offset:
+            self.idempotence.begins_at(offset)  # what its master stored before is not copied
         self.log.append_data(offset, data)
         self.log.last_store_time = max(self.log.last_store_time, store_time)
 

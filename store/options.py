@@ -82,6 +82,7 @@ class StoreOptions:
         20_000, "most light queues: a lite topic takes one, and two file descriptors at least"
     )
     max_msgs_num_batch: int = option(64, "most messages of one key query")
+    producers_max: int = option(10_000, "producers remembered, for dropping repeats")
     producer_window: int = option(
         1024, "runs of sequences remembered per producer, for dropping repeats"
     )

@@ -148,6 +148,7 @@ class Recovery:
             start = mapped
             if self.log.store_time_at(mapped.start) < newest - REMEMBERED_MS:
                 break
+        self.idempotence.begins_at(start.start)
         self.dispatcher.remember(start.start, first.start, self.idempotence)
 
     def _scan(self, start: int, with_index: bool) -> int:

@@ -234,7 +234,7 @@ class Producer:
         if queue_id is not None:
             queue = await self._topics.slot(topic, queue_id, group, seconds)
         elif key is not None:
-            slots = await self._topics.slots(topic, seconds)
+            slots = await self._topics.slots(topic, seconds, create=True)
             queue = slots[zlib.crc32(key.encode()) % len(slots)]
         filling = self._filling.get((topic, queue, terms))
         if filling is None:
@@ -491,6 +491,7 @@ class Producer:
         deadline = loop.time() + seconds
         anywhere = slot is None
         group, queue_id = slot if slot is not None else await self._next_slot(topic, seconds)
+        await self._topics.learn_end(group, topic, seconds)
         connection = self._router.connection(group)
         sequence, self._sequence = self._sequence, self._sequence + count
         request = wire.AppendRequest(
@@ -516,6 +517,9 @@ class Producer:
             hint, epoch, move = "", 0, connection.moves
             sent = unknown = False
             error: DuologError
+            request.again = maybe_stored
+            if not maybe_stored:
+                request.known_end = self._topics.known_end(group)
             try:
                 left = deadline - loop.time()
                 async with asyncio.timeout(min(left, ATTEMPT_SECONDS)), self._window:
@@ -523,6 +527,8 @@ class Producer:
                     reply = await connection.stream().append(request)
                 refused = self._refusal(topic, reply)
                 if refused is None:
+                    if reply.status == wire.PUT_OK:
+                        self._topics.note_end(group, reply.physical_offset)
                     return self._parts(group, request, reply, count, first)
                 error = refused
                 self._topics.forget(topic)  # it may not be what it was
@@ -554,7 +560,7 @@ class Producer:
 
     async def _next_slot(self, topic: str, seconds: float) -> Slot:
         """The queue whose turn it is."""
-        slots = await self._topics.slots(topic, seconds)
+        slots = await self._topics.slots(topic, seconds, create=True)
         self._round += 1
         return slots[(self._round - 1) % len(slots)]
 

@@ -16,31 +16,48 @@ class TopicCache:
     def __init__(self, router: Router) -> None:
         self._router = router
         self._known: dict[str, tuple[float, list[Slot]]] = {}
-        self._asking: dict[str, asyncio.Future[list[Slot]]] = {}
+        self._asking: dict[tuple[str, bool], asyncio.Future[list[Slot]]] = {}
+        self._ends: dict[str, int] = {}
 
-    async def slots(self, topic: str, timeout: float) -> list[Slot]:
-        """All queues of a topic, sorted by group and id. Raises UnknownTopic."""
+    def known_end(self, group: str) -> int:
+        """Log offset of a group that is confirmed, as far as its nodes told; 0 before they did."""
+        return self._ends.get(group, 0)
+
+    def note_end(self, group: str, offset: int) -> None:
+        """A group's log is confirmed up to an offset."""
+        self._ends[group] = max(offset, self._ends.get(group, 0))
+
+    async def learn_end(self, group: str, topic: str, timeout: float) -> None:
+        """Have a node tell, once, up to where a group's log is confirmed."""
+        if group not in self._ends:
+            await self._queues(group, topic, timeout, create=True)
+
+    async def slots(self, topic: str, timeout: float, create: bool = False) -> list[Slot]:
+        """All queues of a topic, sorted by group and id. Raises UnknownTopic.
+
+        create: to send to it; nodes that create topics on their first use do.
+        """
         now = asyncio.get_running_loop().time()
         known = self._known.get(topic)
         if known is not None and now - known[0] < FRESH_SECONDS:
             return known[1]
         # Whoever asks meanwhile waits for the same answer: sends go on in the order they came.
-        asking = self._asking.get(topic)
+        asking = self._asking.get((topic, create))
         if asking is None:
-            asking = asyncio.ensure_future(self._ask(topic, timeout))
-            self._asking[topic] = asking
-            asking.add_done_callback(lambda _: self._asking.pop(topic, None))
+            asking = asyncio.ensure_future(self._ask(topic, timeout, create))
+            self._asking[topic, create] = asking
+            asking.add_done_callback(lambda _: self._asking.pop((topic, create), None))
             asking.add_done_callback(heard)
         return await asyncio.shield(asking)
 
-    async def _ask(self, topic: str, timeout: float) -> list[Slot]:
+    async def _ask(self, topic: str, timeout: float, create: bool) -> list[Slot]:
         """As `slots`; a topic is unknown only where every group of the cluster says so."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         back_off = BackOff()
         while True:
             try:
-                return await self._ask_once(topic, max(0.001, deadline - loop.time()))
+                return await self._ask_once(topic, max(0.001, deadline - loop.time()), create)
             except UnknownTopic:
                 groups = self._router.unreachable()
                 pause = back_off.next()
@@ -53,10 +70,11 @@ class TopicCache:
                     ) from None
                 await asyncio.sleep(pause)
 
-    async def _ask_once(self, topic: str, timeout: float) -> list[Slot]:
+    async def _ask_once(self, topic: str, timeout: float, create: bool) -> list[Slot]:
         groups = await self._router.groups(timeout)
         answers = await asyncio.gather(
-            *(self._queues(group, topic, timeout) for group in groups), return_exceptions=True
+            *(self._queues(group, topic, timeout, create) for group in groups),
+            return_exceptions=True,
         )
         found = [
             (group, queue_id)
@@ -75,13 +93,14 @@ class TopicCache:
             self._known[topic] = (asyncio.get_running_loop().time(), found)
         return found
 
-    async def _queues(self, group: str, topic: str, timeout: float) -> int:
+    async def _queues(self, group: str, topic: str, timeout: float, create: bool) -> int:
         """Queues of a topic in one group, 0 where it has none."""
         connection = self._router.connection(group)
-        request = wire.ListTopicsRequest(topics=[topic])
+        request = wire.ListTopicsRequest(topics=[topic], create=create)
         reply = await connection.call(
             lambda left: connection.admin.ListTopics(request, timeout=left), timeout
         )
+        self.note_end(group, reply.confirm_offset)
         return int(reply.topics[0].queues) if reply.topics else 0
 
     async def slot(

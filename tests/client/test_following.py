@@ -93,7 +93,9 @@ class Admin(stubs.AdminServicer):
         return wire.RouteReply(cluster="c", group="g", groups=[group])
 
     async def ListTopics(self, request: Any, context: Any) -> wire.ListTopicsReply:
-        return wire.ListTopicsReply(topics=[wire.TopicReply(topic="T", queues=1)])
+        reply = wire.ListTopicsReply(topics=[wire.TopicReply(topic="T", queues=1)])
+        reply.confirm_offset = 700
+        return reply
 
 
 async def serve(script: Script) -> tuple[grpc.aio.Server, str]:
@@ -121,6 +123,21 @@ async def test_an_unknown_answer_is_asked_again_with_the_same_sequence() -> None
     first, second = script.seen
     assert (first.producer_id, first.sequence) == (second.producer_id, second.sequence)
     assert first.bodies == second.bodies
+    assert (first.again, second.again) == (False, True)
+    assert first.known_end == second.known_end == 700
+
+
+async def test_what_was_refused_is_sent_for_the_first_time_once_more() -> None:
+    script = Script(wire.IN_SYNC_REPLICAS_NOT_ENOUGH, wire.PUT_OK)
+    assert (await send(script, 5)).status == "PUT_OK"
+    assert [request.again for request in script.seen] == [False, False]
+
+
+async def test_a_repeat_of_what_the_node_has_forgotten_is_told_as_unknown_at_once() -> None:
+    script = Script(wire.UNKNOWN_ERROR, wire.SEQUENCE_TOO_OLD, wire.PUT_OK)
+    with pytest.raises(duolog.ResultUnknown):
+        await send(script, 5)
+    assert len(script.seen) == 2
 
 
 async def test_what_stays_unknown_is_told_as_unknown() -> None:

@@ -128,6 +128,43 @@ async def test_auto_create_makes_a_topic_on_first_use(start_node: StartNode) -> 
         assert topic.queues == 2
 
 
+async def test_every_way_of_sending_makes_a_topic_and_reading_does_not(
+    start_node: StartNode,
+) -> None:
+    node = await start_node(limits={"auto_create_topic": True, "default_topic_queues": 3})
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=5) as client:
+        async with client.producer() as producer:
+            await producer.send("plain", b"x")
+            keyed = [await producer.send("keyed", b"x", key="k") for _ in range(3)]
+            await producer.send_batch("batch", [b"x"] * 10)
+            await producer.send("late", b"x", delay=0.1)
+            await producer.send("numbered", b"x", queue_id=2)
+            await asyncio.gather(*(producer.send("many", b"x") for _ in range(20)))
+        assert len({receipt.queue_id for receipt in keyed}) == 1  # the first one, too
+        made = {topic.topic: topic.queues for topic in await client.admin.topics()}
+        names = ("batch", "keyed", "late", "many", "numbered", "plain")
+        assert made == dict.fromkeys(names, 3)
+        with pytest.raises(duolog.UnknownTopic):
+            await client.pull("unread", 0, 0)
+        with pytest.raises(duolog.UnknownTopic):
+            async with client.consumer("G", "unread") as consumer:
+                await consumer.get(2)
+        assert "unread" not in broker_of(node).metadata.topics
+        for name in ("a/b", "DUOLOG_SYS_METADATA", "%SYS%x", ""):
+            with pytest.raises(duolog.DuologError):
+                async with client.producer(timeout=2) as producer:
+                    await producer.send(name, b"x")
+        assert set(broker_of(node).metadata.topics) <= {*names, "SCHEDULE_TOPIC_XXXX"}
+
+
+async def test_without_auto_create_a_send_makes_no_topic(client: duolog.Client) -> None:
+    async with client.producer(timeout=2) as producer:
+        for how in ({}, {"key": "k"}, {"queue_id": 0}):
+            with pytest.raises(duolog.UnknownTopic):
+                await producer.send("none", b"x", **how)
+    assert [topic.topic for topic in await client.admin.topics()] == ["T"]
+
+
 async def test_topics_are_bounded(start_node: StartNode) -> None:
     node = await start_node(limits={"topics_max": 2})
     async with duolog.Client(f"127.0.0.1:{node.port}", timeout=5) as client:

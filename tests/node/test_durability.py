@@ -8,6 +8,7 @@ from typing import Any
 import duolog
 import pytest
 import structlog
+from duolog._connection import AppendStream
 from duolog.wire import duolog_pb2 as wire
 
 from node.groupcommit import GroupCommitService
@@ -261,6 +262,65 @@ async def test_forced_deletion_of_unexpired_segments_is_a_warning_that_tells_why
     assert (told[0]["disk_used"], told[0]["limit"]) == (0.86, 0.85)
     assert (told[0]["store_bytes"], told[0]["others_bytes"]) == (own, others)
     assert ("other files than this store's" in told[0]["event"]) == bool(others)
+    await client.close()
+
+
+@pytest.mark.parametrize("others", [0, 3])
+async def test_a_lost_answer_is_made_up_for_or_told_as_unknown_and_never_stored_twice(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """others: producers that send between the two attempts; the node remembers three."""
+    node = await start_node(producers_max=3)
+    client = await topic(node)
+    append, seen = AppendStream.append, 0
+
+    async def lost(stream: AppendStream, request: wire.AppendRequest) -> wire.AppendReply:
+        nonlocal seen
+        reply = await append(stream, request)
+        if request.bodies == b"mine":
+            seen += 1
+            if seen == 1:
+                for _ in range(others):
+                    async with client.producer() as other:
+                        await other.send("T", b"theirs")
+                raise duolog.Unavailable("the answer is lost")
+        return reply
+
+    monkeypatch.setattr(AppendStream, "append", lost)
+    async with client.producer(timeout=5) as producer:
+        if others:
+            with pytest.raises(duolog.ResultUnknown, match="look for the message by its key"):
+                await producer.send("T", b"mine")
+        else:
+            assert (await producer.send("T", b"mine")).duplicate
+        assert seen == 2
+        assert (await producer.send("T", b"next")).queue_offset == others + 1
+    bodies = (await client.pull("T", 0, 0)).body_list()
+    assert bodies == [b"mine", *[b"theirs"] * others, b"next"]
+    await client.close()
+
+
+async def test_a_hundred_producers_in_turn_are_stored_once_each_and_none_is_unknown(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is forgotten soon; each repeats at once, while it is known."""
+    node = await start_node(producers_max=3)
+    client = await topic(node)
+    append = AppendStream.append
+    answered: set[tuple[bytes, int]] = set()
+
+    async def lost(stream: AppendStream, request: wire.AppendRequest) -> wire.AppendReply:
+        reply = await append(stream, request)
+        name = (request.producer_id, request.sequence)
+        if name not in answered:
+            answered.add(name)
+            raise duolog.Unavailable("the first answer is always lost")
+        return reply
+
+    monkeypatch.setattr(AppendStream, "append", lost)
+    for number in range(100):
+        async with client.producer(timeout=5) as producer:
+            assert (await producer.send("T", b"%d" % number)).queue_offset == number
     await client.close()
 
 

@@ -56,6 +56,40 @@ async def test_two_that_publish_one_number_at_once(client: duolog.Client) -> Non
     assert len(await stored(client)) == 1
 
 
+async def test_a_batch_whose_sequences_are_forgotten_is_finished_without_doubling(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node(producers_max=2)
+    metadata = broker_of(node).metadata
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await client.admin.create_topic("T", 1)
+        sink = await client.sink("s")
+        staged = [await stage(sink, b"%d" % k) for k in range(6)]
+        service = broker_of(node).publishes
+        put, puts = service._put, 0
+
+        async def interrupted(*args: object) -> object:
+            nonlocal puts
+            puts += 1
+            if puts >= 4:
+                raise duolog.Busy("the node stands still here")
+            return await put(*args)  # type: ignore[arg-type]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(service, "_put", interrupted)
+            patch.setattr(metadata, "note", lambda change: None)  # all notes of it are lost
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1):
+                    await sink.publish(0, staged)
+        assert (await stored(client))[:3] == [b"0", b"1", b"2"]
+        for number in range(5):
+            async with client.producer() as producer:
+                await producer.send("T", b"of another %d" % number)
+        assert await sink.publish(0, staged) is True
+        bodies = [body for body in await stored(client) if not body.startswith(b"of")]
+        assert bodies == [b"%d" % k for k in range(6)]
+
+
 async def test_nothing_is_published_of_a_batch_that_is_wrong(client: duolog.Client) -> None:
     sink, other = await client.sink("s"), await client.sink("other")
     mine, foreign = await stage(sink, b"mine"), await stage(other, b"foreign")

@@ -1,15 +1,27 @@
 """Put: order of checks, statuses, idempotence, what readers get."""
 
 import errno
+from collections import Counter
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from store import recovery
 from store.columns import Columns
-from store.errors import BadMessage, CorruptRecord, OffsetOutOfRange, SequenceTooOld
+from store.errors import (
+    BadMessage,
+    CorruptRecord,
+    OffsetOutOfRange,
+    ProducerForgotten,
+    RepeatUnknown,
+    SequenceTooOld,
+)
 from store.idempotence import IdempotenceTable, Run
 from store.messagestore import MessageStore, PutBatch
 from store.reader import GetMessageStatus
@@ -280,10 +292,119 @@ def test_the_table_is_rebuilt_from_the_log(tmp_path: Path, clean: bool) -> None:
     crash(store)
 
 
+def producer(number: int) -> bytes:
+    return b"producer%02d" % number
+
+
+def test_a_repeat_of_a_producer_that_is_forgotten_is_never_stored_again(tmp_path: Path) -> None:
+    store = open_store(tmp_path, options(producers_max=3))
+    first = put_ok(store, [b"a"], producer=producer(0), sequence=0, repeat_of=0)
+    known_end = first.physical_offset
+    for number in range(1, 4):
+        put_ok(store, [b"x"], producer=producer(number), sequence=0)
+    end = store.log.max_offset
+    for repeat_of in (0, known_end):
+        with pytest.raises(ProducerForgotten, match="look for the message by its key"):
+            put(store, [b"a"], producer=producer(0), sequence=0, repeat_of=repeat_of)
+    assert store.log.max_offset == end
+    # What was first sent later than what is forgotten was stored is known not to be stored.
+    assert put_ok(store, [b"b"], producer=producer(0), sequence=1, repeat_of=end).count == 1
+    # Nobody but the producer says that it sends again.
+    assert put_ok(store, [b"c"], producer=producer(9), sequence=7).count == 1
+    crash(store)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_start_remembers_how_far_back_it_read(
+    tmp_path: Path, clean: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "REMEMBERED_BYTES", 0)
+    store = open_store(tmp_path)
+    put_ok(store, [b"old"], producer=producer(0), sequence=0, repeat_of=0)
+    for n in range(300):
+        put_ok(store, [b"x" * 300], producer=producer(1), sequence=n)
+    for job in (store.log.queue.flush_job(0), store.queues_flush_job(0)):
+        assert job is not None
+        job.run()
+    later = NOW + 3_600_000
+    end = put_ok(store, [b"new"], producer=producer(2), sequence=0, now=later).physical_offset
+    store.shutdown()
+    if not clean:
+        (tmp_path / "abort").write_bytes(b"")
+    store = open_store(tmp_path)
+    horizon = store.idempotence.horizon
+    assert (0 < horizon < end) or not clean
+    if horizon:
+        with pytest.raises(RepeatUnknown):
+            put(store, [b"old"], producer=producer(0), sequence=0, repeat_of=0)
+    assert put_ok(store, [b"new"], producer=producer(2), sequence=0, repeat_of=0).count == 0
+    assert put_ok(store, [b"b"], producer=producer(0), sequence=1, repeat_of=end).count == 1
+    crash(store)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["send", "send", "lost", "repeat", "repeat", "restart", "kill"]),
+            st.integers(0, 5),
+        ),
+        max_size=40,
+    )
+)
+@settings(max_examples=150)
+def test_no_sequence_is_stored_twice_however_many_producers_come_and_go(
+    steps: list[tuple[str, int]],
+) -> None:
+    """Producers send, lose answers, repeat what they sent at any time, while the store restarts."""
+    few = options(producers_max=2, producer_window=2, mapped_file_size_commit_log=4 << 10)
+    with (
+        TemporaryDirectory(dir="/dev/shm") as path,
+        mock.patch.object(recovery, "REMEMBERED_BYTES", 0),
+    ):
+        store = open_store(Path(path), few)
+        sequences: Counter[int] = Counter()
+        sent: dict[int, list[tuple[int, int]]] = {}  # sequence, end that was known before
+        for step, number in steps:
+            match step:
+                case "send" | "lost":
+                    end = store.confirm_offset
+                    sent.setdefault(number, []).append((sequences[number], end))
+                    if step == "send":
+                        body = b"%d-%d" % (number, sequences[number])
+                        put_ok(
+                            store,
+                            [body],
+                            "T",
+                            number % 2,
+                            producer=producer(number),
+                            sequence=sequences[number],
+                        )
+                    sequences[number] += 1
+                case "repeat":
+                    for sequence, end in sent.get(number, [])[-3:]:
+                        body = b"%d-%d" % (number, sequence)
+                        how: dict[str, Any] = {"producer": producer(number), "sequence": sequence}
+                        try:
+                            put_ok(store, [body], "T", number % 2, repeat_of=end, **how)
+                        except ProducerForgotten:
+                            assert end < store.idempotence.horizon
+                        except SequenceTooOld:  # of this producer, newer ones are stored
+                            assert sequence < sequences[number] - 1
+                case "restart":
+                    store.shutdown()
+                    store = open_store(Path(path), few)
+                case "kill":
+                    crash(store)
+                    store = open_store(Path(path), few)
+        bodies = [*read_all(store, "T", 0), *read_all(store, "T", 1)]
+        assert len(bodies) == len(set(bodies))
+        crash(store)
+
+
 def test_runs_that_continue_each_other_are_one(tmp_path: Path) -> None:
-    table = IdempotenceTable(2)
+    table = IdempotenceTable(2, 10)
     for n in range(1000):
-        table.add(PRODUCER, Run(n, n + 1, "T", 0, 100 + n))
+        table.add(PRODUCER, Run(n, n + 1, "T", 0, 100 + n), n)
     assert table.stored_prefix(PRODUCER, 3, 5) == [Run(3, 8, "T", 0, 103)]
     assert table.stored_prefix(PRODUCER, 998, 5) == [Run(998, 1000, "T", 0, 1098)]
 
