@@ -11,7 +11,7 @@ of the wall clock shortens no level's delay (`store.clocks`); a timed message go
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +29,7 @@ from store.kernels import decode
 from store.kernels.jit import EMPTY_I64, I64
 from store.messagestore import PutBatch
 from store.metadata import SYSTEM_PREFIX
+from store.reader import EMPTY_TABLE, GetResult
 from store.record import decode_properties
 from store.status import PutMessageStatus
 
@@ -210,6 +211,21 @@ class DelayService:
         copies = self._broker.store.find_all_by_unique_key(topic, key) if key else []
         return any(record.physical_offset > physical_offset for record in copies)
 
+    def _read(self, topic: str, queue_id: int, first: int, end: int) -> tuple[GetResult, int]:
+        """Messages at [first, end), and how far they reach; those behind `end` are not due.
+
+        A read passes over what is damaged, and has messages from behind the end instead.
+        """
+        store, count = self._broker.store, end - first
+        while True:
+            result = store.get(topic, queue_id, first, count, BYTES)
+            inside = int(np.count_nonzero(result.table[decode.OUT_QUEUE_OFFSET] < end))
+            if inside == result.count:
+                return result, min(result.next_offset, end)
+            if inside == 0:
+                return replace(result, bodies=b"", properties=b"", table=EMPTY_TABLE), end
+            count = inside
+
     # -- levels --------------------------------------------------------------------------------
 
     def _deliver_level(self, level: int, store_ms: WallMs) -> bool:
@@ -230,12 +246,12 @@ class DelayService:
         due = int(late[0]) if len(late) else len(times)
         if due == 0:
             return False
-        result = store.get(SCHEDULE_TOPIC, level - 1, offset, due, BYTES)
+        result, reached = self._read(SCHEDULE_TOPIC, level - 1, offset, offset + due)
         left_out = self._left_out(times[:due])
         for batch in restored(result, _LEVEL_WORDS, store.born_host, without=left_out):
             if not self._store(batch):
                 return False
-        following = max(result.next_offset, offset + 1)
+        following = max(reached, offset + 1)
         tables.delay_offsets[level] = following
         self._broker.metadata.note({"op": "delays", "offsets": {str(level): following}})
         return True
@@ -325,13 +341,13 @@ class DelayService:
         times = queue.entries(first, end - first)[2] if queue is not None else EMPTY_I64
         left_out = self._left_out(times)
         while first < end:
-            result = store.get(TIMER_TOPIC, QUEUE, first, end - first, BYTES)
+            result, reached = self._read(TIMER_TOPIC, QUEUE, first, end)
             for batch in restored(result, _TIMER_WORDS, store.born_host, without=left_out):
                 if not self._store(batch):
                     return False
-            if result.next_offset <= first:
+            if reached <= first:
                 return True  # damaged, or gone: nobody can have it
-            first = result.next_offset
+            first = reached
         return True
 
     def _note_done(self, timers: PendingTimers, offsets: I64) -> None:

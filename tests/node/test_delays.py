@@ -294,6 +294,28 @@ async def test_what_is_due_waits_as_long_as_nothing_can_be_stored(
         assert len(await all_of(client, "T", 1)) == 40
 
 
+async def test_a_message_behind_a_damaged_one_that_is_due_comes_in_its_own_time_and_once(
+    start_node: StartNode,
+) -> None:
+    node = await start_node(message_delay_level="2s 4s")
+    async with await client_of(node) as client, client.producer() as producer:
+        store = broker_of(node).store
+        began = broker_of(node).mono_ms()
+        await producer.send("T", b"time 0", delay=2.0)
+        await producer.send("T", b"level 0", delay_level=1)
+        damage(store.log, b"time 0")
+        damage(store.log, b"level 0")
+        await asyncio.sleep(1.2)
+        await producer.send("T", b"time 1", delay=2.0)
+        await producer.send("T", b"level 1", delay_level=1)
+        found = await wait_for(client, 1)
+        assert broker_of(node).mono_ms() - began >= 3100
+        await until(lambda: broker_of(node).metadata.tables.delay_offsets == {1: 2})
+        await until(lambda: broker_of(node).delays.waiting == 0)
+        found = await wait_for(client, 2)
+        assert sorted(message.body for message in found) == [b"level 1", b"time 1"]
+
+
 async def test_a_damaged_record_of_a_service_costs_itself_only(start_node: StartNode) -> None:
     node = await start_node(**LEVELS, transactions={"timeout_ms": 300, "check_interval_ms": 300})
     async with await client_of(node) as client, client.producer() as producer:
