@@ -839,6 +839,13 @@ class Broker:
             raise sdk.NoPermission(f"topic {name!r} may not be read")
         return topic
 
+    def readable_queue(self, name: str, queue_id: int) -> TopicConfig:
+        """As `readable_topic`, and NotMaster for a queue that the topic may have got meanwhile."""
+        topic = self.readable_topic(name)
+        if queue_id >= topic.queues:
+            self.check_knows()
+        return topic
+
     async def remove_queues(self, topic: str) -> None:
         """Drop a deleted topic's queues, while no flush works on them."""
         async with self._file_changes:

@@ -87,7 +87,7 @@ class GroupsService(stubs.GroupsServicer):
         if len(request.offsets) > QUEUES_MAX:
             raise sdk.BadRequest(f"more than {QUEUES_MAX} offsets")
         for offset in request.offsets:
-            topic = broker.readable_topic(offset.topic)
+            topic = broker.readable_queue(offset.topic, offset.queue_id)
             if not 0 <= offset.queue_id < topic.queues or offset.offset < 0:
                 raise sdk.BadRequest(
                     f"{offset.topic}/{offset.queue_id} offset {offset.offset}: no such place"
@@ -142,7 +142,7 @@ class GroupsService(stubs.GroupsServicer):
         self, request: wire.OffsetAtTimeRequest, context: Any
     ) -> wire.OffsetAtTimeReply:
         """First message stored at or after a time."""
-        topic = self._broker.readable_topic(request.topic)
+        topic = self._broker.readable_queue(request.topic, request.queue_id)
         check_place((request.topic, request.queue_id), topic.queues, 0)
         return wire.OffsetAtTimeReply(
             queue_offset=offset_at(self._broker, request.topic, request.queue_id, request.time)
@@ -153,7 +153,7 @@ class GroupsService(stubs.GroupsServicer):
         self, request: wire.OffsetAtSizeRequest, context: Any
     ) -> wire.OffsetAtTimeReply:
         """Up to where so many bytes of records reach."""
-        topic = self._broker.readable_topic(request.topic)
+        topic = self._broker.readable_queue(request.topic, request.queue_id)
         check_place((request.topic, request.queue_id), topic.queues, request.queue_offset)
         store = self._broker.store
         return wire.OffsetAtTimeReply(

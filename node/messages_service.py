@@ -82,7 +82,7 @@ class MessagesService(stubs.MessagesServicer):
     async def Pull(self, request: wire.PullRequest, context: Any) -> wire.MessageBatch:
         """One batch; waits for an arrival where there is nothing yet."""
         broker = self._broker
-        topic = broker.readable_topic(request.topic)
+        topic = broker.readable_queue(request.topic, request.queue_id)
         key = (request.topic, request.queue_id)
         check_place(key, topic.queues, request.queue_offset)
         chosen = wanted(request.tags, request.sql)
@@ -300,7 +300,7 @@ class _Subscription:
             self._wake.set()
 
     def _add(self, begin: wire.QueueOffset, number: int) -> None:
-        topic = self._broker.readable_topic(begin.topic)
+        topic = self._broker.readable_queue(begin.topic, begin.queue_id)
         key = (begin.topic, begin.queue_id)
         check_place(key, topic.queues, begin.offset)
         cursor = self._cursors.get(key)

@@ -617,7 +617,13 @@ async def test_no_read_of_a_group_is_answered_by_a_node_that_may_lack_commits(
             groups: Any = stubs.GroupsStub(channel)  # type: ignore[no-untyped-call]
             admin: Any = stubs.AdminStub(channel)  # type: ignore[no-untyped-call]
             queue = wire.QueueRef(topic="T", queue_id=0)
+            messages: Any = stubs.MessagesStub(channel)  # type: ignore[no-untyped-call]
+            added = wire.QueueOffset(topic="T", queue_id=7)  # that another node may know of
+            subscription = messages.Subscribe(iter([wire.SubscribeRequest(add=[added])]))
             reads: list[Any] = [
+                messages.Pull(wire.PullRequest(topic="T", queue_id=7)),
+                subscription.read(),
+                groups.OffsetAtTime(wire.OffsetAtTimeRequest(topic="T", queue_id=7, time=-1)),
                 groups.Offsets(wire.OffsetsRequest(group="g", queues=[queue])),
                 groups.Offsets(wire.OffsetsRequest(group="unheard of", queues=[queue])),
                 groups.Heartbeat(wire.HeartbeatRequest(group="g", member_id="m", topics=["T"])),
