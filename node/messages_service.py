@@ -133,8 +133,19 @@ class MessagesService(stubs.MessagesServicer):
     async def Publish(self, request: wire.PublishRequest, context: Any) -> wire.PublishReply:
         """Make what was staged visible; answered when it is."""
         publishes = self._broker.publishes
-        before = await publishes.publish(request.sink, request.batch, list(request.staged))
+        before = await publishes.publish(
+            request.sink,
+            request.batch,
+            list(request.staged),
+            request.contents,
+            request.publisher,
+        )
         return wire.PublishReply(before=before)
+
+    @unary
+    async def SinkState(self, request: wire.SinkStateRequest, context: Any) -> wire.SinkStateReply:
+        """What a sink has published."""
+        return self._broker.publishes.state(request.sink)
 
     # -- transactions --------------------------------------------------------------------------
 

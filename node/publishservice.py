@@ -34,6 +34,7 @@ log = structlog.get_logger("duolog.node")
 STAGED_TOPIC = SYSTEM_PREFIX + "STAGED"
 QUEUE = 0
 SINK_CHARACTERS_MAX = 255
+CONTENTS_CHARACTERS_MAX = 8192  # every replica keeps them in memory
 STAGED_MAX = 200_000  # in one batch of a sink
 TICK_SECONDS = 0.2
 PUT_SECONDS = 10.0  # then whoever wants it published asks again, or `run` does
@@ -94,8 +95,9 @@ class PublishService:
         broker = self._broker
         broker.check_master()
         _check_sink(sink)
-        self._check_batch(_parsed(data))
-        columns = Columns.of([data], [b"SINK\x01" + sink.encode()])
+        count = self._checked_count(_parsed(data))
+        text = f"SINK\x01{sink}\x02COUNT\x01{count}"
+        columns = Columns.of([data], [text.encode()])
         batch = PutBatch(STAGED_TOPIC, QUEUE, columns, broker.wall_ms(), host)
         result = await broker.store_batch(batch)
         status = result.status
@@ -107,7 +109,8 @@ class PublishService:
             raise sdk.ResultUnknown(status.value)
         return result.queue_offset
 
-    def _check_batch(self, request: wire.AppendRequest) -> None:
+    def _checked_count(self, request: wire.AppendRequest) -> int:
+        """Messages of a request that can be stored. Raises what `stage` raises."""
         refusal = self._broker.refusal(request)
         if refusal is not None:
             status, reason = refusal
@@ -122,36 +125,88 @@ class PublishService:
             columns.check(self._broker.store.options.max_message_size)
         except StoreError as error:
             raise sdk.BadRequest(str(error)) from None
+        return columns.count
 
     # -- publish -------------------------------------------------------------------------------
 
-    async def publish(self, sink: str, batch: int, staged: list[int]) -> bool:
+    async def publish(
+        self, sink: str, batch: int, staged: list[int], contents: str = "", publisher: str = ""
+    ) -> bool:
         """Make a batch visible, and wait until it is; whether that number was published before.
 
-        Raises BadRequest, NoSuchMessage for what is not staged, NotMaster, Unavailable,
-        ResultUnknown: then it may be asked for again.
+        contents: what the sink sends; settled by its first publication. publisher: for `state`.
+        Raises BadRequest, also for other contents, NoSuchMessage for what is not staged, NotMaster,
+        Unavailable, ResultUnknown: then it may be asked for again.
         """
         broker = self._broker
         broker.check_current()
         _check_sink(sink)
         if batch < 0 or len(staged) > STAGED_MAX:
             raise sdk.BadRequest(f"batch {batch} of {len(staged)} requests, at most {STAGED_MAX}")
+        if len(contents) > CONTENTS_CHARACTERS_MAX or len(publisher) > SINK_CHARACTERS_MAX:
+            raise sdk.BadRequest(
+                f"contents of {len(contents)} characters (at most {CONTENTS_CHARACTERS_MAX}), "
+                f"publisher of {len(publisher)} (at most {SINK_CHARACTERS_MAX})"
+            )
         await self._finish(sink)
+        self._check_contents(sink, contents)
         row = self._sinks.get(sink)
         before = row is not None and row["batch"] >= batch
-        if not before and staged:
-            for offset in staged:
-                record = await self._staged(offset)
-                if record.properties.get("SINK") != sink:
-                    raise sdk.BadRequest(f"what is staged as {offset} is another sink's")
         if not before:
-            change = {"op": "publish", "sink": sink, "batch": batch, "staged": staged}
+            change = {
+                "op": "publish",
+                "sink": sink,
+                "batch": batch,
+                "staged": staged,
+                "contents": contents,
+                "publisher": publisher,
+                "messages": await self._staged_messages(sink, staged),
+            }
             await broker.metadata.change(change)
+            self._check_contents(sink, contents)
             row = self._sinks.get(sink)
             # Where two asked at once the other one may have been first.
             before = row is None or row["batch"] != batch or row["staged"] != staged
         await self._finish(sink)
         return before
+
+    def state(self, sink: str) -> wire.SinkStateReply:
+        """What a sink has published. Raises BadRequest, NotMaster."""
+        self._broker.check_master()
+        self._broker.check_knows()
+        _check_sink(sink)
+        row = self._sinks.get(sink)
+        if row is None:
+            return wire.SinkStateReply()
+        return wire.SinkStateReply(
+            known=True,
+            batch=row["batch"],
+            batches=row.get("batches", 0),
+            messages=row.get("messages", 0),
+            batch_messages=row.get("batchMessages", 0),
+            lost_parts=row.get("lost", 0),
+            contents=row.get("contents", ""),
+            publisher=row.get("publisher", ""),
+        )
+
+    def _check_contents(self, sink: str, contents: str) -> None:
+        row = self._sinks.get(sink)
+        if row is not None and row.get("contents", "") != contents:
+            raise sdk.BadRequest(
+                f"sink {sink!r} publishes other contents: {_short(row.get('contents', ''))}, and "
+                f"not {_short(contents)}; use another name"
+            )
+
+    async def _staged_messages(self, sink: str, staged: list[int]) -> int:
+        """Messages in what a sink staged. Raises BadRequest for another sink's."""
+        count = 0
+        for offset in staged:
+            record = await self._staged(offset)
+            if record.properties.get("SINK") != sink:
+                raise sdk.BadRequest(f"what is staged as {offset} is another sink's")
+            known = record.properties.get("COUNT")  # not of what an older version staged
+            count += int(known) if known else len(_parsed(record.body).body_offsets) // 4 - 1
+        return count
 
     async def _staged(self, offset: int) -> Record:
         """What was staged. Raises NoSuchMessage, Unavailable where it cannot be read yet."""
@@ -219,8 +274,8 @@ class PublishService:
                 broker.metadata.note(note)
             broker.pump_soon()
             await asyncio.sleep(0)  # others have a turn
-        note = {"op": "published", "sink": sink, "batch": row["batch"], "done": len(staged)}
-        await broker.metadata.change(note)
+        done = {"op": "published", "sink": sink, "batch": row["batch"], "done": len(staged)}
+        await broker.metadata.change({**done, "lost": len(lost)} if lost else done)
         if lost:
             log.error("a published batch lacks parts", sink=sink, parts=len(lost), reason=lost[0])
             raise sdk.NoSuchMessage(f"{len(lost)} parts of a published batch are lost: {lost[0]}")
@@ -265,6 +320,10 @@ def _unique_key(request: wire.AppendRequest) -> str:
 def _check_sink(sink: str) -> None:
     if not 0 < len(sink) <= SINK_CHARACTERS_MAX or not sink.isprintable():
         raise sdk.BadRequest(f"a sink's name has 1 to {SINK_CHARACTERS_MAX} printable characters")
+
+
+def _short(contents: str) -> str:
+    return repr(contents if len(contents) <= 200 else contents[:200] + "...")
 
 
 def _parsed(data: bytes) -> wire.AppendRequest:

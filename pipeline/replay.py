@@ -1,22 +1,27 @@
 """Replay: Parquet, JSON lines or CSV into a topic, or one topic into another.
 
 Rows are chosen and shaped by Spark; the writer makes each batch visible once. With a rate, the rows
-go out in batches of about a second's worth, numbered, so a job that is run again with the same name
-goes on where it stopped.
+go out in batches of about a second's worth, numbered. A name says which rows those are: a job that
+is run again with it goes on where it stopped, and one that would send others is refused.
 """
 
+import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import BadJob
+from pipeline.replayname import Ranges, ReplayName, Rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 FORMATS = ("parquet", "json", "csv")
 ROW_NUMBER = "_duolog_row"
+PLACES = ("_duolog_file", "_duolog_block", "_duolog_at")  # of a row in its source
+MESSAGE = ("body", "keys", "tags", "properties")
 EVENT_TIME = "EVENT_TIME"
 BATCH_ROWS_MIN = 1000
 
@@ -35,7 +40,7 @@ class Replay:
     | key, tags, time | columns: the key (it chooses the queue), the tags, the event's time |
     | order | columns to order by; rows of one key keep that order in their queue |
     | rate | messages a second; 0: as fast as it goes |
-    | name | of this replay: rows go out once for each name; new each time, if not told |
+    | name | stands for these rows: they go out once, whoever runs it; new each time, if not told |
     """
 
     endpoints: str
@@ -55,12 +60,13 @@ class Replay:
 
 @dataclass(frozen=True)
 class Replayed:
-    """What was sent."""
+    """What this run sent, and what earlier runs of its name had sent, as the sink counts it."""
 
     topic: str
     rows: int
     batches: int
     seconds: float
+    rows_before: int = 0
 
 
 def replay(
@@ -72,34 +78,38 @@ def replay(
     job with nothing of its batch visible.
     """
     began = time.monotonic()
-    frame = _shaped(_read(spark, what), what)
-    if not what.rate:
-        counted = _write(spark, _ordered(frame).drop(*_sorting(frame)), what, 0)
-        return Replayed(what.topic, counted, 1, time.monotonic() - began)
-    return _at_a_rate(spark, frame, what, progress, began)
+    _check(what)
+    name = ReplayName(what)
+    ranges = name.ranges(what.source) if what.source and what.name else {}
+    frame = _shaped(_read(spark, what, ranges), what)
+    if not what.name and not what.rate:  # one batch, read once
+        _write(_ordered(frame), what, name, 0)
+        rows = name.published(0, None, 0)
+        return Replayed(what.topic, rows, int(rows > 0), time.monotonic() - began)
+    frame = _numbered(frame) if what.rate else frame
+    frame = frame.persist()  # what is counted is what is sent
+    try:
+        return _in_batches(frame, what, name, ranges, progress, began)
+    finally:
+        frame.unpersist()
 
 
-def _read(spark: "SparkSession", what: Replay) -> "DataFrame":
+def _check(what: Replay) -> None:
     if bool(what.path) == bool(what.source):
         raise BadJob("give files or a source topic, one of the two")
-    if what.source:
-        reader = spark.read.format("duolog").option("endpoints", what.endpoints)
-        frame = reader.option("topic", what.source).load()
-        frame = frame.withColumn("body", frame.body.cast("string"))
-    else:
-        kind = what.format or what.path.rstrip("/").rpartition(".")[2].lower()
-        kind = {"jsonl": "json", "ndjson": "json"}.get(kind, kind)
-        if kind not in FORMATS:
-            raise BadJob(f"{what.path}: its format is none of {', '.join(FORMATS)}; say which")
-        reader = spark.read.option("mode", "FAILFAST")
-        if kind == "csv":
-            reader = reader.option("header", "true").option("inferSchema", "true")
-        try:
-            frame = reader.format(kind).load(what.path)
-        except Exception as error:
-            raise BadJob(f"{what.path} cannot be read: {_first_line(error)}") from None
+    if not (math.isfinite(what.rate) and what.rate >= 0):
+        raise BadJob(f"--rate {what.rate:g}: not negative")
+
+
+def _quoted(name: str) -> str:
+    """A column's name for Spark, whatever it consists of."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _read(spark: "SparkSession", what: Replay, ranges: Ranges) -> "DataFrame":
+    frame = _topic(spark, what, ranges) if what.source else _files(spark, what)
     if what.sql:
-        frame.createOrReplaceTempView("source")
+        frame.drop(*PLACES).createOrReplaceTempView("source")
         try:
             frame = spark.sql(what.sql)
         except Exception as error:
@@ -107,95 +117,184 @@ def _read(spark: "SparkSession", what: Replay) -> "DataFrame":
     return frame
 
 
+def _topic(spark: "SparkSession", what: Replay, ranges: Ranges) -> "DataFrame":
+    from pyspark.sql import functions as F
+
+    reader = spark.read.format("duolog").option("endpoints", what.endpoints)
+    reader = reader.option("topic", what.source)
+    if ranges:
+        for option, side in (("startingOffsets", 0), ("endingOffsets", 1)):
+            offsets = {queue: both[side] for queue, both in ranges.items()}
+            reader = reader.option(option, json.dumps({what.source: offsets}))
+    frame = reader.load()
+    places = (F.lit(""), F.col("queue_id").cast("bigint"), F.col("queue_offset"))
+    return frame.withColumn("body", frame.body.cast("string")).withColumns(
+        dict(zip(PLACES, places, strict=True))
+    )
+
+
+def _files(spark: "SparkSession", what: Replay) -> "DataFrame":
+    from pyspark.sql import functions as F
+
+    kind = what.format or what.path.rstrip("/").rpartition(".")[2].lower()
+    kind = {"jsonl": "json", "ndjson": "json"}.get(kind, kind)
+    if kind not in FORMATS:
+        raise BadJob(f"{what.path}: its format is none of {', '.join(FORMATS)}; say which")
+    reader = spark.read.option("mode", "FAILFAST")
+    if kind == "csv":
+        reader = reader.option("header", "true").option("inferSchema", "true")
+    try:
+        frame = reader.format(kind).load(what.path)
+    except Exception as error:
+        raise BadJob(f"{what.path} cannot be read: {_first_line(error)}") from None
+    # Where files are split follows from the machine; a row's place in its file does not.
+    told = frame.metadataColumn("_metadata")  # whatever the file's own columns are called
+    places = (
+        told["file_path"],
+        told["file_block_start"],
+        F.monotonically_increasing_id(),
+    )
+    return frame.select("*", *(p.alias(name) for p, name in zip(places, PLACES, strict=True)))
+
+
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 def _shaped(frame: "DataFrame", what: Replay) -> "DataFrame":
-    """Rows as messages, with the columns to sort by beside them."""
+    """Rows as messages, with the columns to sort by and their places beside them."""
     from pyspark.sql import functions as F
 
+    names = [name for name in frame.columns if name not in PLACES]
     given = {"body": what.body, "key": what.key, "tags": what.tags, "time": what.time}
     for option, column in [*given.items(), *(("order", name) for name in what.order)]:
-        if column and column not in frame.columns:
-            raise BadJob(f"--{option}: {column!r} is none of {', '.join(frame.columns)}")
-    body = F.col(what.body).cast("string") if what.body else F.to_json(F.struct("*"))
+        if column and column not in names:
+            raise BadJob(f"--{option}: {column!r} is none of {', '.join(names)}")
+    whole = F.to_json(F.struct(*(F.col(_quoted(name)) for name in names)))
+    body = F.col(_quoted(what.body)).cast("string") if what.body else whole
     columns = [body.alias("body")]
     if what.key:
-        columns.append(F.col(what.key).cast("string").alias("keys"))
+        key = F.col(_quoted(what.key))
+        several = dict(frame.dtypes)[what.key] == "array<string>"
+        columns.append((key if several else key.cast("string")).alias("keys"))
     if what.tags:
-        columns.append(F.col(what.tags).cast("string").alias("tags"))
+        columns.append(F.col(_quoted(what.tags)).cast("string").alias("tags"))
     if what.time:
-        kind = dict(frame.dtypes)[what.time]
-        if kind not in ("timestamp", "timestamp_ntz", "bigint", "int"):
-            raise BadJob(f"--time: {what.time!r} has type {kind}, neither timestamp nor ms")
-        when = F.col(what.time)
-        numbers = when if kind in ("bigint", "int") else F.unix_millis(when.cast("timestamp"))
-        text = numbers.cast("string")
-        columns.append(
-            F.when(text.isNotNull(), F.create_map(F.lit(EVENT_TIME), text)).alias("properties")
-        )
-    sorting = [F.col(name).alias(f"_order_{k}") for k, name in enumerate(what.order)]
-    return frame.select(*columns, *sorting)
+        columns.append(_event_time(frame, what.time))
+    sorting = [F.col(_quoted(name)).alias(f"_order_{k}") for k, name in enumerate(what.order)]
+    places = [F.col(name) for name in PLACES if name in frame.columns]
+    return frame.select(*columns, *sorting, *places)
+
+
+def _event_time(frame: "DataFrame", name: str) -> "Column":
+    from pyspark.sql import functions as F
+
+    kind = dict(frame.dtypes)[name]
+    if kind not in ("timestamp", "timestamp_ntz", "bigint", "int"):
+        raise BadJob(f"--time: {name!r} has type {kind}, neither timestamp nor ms")
+    when = F.col(_quoted(name))
+    numbers = when if kind in ("bigint", "int") else F.unix_millis(when.cast("timestamp"))
+    text = numbers.cast("string")
+    return F.when(text.isNotNull(), F.create_map(F.lit(EVENT_TIME), text)).alias("properties")
 
 
 def _sorting(frame: "DataFrame") -> list[str]:
     return [name for name in frame.columns if name.startswith("_order_")]
 
 
+def _message(frame: "DataFrame") -> list[str]:
+    return [name for name in frame.columns if name in MESSAGE]
+
+
 def _ordered(frame: "DataFrame") -> "DataFrame":
     """Partitions that follow one another in the order asked for: they are published so."""
     sorting = _sorting(frame)
-    if not sorting:
-        return frame
-    parts = max(1, frame.sparkSession.sparkContext.defaultParallelism)
-    return frame.repartitionByRange(parts, *sorting).sortWithinPartitions(*sorting)
+    if sorting:
+        parts = max(1, frame.sparkSession.sparkContext.defaultParallelism)
+        frame = frame.repartitionByRange(parts, *sorting).sortWithinPartitions(*sorting)
+    return frame.select(*_message(frame))
 
 
-def _write(spark: "SparkSession", frame: "DataFrame", what: Replay, number: int) -> int:
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as F
-
-    told = Observation()
-    observed = frame.observe(told, F.count(F.lit(1)).alias("rows"))
-    writer = observed.write.format("duolog").mode("append").option("endpoints", what.endpoints)
-    writer = writer.option("topic", what.topic)
-    if what.name:
-        writer = writer.option("sinkId", f"replay-{what.name}").option("batchId", number)
-    writer.save()
-    return int(told.get["rows"])
-
-
-def _at_a_rate(
-    spark: "SparkSession",
-    frame: "DataFrame",
-    what: Replay,
-    progress: Callable[[int, int], None] | None,
-    began: float,
-) -> Replayed:
+def _numbered(frame: "DataFrame") -> "DataFrame":
+    """Messages with their numbers from 1 on: the same ones on every machine, ties included."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    if what.rate < 0:
-        raise BadJob(f"--rate {what.rate:g}: not negative")
-    sorting = _sorting(frame)
-    order: Any = sorting or [F.monotonically_increasing_id()]
+    places: list[Any] = [name for name in PLACES if name in frame.columns]
+    if not places:  # the result of a query
+        places = [_text(frame)] if _sorting(frame) else [F.monotonically_increasing_id()]
     # One window over all rows: a replay at a rate is as slow as that rate, not as Spark.
-    numbered = frame.withColumn(ROW_NUMBER, F.row_number().over(Window.orderBy(*order)))
-    numbered = numbered.drop(*sorting).persist()
-    try:
-        total = numbered.count()
-        size = max(BATCH_ROWS_MIN, int(what.rate))
-        batches = -(-total // size)
-        for number in range(batches):
-            due = began + number * size / what.rate
+    order = Window.orderBy(*_sorting(frame), *places)
+    return frame.select(*_message(frame), F.row_number().over(order).alias(ROW_NUMBER))
+
+
+def _text(frame: "DataFrame") -> "Column":
+    """A message as text: columns by name, so that null and empty differ."""
+    from pyspark.sql import functions as F
+
+    return F.to_json(F.struct(*_message(frame)))
+
+
+def _measured(frame: "DataFrame", what: Replay) -> Rows:
+    """Count, and a digest that another order, or another row, changes."""
+    from pyspark.sql import functions as F
+
+    hashed = [_text(frame), *([F.col(ROW_NUMBER)] if what.rate else [])]
+    sums = [
+        F.sum(F.xxhash64(F.lit(salt), *hashed).cast("decimal(20,0)")).alias(f"sum{salt}")
+        for salt in (1, 2)
+    ]
+    found = frame.agg(F.count(F.lit(1)).alias("rows"), *sums).collect()[0]
+    digest = "".join(f"{int(found[name] or 0) % (1 << 64):016x}" for name in ("sum1", "sum2"))
+    size = max(BATCH_ROWS_MIN, int(what.rate)) if what.rate else max(1, int(found["rows"]))
+    return Rows(int(found["rows"]), digest, size)
+
+
+def _write(frame: "DataFrame", what: Replay, name: ReplayName, number: int) -> None:
+    writer = frame.write.format("duolog").mode("append").option("endpoints", what.endpoints)
+    writer = writer.option("topic", what.topic).option("sinkId", name.sink)
+    writer = writer.option("publisher", name.publisher).option("batchId", number)
+    if name.contents:
+        writer = writer.option("sinkContents", name.contents)
+    writer.save()
+
+
+def _in_batches(
+    frame: "DataFrame",
+    what: Replay,
+    name: ReplayName,
+    ranges: Ranges,
+    progress: Callable[[int, int], None] | None,
+    began: float,
+) -> Replayed:
+    """Send the numbered batches that are not out yet."""
+    rows = _measured(frame, what)
+    name.settle(rows, ranges)
+    first = name.begun.batch + 1 if name.begun is not None else 0
+    before = name.begun.messages if name.begun is not None else 0
+    if before != min(rows.count, first * rows.batch_rows):
+        raise BadJob(
+            f'replay "{name.name}": the sink holds {before:,} rows in its {first} batches; it '
+            "cannot go on safely; give another --name"
+        )
+    sent = 0
+    started = time.monotonic()
+    numbers = range(first, -(-rows.count // rows.batch_rows))
+    for number in numbers:
+        low, high = number * rows.batch_rows, min(rows.count, (number + 1) * rows.batch_rows)
+        if what.rate:
+            due = started + (number - first) * rows.batch_rows / what.rate
             time.sleep(max(0.0, due - time.monotonic()))
-            low = number * size
-            chosen = numbered.where((F.col(ROW_NUMBER) > low) & (F.col(ROW_NUMBER) <= low + size))
-            part = chosen.orderBy(ROW_NUMBER).drop(ROW_NUMBER)
-            _write(spark, part, what, number)
-            if progress is not None:
-                progress(min(total, low + size), total)
-    finally:
-        numbered.unpersist()
-    return Replayed(what.topic, total, batches, time.monotonic() - began)
+        _write(_part(frame, low, high) if what.rate else _ordered(frame), what, name, number)
+        sent += name.published(number, high - low, sent)
+        if progress is not None:
+            progress(high, rows.count)
+    return Replayed(what.topic, sent, len(numbers), time.monotonic() - began, before)
+
+
+def _part(frame: "DataFrame", low: int, high: int) -> "DataFrame":
+    """The rows with the numbers above low up to high, in that order."""
+    from pyspark.sql import functions as F
+
+    chosen = frame.where((F.col(ROW_NUMBER) > low) & (F.col(ROW_NUMBER) <= high))
+    return chosen.orderBy(ROW_NUMBER).drop(ROW_NUMBER)

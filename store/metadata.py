@@ -181,19 +181,44 @@ class Metadata:
     def _apply_publish(self, change: Json) -> None:
         name, batch = str(change["sink"]), int(change["batch"])
         known = self.sinks.get(name)
-        if known is not None and known["batch"] >= batch:
-            return  # published before
-        self.sinks.pop(name, None)
-        staged = [int(offset) for offset in change["staged"]]
-        self.sinks[name] = {"batch": batch, "staged": staged, "done": 0}
+        contents = str(change.get("contents", ""))
+        if known is not None:
+            if known["batch"] >= batch:
+                return  # published before
+            if known.get("contents", "") != contents:
+                return  # another user of the same name
+        count = int(change.get("messages", 0))
+        before = self.sinks.pop(name, None) or {}
+        self.sinks[name] = {
+            "batch": batch,
+            "staged": [int(offset) for offset in change["staged"]],
+            "done": 0,
+            "contents": contents,
+            "publisher": str(change.get("publisher", "")),
+            "batches": before.get("batches", 0) + 1,
+            "messages": before.get("messages", 0) + count,
+            "batchMessages": count,
+            "lost": before.get("lost", 0),
+        }
+        self._forget_sink()
+
+    def _forget_sink(self) -> None:
+        """Drop one sink where there are too many; what is not stored yet is never forgotten.
+
+        Those that said what they send go last: their names are there to be used again.
+        """
         if len(self.sinks) > SINKS_MAX:
-            oldest = next((n for n, row in self.sinks.items() if not row["staged"]), None)
-            if oldest is not None:  # what is not stored yet is never forgotten
+            stored = [name for name, row in self.sinks.items() if not row["staged"]]
+            plain = (name for name in stored if not self.sinks[name].get("contents"))
+            oldest = next(plain, stored[0] if stored else None)
+            if oldest is not None:
                 del self.sinks[oldest]
 
     def _apply_published(self, change: Json) -> None:
         row = self.sinks.get(str(change["sink"]))
         if row is not None and row["batch"] == int(change["batch"]):
+            if row["staged"]:  # else it was applied before
+                row["lost"] = row.get("lost", 0) + int(change.get("lost", 0))
             row["done"] = max(row["done"], int(change["done"]))
             if row["done"] >= len(row["staged"]):
                 row["staged"] = []  # nothing is left to do

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from duolog._backoff import BackOff
@@ -14,6 +15,19 @@ T = TypeVar("T")
 
 # What a node takes as one message by default, less its frame.
 STAGED_BYTES_MAX = (4 << 20) - (64 << 10)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkState:
+    """What a sink has published so far."""
+
+    batch: int  # the last number
+    batches: int
+    messages: int  # in all of them
+    batch_messages: int  # in the last one
+    lost_parts: int  # staged requests that were published and then could not be stored
+    contents: str  # as the first publication told
+    publisher: str  # of the last batch
 
 
 class Sink:
@@ -76,18 +90,26 @@ class Sink:
         )
         return int(reply.staged)
 
-    async def publish(self, batch: int, staged: Sequence[int]) -> bool:
+    async def publish(
+        self, batch: int, staged: Sequence[int], contents: str = "", publisher: str = ""
+    ) -> bool:
         """Publish a numbered batch and wait until it is visible; whether it was before.
 
         Args:
             batch: numbers rise; the ones up to the last published are done.
             staged: what `stage` returned, in the order in which it shall be stored.
+            contents: what this sink sends, in the words of its user. The first publication settles
+                it; one with other words is refused.
+            publisher: names who publishes, for `state`.
 
         Raises:
+            BadRequest: the sink publishes other contents.
             NoSuchMessage: something of it is not staged (any more); nothing is published.
             Timeout, Unavailable, ResultUnknown: ask again, with the same number.
         """
-        request = wire.PublishRequest(sink=self.name, batch=batch, staged=staged)
+        request = wire.PublishRequest(
+            sink=self.name, batch=batch, staged=staged, contents=contents, publisher=publisher
+        )
         connection = self._router.connection(self.group)
         reply: wire.PublishReply = await self._patiently(
             lambda left: connection.call(
@@ -95,6 +117,27 @@ class Sink:
             )
         )
         return bool(reply.before)
+
+    async def state(self) -> SinkState | None:
+        """What was published so far, None for nothing. Raises Timeout, Unavailable."""
+        request = wire.SinkStateRequest(sink=self.name)
+        connection = self._router.connection(self.group)
+        reply: wire.SinkStateReply = await self._patiently(
+            lambda left: connection.call(
+                lambda less: connection.messages.SinkState(request, timeout=less), left
+            )
+        )
+        if not reply.known:
+            return None
+        return SinkState(
+            reply.batch,
+            reply.batches,
+            reply.messages,
+            reply.batch_messages,
+            reply.lost_parts,
+            reply.contents,
+            reply.publisher,
+        )
 
     async def _patiently(self, call: Callable[[float], Awaitable[T]]) -> T:
         """Call again while the group is busy: as long as too few replicas are in sync, say."""

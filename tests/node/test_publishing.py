@@ -6,7 +6,7 @@ from pathlib import Path
 import duolog
 import pytest
 from duolog._columns import pack
-from duolog._sink import Sink
+from duolog._sink import Sink, SinkState
 from duolog.wire import duolog_pb2 as wire
 
 from node.publishservice import STAGED_TOPIC
@@ -124,13 +124,15 @@ async def test_a_restarted_node_knows_what_was_published(
         await client.admin.create_topic("T", 1)
         sink = await client.sink("s")
         staged = [await stage(sink, b"1")]
-        await sink.publish(3, staged)
+        await sink.publish(3, staged, "rows", "me")
+        assert await sink.publish(5, [await stage(sink, b"2", b"3")], "rows", "you") is False
     await first.stop()
     again = await start_node(tmp_path / "d")
     async with duolog.Client(f"127.0.0.1:{again.port}") as client:
         sink = await client.sink("s")
-        assert await sink.publish(3, staged) is True
-        assert await stored(client) == [b"1"]
+        assert await sink.state() == SinkState(5, 2, 3, 2, 0, "rows", "you")
+        assert await sink.publish(3, staged, "rows", "me") is True
+        assert await stored(client) == [b"1", b"2", b"3"]
 
 
 async def test_the_next_master_stores_the_rest_and_nothing_twice(
@@ -257,3 +259,43 @@ async def test_a_part_that_can_be_stored_no_more_is_told(client: duolog.Client) 
         await sink.publish(0, staged)
     assert await stored(client) == [b"2"]
     assert await sink.publish(0, staged) is True
+    assert await sink.state() == SinkState(0, 1, 2, 2, 1, "", "")
+
+
+async def test_what_a_sink_sends_is_settled_by_its_first_batch(
+    client: duolog.Client,
+) -> None:
+    sink = await client.sink("s")
+    assert await sink.state() is None
+    first = [await stage(sink, b"1", b"2"), await stage(sink, b"3")]
+    assert await sink.publish(0, first, contents="these rows", publisher="me") is False
+    expected = SinkState(0, 1, 3, 3, 0, "these rows", "me")
+    assert await sink.state() == expected
+    more = [await stage(sink, b"4")]
+    for contents in ("", "other rows", "x" * 8192):
+        for batch in (0, 1):
+            with pytest.raises(duolog.BadRequest, match="publishes other contents: 'these rows'"):
+                await sink.publish(batch, more, contents=contents)
+    for contents, publisher in (("x" * 8193, ""), ("these rows", "x" * 256)):
+        with pytest.raises(duolog.BadRequest, match="at most"):
+            await sink.publish(1, more, contents=contents, publisher=publisher)
+    assert await sink.state() == expected
+    assert await sink.publish(0, more, contents="these rows", publisher="you") is True
+    assert await sink.state() == expected
+    assert await sink.publish(1, more, contents="these rows", publisher="you") is False
+    assert await sink.state() == SinkState(1, 2, 4, 1, 0, "these rows", "you")
+    assert await stored(client) == [b"1", b"2", b"3", b"4"]
+
+
+async def test_of_two_that_begin_a_sink_with_different_contents_one_is_refused(
+    client: duolog.Client,
+) -> None:
+    sink = await client.sink("s")
+    tries = [[await stage(sink, b"a")], [await stage(sink, b"b")]]
+    answers = await asyncio.gather(
+        *(sink.publish(k, one, contents=f"rows {k}") for k, one in enumerate(tries)),
+        return_exceptions=True,
+    )
+    assert sorted(map(str, answers))[0] == "False"
+    assert sum(isinstance(answer, duolog.BadRequest) for answer in answers) == 1
+    assert len(await stored(client)) == 1

@@ -1,7 +1,11 @@
 """Replaying files and topics: counts, order by key, and what is refused."""
 
+import contextlib
 import json
+import re
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.errors import BadJob
-from pipeline.replay import Replay, replay
+from pipeline.replay import Replay, Replayed, replay
+from pipeline.replayname import ReplayDiffers, ReplayName
 from tests.process.support import NodeProcess
 from tests.spark.conftest import read
 
@@ -56,7 +61,8 @@ def test_files_of_each_format_with_order_by_key(
             name=target,
         )
         assert replay(spark, what).rows == 3000
-        replay(spark, what)  # the same name: nothing new
+        again = replay(spark, what)  # the same name: nothing new
+        assert (again.rows, again.rows_before, again.batches) == (0, 3000, 0)
         found = messages(spark, node, target)
         bodies = [json.loads(bytes(message.body)) for message in found]
         assert sorted(body["n"] for body in bodies) == list(range(3000))
@@ -104,16 +110,220 @@ def test_a_rate_is_kept_and_an_interrupted_replay_goes_on(
         if len(told) == 2:
             raise KeyboardInterrupt
 
+    began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         replay(spark, what, interrupted)
+    assert time.monotonic() - began >= 1.0
     assert len(messages(spark, node, topic)) == 2000
-    began = time.monotonic()
     made = replay(spark, what, lambda done, total: told.append((done, total)))
-    assert time.monotonic() - began >= 2.0
-    assert (made.rows, made.batches) == (3000, 3)
+    assert (made.rows, made.rows_before, made.batches) == (1000, 2000, 1)
     assert told[-1] == (3000, 3000)
     found = [int(bytes(message.body)) for message in messages(spark, node, topic)]
     assert sorted(found) == list(range(3000))
+
+
+def stopped_after(batches: int) -> Callable[[int, int], None]:
+    """A progress that stops the replay."""
+    left = batches
+
+    def stop(done: int, total: int) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise KeyboardInterrupt
+
+    return stop
+
+
+def numbers(spark: SparkSession, node: NodeProcess, topic: str) -> list[int]:
+    return sorted(json.loads(bytes(m.body))["n"] for m in messages(spark, node, topic))
+
+
+def written_rows(path: Path, rows: list[dict[str, Any]]) -> str:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    return str(path)
+
+
+def test_a_name_with_another_parameter_is_refused_and_goes_on_with_its_own(
+    spark: SparkSession,
+    node: NodeProcess,
+    client: duolog.sync.Client,
+    topic: str,
+    rows: list[dict[str, Any]],
+    tmp_path: Path,
+) -> None:
+    path = written_rows(tmp_path / "rows.jsonl", rows)
+    client.admin.create_topic(f"{topic}-2", 2)
+    what = Replay(node.endpoint, topic, path=path, key="who", order=("n",), rate=1000, name=topic)
+    with pytest.raises(KeyboardInterrupt):
+        replay(spark, what, stopped_after(1))
+    fewer = written_rows(tmp_path / "fewer.jsonl", rows[:-1])
+    other = written_rows(tmp_path / "other.jsonl", [*rows[:-1], {**rows[-1], "who": "w9"}])
+    changes: list[tuple[dict[str, Any], str, str, str]] = [
+        ({"rate": 500.0}, "--rate", "1000", "500"),
+        ({"rate": 2000.0}, "--rate", "1000", "2000"),
+        ({"rate": 0.0}, "--rate", "1000", "0"),
+        ({"topic": f"{topic}-2"}, "--to", topic, f"{topic}-2"),
+        ({"key": "kind"}, "--key", "who", "kind"),
+        ({"key": ""}, "--key", "who", "(none)"),
+        ({"tags": "kind"}, "--tags", "(none)", "kind"),
+        ({"time": "at"}, "--time", "(none)", "at"),
+        ({"body": "n"}, "--body", "(none)", "n"),
+        ({"sql": "SELECT * FROM source"}, "--sql", "(none)", "SELECT * FROM source"),
+        ({"order": ("at",)}, "--order", '"n"', '"at"'),
+        ({"path": "", "source": topic}, "--from", "(none)", topic),
+        ({"path": fewer}, "rows", "3000", "2999"),
+        ({"path": other}, "digest of the rows", "", ""),
+    ]
+    for change, parameter, old, new in changes:
+        with pytest.raises(ReplayDiffers, match=re.escape(f"{parameter} = {old}")) as caught:
+            replay(spark, replace(what, **change))
+        assert caught.value.parameter == parameter
+        assert caught.value.new == new or not new
+        assert f"{parameter} = {new}" in str(caught.value)
+    assert len(messages(spark, node, topic)) == 1000
+    assert messages(spark, node, f"{topic}-2") == []
+    moved = tmp_path / "elsewhere" / "of-another-machine.json"
+    moved.parent.mkdir()
+    moved.write_text(Path(path).read_text())
+    made = replay(spark, replace(what, path=str(moved)))
+    assert (made.rows, made.rows_before, made.batches) == (2000, 1000, 2)
+    assert numbers(spark, node, topic) == list(range(3000))
+    with pytest.raises(ReplayDiffers, match="--rate = 1000, and now --rate = 0"):
+        replay(spark, replace(what, rate=0))
+    assert replay(spark, what).rows == 0
+
+
+def test_rows_without_an_order_keep_their_numbers_on_another_machine(
+    spark: SparkSession,
+    node: NodeProcess,
+    client: duolog.sync.Client,
+    topic: str,
+    rows: list[dict[str, Any]],
+    tmp_path: Path,
+) -> None:
+    """Where Spark splits files follows from its cores and settings."""
+    path = written_rows(tmp_path / "rows.jsonl", rows)
+    many = tmp_path / "many"
+    many.mkdir()
+    for k in range(300):
+        written_rows(many / f"{k:03d}.jsonl", rows[k * 10 : k * 10 + 10])
+    (many / "empty.jsonl").write_text("")
+    setting = "spark.sql.files.maxPartitionBytes"
+    usual = spark.conf.get(setting)
+    cases = [(path, ()), (str(many), ()), (path, ("kind",)), (str(many), ("kind", "who"))]
+    for number, (source, order) in enumerate(cases):
+        target = f"{topic}-{number}"
+        client.admin.create_topic(target, 1)
+        what = Replay(node.endpoint, target, path=source, format="json", name=target)
+        what = replace(what, order=order, rate=1e3)
+        with pytest.raises(KeyboardInterrupt):
+            replay(spark, what, stopped_after(1))
+        spark.conf.set(setting, "10000")
+        try:
+            assert replay(spark, what).rows == 2000
+        finally:
+            spark.conf.set(setting, str(usual))
+        assert numbers(spark, node, target) == list(range(3000))
+        if not order:
+            found = [json.loads(bytes(m.body))["n"] for m in messages(spark, node, target)]
+            assert found == list(range(3000))
+
+
+def test_two_runs_of_one_name_send_every_row_once(
+    spark: SparkSession,
+    node: NodeProcess,
+    topic: str,
+    rows: list[dict[str, Any]],
+    tmp_path: Path,
+) -> None:
+    path = written_rows(tmp_path / "rows.jsonl", rows)
+    what = Replay(node.endpoint, topic, path=path, order=("n",), rate=1000, name=topic)
+    inner: list[Replayed] = []
+
+    def other_runs(done: int, total: int) -> None:
+        if not inner:
+            inner.append(replay(spark, what))
+
+    with pytest.raises(BadJob, match=r"another run of the replay .* this run sent 1,000 rows"):
+        replay(spark, what, other_runs)
+    assert (inner[0].rows, inner[0].rows_before) == (2000, 1000)
+    assert numbers(spark, node, topic) == list(range(3000))
+
+
+def test_a_run_that_dies_at_any_step_is_taken_up(
+    spark: SparkSession,
+    node: NodeProcess,
+    topic: str,
+    rows: list[dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = written_rows(tmp_path / "rows.jsonl", rows)
+    what = Replay(node.endpoint, topic, path=path, rate=1000, name=topic)
+    steps = ("settle", "published", "ranges", "_look")
+    sent = []
+    for step in steps:
+        real = getattr(ReplayName, step)
+
+        def dies(*arguments: Any, real: Any = real) -> Any:
+            real(*arguments)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(ReplayName, step, dies)
+        with contextlib.suppress(KeyboardInterrupt):
+            sent.append(replay(spark, what).rows)
+        monkeypatch.undo()
+    made = replay(spark, what)
+    assert made.rows + made.rows_before == 3000
+    assert numbers(spark, node, topic) == list(range(3000))
+
+
+def test_a_named_replay_of_a_topic_ends_where_the_topic_ended_at_first(
+    spark: SparkSession, node: NodeProcess, client: duolog.sync.Client, topic: str
+) -> None:
+    client.admin.create_topic(f"{topic}-to", 2)
+    what = Replay(
+        node.endpoint, f"{topic}-to", source=topic, body="body", rate=1000, name=f"{topic}-to"
+    )
+    with client.producer() as producer:
+        producer.send_batch(topic, [b'{"n": %d}' % k for k in range(2500)])
+        with pytest.raises(KeyboardInterrupt):
+            replay(spark, what, stopped_after(1))
+        producer.send_batch(topic, [b'{"n": %d}' % k for k in range(2500, 2600)])
+        client.admin.alter_topic(topic, queues=3)
+        producer.send(topic, b'{"n": 9999}', queue_id=2)
+        assert replay(spark, what).rows == 1500
+    assert numbers(spark, node, f"{topic}-to") == list(range(2500))
+
+
+def test_columns_with_odd_names_and_nothing_in_them(
+    spark: SparkSession,
+    node: NodeProcess,
+    client: duolog.sync.Client,
+    topic: str,
+    tmp_path: Path,
+) -> None:
+    odd = ["a.b", "x y", "q`t", "日本", "_metadata", "struct"]
+    rows = [
+        {name: f"{name} {k % 3}" if k % 2 else None for name in odd} | {"n": k} for k in range(20)
+    ]
+    path = written_rows(tmp_path / "odd.jsonl", rows)
+    for number, name in enumerate(odd):
+        target = f"{topic}-{number}"
+        client.admin.create_topic(target, 2)
+        what = Replay(node.endpoint, target, path=path, key=name, tags=name, order=(name, "n"))
+        assert replay(spark, replace(what, name=target)).rows == 20
+        for message in messages(spark, node, target):
+            row = json.loads(bytes(message.body))
+            assert row == {key: value for key, value in rows[row["n"]].items() if value is not None}
+            assert message.tags == row.get(name)
+    nothing = tmp_path / "nothing.parquet"
+    spark.createDataFrame([], "n INT, k STRING").write.parquet(str(nothing))
+    what = Replay(node.endpoint, topic, path=str(nothing), key="k", name=topic)
+    for rate in (0.0, 1000.0):
+        assert replay(spark, replace(what, rate=rate)).rows == 0
+    assert messages(spark, node, topic) == []
 
 
 def test_replays_that_are_wrong_say_why_and_send_nothing(
@@ -140,6 +350,8 @@ def test_replays_that_are_wrong_say_why_and_send_nothing(
         ({"path": str(tmp_path / "none.parquet")}, "none.parquet cannot be read"),
         ({"path": str(bad)}, "bad.parquet cannot be read"),
         ({"path": str(good), "rate": -1.0}, "--rate -1: not negative"),
+        ({"path": str(good), "rate": float("nan")}, "--rate nan"),
+        ({"path": str(good), "name": "x" * 300}, "at most 248 printable"),
     ]
     for options, words in cases:
         with pytest.raises(BadJob, match=words):

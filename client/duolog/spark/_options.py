@@ -27,7 +27,7 @@ _ANY_READ = (
 _BATCH_READ = (*_ANY_READ, "endingOffsets", "endingTimestamp", "tier")
 _STREAM_READ = (*_ANY_READ, "maxOffsetsPerTrigger", "maxBytesPerTrigger", "group")
 _STREAM_WRITE = ("endpoints", "topic", "sinkId", "timeout")
-_BATCH_WRITE = (*_STREAM_WRITE, "batchId")
+_BATCH_WRITE = (*_STREAM_WRITE, "batchId", "sinkContents", "publisher")
 _SPARKS = frozenset(("checkpointlocation",))  # handed on though it is Spark's own
 
 Where = str | int
@@ -121,6 +121,9 @@ class WriteOptions:
     | sinkId | batches are written once for each number of one of these; a stream's query id, and |
     | | one of its own for each batch write, if not told |
     | batchId | of a batch write: its number; 0 if not told |
+    | sinkContents | of a batch write: what the sink sends, in your words. Its first batch settles |
+    | | them, and a batch with other words is refused: two jobs cannot share a sink by mistake |
+    | publisher | of a batch write: names who publishes, for `Sink.state` |
     | timeout | seconds that nodes may take to answer; 60 |
     """
 
@@ -129,19 +132,24 @@ class WriteOptions:
     sink: str = ""
     batch: int = 0
     timeout: float = 60.0
+    contents: str = ""
+    publisher: str = ""
 
     @staticmethod
     def of(options: Mapping[str, str], stream: bool = False) -> "WriteOptions":
         """Read options; their names are not case-sensitive. Raises BadRequest, naming one."""
         given = _Given(options, _STREAM_WRITE if stream else _BATCH_WRITE)
-        if given.has("batchId") and not given.has("sinkId"):
-            raise BadRequest("option 'batchId' numbers batches of a 'sinkId': give both")
+        for name in ("batchId", "sinkContents", "publisher"):
+            if given.has(name) and not given.has("sinkId"):
+                raise BadRequest(f"option {name!r} says something of a 'sinkId': give both")
         return WriteOptions(
             given.endpoints(),
             given.text("topic"),
             given.text("sinkId"),
             given.number("batchId") or 0,
             float(given.number("timeout") or 60),
+            given.text("sinkContents"),
+            given.text("publisher"),
         )
 
 

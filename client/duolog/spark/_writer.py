@@ -91,7 +91,7 @@ class _Writer:
 
             async def publish(made: Client) -> bool:
                 sink = await made.sink(sink_name, parts[0].group)
-                return await sink.publish(number, staged)
+                return await sink.publish(number, staged, options.contents, options.publisher)
 
             client.run(publish)
 
@@ -142,13 +142,24 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 def _group(client: sync.Client, sink: str, topic: str) -> str | None:
-    """The replica group a sink writes to: one that holds its topic, always the same."""
-    if not topic:
-        return None
-    topics: list[wire.TopicReply] = client.admin.topics([topic])
-    groups = sorted(found.group for found in topics)
+    """The replica group a sink writes to, None for what follows from its name."""
+    return client.run(lambda made: sink_group(made, sink, topic)) if topic else None
+
+
+async def sink_group(client: Client, sink: str, topic: str) -> str:
+    """The replica group a sink writes to: one that holds its topic, always the same.
+
+    Where the sink has published before, it stays where it is: a topic may come to lie in more
+    groups. Raises UnknownTopic.
+    """
+    found = await client.admin.topics([topic])
+    groups = sorted(each.group for each in found)
     if not groups:
         raise UnknownTopic(f"topic {topic!r} does not exist")
+    if len(groups) > 1:
+        for group in groups:
+            if await (await client.sink(sink, group)).state() is not None:
+                return group
     return groups[zlib.crc32(sink.encode()) % len(groups)]
 
 

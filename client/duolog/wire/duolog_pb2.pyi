@@ -114,20 +114,50 @@ class StageReply(_message.Message):
     def __init__(self, staged: _Optional[int] = ...) -> None: ...
 
 class PublishRequest(_message.Message):
-    __slots__ = ("sink", "batch", "staged")
+    __slots__ = ("sink", "batch", "staged", "contents", "publisher")
     SINK_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     STAGED_FIELD_NUMBER: _ClassVar[int]
+    CONTENTS_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHER_FIELD_NUMBER: _ClassVar[int]
     sink: str
     batch: int
     staged: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, sink: _Optional[str] = ..., batch: _Optional[int] = ..., staged: _Optional[_Iterable[int]] = ...) -> None: ...
+    contents: str
+    publisher: str
+    def __init__(self, sink: _Optional[str] = ..., batch: _Optional[int] = ..., staged: _Optional[_Iterable[int]] = ..., contents: _Optional[str] = ..., publisher: _Optional[str] = ...) -> None: ...
 
 class PublishReply(_message.Message):
     __slots__ = ("before",)
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     before: bool
     def __init__(self, before: _Optional[bool] = ...) -> None: ...
+
+class SinkStateRequest(_message.Message):
+    __slots__ = ("sink",)
+    SINK_FIELD_NUMBER: _ClassVar[int]
+    sink: str
+    def __init__(self, sink: _Optional[str] = ...) -> None: ...
+
+class SinkStateReply(_message.Message):
+    __slots__ = ("known", "batch", "batches", "messages", "batch_messages", "lost_parts", "contents", "publisher")
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    BATCH_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    LOST_PARTS_FIELD_NUMBER: _ClassVar[int]
+    CONTENTS_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHER_FIELD_NUMBER: _ClassVar[int]
+    known: bool
+    batch: int
+    batches: int
+    messages: int
+    batch_messages: int
+    lost_parts: int
+    contents: str
+    publisher: str
+    def __init__(self, known: _Optional[bool] = ..., batch: _Optional[int] = ..., batches: _Optional[int] = ..., messages: _Optional[int] = ..., batch_messages: _Optional[int] = ..., lost_parts: _Optional[int] = ..., contents: _Optional[str] = ..., publisher: _Optional[str] = ...) -> None: ...
 
 class EndTransactionsRequest(_message.Message):
     __slots__ = ("group", "halves", "commit")

@@ -66,6 +66,11 @@ class MessagesStub:
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.PublishRequest.SerializeToString,
                 response_deserializer=duolog_dot_wire_dot_duolog__pb2.PublishReply.FromString,
                 _registered_method=True)
+        self.SinkState = channel.unary_unary(
+                '/duolog.v1.Messages/SinkState',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.SinkStateRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.SinkStateReply.FromString,
+                _registered_method=True)
         self.EndTransactions = channel.unary_unary(
                 '/duolog.v1.Messages/EndTransactions',
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.EndTransactionsRequest.SerializeToString,
@@ -127,6 +132,13 @@ class MessagesServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SinkState(self, request, context):
+        """What a sink has published so far.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def EndTransactions(self, request, context):
         """Commits half messages, or rolls them back; what was decided first stays.
         """
@@ -173,6 +185,11 @@ def add_MessagesServicer_to_server(servicer, server):
                     servicer.Publish,
                     request_deserializer=duolog_dot_wire_dot_duolog__pb2.PublishRequest.FromString,
                     response_serializer=duolog_dot_wire_dot_duolog__pb2.PublishReply.SerializeToString,
+            ),
+            'SinkState': grpc.unary_unary_rpc_method_handler(
+                    servicer.SinkState,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.SinkStateRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.SinkStateReply.SerializeToString,
             ),
             'EndTransactions': grpc.unary_unary_rpc_method_handler(
                     servicer.EndTransactions,
@@ -349,6 +366,33 @@ class Messages:
             '/duolog.v1.Messages/Publish',
             duolog_dot_wire_dot_duolog__pb2.PublishRequest.SerializeToString,
             duolog_dot_wire_dot_duolog__pb2.PublishReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SinkState(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Messages/SinkState',
+            duolog_dot_wire_dot_duolog__pb2.SinkStateRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.SinkStateReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,220 @@
+"""What the name of a replay stands for: kept by the sink in the cluster, compared when it is used
+again.
+
+Rules: the first batch settles it, in the same record that publishes the batch; a run with other
+parameters, or whose rows are others, is refused before it sends anything. Where the files lie, in
+which format, and which nodes are asked may change: the digest of the rows says what they hold.
+"""
+
+import hashlib
+import json
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from duolog import Client, sync
+from duolog._sink import SinkState
+from duolog.spark._writer import sink_group
+
+from pipeline.errors import BadJob
+
+if TYPE_CHECKING:
+    from pipeline.replay import Replay
+
+PREFIX = "replay-"
+NAME_CHARACTERS_MAX = 255 - len(PREFIX)
+RANGES_CHARACTERS_MAX = 6000
+TEXT_CHARACTERS_MAX = 150  # of a parameter; of a longer one the start and a digest are kept
+TIMEOUT = 30.0
+Ranges = dict[str, tuple[int, int]]  # by "replica group/queue": [first, end)
+
+
+class ReplayDiffers(BadJob):
+    """A replay's name was used with another parameter, or for other rows.
+
+    Attributes:
+        name: of the replay.
+        parameter: what differs.
+        old, new: its values, as text.
+    """
+
+    def __init__(self, name: str, parameter: str, old: str, new: str) -> None:
+        super().__init__(
+            f'replay "{name}" was begun with {parameter} = {old}, and now {parameter} = {new}: '
+            f"nothing was sent; run it with what it was begun with, or give another --name"
+        )
+        self.name = name
+        self.parameter = parameter
+        self.old = old
+        self.new = new
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What is to be sent, as a whole."""
+
+    count: int
+    digest: str
+    batch_rows: int  # of each numbered batch: number k holds the rows from k times this on
+
+
+def parameters_of(what: "Replay") -> dict[str, str]:
+    """What a name is bound to, beside the rows themselves."""
+    found = {
+        "--to": what.topic,
+        "--from": what.source,
+        "--sql": what.sql,
+        "--body": what.body,
+        "--key": what.key,
+        "--tags": what.tags,
+        "--time": what.time,
+        "--order": ",".join(json.dumps(name, ensure_ascii=False) for name in what.order),
+        "--rate": f"{what.rate:g}",
+    }
+    return {name: _short(value) for name, value in found.items()}
+
+
+def _short(text: str) -> str:
+    if len(text) <= TEXT_CHARACTERS_MAX:
+        return text
+    digest = hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+    return f"{text[: TEXT_CHARACTERS_MAX - 30]}... ({digest})"
+
+
+class ReplayName:
+    """The sink of one run of a replay, and what earlier runs of that name left in it."""
+
+    def __init__(self, what: "Replay") -> None:
+        """Ask the cluster. Raises BadJob, ReplayDiffers, DuologError."""
+        if len(what.name) > NAME_CHARACTERS_MAX or not (what.name.isprintable()):
+            raise BadJob(
+                f"--name {what.name[:40]!r}: a name has at most {NAME_CHARACTERS_MAX} printable "
+                "characters"
+            )
+        self.name = what.name
+        self.sink = PREFIX + (what.name or str(uuid.uuid4()))
+        self.publisher = str(uuid.uuid4())  # this run
+        self._endpoints = what.endpoints
+        self._parameters = parameters_of(what)
+        self._before: dict[str, Any] = {}  # what an earlier run settled
+        self._group = ""
+        self.contents = ""
+        self.begun: SinkState | None = None
+        if what.name:
+            self._look(what)
+        else:
+            self._group = self._run(lambda made: sink_group(made, self.sink, what.topic))
+
+    def _look(self, what: "Replay") -> None:
+        async def look(made: Client) -> tuple[str, SinkState | None]:
+            # In all groups: with another --to, the sink may lie in another one.
+            for group in [each.group for each in (await made.admin.route()).groups]:
+                state = await (await made.sink(self.sink, group)).state()
+                if state is not None:
+                    return group, state
+            return await sink_group(made, self.sink, what.topic), None
+
+        self._group, self.begun = self._run(look)
+        if self.begun is None:
+            return
+        try:
+            self._before = dict(json.loads(self.begun.contents))
+            old = {str(name): str(value) for name, value in self._before["parameters"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise BadJob(
+                f'replay "{self.name}" was begun by a version that did not record what it sends: '
+                "it cannot go on safely; give another --name"
+            ) from None
+        for parameter in sorted(old.keys() | self._parameters.keys()):
+            self._compare(parameter, old.get(parameter, ""), self._parameters.get(parameter, ""))
+        if self.begun.lost_parts:
+            raise BadJob(
+                f'replay "{self.name}": {self.begun.lost_parts} requests of it were lost before '
+                "they were stored (the node's log says which); give another --name and send again"
+            )
+
+    def _compare(self, parameter: str, old: str, new: str) -> None:
+        if old != new:
+            raise ReplayDiffers(self.name, parameter, old or "(none)", new or "(none)")
+
+    def _run(self, work: Any) -> Any:
+        with sync.Client(self._endpoints, timeout=TIMEOUT) as client:
+            return client.run(work)
+
+    # -- what is sent --------------------------------------------------------------------------
+
+    def ranges(self, topic: str) -> Ranges:
+        """The offsets of a source topic that this name stands for: as they were at first."""
+
+        async def look(made: Client) -> Ranges:
+            return {
+                f"{part.group}/{stats.queue_id}": (stats.min_offset, stats.max_offset)
+                for part in await made.admin.topics([topic])
+                for stats in part.stats
+            }
+
+        now: Ranges = self._run(look)
+        if not self._before:
+            return now
+        settled = {str(q): (int(a), int(b)) for q, (a, b) in self._before["ranges"].items()}
+        # Of queues that came since, nothing.
+        return {queue: (end, end) for queue, (_, end) in now.items()} | settled
+
+    def settle(self, rows: Rows, ranges: Ranges) -> None:
+        """Compare what is to be sent with what the name stands for. Raises ReplayDiffers."""
+        if not self.name:
+            return
+        if self.begun is not None:
+            for parameter, new in (
+                ("rows", rows.count),
+                ("digest of the rows", rows.digest),
+                ("rows of a batch", rows.batch_rows),
+            ):
+                self._compare(parameter, str(self._before.get(parameter)), str(new))
+            self.contents = self.begun.contents
+            return
+        told = {
+            "parameters": self._parameters,
+            "rows": rows.count,
+            "digest of the rows": rows.digest,
+            "rows of a batch": rows.batch_rows,
+            "ranges": ranges,
+        }
+        if len(json.dumps(ranges)) > RANGES_CHARACTERS_MAX:
+            raise BadJob(
+                f"--from: the topic has {len(ranges)} queues, too many to note the offsets of with "
+                "a --name; leave out --name"
+            )
+        self.contents = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+
+    # -- what was sent -------------------------------------------------------------------------
+
+    def state(self) -> SinkState | None:
+        """What the sink has published now."""
+
+        async def look(made: Client) -> SinkState | None:
+            return await (await made.sink(self.sink, self._group)).state()
+
+        found: SinkState | None = self._run(look)
+        return found
+
+    def published(self, number: int, expected: int | None, sent: int) -> int:
+        """Messages of the batch that this run has just published, as the sink counts them.
+
+        sent: by this run before. Raises BadJob where another run published it, or others than
+        expected were.
+        """
+        state = self.state()
+        if state is None and not expected:
+            return 0  # there were no rows
+        if state is None or state.batch != number or state.publisher != self.publisher:
+            raise BadJob(
+                f'another run of the replay "{self.name}" sends its rows at the same time: this '
+                f"run sent {sent:,} rows and stops; every row goes out once"
+            )
+        if expected is not None and state.batch_messages != expected:
+            raise BadJob(
+                f"batch {number} of the replay holds {state.batch_messages:,} messages, and not "
+                f"{expected:,}: the source changed while it was read"
+            )
+        return state.batch_messages
