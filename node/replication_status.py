@@ -9,6 +9,8 @@ from ha.groupstate import View
 from node.broker import Broker
 from node.clocks import mono_ms
 
+LOG_EPOCHS_MAX = 16  # told of a log
+
 
 def replication_status(broker: Broker) -> wire.ReplicationStatus:
     """What the node's machine of its role knows."""
@@ -42,6 +44,12 @@ def replication_status(broker: Broker) -> wire.ReplicationStatus:
         status.lag_ms = slave.lag_ms(now)
         status.truncated_bytes = slave.truncated_bytes
         status.resets = slave.resets
+    role = master or slave
+    if role is not None:
+        confirmed = broker.store.confirm_offset
+        for entry in role.history.entries[:LOG_EPOCHS_MAX]:
+            if entry.start < confirmed:
+                status.log_epochs.add(epoch=entry.epoch, start=entry.start, nonce=entry.nonce)
     if broker.failover is not None:
         _add_election(status, broker.failover.machine, now)
     return status

@@ -1,37 +1,31 @@
 """Tier: sealed segments as Parquet, partitioned by topic and day, each committed once.
 
-```
-OUT/topic=orders/day=2026-11-21/broker-a-00000000000000000000.parquet
-OUT/_manifest/broker-a/00000000000000000000.json     written last: the segment is tiered
-```
-
-Plain Spark reads OUT as a table; the data source's option `tier` reads it and the node as one. A
-segment whose job died is done again: its files have the same names, so nothing is doubled.
+Plain Spark reads the folder as a table; the data source's option `tier` reads it and the node as
+one. A segment whose job died is done again: its files have the same names, so nothing is doubled.
+What the folder looks like, and how two jobs share it: see `tierarchive`.
 """
 
-import json
-import os
-import shutil
-import tempfile
 import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from duolog.spark import SCHEMA
 from duolog.spark._columns import Columns, record_batch
-from duolog.spark._tier import MANIFEST
+from duolog.spark._tierfile import file_crc32
 
 from pipeline.columns import UNIT, columns, gather
 from pipeline.errors import BadJob
+from pipeline.logidentity import LogIdentity, identity_of
 from pipeline.segments import Piece, Segment, Stretch, is_written, queues_in, segments_of, walk
 from pipeline.session import each
+from pipeline.tierarchive import Archive
 from store.checkpoint import StoreCheckpoint
 from store.commitlog import scan_reason
 from store.kernels import scan
@@ -45,7 +39,7 @@ if TYPE_CHECKING:
 DAY_MS = 86_400_000
 ROW_GROUP_ROWS = 64 << 10
 ROW_GROUP_BYTES = 32 << 20
-STAGING = "_staging"
+MANIFEST_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -70,51 +64,52 @@ def tier(
 
     group: the replica group whose log it is.
     """
-    sealed = _sealed(directory)
-    if out.exists() and not out.is_dir():
-        raise BadJob(f"{out} is no directory")
-    out.mkdir(parents=True, exist_ok=True)
-    done = {s.name: _read_manifest(out, group, s) for s in sealed}
-    wanted = [s for s in sealed if done[s.name] is None]
-    jobs = [TierJob(segment, str(out), group, compression) for segment in wanted]
-    each(spark, tier_segment, jobs, "tier")
+    archive = Archive(out, group)
+    segments, confirmed = segments_of(directory), _confirmed(directory)
+    sealed = _sealed(segments, confirmed)
+    if sealed:
+        identity = identity_of(directory, segments, confirmed)
+        archive.settle(identity.part())
+    jobs = [
+        TierJob(segment, str(out), group, compression, _told(identity, segment))
+        for segment in sealed
+        if archive.manifest(segment) is None
+    ]
+    written = {
+        job.segment.name
+        for job, done in zip(jobs, each(spark, tier_segment, jobs, "tier"), strict=True)
+        if done
+    }
     found = []
     for segment in sealed:
-        manifest = done[segment.name] or _read_manifest(out, group, segment)
-        assert manifest is not None, "the task wrote it"
+        manifest = archive.manifest(segment)
+        assert manifest is not None, "a task wrote it"
         size = sum(file["bytes"] for file in manifest["files"])
-        before = done[segment.name] is not None
+        before = segment.name not in written
         found.append(
             TieredSegment(segment.name, manifest["rows"], len(manifest["files"]), size, before)
         )
-    shutil.rmtree(out / STAGING, ignore_errors=True)
     return found
 
 
-def _sealed(directory: Path) -> list[Segment]:
-    """Segments that get no more records, as far as the replicas have them."""
-    segments = segments_of(directory)
-    used = [k for k, segment in enumerate(segments) if segment.memory()[:8].any()]
+def _confirmed(directory: Path) -> int:
+    """How far the replicas have the log."""
     checkpoint = StoreCheckpoint(OsDisk(directory, read_only=True))
     checkpoint.load(writable=False)
     confirmed = checkpoint.confirm_phy_offset or 1 << 62
     checkpoint.close()
+    return confirmed
+
+
+def _sealed(segments: list[Segment], confirmed: int) -> list[Segment]:
+    """Segments that get no more records, as far as the replicas have them."""
+    used = [k for k, segment in enumerate(segments) if segment.memory()[:8].any()]
     return [s for s in segments[: max(used, default=0)] if s.start + s.size <= confirmed]
 
 
-def manifest_path(out: Path, group: str, segment: Segment) -> Path:
-    """Where a segment's manifest lies."""
-    return out / MANIFEST / group / f"{segment.name}.json"
-
-
-def _read_manifest(out: Path, group: str, segment: Segment) -> dict[str, Any] | None:
-    path = manifest_path(out, group, segment)
-    try:
-        return dict(json.loads(path.read_text()))
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        raise BadJob(f"{path} is no manifest: remove it, and the segment is done again") from None
+def _told(identity: LogIdentity, segment: Segment) -> LogIdentity:
+    """What a segment's manifest says of the log: the next one's first record leads on to it."""
+    return identity.part((segment.start, segment.start + segment.size))
 
 
 @dataclass(frozen=True)
@@ -125,13 +120,51 @@ class TierJob:
     out: str
     group: str
     compression: str
+    identity: LogIdentity = LogIdentity()
 
 
-def tier_segment(job: TierJob) -> int:
-    """A task: write a segment's files, move them into place, then its manifest; the rows."""
-    out = Path(job.out)
-    (out / STAGING).mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(dir=out / STAGING))  # of this attempt alone
+def tier_segment(job: TierJob) -> bool:
+    """A task: write a segment's files, move them into place, then its manifest.
+
+    False where another job had it done meanwhile. Raises BadJob.
+    """
+    archive = Archive(Path(job.out), job.group)
+    with archive.writing(job.segment) as staging:
+        if archive.manifest(job.segment) is not None:
+            return False
+        writers = _written(job, staging)
+        files = []
+        for (topic, day), writer in sorted(writers.items()):
+            folder = Path(f"topic={urllib.parse.quote(topic, safe='')}") / f"day={day}"
+            target = folder / f"{job.group}-{job.segment.name}.parquet"
+            files.append(
+                {
+                    "path": str(target),
+                    "topic": topic,
+                    "day": day,
+                    "rows": writer.rows,
+                    "bytes": writer.path.stat().st_size,
+                    "crc32": file_crc32(writer.path),
+                    "queues": {str(q): list(span) for q, span in sorted(writer.queues.items())},
+                }
+            )
+            archive.place(writer.path, target)
+        manifest = {
+            "version": MANIFEST_VERSION,
+            "segment": job.segment.name,
+            "start": job.segment.start,
+            "end": job.segment.start + job.segment.size,
+            "group": job.group,
+            "log": job.identity.to_json(),
+            "rows": sum(writer.rows for writer in writers.values()),
+            "files": files,
+        }
+        archive.commit(staging, job.segment, manifest)
+    return True
+
+
+def _written(job: TierJob, staging: Path) -> "dict[tuple[str, str], _Writer]":
+    """A segment's messages in files of their own, by topic and day."""
     writers: dict[tuple[str, str], _Writer] = {}
     memory = job.segment.memory(0, job.segment.size)
     for topic, batch in _batches(memory, job.segment):
@@ -141,51 +174,9 @@ def tier_segment(job: TierJob) -> int:
                 path = staging / f"{len(writers)}.parquet"
                 writers[key] = _Writer(path, job.compression)
             writers[key].add(part)
-    files = []
-    for (topic, day), writer in sorted(writers.items()):
+    for writer in writers.values():
         writer.close()
-        folder = out / f"topic={urllib.parse.quote(topic, safe='')}" / f"day={day}"
-        target = folder / f"{job.group}-{job.segment.name}.parquet"
-        folder.mkdir(parents=True, exist_ok=True)
-        files.append(
-            {
-                "path": str(target.relative_to(out)),
-                "topic": topic,
-                "day": day,
-                "rows": writer.rows,
-                "bytes": writer.path.stat().st_size,
-                "queues": {str(q): list(span) for q, span in sorted(writer.queues.items())},
-            }
-        )
-        _sync(writer.path)
-        os.replace(writer.path, target)
-        _sync(folder)
-    rows = sum(writer.rows for writer in writers.values())
-    manifest = {
-        "segment": job.segment.name,
-        "start": job.segment.start,
-        "end": job.segment.start + job.segment.size,
-        "group": job.group,
-        "rows": rows,
-        "files": files,
-    }
-    path = manifest_path(out, job.group, job.segment)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staged = staging / "manifest.json"
-    staged.write_text(json.dumps(manifest))
-    _sync(staged)
-    os.replace(staged, path)
-    _sync(path.parent)
-    shutil.rmtree(staging, ignore_errors=True)
-    return rows
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    return writers
 
 
 def _arrow_schema() -> pa.Schema:

@@ -64,9 +64,9 @@ def unpack_numbers(data: bytes, code: str) -> "array[int]":
     return numbers
 
 
-def crc32(*parts: bytes) -> int:
-    """CRC-32 over parts, one after the other."""
-    crc = 0
+def crc32(*parts: bytes | memoryview, start: int = 0) -> int:
+    """CRC-32 over parts, one after the other, and after what gave start."""
+    crc = start
     for part in parts:
         crc = _crc32(part, crc)
     return crc

@@ -3,21 +3,30 @@
 import json
 import os
 import random
+import re
 import shutil
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import duolog.sync
 import pytest
-from duolog.spark._plan import Queue
-from duolog.spark._tier import MANIFEST, Tier
+from duolog import BadRequest
+from duolog.spark import SCHEMA
+from duolog.spark._plan import Queue, QueueRange
+from duolog.spark._tier import MANIFEST, Tier, read_manifest
+from duolog.spark._tierfile import TierDamaged, file_crc32, read_tier
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline import tier as tiers
+from pipeline import tierarchive
 from pipeline.errors import BadJob
+from pipeline.logidentity import identity_of
 from pipeline.segments import segments_of
 from pipeline.tier import TierJob, tier, tier_segment
+from pipeline.tierarchive import Archive
 from store.messagestore import MessageStore
 from store.osdisk import OsDisk
 from tests.process.support import NodeProcess
@@ -41,8 +50,8 @@ CHOSEN = options(mapped_file_size_commit_log=SEGMENT, max_index_num=2000, max_ha
 TOPICS = ("orders", "a%b")
 
 
-def fill(path: Path) -> None:
-    dice = random.Random(3)
+def fill(path: Path, seed: int = 3) -> None:
+    dice = random.Random(seed)
     store = MessageStore(OsDisk(path), CHOSEN)
     store.start()
     for k in range(120):
@@ -129,16 +138,19 @@ def test_a_job_that_dies_at_any_step_is_done_again_without_loss_or_doubling(
 
         replace = staticmethod(counted("replace"))
         open = staticmethod(counted("open"))
-        close, fsync, O_RDONLY = os.close, os.fsync, os.O_RDONLY
+        close, fsync, O_RDONLY, O_RDWR, O_CREAT = (
+            os.close, os.fsync, os.O_RDONLY, os.O_RDWR, os.O_CREAT,
+        )  # fmt: skip
 
-    monkeypatch.setattr(tiers, "os", Os)
-    out.mkdir()
+    identity = identity_of(directory, segments_of(directory), 1 << 62).part()
+    Archive(out, "broker-a").settle(identity)
+    monkeypatch.setattr(tierarchive, "os", Os)
     for segment in segments:
         dies_at = 1
         while True:
             steps = 0
             try:
-                tier_segment(TierJob(segment, str(out), "broker-a", "zstd"))
+                tier_segment(TierJob(segment, str(out), "broker-a", "zstd", identity))
                 break
             except KeyboardInterrupt:
                 dies_at += 1 if segment is segments[0] else 5
@@ -146,6 +158,7 @@ def test_a_job_that_dies_at_any_step_is_done_again_without_loss_or_doubling(
     monkeypatch.undo()
     assert all(one.before for one in tier(spark, directory, out))
     assert tiered(spark, out) == Counter(k for k, s in known.items() if s < last)
+    assert not (out / "_staging").exists()
 
 
 def test_tier_and_node_are_one_table(spark: SparkSession, directory: Path, tmp_path: Path) -> None:
@@ -201,12 +214,176 @@ def test_what_cannot_be_tiered_is_said(
         tier(spark, directory, tmp_path / "file")
 
 
+def manifest(out: Path, number: int = 0) -> Path:
+    return sorted((out / MANIFEST / "broker-a").glob("*.json"))[number]
+
+
+def test_another_stores_segments_are_refused_with_both_identities(
+    spark: SparkSession, directory: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    tier(spark, directory, out)
+    before = tiered(spark, out)
+    fill(tmp_path / "other", seed=4)
+    refusal = r"holds another log for group 'broker-a': it has record \w{32} at 0, .* \w{32} at 0"
+    with pytest.raises(BadJob, match=refusal):
+        tier(spark, tmp_path / "other", out)
+    assert tiered(spark, out) == before
+    # Nor where no segment is known of both.
+    early, later = tmp_path / "early", tmp_path / "other" / "commitlog"
+    shutil.copytree(directory, early)
+    for path in sorted((early / "commitlog").iterdir())[2:]:
+        path.unlink()
+    tier(spark, early, tmp_path / "few")
+    for path in sorted(later.iterdir())[:-2]:
+        path.unlink()
+    with pytest.raises(BadJob, match="no epoch and no segment's first record is known of both"):
+        tier(spark, tmp_path / "other", tmp_path / "few")
+    assert len(tier(spark, tmp_path / "other", out, "broker-b")) == 1  # of its own
+
+
+def test_a_log_goes_on_where_retention_took_all_that_was_tiered(
+    spark: SparkSession, directory: Path, tmp_path: Path
+) -> None:
+    """The first record of the next segment, or an epoch, leads from one run to the other."""
+    out = tmp_path / "out"
+    last = sorted((directory / "commitlog").iterdir())[-2:]
+    shutil.copytree(directory, tmp_path / "early")
+    for path in last[1:]:
+        (tmp_path / "early" / "commitlog" / path.name).unlink()
+    assert len(tier(spark, tmp_path / "early", out)) >= 2
+    for path in sorted((directory / "commitlog").iterdir())[:-2]:
+        path.unlink()
+    made = tier(spark, directory, out)
+    assert [(one.segment, one.before) for one in made] == [(last[0].name, False)]
+
+
+def test_two_jobs_side_by_side_write_each_segment_once(
+    spark: SparkSession, directory: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    known = stored(directory)
+    last = max(known.values())
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [
+            pool.submit(tier, spark, directory, out, "broker-a", compression)
+            for compression in ("zstd", "snappy", "none", "zstd")
+        ]
+        made = [job.result() for job in jobs]
+    assert tiered(spark, out) == Counter(key for key, segment in known.items() if segment < last)
+    for number in range(last):
+        assert [job[number].before for job in made].count(False) == 1
+    assert list(verified(out)) == []
+
+
+def test_of_two_stores_that_begin_an_archive_at_once_one_is_refused(
+    spark: SparkSession, directory: Path, tmp_path: Path
+) -> None:
+    fill(tmp_path / "other", seed=4)
+    out = tmp_path / "out"
+    with ThreadPoolExecutor(2) as pool:
+        jobs = [pool.submit(tier, spark, each, out) for each in (directory, tmp_path / "other")]
+    failed = [job for job in jobs if job.exception() is not None]
+    assert len(failed) == 1
+    assert isinstance(failed[0].exception(), BadJob)
+    mine = directory if failed[0] is jobs[1] else tmp_path / "other"
+    assert {(q, body) for _, _, q, body in tiered(spark, out)} <= {
+        (q, body) for _, _, q, body in stored(mine)
+    }
+
+
+def verified(out: Path) -> Iterator[str]:
+    """What is wrong with the files that manifests name."""
+    for path in (out / MANIFEST).glob("*/*.json"):
+        for file in read_manifest(path)["files"]:
+            if file_crc32(out / file["path"]) != file["crc32"]:
+                yield file["path"]
+
+
+def test_a_file_that_is_not_what_was_written_is_an_error_that_names_it(
+    spark: SparkSession, directory: Path, node: NodeProcess, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    tier(spark, directory, out)
+    path = out / json.loads(manifest(out).read_text())["files"][0]["path"]
+    good = path.read_bytes()
+    other = sorted(out.glob("topic=*/*/*.parquet"))[-1].read_bytes()
+    flipped = bytearray(good)
+    flipped[len(good) // 2] ^= 1
+    schema = to_arrow_schema(SCHEMA, timezone="UTC")
+
+    def rows() -> int:
+        found = Tier(str(out))
+        spans = found._spans
+        ranges = [QueueRange(queue, 0, 1 << 40) for queue in spans]
+        parts = found.parts(ranges)
+        return sum(batch.num_rows for part in parts for batch in read_tier(part, schema, ()))
+
+    whole = rows()
+    assert whole == sum(tiered(spark, out).values())
+    for bad in (good[:-1], b"", bytes(flipped), bytes(len(good)), other, good + b"x", None):
+        if bad is None:
+            path.unlink()
+        else:
+            path.write_bytes(bad)
+        with pytest.raises(TierDamaged, match=re.escape(str(path))):
+            rows()
+        if bad is None or len(bad) != len(good):
+            with pytest.raises(BadJob, match=re.escape(str(path))):
+                tier(spark, directory, out)
+    path.write_bytes(good)
+    assert rows() == whole
+    text = manifest(out).read_text()
+    manifest(out).write_text(text.replace('"rows": ', '"rows": 1', 1))
+    with pytest.raises(BadJob, match=f"{manifest(out).name} does not say .* checksum is another"):
+        tier(spark, directory, out)
+    with pytest.raises(BadRequest, match=f"{manifest(out).name} is no manifest"):
+        rows()
+    manifest(out).write_text(text)
+    made = json.loads(text)
+    del made["log"]
+    manifest(out).write_text(json.dumps(made))
+    with pytest.raises(BadJob, match=f"{manifest(out).name} does not say whose log"):
+        tier(spark, directory, out)
+    assert rows() == whole
+
+
+def test_an_archive_of_another_log_is_not_read_beside_a_node(
+    spark: SparkSession, node: NodeProcess, client: duolog.sync.Client, tmp_path: Path
+) -> None:
+    """Two nodes of the same name: their logs have other epochs."""
+    out = tmp_path / "out"
+    other = NodeProcess(tmp_path / "data", *NODE)
+    other.start()
+    try:
+        with duolog.sync.Client(other.endpoint) as made, made.producer() as producer:
+            made.admin.create_topic("orders", 1)
+            for _ in range(60):
+                producer.send_batch("orders", [bytes(400)] * 20)
+        assert other.stop() == 0  # what is confirmed is noted
+        other.start()
+        assert len(tier(spark, tmp_path / "data", out)) >= 2
+        assert read(spark, other, topic="orders", tier=out).load().count() == 1200
+        client.admin.create_topic("orders", 1)
+        with pytest.raises(Exception, match="holds another log for replica group 'broker-a'"):
+            read(spark, node, topic="orders", tier=out).load().count()
+    finally:
+        assert other.stop() == 0
+
+
+def test_a_group_that_is_no_name_is_refused(directory: Path, tmp_path: Path) -> None:
+    for group in ("", "../x", "a/b", ".", "..", "x" * 200):
+        with pytest.raises(BadJob, match="is no replica group's name"):
+            Archive(tmp_path / "out", group)
+
+
 def test_a_segment_that_is_missing_ends_what_files_are_read_for(tmp_path: Path) -> None:
     folder = tmp_path / MANIFEST / "g"
     folder.mkdir(parents=True)
     for number, span in ((0, [0, 10]), (1, [10, 25]), (3, [40, 50])):
-        files = [{"path": f"{number}.parquet", "topic": "T", "queues": {"0": span}}]
-        (folder / f"{number}.json").write_text(json.dumps({"group": "g", "files": files}))
+        file = {"path": f"{number}.parquet", "topic": "T", "queues": {"0": span}, "rows": 1}
+        made = {"group": "g", "rows": 1, "files": [file]}
+        (folder / f"{number}.json").write_text(json.dumps(made))
     found = Tier(str(tmp_path))
     assert found.reach(Queue("T", "g", 0)) == (0, 25)
     assert found.reach(Queue("T", "g", 1)) is None

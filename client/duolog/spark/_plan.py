@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from duolog import sync
+from duolog import Client, sync
 from duolog._errors import BadRequest, DuologError, UnknownTopic
 from duolog.spark._options import EARLIEST, LATEST, Offsets, ReadOptions, Where
 from duolog.wire import duolog_pb2 as wire
@@ -65,6 +65,20 @@ class Planner:
             if missing:
                 raise UnknownTopic(f"topic {min(missing)!r} does not exist")
         return sorted(found, key=lambda topic: (topic.topic, topic.group))
+
+    def epochs(self, group: str) -> dict[int, tuple[int, str]]:
+        """The oldest epochs of a replica group's log by number: start offset and nonce."""
+
+        async def look(made: Client) -> dict[int, tuple[int, str]]:
+            for endpoint in await made.replicas(group):
+                status = await made.status_of(endpoint)
+                if status is not None and status.replication.log_epochs:
+                    epochs = status.replication.log_epochs
+                    return {each.epoch: (each.start, f"{each.nonce:016x}") for each in epochs}
+            return {}
+
+        found: dict[int, tuple[int, str]] = self._client.run(look)
+        return found
 
     def check_names(self, topics: Iterable[wire.TopicReply]) -> None:
         """Raise BadRequest where offsets are given for topics that are not read."""

@@ -12,7 +12,8 @@ from duolog import sync
 from duolog.spark._fetch import fetch
 from duolog.spark._options import EARLIEST, ReadOptions
 from duolog.spark._plan import Planner, Queue, QueueRange, Ranges, lost, queues_of, shared
-from duolog.spark._tier import Tier, TierFile, read_tier
+from duolog.spark._tier import Tier
+from duolog.spark._tierfile import TierFile, read_tier
 from duolog.wire import duolog_pb2 as wire
 
 
@@ -41,6 +42,9 @@ class BatchReader(DataSourceReader):
             planner = Planner(client, options)
             topics = planner.topics()
             planner.check_names(topics)
+            if tier is not None:
+                for group in sorted({topic.group for topic in topics}):
+                    tier.check_log(group, planner.epochs(group))
             for queue, stats in queues_of(topics).items():
                 reach = tier.reach(queue) if tier is not None else None
                 node_min = stats.min_offset

@@ -1,30 +1,43 @@
 """What was tiered: Parquet files that hold the older part of queues, as manifests tell."""
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import reduce
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
+from duolog._columns import crc32
 from duolog._errors import BadRequest
 from duolog.spark._plan import Queue, QueueRange
+from duolog.spark._tierfile import TierFile, check_size
 
 MANIFEST = "_manifest"
-BATCH_ROWS = 30_000
+LOG = "log"  # beside the manifests of a group: whose log it is
+Epochs = Mapping[int, tuple[int, str]]  # by number: start offset and nonce
 
 
-@dataclass(frozen=True)
-class TierFile:
-    """A task's part: the rows of one file that lie in some ranges of its topic's queues."""
+def manifest_text(manifest: dict[str, Any]) -> str:
+    """A manifest as its file has it, with a checksum over the rest."""
+    return json.dumps({**manifest, "crc32": _checksum(manifest)}, ensure_ascii=False)
 
-    path: str
-    topic: str
-    ranges: tuple[QueueRange, ...]
+
+def _checksum(manifest: dict[str, Any]) -> int:
+    rest = {name: value for name, value in manifest.items() if name != "crc32"}
+    return crc32(json.dumps(rest, sort_keys=True).encode())
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """What `manifest_text` wrote. Raises OSError, ValueError for a damaged one."""
+    found = json.loads(path.read_text())
+    if not isinstance(found, dict):
+        raise ValueError("no JSON object")
+    if "log" in found and found.get("crc32") != _checksum(found):
+        raise ValueError("its checksum is another")
+    try:
+        if found["rows"] != sum(file["rows"] for file in found["files"]):
+            raise ValueError("its files have another number of rows")
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+    return found
 
 
 class Tier:
@@ -33,28 +46,47 @@ class Tier:
     def __init__(self, root: str) -> None:
         """Read the manifests. Raises BadRequest where there are none, or one is damaged."""
         self._root = Path(root)
-        self._files: dict[Queue, list[tuple[int, int, str]]] = {}
+        self._spans: dict[Queue, list[tuple[int, int, str]]] = {}
+        self._files: dict[str, dict[str, Any]] = {}
+        self.epochs: dict[str, dict[int, tuple[int, str]]] = {}  # by group
         paths = sorted((self._root / MANIFEST).glob("*/*.json"))
         if not paths:
             raise BadRequest(f"option 'tier': {root} has no {MANIFEST}/GROUP/SEGMENT.json")
         for path in paths:
             try:
-                self._take(json.loads(path.read_text()))
+                self._take(read_manifest(path))
             except (ValueError, KeyError, TypeError) as error:
                 raise BadRequest(f"option 'tier': {path} is no manifest ({error})") from None
 
     def _take(self, manifest: dict[str, Any]) -> None:
+        group = str(manifest["group"])
+        known = self.epochs.setdefault(group, {})
+        for number, start, nonce in manifest.get("log", {}).get("epochs", ()):
+            known[int(number)] = int(start), str(nonce)
         for file in manifest["files"]:
+            path = str(file["path"])
+            self._files[path] = file
             for queue_id, (first, end) in file["queues"].items():
-                queue = Queue(str(file["topic"]), str(manifest["group"]), int(queue_id))
-                self._files.setdefault(queue, []).append((int(first), int(end), str(file["path"])))
+                queue = Queue(str(file["topic"]), group, int(queue_id))
+                self._spans.setdefault(queue, []).append((int(first), int(end), path))
+
+    def check_log(self, group: str, epochs: Epochs) -> None:
+        """Raise BadRequest where a group's nodes hold another log than these files are of."""
+        known = self.epochs.get(group, {})
+        for number in sorted(known.keys() & epochs.keys()):
+            if known[number] != epochs[number]:
+                raise BadRequest(
+                    f"option 'tier': {self._root} holds another log for replica group {group!r}: "
+                    f"its epoch {number} is {_told(known[number])}, that of the nodes "
+                    f"{_told(epochs[number])}"
+                )
 
     def reach(self, queue: Queue) -> tuple[int, int] | None:
         """The offsets [first, end) that the files hold of a queue without a gap; None for none.
 
         A segment may be missing in between: what comes after it is left to the nodes.
         """
-        spans = sorted(self._files.get(queue, ()))
+        spans = sorted(self._spans.get(queue, ()))
         if not spans:
             return None
         first, end, _ = spans[0]
@@ -65,44 +97,28 @@ class Tier:
         return first, end
 
     def parts(self, ranges: list[QueueRange]) -> list[TierFile]:
-        """The files that hold some ranges."""
+        """The files that hold some ranges. Raises TierDamaged for one with another size."""
         by_path: dict[str, list[QueueRange]] = {}
         for part in ranges:
-            for first, end, path in self._files.get(part.queue, ()):
+            for first, end, path in self._spans.get(part.queue, ()):
                 low, high = max(first, part.start), min(end, part.end)
                 if low < high:
                     by_path.setdefault(path, []).append(QueueRange(part.queue, low, high))
-        return [
-            TierFile(str(self._root / path), found[0].queue.topic, tuple(found))
-            for path, found in sorted(by_path.items())
-        ]
+        return [self._part(path, found) for path, found in sorted(by_path.items())]
+
+    def _part(self, path: str, ranges: list[QueueRange]) -> TierFile:
+        file = self._files[path]
+        size, checksum = int(file["bytes"]), file.get("crc32")
+        check_size(self._root / path, size)
+        return TierFile(
+            str(self._root / path),
+            ranges[0].queue.topic,
+            tuple(ranges),
+            int(file["rows"]),
+            size,
+            None if checksum is None else int(checksum),
+        )
 
 
-def read_tier(part: TierFile, schema: pa.Schema, tags: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """The rows of a file, as the columns of a schema."""
-    needed = {field.name for field in schema} - {"topic"} | {"queue_id", "queue_offset"}
-    if tags:
-        needed.add("tags")
-    with pq.ParquetFile(part.path) as file:
-        for batch in file.iter_batches(BATCH_ROWS, columns=sorted(needed)):
-            queues, offsets = batch.column("queue_id"), batch.column("queue_offset")
-            inside = [
-                pc.and_(
-                    pc.equal(queues, wanted.queue.queue_id),
-                    pc.and_(pc.greater_equal(offsets, wanted.start), pc.less(offsets, wanted.end)),
-                )
-                for wanted in part.ranges
-            ]
-            keep = reduce(pc.or_, inside)
-            if tags:
-                keep = pc.and_(keep, pc.is_in(batch.column("tags"), value_set=pa.array(tags)))
-            chosen = batch.filter(keep)
-            if not chosen.num_rows:
-                continue
-            arrays = [
-                pa.repeat(pa.scalar(part.topic), chosen.num_rows)
-                if field.name == "topic"
-                else chosen.column(field.name).cast(field.type)
-                for field in schema
-            ]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+def _told(epoch: tuple[int, str]) -> str:
+    return f"nonce {epoch[1]} from {epoch[0]} on"

@@ -1,0 +1,191 @@
+"""The folder that segments are tiered to: whose log it holds, and what is written into it.
+
+```
+OUT/topic=orders/day=2026-11-21/broker-a-00000000000000000000.parquet
+OUT/_manifest/broker-a/log                           whose log it is, settled by the first job
+OUT/_manifest/broker-a/00000000000000000000.json     written last: the segment is tiered
+OUT/_manifest/broker-a/00000000000000000000.lock     held by the job that writes the segment
+```
+
+Rules: a manifest is never replaced, and files that one names are never written again. Every file
+is synced before its name appears.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from duolog.spark._tier import LOG, MANIFEST, manifest_text, read_manifest
+from duolog.spark._tierfile import TierDamaged, check_size
+
+from pipeline.errors import BadJob
+from pipeline.logidentity import LogIdentity
+from pipeline.segments import Segment
+
+STAGING = "_staging"
+LOCK_SECONDS = 900.0  # another job may take so long for a segment
+LOCK_PAUSE_SECONDS = 0.1
+_GROUP = re.compile(r"[A-Za-z0-9%|_-][A-Za-z0-9%|._-]{0,126}")
+
+
+class Archive:
+    """The part of a folder that one replica group's log has."""
+
+    def __init__(self, out: Path, group: str) -> None:
+        """Raises BadJob for a folder or a group's name that cannot be used."""
+        if out.exists() and not out.is_dir():
+            raise BadJob(f"{out} is no directory")
+        if not _GROUP.fullmatch(group):
+            raise BadJob(f"--group {group!r} is no replica group's name")
+        self.out = out
+        self.group = group
+        self._folder = out / MANIFEST / group
+
+    def manifest_path(self, segment: str) -> Path:
+        """Where a segment's manifest lies."""
+        return self._folder / f"{segment}.json"
+
+    def manifest(self, segment: Segment) -> dict[str, Any] | None:
+        """What is tiered of a segment; None for nothing. Raises BadJob for a damaged one."""
+        path = self.manifest_path(segment.name)
+        try:
+            found = read_manifest(path)
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise BadJob(
+                f"{path} is no manifest ({error}): remove it, and the segment is done again"
+            ) from None
+        if "log" not in found:
+            raise BadJob(
+                f"{path} was written by a version that did not note whose log it is: remove it, "
+                "and the segment is done again"
+            )
+        if (found["start"], found["end"]) != (segment.start, segment.start + segment.size):
+            raise BadJob(
+                f"{path} is about [{found['start']}, {found['end']}) and {segment.path} about "
+                f"[{segment.start}, {segment.start + segment.size}): they are of two logs"
+            )
+        for file in found["files"]:
+            try:
+                check_size(self.out / file["path"], file["bytes"])
+            except TierDamaged as error:
+                raise BadJob(str(error)) from None
+        return found
+
+    # -- whose log it is -----------------------------------------------------------------------
+
+    def settle(self, identity: LogIdentity) -> None:
+        """Make this folder the log's, unless it is. Raises BadJob where it is another's."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / LOG
+        staged = self._folder / f".{LOG}-{os.getpid()}-{time.monotonic_ns()}"
+        staged.write_text(json.dumps(identity.to_json()))
+        sync(staged)
+        try:
+            os.link(staged, path)  # of two jobs at once, one is first
+            sync_folders(self._folder, self.out)
+        except FileExistsError:
+            self._check(identity, path)
+        finally:
+            staged.unlink(missing_ok=True)
+
+    def _check(self, identity: LogIdentity, path: Path) -> None:
+        known = self._known(path)
+        where = known.differs(identity)
+        if not where and not known.meets(identity):
+            where = "everything: no epoch and no segment's first record is known of both"
+        if where:
+            raise BadJob(
+                f"{self.out} holds another log for group {self.group!r}: it has {known}, this "
+                f"store has {identity} (they differ in {where}); give another --out or --group"
+            )
+
+    def _known(self, path: Path) -> LogIdentity:
+        found = LogIdentity()
+        for each in [path, *sorted(self._folder.glob("*.json"))]:
+            try:
+                log = json.loads(each.read_text()) if each == path else read_manifest(each)["log"]
+                found = found.joined([LogIdentity.from_json(log)])
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise BadJob(
+                    f"{each} does not say whose log it is about ({type(error).__name__}: {error}): "
+                    "restore it; or, where the node still has the segment, remove it and run again"
+                ) from None
+        return found
+
+    # -- writing -------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def writing(self, segment: Segment) -> Iterator[Path]:
+        """Hold a segment, as the only job in the world; an empty folder to write into.
+
+        The lock goes with its process, wherever that dies. Raises BadJob.
+        """
+        descriptor = os.open(self._folder / f"{segment.name}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            _lock(descriptor, segment)
+            staging = self.out / STAGING / f"{self.group}-{segment.name}"
+            shutil.rmtree(staging, ignore_errors=True)  # of a job that died
+            staging.mkdir(parents=True)
+            try:
+                yield staging
+            finally:
+                shutil.rmtree(staging, ignore_errors=True)
+                with contextlib.suppress(OSError):  # others are at work
+                    staging.parent.rmdir()
+        finally:
+            os.close(descriptor)
+
+    def place(self, staged: Path, relative: Path) -> None:
+        """Give a file that was staged its name."""
+        target = self.out / relative
+        target.parent.mkdir(parents=True, exist_ok=True)
+        sync(staged)
+        os.replace(staged, target)
+        sync_folders(target.parent, self.out)
+
+    def commit(self, staging: Path, segment: Segment, manifest: dict[str, Any]) -> None:
+        """Write a segment's manifest: it is tiered."""
+        staged = staging / "manifest.json"
+        staged.write_text(manifest_text(manifest))
+        self.place(staged, self.manifest_path(segment.name).relative_to(self.out))
+
+
+def _lock(descriptor: int, segment: Segment) -> None:
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise BadJob(
+                    f"{segment.name}: another job has been writing it for {LOCK_SECONDS:g} s; "
+                    "run again when it has ended"
+                ) from None
+        time.sleep(LOCK_PAUSE_SECONDS)
+
+
+def sync(path: Path) -> None:
+    """Make a file, or the names in a folder, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folders(folder: Path, top: Path) -> None:
+    """Make a name in a folder durable, and those of the folders up to top."""
+    while folder != top:
+        sync(folder)
+        folder = folder.parent
+    sync(top)
