@@ -1,8 +1,13 @@
 """Options of the data source: what is understood, and how the rest is refused. No Spark runs."""
 
+import json
+import re
+from typing import Any
+
 import pytest
 from duolog import BadRequest
 from duolog.spark import SCHEMA, DuologDataSource, ReadOptions
+from duolog.spark._plan import Planner, Queue
 from duolog.spark._schema import check_schema
 from pyspark.sql import types
 
@@ -46,11 +51,80 @@ def test_names_are_not_case_sensitive_and_values_are_typed() -> None:
         ({"minPartitions": "-1"}, "'minPartitions'"),
         ({"failOnDataLoss": "maybe"}, "'failOnDataLoss'"),
         ({"localReads": "2"}, "'localReads'"),
+        ({"startingOffsets": '{"T": {"0": 1, "0": 2}}'}, "'0' comes twice"),
+        ({"startingOffsets": '{"T": {"0": 1}, "T": {"0": 2}}'}, "'T' comes twice"),
+        ({"startingOffsets": '{"T": {"x": 1}}'}, "'x' is no queue"),
+        ({"startingOffsets": '{"T": {"-1": 1}}'}, "'-1' is no queue"),
+        ({"startingOffsets": '{"T": {"00": 1}}'}, "'00' is no queue"),
+        ({"startingOffsets": '{"T": {"0": 1.5}}'}, "1.5 is no offset"),
+        ({"startingOffsets": '{"T": {"0": true}}'}, "True is no offset"),
+        ({"startingOffsets": '{"T": {"0": 9223372036854775808}}'}, "is no offset"),
+        ({"endingOffsets": '{"T": {"0": -2}}'}, "T/0 cannot be earliest"),
+        (
+            {"startingOffsets": '{"T": {"0": 9}}', "endingOffsets": '{"T": {"0": 8}}'},
+            "T/0 starts at 9, after its end at 8",
+        ),
+        ({"startingTimestamp": "9", "endingTimestamp": "8"}, "'startingTimestamp' = 9 is after"),
+        ({"startingOfsets": "latest"}, "did you mean 'startingOffsets'?"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_name(more: dict[str, str], named: str) -> None:
-    with pytest.raises(BadRequest, match=named):
+    with pytest.raises(BadRequest, match=re.escape(named)):
         ReadOptions.of({**GOOD, **more})
+    with pytest.raises(BadRequest, match=re.escape(named)):
+        DuologDataSource({**GOOD, **more}).schema()  # as load() does
+
+
+def test_what_suits_a_read_a_stream_or_a_write_passes_at_first() -> None:
+    for options in (
+        {},
+        {"endingOffsets": "latest", "tier": "/t"},
+        {"maxOffsetsPerTrigger": "5"},
+        {"checkpointLocation": "/c", "sinkId": "s"},
+        {"sinkId": "s", "batchId": "1", "sinkContents": "rows"},
+    ):
+        DuologDataSource({**GOOD, **options})
+    for options, words in (
+        ({"sinkid": "s", "tags": "a"}, "options endpoints, sinkId, tags, topic do not go together"),
+        ({"tag": "a"}, "option 'tag' is none of .*did you mean 'tags'"),
+        ({"batchId": "1"}, "'batchId' says something of a 'sinkId'"),
+        ({"timeout": "soon"}, "'timeout'"),
+    ):
+        with pytest.raises(BadRequest, match=words):
+            DuologDataSource({**GOOD, **options})
+    with pytest.raises(BadRequest, match="option 'sinkId' is none of"):
+        DuologDataSource({**GOOD, "sinkId": "s"}).schema()
+
+
+def queue(topic: str, group: str, number: int) -> Queue:
+    return Queue(topic, group, number)
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"T": {"0": 1, "1": 2}, "U": {"a/0": 1, "b/0": 2}}, ""),
+        ({"T": {"a/0": 1, "a/1": 2}, "U": {"a/0": 1, "b/0": 2}}, ""),
+        ({"T": {"0": 1, "1": 2}, "U": {"0": 1}}, "U has several queues 0: give 'a/0' and 'b/0'"),
+        ({"T": {"0": 1}, "U": {"a/0": 1, "b/0": 2}}, "does not name T/a/1: it must name every"),
+        ({"T": {"0": 1, "1": 2}}, "does not name U/a/0, U/b/0: it"),
+        ({"T": {"0": 1, "1": 2, "2": 3}, "U": {"a/0": 1, "b/0": 2}}, "names queue '2' of T"),
+        ({"T": {"0": 1, "1": 2}, "U": {"a/0": 1, "c/0": 2}}, "names queue 'c/0' of U"),
+        ({"T": {"0": 1, "a/0": 1, "1": 2}, "U": {"a/0": 1, "b/0": 2}}, "both '0' and 'a/0'"),
+        ({"T": {"0": 1, "1": 2}, "V": {"0": 1}}, "names topic 'V', which is not read"),
+        ({}, "does not name T/a/0, T/a/1, U/a/0 and 1 more"),
+    ],
+)
+def test_offsets_name_exactly_the_queues_that_are_read(table: Any, words: str) -> None:
+    queues = [queue("T", "a", 0), queue("T", "a", 1), queue("U", "a", 0), queue("U", "b", 0)]
+    for option in ("startingOffsets", "endingOffsets"):
+        given = {"endpoints": "127.0.0.1:1", "topics": "T,U", option: json.dumps(table)}
+        planner = Planner(None, ReadOptions.of(given))  # type: ignore[arg-type]
+        if not words:
+            planner.check_names(queues)
+            continue
+        with pytest.raises(BadRequest, match=f"option '{option}'.*{re.escape(words)}"):
+            planner.check_names(queues)
 
 
 def test_a_schema_is_some_of_the_columns_in_any_order() -> None:

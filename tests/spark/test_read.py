@@ -1,6 +1,7 @@
 """Batch reads through Spark, from a real node."""
 
 import json
+import re
 import time
 from typing import Any
 
@@ -107,6 +108,10 @@ def test_a_read_that_is_wrong_says_why(
     spark: SparkSession, node: NodeProcess, client: duolog.sync.Client, topic: str
 ) -> None:
     fill(client, topic, 10)
+
+    def offsets(*each: int) -> str:
+        return json.dumps({topic: dict(enumerate(each))})
+
     cases: list[tuple[dict[str, Any], str]] = [
         ({"topic": "nobody-made-this"}, "topic 'nobody-made-this' does not exist"),
         ({"topicPattern": "nobody-.*"}, "no topic matches 'nobody-.*'"),
@@ -115,7 +120,20 @@ def test_a_read_that_is_wrong_says_why(
             {"topic": topic, "startingOffsets": '{"U": {"0": 1}}'},
             "names topic 'U', which is not read",
         ),
-        ({"topic": topic, "endingOffsets": json.dumps({topic: {"0": 11}})}, "failOnDataLoss"),
+        ({"topic": topic, "endingOffsets": offsets(11, -1)}, "failOnDataLoss"),
+        ({"topic": topic, "startingOffsets": offsets(11, -1)}, "starts at 11, after its end at 10"),
+        (
+            {"topic": topic, "startingOffsets": offsets(8, -2), "endingOffsets": offsets(7, -1)},
+            "starts at 8, after its end at 7",
+        ),
+        (
+            {"topic": topic, "startingOffsets": json.dumps({topic: {"0": 1}})},
+            f"does not name {topic}/broker-a/1",
+        ),
+        (
+            {"topic": topic, "startingOffsets": json.dumps({topic: {"0": 1, "1": 1, "2": 1}})},
+            "names queue '2'",
+        ),
         ({"topic": topic, "endpoints": "127.0.0.1:1", "timeout": 2}, "no answer|refused|connect"),
     ]
     for options, words in cases:
@@ -123,8 +141,29 @@ def test_a_read_that_is_wrong_says_why(
         with pytest.raises(Exception, match=words):
             read(spark, node, **options).load().count()
         assert time.monotonic() - began < 40
-    lossy = {"endingOffsets": json.dumps({topic: {"0": 11}}), "failOnDataLoss": "false"}
+    lossy = {"endingOffsets": offsets(11, -1), "failOnDataLoss": "false"}
     assert read(spark, node, topic=topic, **lossy).load().count() == 20
+    lossy = {"startingOffsets": offsets(11, -2), "failOnDataLoss": "false"}
+    assert read(spark, node, topic=topic, **lossy).load().count() == 10
+
+
+def test_load_refuses_what_it_can_know_in_one_line(
+    spark: SparkSession, node: NodeProcess, topic: str
+) -> None:
+    for options, words in (
+        ({"startingOffset": "earliest"}, "option 'startingoffset' is none of"),
+        ({"startingOffsets": "{"}, "option 'startingOffsets': '{' is neither"),
+        ({"topics": "T"}, "give one of the options"),
+    ):
+        with pytest.raises(Exception, match=re.escape(words)) as caught:
+            read(spark, node, topic=topic, **options).load()
+        told = str(caught.value).strip().splitlines()
+        assert [line for line in told[1:] if "SQLSTATE" not in line] == []
+        assert "Traceback" not in str(caught.value)
+    wrong = read(spark, node, topic=topic).schema("body STRING").load()  # known when it is planned
+    with pytest.raises(Exception, match="column 'body' has type binary, not string") as caught:
+        wrong.count()
+    assert "Traceback" not in str(caught.value).partition("JVM")[0]
 
 
 def test_filters_that_are_pushed_down_lose_rows_in_this_release(spark: SparkSession) -> None:

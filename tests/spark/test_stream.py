@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from cluster.chaos.processes import ProcessTarget
 from tests.etcd import need_etcd
-from tests.process.support import ROOT, NodeProcess
+from tests.process.support import NodeProcess
 from tests.process.test_failover import SMALL
 
 pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(300)]
@@ -162,6 +162,55 @@ def test_offsets_that_are_gone_are_told_or_passed_over(
     assert seen.rows == [f"{n}-{k}" for n in "ac" for k in range(4)]
 
 
+def test_a_careless_stream_outlives_its_topic(
+    spark: SparkSession,
+    node: NodeProcess,
+    client: duolog.sync.Client,
+    topic: str,
+    tmp_path: Path,
+) -> None:
+    """A restart knows the topic from its checkpoint alone."""
+    client.admin.create_topic(f"{topic}-b", 1)
+    careless = {
+        "topics": f"{topic},{topic}-b",
+        "startingOffsets": "earliest",
+        "failOnDataLoss": "false",
+    }
+    seen = Seen()
+    send(client, topic, "a", 4, 0)
+    drained(stream(spark, node.endpoint, **careless), seen, tmp_path / "c")
+    send(client, topic, "lost", 4, 0)
+    send(client, f"{topic}-b", "b", 3, 0)
+    client.admin.delete_topic(topic)
+    drained(stream(spark, node.endpoint, **careless), seen, tmp_path / "c")
+    assert sorted(seen.rows) == sorted([*(f"a-{k}" for k in range(4)), "b-0", "b-1", "b-2"])
+    strict = {**careless, "failOnDataLoss": "true"}
+    with pytest.raises(Exception, match="does not exist"):
+        drained(stream(spark, node.endpoint, **strict), seen, tmp_path / "c")
+    client.admin.create_topic(topic, 2)
+    send(client, topic, "c", 2, 0)
+    drained(stream(spark, node.endpoint, **careless), seen, tmp_path / "c")
+    assert seen.rows[-2:] == ["c-0", "c-1"]
+
+
+def test_a_short_queue_does_not_starve_beside_long_ones(
+    spark: SparkSession,
+    node: NodeProcess,
+    client: duolog.sync.Client,
+    topic: str,
+    tmp_path: Path,
+) -> None:
+    send(client, topic, "long", 5000, 0)
+    send(client, topic, "short", 3, 1)
+    seen = Seen()
+    options = {"topic": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": 1000}
+    drained(stream(spark, node.endpoint, **options), seen, tmp_path / "c")
+    first = [seen.batches[number] for number in sorted(seen.batches)[:3]]
+    assert [sum(row.startswith("short") for row in rows) for rows in first] == [1, 1, 1]
+    assert [len(rows) for rows in first] == [1000] * 3
+    assert len(seen.rows) == 5003
+
+
 def test_options_of_streams_that_are_wrong(
     spark: SparkSession, node: NodeProcess, topic: str, tmp_path: Path
 ) -> None:
@@ -283,7 +332,7 @@ def test_a_driver_that_is_killed_repeats_nothing_that_can_be_seen(
     target, checkpoint = f"{topic}-copy", tmp_path / "checkpoint"
     client.admin.create_topic(target, 3)
     send(client, topic, "a", 10_000, 0)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "client")])}
+    environment = dict(os.environ)
     command = [sys.executable, "-c", COPY, node.endpoint, topic, target, str(checkpoint)]
 
     def batches() -> int:
@@ -325,7 +374,10 @@ def test_streams_of_a_pattern_take_new_topics_in(
     topic: str,
     tmp_path: Path,
 ) -> None:
-    options = {"topicPattern": f"{topic}.*", "startingOffsets": json.dumps({topic: {"0": -2}})}
+    options = {
+        "topicPattern": f"{topic}.*",
+        "startingOffsets": json.dumps({topic: {"0": -2, "1": -1}}),
+    }
     send(client, topic, "a", 2, 0)
     seen = Seen()
     drained(stream(spark, node.endpoint, **options), seen, tmp_path / "c")

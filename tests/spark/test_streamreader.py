@@ -1,13 +1,105 @@
 """The stream's reader by itself."""
 
+import json
+from typing import Any
+
 import pytest
 from duolog._errors import UnknownTopic
 from duolog.spark._options import ReadOptions
-from duolog.spark._plan import Planner
+from duolog.spark._plan import DataLoss, Planner, Queue
 from duolog.spark._schema import SCHEMA
-from duolog.spark._streamreader import StreamReader
+from duolog.spark._streamreader import StreamReader, shares
 from duolog.wire import duolog_pb2 as wire
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+PLACES = st.dictionaries(
+    st.integers(0, 40).map(lambda number: Queue("T", "g", number)),
+    st.integers(1, 10**12) | st.integers(1, 5),
+    min_size=1,
+)
+
+
+@given(PLACES, st.integers(1, 10**6))
+def test_every_queue_has_a_share_and_all_together_no_more_than_they_may(
+    wanted: dict[Queue, int], most: int
+) -> None:
+    found = shares(wanted, most)
+    assert found.keys() == wanted.keys()
+    assert all(1 <= count <= wanted[queue] for queue, count in found.items())
+    total = sum(wanted.values())
+    assert sum(found.values()) == max(min(most, total), len(wanted))
+
+
+def reader_of(
+    monkeypatch: pytest.MonkeyPatch, there: dict[str, tuple[int, int]], **more: str
+) -> Any:
+    """A stream's reader of a cluster whose topics are what a dictionary says now."""
+
+    def topics(planner: Planner) -> list[wire.TopicReply]:
+        options = planner._options
+        if missing := set(options.topics) - there.keys():
+            raise UnknownTopic(f"topic {min(missing)!r} does not exist")
+        return left(planner)
+
+    def left(planner: Planner) -> list[wire.TopicReply]:
+        return [
+            wire.TopicReply(
+                topic=name,
+                group="g",
+                stats=[wire.QueueStats(queue_id=0, min_offset=low, max_offset=high)],
+            )
+            for name, (low, high) in sorted(there.items())
+        ]
+
+    monkeypatch.setattr(Planner, "topics", topics)
+    monkeypatch.setattr(Planner, "topics_left", left)
+    options = {"endpoints": "127.0.0.1:1", "topics": "T,U", **more}
+    return StreamReader(ReadOptions.of(options, stream=True), SCHEMA)
+
+
+def test_a_careless_stream_goes_on_after_a_restart_though_a_topic_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there = {"T": (0, 9)}
+    checkpoint = {"T": {"g/0": 4}, "U": {"g/0": 7}}
+    careless = reader_of(monkeypatch, there, failOnDataLoss="false")
+    end = careless.latestOffset(checkpoint, ReadAllAvailable())
+    assert end == {"T": {"g/0": 9}, "U": {"g/0": 7}}
+    (part,) = careless.partitions(checkpoint, end)
+    assert [(p.queue.topic, p.start, p.end) for p in part.parts] == [("T", 4, 9)]
+    there.clear()
+    alone = reader_of(monkeypatch, there, failOnDataLoss="false", topics="T")
+    assert alone.latestOffset(end, ReadAllAvailable()) == end
+    strict = reader_of(monkeypatch, there)
+    with pytest.raises(UnknownTopic):
+        strict.latestOffset(checkpoint, ReadAllAvailable())
+    for reader in (careless, alone, strict):
+        reader.stop()
+
+
+def test_a_first_micro_batch_that_is_repeated_has_the_same_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark asks again where the stream begins: by then that is somewhere else."""
+    there = {"T": (0, 5), "U": (0, 0)}
+    first = reader_of(monkeypatch, there)
+    start = first.initialOffset()  # the latest
+    assert start == {"T": {"g/0": 5}, "U": {"g/0": 0}}
+    there["T"] = (0, 8)
+    end = first.latestOffset(start, ReadAllAvailable())
+    assert first.latestOffset(end, ReadAllAvailable()) == end
+    there["T"] = (0, 20)
+    again = reader_of(monkeypatch, there)
+    for begun in (start, again.initialOffset()):
+        (part,) = again.partitions(begun, json.loads(json.dumps(end)))
+        assert [(p.start, p.end) for p in part.parts] == [(5, 8)]
+    following = again.latestOffset(end, ReadAllAvailable())
+    assert following == {"T": {"g/0": 20}, "U": {"g/0": 0}}
+    there["T"] = (6, 20)
+    with pytest.raises(DataLoss, match="does not have its messages 5 to 5"):
+        reader_of(monkeypatch, there).partitions(again.initialOffset(), end)
 
 
 def test_a_careless_stream_waits_while_its_topic_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from duolog import sync
+from duolog._errors import UnknownTopic
 from duolog._sparkworker import task_begins
 from duolog.spark._columns import record_batch, wire_columns
 from duolog.spark._local import MESSAGES_MIN, local_queue
@@ -78,7 +79,11 @@ def _fetch_one(
     pulled = pull(offset)
     try:
         while True:
-            batch: wire.MessageBatch = pulled.result()
+            try:
+                batch: wire.MessageBatch = pulled.result()
+            except UnknownTopic:  # deleted since the read was planned
+                lost(options, queue, offset, end)
+                return
             following = batch.next_offset
             if batch.lost or batch.status == wire.OFFSET_TOO_SMALL:
                 lost(options, queue, offset, following)

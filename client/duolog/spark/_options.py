@@ -1,6 +1,7 @@
 """What reads and writes are told: options, checked on the driver before anything is asked of a
 node."""
 
+import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -28,7 +29,10 @@ _BATCH_READ = (*_ANY_READ, "endingOffsets", "endingTimestamp", "tier")
 _STREAM_READ = (*_ANY_READ, "maxOffsetsPerTrigger", "maxBytesPerTrigger", "group")
 _STREAM_WRITE = ("endpoints", "topic", "sinkId", "timeout")
 _BATCH_WRITE = (*_STREAM_WRITE, "batchId", "sinkContents", "publisher")
+_ANY = (*_BATCH_READ, *_STREAM_READ, *_BATCH_WRITE)
 _SPARKS = frozenset(("checkpointlocation",))  # handed on though it is Spark's own
+
+_QUEUE = re.compile(r"(?:[^/]+/)?(?:0|[1-9][0-9]*)")
 
 Where = str | int
 Offsets = dict[str, dict[str, Where]]  # topic, queue ("3", or "broker-a/3"), offset or a word
@@ -52,10 +56,12 @@ class ReadOptions:
     | timeout | seconds that nodes may take to answer; 30 |
     | endingOffsets, endingTimestamp | of a batch read, as above; latest if not told |
     | tier | of a batch read: a folder that holds older messages as Parquet |
-    | maxOffsetsPerTrigger, maxBytesPerTrigger | of a stream: most of one micro-batch |
+    | maxOffsetsPerTrigger, maxBytesPerTrigger | of a stream: most of one micro-batch; each queue |
+    | | with anything waiting gets at least one message, whatever the others have |
     | group | of a stream: a consumer group whose offsets follow what was processed |
 
-    In the JSON a queue is its id, or `replica group/id` where the topic lies in several groups.
+    In the JSON a queue is its id, or `replica group/id` where the topic lies in several groups; it
+    names every queue that is read, and no other.
     """
 
     endpoints: str
@@ -85,19 +91,21 @@ class ReadOptions:
         for word in ("starting", "ending"):
             if given.has(f"{word}Offsets") and given.has(f"{word}Timestamp"):
                 raise BadRequest(f"give one of '{word}Offsets' and '{word}Timestamp'")
+        starting = given.offsets("startingOffsets", LATEST if stream else EARLIEST)
         ending = given.offsets("endingOffsets", LATEST)
-        if ending == EARLIEST:
-            raise BadRequest("option 'endingOffsets' cannot be 'earliest'")
+        starting_ms = given.number("startingTimestamp")
+        ending_ms = given.number("endingTimestamp")
+        _check_range(starting, ending, starting_ms, ending_ms)
         if given.has("tier") and (given.has("startingTimestamp") or given.has("endingTimestamp")):
             raise BadRequest("option 'tier': choose by store_time instead of by timestamps")
         return ReadOptions(
             given.endpoints(),
             given.words("topics") or given.words("topic"),
             given.pattern("topicPattern"),
-            given.offsets("startingOffsets", LATEST if stream else EARLIEST),
+            starting,
             ending,
-            given.number("startingTimestamp"),
-            given.number("endingTimestamp"),
+            starting_ms,
+            ending_ms,
             given.number("minPartitions") or 0,
             given.boolean("failOnDataLoss", True),
             given.words("tags"),
@@ -162,7 +170,7 @@ class _Given:
         self._values = {name.lower(): value for name, value in options.items()}
         for name in options:
             if name.lower() not in known and name.lower() not in _SPARKS:
-                raise BadRequest(f"option {name!r} is none of {', '.join(sorted(names))}")
+                raise _unknown(name, names)
 
     def has(self, name: str) -> bool:
         return name.lower() in self._values
@@ -204,21 +212,102 @@ class _Given:
         if text.lower() in (EARLIEST, LATEST):
             return text.lower()
         try:
-            table = json.loads(text)
+            table = json.loads(text, object_pairs_hook=_once)
             if not isinstance(table, dict) or not all(isinstance(r, dict) for r in table.values()):
-                raise ValueError(text)
+                raise ValueError("a table of topics, with a table of queues for each")
             return {
-                str(topic): {str(queue): _place(offset) for queue, offset in row.items()}
+                str(topic): {_queue(queue): _place(offset) for queue, offset in row.items()}
                 for topic, row in table.items()
             }
-        except ValueError:
+        except ValueError as error:
+            why = "" if isinstance(error, json.JSONDecodeError) else f" ({error})"
             raise BadRequest(
                 f"option {name!r}: {text!r} is neither earliest, latest, nor JSON as "
-                '{"topic": {"0": 17}}'
+                f'{{"topic": {{"0": 17}}}}{why}'
             ) from None
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object that names nothing twice: of two values only one would count."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(n for n in names if names.count(n) > 1)!r} comes twice")
+    return made
+
+
+def _queue(name: str) -> str:
+    if not _QUEUE.fullmatch(name):
+        raise ValueError(f"{name!r} is no queue: its id, or replica group/id")
+    return name
+
+
 def _place(offset: Any) -> Where:
-    if type(offset) is not int or offset < -2:
-        raise ValueError(offset)
+    if type(offset) is not int or not -2 <= offset < 1 << 63:
+        raise ValueError(f"{offset!r} is no offset: at least 0, or -1 for latest, -2 for earliest")
     return _BY_NUMBER.get(offset, offset)
+
+
+def _check_range(
+    starting: Where | Offsets, ending: Where | Offsets, start_ms: int | None, end_ms: int | None
+) -> None:
+    """Raise BadRequest for an end that lies before its start, as far as no node need be asked."""
+    if ending == EARLIEST:
+        raise BadRequest("option 'endingOffsets' cannot be 'earliest'")
+    if start_ms is not None and end_ms is not None and start_ms > end_ms:
+        raise BadRequest(
+            f"option 'startingTimestamp' = {start_ms} is after 'endingTimestamp' = {end_ms}"
+        )
+    if not isinstance(ending, dict):
+        return
+    for topic, row in ending.items():
+        for queue, end in row.items():
+            if end == EARLIEST:
+                raise BadRequest(f"option 'endingOffsets': {topic}/{queue} cannot be earliest (-2)")
+            start = starting.get(topic, {}).get(queue) if isinstance(starting, dict) else None
+            if isinstance(start, int) and isinstance(end, int) and start > end:
+                raise past_end(topic, queue, start, end)
+
+
+def past_end(topic: str, queue: str, start: int, end: int) -> BadRequest:
+    """The error for a range that ends before it begins."""
+    return BadRequest(
+        f"option 'startingOffsets': {topic}/{queue} starts at {start}, after its end at {end}"
+    )
+
+
+def check_load(options: Mapping[str, str], read: bool = False) -> None:
+    """Raise BadRequest where options suit neither a read nor a stream, nor, unless it is known to
+    be a read, a write: what is wanted is only told later."""
+    names = {name.lower() for name in options} - _SPARKS
+    ways: list[tuple[tuple[str, ...], Any, bool]] = [
+        (_BATCH_READ, ReadOptions, False),
+        (_STREAM_READ, ReadOptions, True),
+    ]
+    if not read:
+        ways += [(_BATCH_WRITE, WriteOptions, False), (_STREAM_WRITE, WriteOptions, True)]
+    fitting = [way for way in ways if names <= {name.lower() for name in way[0]}]
+    if not fitting:
+        known = {name.lower(): name for way in ways for name in way[0]}
+        for name in options:
+            if name.lower() in names - known.keys():
+                raise _unknown(name, known.values())
+        given = ", ".join(sorted(known[name] for name in names))
+        raise BadRequest(f"options {given} do not go together: see the tables in docs/spark.md")
+    first: BadRequest | None = None
+    for _, kind, stream in fitting:
+        try:
+            kind.of(options, stream)
+            return
+        except BadRequest as error:
+            first = first or error
+    assert first is not None
+    raise first
+
+
+def _unknown(name: str, known: Iterable[str]) -> BadRequest:
+    names = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), names, 1)
+    elsewhere = name.lower() in {each.lower() for each in _ANY}  # of a stream, say
+    hint = f"; did you mean {names[near[0]]!r}?" if near and not elsewhere else ""
+    return BadRequest(f"option {name!r} is none of {', '.join(sorted(names.values()))}{hint}")

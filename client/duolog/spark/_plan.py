@@ -27,6 +27,11 @@ class Queue(NamedTuple):
     group: str
     queue_id: int
 
+    @property
+    def name(self) -> str:
+        """Within its topic."""
+        return f"{self.group}/{self.queue_id}"
+
 
 @dataclass(frozen=True)
 class QueueRange:
@@ -66,6 +71,11 @@ class Planner:
                 raise UnknownTopic(f"topic {min(missing)!r} does not exist")
         return sorted(found, key=lambda topic: (topic.topic, topic.group))
 
+    def topics_left(self) -> list[wire.TopicReply]:
+        """Those of several topics that are still there."""
+        found = self._client.admin.topics(self._options.topics)
+        return sorted(found, key=lambda topic: (topic.topic, topic.group))
+
     def epochs(self, group: str) -> dict[int, tuple[int, str]]:
         """The oldest epochs of a replica group's log by number: start offset and nonce."""
 
@@ -80,17 +90,15 @@ class Planner:
         found: dict[int, tuple[int, str]] = self._client.run(look)
         return found
 
-    def check_names(self, topics: Iterable[wire.TopicReply]) -> None:
-        """Raise BadRequest where offsets are given for topics that are not read."""
-        named = {topic.topic for topic in topics}
+    def check_names(self, queues: Iterable[Queue]) -> None:
+        """Raise BadRequest where offsets are not given for exactly the queues that are read."""
+        known = list(queues)
         for option, offsets in (
             ("startingOffsets", self._options.starting),
             ("endingOffsets", self._options.ending),
         ):
-            if isinstance(offsets, dict) and (strange := offsets.keys() - named):
-                raise BadRequest(
-                    f"option {option!r} names topic {min(strange)!r}, which is not read"
-                )
+            if isinstance(offsets, dict):
+                _check_queues(option, offsets, known)
 
     def starting(self, queue: Queue, stats: wire.QueueStats, default: str) -> int:
         """Where a read of a queue shall begin."""
@@ -113,11 +121,47 @@ class Planner:
             return self._client.admin.offset_at_time(*place, time_ms, group=queue.group)
         if isinstance(where, dict):
             row = where.get(queue.topic, {})
-            name = str(queue.queue_id)
-            where = row.get(f"{queue.group}/{name}", row.get(name, default))
+            # A queue that came after the names were checked begins, or ends, where others do.
+            where = row.get(queue.name, row.get(str(queue.queue_id), default))
         if where == EARLIEST:
             return stats.min_offset
         return stats.max_offset if where == LATEST else int(where)
+
+
+def _check_queues(option: str, offsets: Offsets, queues: list[Queue]) -> None:
+    """Raise BadRequest for a queue that is named and not read, read and not named, or ambiguous."""
+    read = {queue.topic for queue in queues}
+    if strange := offsets.keys() - read:
+        raise BadRequest(f"option {option!r} names topic {min(strange)!r}, which is not read")
+    missing = []
+    for queue in queues:
+        row = offsets.get(queue.topic, {})
+        plain = str(queue.queue_id)
+        if plain in row and queue.name in row:
+            raise BadRequest(
+                f"option {option!r}: {queue.topic} has both {plain!r} and {queue.name!r}"
+            )
+        alike = [q.name for q in queues if (q.topic, q.queue_id) == (queue.topic, queue.queue_id)]
+        if plain in row and len(alike) > 1:
+            raise BadRequest(
+                f"option {option!r}: {queue.topic} has several queues {plain}: give "
+                f"{' and '.join(map(repr, alike))}"
+            )
+        if plain not in row and queue.name not in row:
+            missing.append(f"{queue.topic}/{queue.name}")
+    known = {(q.topic, name) for q in queues for name in (q.name, str(q.queue_id))}
+    for topic, row in offsets.items():
+        for name in row:
+            if (topic, name) not in known:
+                raise BadRequest(
+                    f"option {option!r} names queue {name!r} of {topic}: there is none"
+                )
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise BadRequest(
+            f"option {option!r} does not name {', '.join(missing[:3])}{more}: it must name every "
+            "queue that is read (-2 is earliest, -1 latest)"
+        )
 
 
 def queues_of(topics: Iterable[wire.TopicReply]) -> dict[Queue, wire.QueueStats]:

@@ -10,7 +10,8 @@ from pyspark.sql.types import StructType
 
 from duolog import sync
 from duolog.spark._fetch import fetch
-from duolog.spark._options import EARLIEST, ReadOptions
+from duolog.spark._oneline import one_line
+from duolog.spark._options import EARLIEST, ReadOptions, past_end
 from duolog.spark._plan import Planner, Queue, QueueRange, Ranges, lost, queues_of, shared
 from duolog.spark._tier import Tier
 from duolog.spark._tierfile import TierFile, read_tier
@@ -32,6 +33,7 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._schema = schema
 
+    @one_line
     def partitions(self) -> list[InputPartition]:
         """Ranges of all queues. Raises UnknownTopic, BadRequest, DataLoss, Unavailable."""
         options = self._options
@@ -41,11 +43,12 @@ class BatchReader(DataSourceReader):
         with sync.Client(options.endpoints, timeout=options.timeout) as client:
             planner = Planner(client, options)
             topics = planner.topics()
-            planner.check_names(topics)
+            queues = queues_of(topics)
+            planner.check_names(queues)
             if tier is not None:
                 for group in sorted({topic.group for topic in topics}):
                     tier.check_log(group, planner.epochs(group))
-            for queue, stats in queues_of(topics).items():
+            for queue, stats in queues.items():
                 reach = tier.reach(queue) if tier is not None else None
                 node_min = stats.min_offset
                 if reach is not None:
@@ -68,11 +71,19 @@ class BatchReader(DataSourceReader):
         low, high = stats.min_offset, stats.max_offset
         start = planner.starting(queue, stats, EARLIEST)
         end = planner.ending(queue, stats)
+        options = self._options
+        if end < low:  # all of it is gone
+            if end:
+                lost(options, queue, start if start < end else 0, end)
+            return None
+        timed = options.starting_ms is not None or options.ending_ms is not None
+        if start > end and options.fail_on_data_loss and not timed:
+            raise past_end(queue.topic, queue.name, start, end)
         if start < low:
-            lost(self._options, queue, start, low)
+            lost(options, queue, start, low)
             start = low
         if end > high:
-            lost(self._options, queue, high, end)
+            lost(options, queue, high, end)
             end = high
         return QueueRange(queue, start, end) if start < end else None
 

@@ -18,18 +18,22 @@ from pyspark.sql.types import StructType
 from duolog import sync
 from duolog._errors import Retryable, UnknownTopic
 from duolog.spark._fetch import fetch
-from duolog.spark._options import LATEST, ReadOptions
+from duolog.spark._oneline import one_line
+from duolog.spark._options import LATEST, ReadOptions, past_end
 from duolog.spark._plan import Planner, Queue, QueueRange, Ranges, lost, queues_of, shared
 from duolog.wire import duolog_pb2 as wire
 
 Places = dict[Queue, int]
+BEGAN = ""  # no topic: the start of the first micro-batch
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows queues by their offsets.
 
     Spark compares offsets as text: they are written by one function, in one order. A queue that is
-    new enters the offsets at its first message, so every range that is ever planned is in them.
+    new enters the offsets at its first message, so every range that is ever planned is in them:
+    the first micro-batch's end has its start with it, as Spark does not keep that one and asks
+    again where the stream begins if the first micro-batch is repeated.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -39,6 +43,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._client: sync.Client | None = None
         self._stats: dict[Queue, wire.QueueStats] = {}
         self._target: Places | None = None
+        self._initial: Places | None = None  # where the stream begins, if it does so in this run
         self._committed: Places = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -55,27 +60,37 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._client
 
     def _look(self) -> None:
-        """Ask for the queues and their ranges. Raises UnknownTopic, Unavailable."""
+        """Ask for the queues and their ranges. Raises UnknownTopic, Unavailable.
+
+        A careless reader (failOnDataLoss = false) goes on without topics that are gone, also where
+        it knows them from its checkpoint alone; what was known of the last one stays.
+        """
+        planner = Planner(self._asked, self._options)
         try:
-            topics = Planner(self._asked, self._options).topics()
+            topics = planner.topics()
         except UnknownTopic:
-            # Deleted in mid-stream, perhaps: the reader may want to be told, or to wait.
-            if not self._stats or self._options.fail_on_data_loss:
+            if self._options.fail_on_data_loss:
                 raise
-            return  # what was known stays: nothing is new
+            if len(self._options.topics) < 2:
+                return
+            topics = planner.topics_left()
         self._stats = queues_of(topics)
 
+    @one_line
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new stream begins."""
+        """Where a new stream begins. Raises UnknownTopic, BadRequest, DataLoss."""
         planner = Planner(self._asked, self._options)
-        topics = planner.topics()
-        planner.check_names(topics)
+        queues = queues_of(planner.topics())
+        planner.check_names(queues)
         places = {}
-        for queue, stats in queues_of(topics).items():
+        for queue, stats in queues.items():
             start = planner.starting(queue, stats, LATEST)
             if start < stats.min_offset:
                 lost(self._options, queue, start, stats.min_offset)
+            if start > stats.max_offset and self._options.fail_on_data_loss:
+                raise past_end(queue.topic, queue.name, start, stats.max_offset)
             places[queue] = min(max(start, stats.min_offset), stats.max_offset)
+        self._initial = places
         return written(places)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -91,6 +106,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._look()
         self._target = {queue: stats.max_offset for queue, stats in self._stats.items()}
 
+    @one_line
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """How far the next micro-batch goes.
 
@@ -117,19 +133,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             wanted = self._limited(before, wanted)
         for queue, count in wanted.items():
             after[queue] = max(before[queue], self._stats[queue].min_offset) + count
-        return written(after)
+        if after == before:
+            return start  # the same text
+        made = written(after)
+        if before == self._initial:
+            made[BEGAN] = written(before)
+        return made
 
     def _limited(self, before: Places, wanted: Places) -> Places:
         """So many messages of each queue that the limits hold, each its share of the whole."""
-        total, most = sum(wanted.values()), self._options.max_offsets
-        if most and total > most:
-            shares = {queue: count * most // total for queue, count in wanted.items()}
-            missing = most - sum(shares.values())
-            for queue in sorted(wanted, key=lambda q: -wanted[q])[:missing]:
-                shares[queue] += 1
-            wanted = {queue: share for queue, share in shares.items() if share}
-            total = most
-        size = self._options.max_bytes
+        if self._options.max_offsets:
+            wanted = shares(wanted, self._options.max_offsets)
+        total, size = sum(wanted.values()), self._options.max_bytes
         if not size:
             return wanted
         for queue, count in list(wanted.items()):
@@ -141,7 +156,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 max(1, size * count // total),
                 group=queue.group,
             )
-            wanted[queue] = min(count, max(0, end - first))
+            wanted[queue] = min(count, max(1, end - first))
         return wanted
 
     def reportLatestOffset(self) -> dict[str, Any]:
@@ -150,9 +165,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._look()
         return written({queue: stats.max_offset for queue, stats in self._stats.items()})
 
+    @one_line
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The ranges between two offsets. Raises DataLoss."""
-        before = read_places(start)
+        before = read_places(end.get(BEGAN, start))
         if not self._stats:
             self._look()
         ranges = []
@@ -194,6 +210,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from fetch(self._options, self._schema, partition.parts)
 
 
+def shares(wanted: Places, most: int) -> Places:
+    """So many of what is wanted of each queue that it is most in all, each its share of the whole.
+
+    Every queue gets at least one, even where that is more than most in all: none starves beside
+    longer ones.
+    """
+    total = sum(wanted.values())
+    if total <= most:
+        return wanted
+    found = {queue: max(1, count * most // total) for queue, count in wanted.items()}
+    over = sum(found.values()) - most
+    for queue in sorted(found, key=lambda q: -wanted[q]):  # the longest give and take
+        change = max(1 - found[queue], -over) if over > 0 else min(-over, 1)
+        found[queue] += change
+        over += change
+    return found
+
+
 def written(places: Places) -> dict[str, Any]:
     """Offsets as Spark keeps them: {"topic": {"replica group/queue": offset}}, sorted."""
     found: dict[str, Any] = {}
@@ -207,6 +241,8 @@ def read_places(offsets: dict[str, Any] | str) -> Places:
     table = json.loads(offsets) if isinstance(offsets, str) else offsets
     places = {}
     for topic, row in table.items():
+        if topic == BEGAN:
+            continue
         for name, offset in row.items():
             group, _, queue_id = name.rpartition("/")
             places[Queue(topic, group, int(queue_id))] = int(offset)
