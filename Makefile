@@ -57,8 +57,8 @@ $(KERNELS): $(STAMP) $(wildcard store/kernels/*.py)
 demo: venv  ## Store, serve, crash and recover a real data set.
 	@$(BIN)/duolog demo
 
-pipeline: venv java  ## A year of flights through replay, stream, tier and report, on Spark.
-	@$(BIN)/duolog pipeline flights
+pipeline: venv java  ## A year of flights through replay, stream, tier and report, on Spark; keeps build/flights.
+	@$(BIN)/duolog pipeline flights --out build/flights
 
 test: venv etcd java  ## Run the tests; those of containers where a Docker engine answers.
 	@$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not containers and not spark"

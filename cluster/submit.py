@@ -1,9 +1,28 @@
 """For spark-submit: the same commands as `duolog pipeline`, with the session it brings.
 
 spark-submit --master spark://... cluster/submit.py audit DIR
+
+Runs with the packages of PYSPARK_PYTHON where they are installed, else with those of this
+repository; executors need the same.
 """
 
-from node.cli.pipeline import app
+import importlib.util
+import sys
+from pathlib import Path
+
+HOME = Path(__file__).resolve().parent.parent
+
+
+def find_packages() -> None:
+    """Put this repository on the path, where its packages are not installed."""
+    for package, folder in (("node", HOME), ("duolog", HOME / "client")):
+        if importlib.util.find_spec(package) is None:
+            sys.path.append(str(folder))
+
 
 if __name__ == "__main__":
-    app()
+    find_packages()
+    from node.cli.main import run
+    from node.cli.pipeline import app
+
+    run(app)

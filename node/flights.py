@@ -98,7 +98,7 @@ class Flights:
         self.facts[what] = text
         self.console.print(f"[green]✓[/green] {what}: {text}")
 
-    def run(self, page: Path | None) -> None:
+    def run(self, page: Path) -> None:
         """All steps. Raises FlightsError where the result is not what it must be."""
         path = flights_csv(self.folder)
         expected = plain_sums(path)
@@ -231,7 +231,7 @@ class Flights:
             newest[key] = found["flights"], found["minutes"]
         return newest
 
-    def tier_and_report(self, client: duolog.sync.Client, page: Path | None) -> None:
+    def tier_and_report(self, client: duolog.sync.Client, page: Path) -> None:
         """Sealed segments to Parquet, read back with the rest; then the report."""
         parquet = self.folder / "parquet"
         made = tier(self.spark, self.nodes[0].data, parquet)
@@ -249,19 +249,20 @@ class Flights:
             raise FlightsError("Parquet and nodes together are not the topic")
         rows = sum(one.rows for one in made)
         self.note("tiered", f"{len(made)} segments, {rows:,} messages; one table with the nodes")
-        out = page or self.folder / "report"
-        told = report(self.spark, self.endpoints, [FLIGHTS, DELAYS], out)
+        told = report(self.spark, self.endpoints, [FLIGHTS, DELAYS], page)
         counted = {row["topic"]: row["messages"] for row in told.topics}
         if counted[FLIGHTS] != total:
             raise FlightsError(f"the report counts {counted[FLIGHTS]} of {total} flights")
-        self.note("report", str(told.page) if page else f"{counted[FLIGHTS]:,} messages counted")
+        self.note("report", str(told.page))
 
 
 def run_flights(spark: Any, console: Console, page: Path | None = None) -> dict[str, str]:
-    """Run it in a temporary directory and clean up. page: folder where the report stays.
+    """Run it in a temporary directory and clean up. page: folder for the report, which stays; a
+    new one, if not told.
 
     Raises FlightsError.
     """
+    page = (page or Path(tempfile.mkdtemp(prefix="duolog-report-"))).absolute()
     root = Path(tempfile.mkdtemp(prefix="duolog-flights-"))
     registry = RegistryServer()
     registry.start()

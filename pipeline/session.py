@@ -31,6 +31,8 @@ def spark_session(name: str, master: str = "") -> "SparkSession":
         from pyspark.sql import SparkSession
     except ImportError:
         raise BadJob("PySpark is not installed: pip install 'duolog-server[pipeline]'") from None
+    from duolog.spark import register
+
     if not java_runs():
         raise BadJob("Java 17 is not installed (apt-get install openjdk-17-jre-headless)")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -50,6 +52,9 @@ def spark_session(name: str, master: str = "") -> "SparkSession":
                 builder = builder.config(key, "127.0.0.1")
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    # Spark looks for sources in the folders of its own path, which an editable install, or one
+    # that came with spark-submit, may not be in.
+    register(session)
     return session
 
 
@@ -80,7 +85,7 @@ def _java_path() -> str:
 
 
 def _show_packages() -> None:
-    """Let Spark's workers find the data source where the SDK is no folder of the usual path."""
+    """Let Spark's workers import what jobs are made of, where it is in no folder of their path."""
     import duolog
 
     folders = [str(Path(duolog.__file__).parent.parent), str(Path(__file__).parent.parent)]

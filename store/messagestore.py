@@ -38,6 +38,7 @@ from store.record import (
     Record,
     RecordHeader,
     check_topic,
+    keys_of,
     parse_message_id,
 )
 from store.recovery import Recovery, RecoveryReport
@@ -695,7 +696,8 @@ class MessageStore:
         """
         count = max(1, min(count, self.options.max_msgs_num_batch))
         found: dict[int, Record] = {}
-        for offset in self.index.find(topic, key, 4 * count + 64, begin_ms, end_ms):
+        word = next(filter(None, key.split(" ")), key)  # the index has the words of a spaced key
+        for offset in self.index.find(topic, word, 4 * count + 64, begin_ms, end_ms):
             if offset in found or len(found) >= count:
                 continue
             try:
@@ -742,8 +744,7 @@ def record_has_key(record: Record, topic: str, key: str) -> bool:
     """Tell whether a record is of a topic and carries a key; hashes alone may clash."""
     if record.topic != topic:
         return False
-    keys = record.properties.get("KEYS", "").split(" ")
-    return key in keys or record.properties.get("UNIQ_KEY") == key
+    return key in keys_of(record.properties) or record.properties.get("UNIQ_KEY") == key
 
 
 __all__ = [

@@ -28,6 +28,7 @@ from store.kernels import scan
 NAME_VALUE_SEPARATOR = "\x01"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 PROPERTY_SEPARATOR = "\x02"
+ONE_KEY, ONE_KEY_SET = "ONE_KEY", "true"  # KEYS is one key with spaces in it
 TOPIC_BYTES_MAX = 127
 TOPIC_V2_BYTES_MAX = 255
 PROPERTIES_BYTES_MAX = 32767
@@ -178,6 +179,12 @@ def decode_properties(text: str) -> dict[str, str]:
         if separator and name and value:
             properties[name] = value
     return properties
+
+
+def keys_of(properties: dict[str, str]) -> list[str]:
+    """The keys of a message: words with spaces between them, or one that has spaces in it."""
+    text = properties.get("KEYS", "")
+    return [text] if properties.get(ONE_KEY) == ONE_KEY_SET else text.split(" ")
 
 
 def offset_message_id(store_host: Host, physical_offset: int) -> str:

@@ -31,6 +31,9 @@ RESERVED = frozenset(
     )
 )
 
+# Says that KEYS is one key with spaces in it, which the format takes for several.
+ONE_KEY, ONE_KEY_SET = "ONE_KEY", "true"
+
 
 def _numbers(values: Iterable[int]) -> bytes:
     numbers = array("I", values)

@@ -1,7 +1,9 @@
 """`duolog`: the tree of commands. Each noun is imported when it is used."""
 
 import importlib
+import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -60,10 +62,20 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 
 def main() -> None:
     """Entry point."""
+    run(app)
+
+
+def run(command: Callable[[], Any]) -> None:
+    """Run a command. Where nobody reads on (`duolog ... | head`), it ends without a word."""
     try:
-        app()
+        try:
+            command()
+        finally:
+            sys.stdout.flush()  # else Python does so at its end, and complains
     except BrokenPipeError:
-        sys.stderr.close()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(nowhere, stream.fileno())
         sys.exit(0)
 
 

@@ -33,6 +33,7 @@ def _job(name: str, master: str, work: Callable[[Any], T]) -> T:
 
     from pipeline.errors import BadJob
     from pipeline.session import spark_session
+    from pipeline.sparkerrors import reason_of
     from store.errors import StoreError
 
     try:
@@ -47,18 +48,9 @@ def _job(name: str, master: str, work: Callable[[Any], T]) -> T:
         kind = type(error).__module__
         if not kind.startswith(("pyspark", "py4j")):
             raise
-        fail(_reason(str(error)), f"duolog pipeline {name} --help")
+        fail(reason_of(error), f"duolog pipeline {name} --help")
     finally:
         spark.stop()
-
-
-def _reason(text: str) -> str:
-    """What a worker's traceback ends in: the error itself."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    ends = [line for line in lines if line.startswith(("duolog.", "pipeline.", "store."))]
-    found = ends[-1] if ends else (lines[0] if lines else "Spark failed")
-    head, separator, rest = found.partition(": ")
-    return rest if separator and " " not in head else found
 
 
 @contextmanager
@@ -223,7 +215,9 @@ def report(
 
 @app.command()
 def flights(
-    out: Annotated[Path | None, typer.Option(help="Folder where the report stays.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the report; a new one, if not told.")
+    ] = None,
     master: Annotated[str, Master] = "",
     as_json: Annotated[bool, Json] = False,
 ) -> None:

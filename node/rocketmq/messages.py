@@ -30,6 +30,7 @@ from store.record import (
     decode_properties,
     encode_properties,
     has_control,
+    keys_of,
 )
 
 # System properties that are no user properties of a delivered message.
@@ -258,7 +259,7 @@ def _message(body: bytes, properties: dict[str, str], sysflag: int, topic: Any) 
     system.message_id = properties.get("UNIQ_KEY") or properties.get("ORIGIN_MESSAGE_ID", "")
     if "TAGS" in properties:
         system.tag = properties["TAGS"]
-    system.keys.extend(filter(None, properties.get("KEYS", "").split(" ")))
+    system.keys.extend(keys_of(properties))
     digest = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
     system.body_digest.type, system.body_digest.checksum = definition.DigestType.MD5, digest
     gzipped = sysflag & COMPRESSED

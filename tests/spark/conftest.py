@@ -3,10 +3,8 @@
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import duolog
 import duolog.sync
 import pytest
 from pyspark.sql import SparkSession
@@ -34,8 +32,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     need_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    # Spark looks for data sources in the folders of the path; an editable install is none.
-    os.environ["PYTHONPATH"] = str(Path(duolog.__file__).parent.parent)
     home = tmp_path_factory.mktemp("spark")
     session = (
         SparkSession.builder.master("local[2]")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,82 @@ from tests.spark.conftest import need_java
 from tests.spark.test_audit import fill, flip, records
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(400)]
+
+
+def users() -> dict[str, str]:
+    """The environment of a shell in which `. .venv/bin/activate` was said, and nothing else."""
+    kept = {
+        name: os.environ[name] for name in ("HOME", "JAVA_HOME", "TMPDIR") if name in os.environ
+    }
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return {**kept, "PATH": path, "LANG": "C.UTF-8"}
+
+
+def test_the_first_example_of_the_page_about_spark_runs_as_it_is(
+    node: NodeProcess, tmp_path: Path
+) -> None:
+    need_java()
+    page = (ROOT / "docs" / "spark.md").read_text()
+    program, commands = re.findall(r"```(?:python|console)\n(.*?)```", page, re.DOTALL)[1:3]
+    (tmp_path / "orders.py").write_text(program.replace("127.0.0.1:8081", node.endpoint))
+    lines = [line.removeprefix("$ ") for line in commands.splitlines()]
+    assert [line.split()[0] for line in lines] == [".", "duolog", "duolog", "seq", "python"]
+    made = subprocess.run(
+        ["bash", "-ec", "\n".join(lines[2:])],
+        cwd=tmp_path,
+        env={**users(), "DUOLOG_ENDPOINTS": node.endpoint},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr[-3000:]
+    assert re.search(r"\| +new\| +1000\|", made.stdout), made.stdout
+
+
+def test_output_that_nobody_reads_to_its_end(tmp_path: Path) -> None:
+    need_java()
+    fill(tmp_path / "a", 200)
+    commands = [
+        f"duolog pipeline audit {tmp_path / 'a'} | true",
+        f"duolog pipeline audit {tmp_path / 'a'} --json | head -c 5",
+        "duolog config show | head -1",
+        "duolog pipeline --help | true",
+    ]
+    for command in commands:
+        made = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", command],
+            env=users(),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert "BrokenPipe" not in made.stderr, command
+        assert "Traceback" not in made.stderr, command
+        assert len(made.stdout) <= 5 or command.startswith("duolog config")
+
+
+def test_an_error_of_sparks_keeps_its_reason(tmp_path: Path, node: NodeProcess) -> None:
+    need_java()
+    torn = tmp_path / "torn.parquet"
+    torn.write_bytes(b"PAR1 this is no Parquet file, though it is named so PAR1")
+    odd = tmp_path / "odd.jsonl"
+    odd.write_text('{"n": 1}\n{"n": "x\n')
+    with duolog.sync.Client(node.endpoint) as client:
+        client.admin.create_topic("reasons", 1)
+    for path, topic, words in (
+        (str(torn), "reasons", "torn.parquet"),
+        (str(odd), "reasons", "odd.jsonl"),
+        (str(odd), "nobody-made-this", "'nobody-made-this' does not exist"),
+    ):
+        arguments = ("replay", path, "--to", topic, "-e", node.endpoint, "--name", f"r-{len(path)}")
+        made = run_cli("pipeline", *arguments, timeout=120)
+        assert made.returncode == 1
+        assert words in made.stderr, made.stderr
+        assert "An error occurred while calling" not in made.stderr
+        assert "Traceback" not in made.stderr
 
 
 def test_commands_and_what_they_refuse(tmp_path: Path, node: NodeProcess) -> None:
@@ -57,13 +134,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
 
     home = Path(pyspark.__file__).parent
     port, ui, *worker_ports = free_ports(4)
-    environment = {
-        **os.environ,
-        "SPARK_HOME": str(home),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "client")]),
-    }
+    environment = {**users(), "SPARK_LOCAL_IP": "127.0.0.1"}
     launch = [str(home / "bin" / "spark-class")]
     master = [*launch, "org.apache.spark.deploy.master.Master", "-h", "127.0.0.1"]
     master += ["-p", str(port), "--webui-port", str(ui)]
@@ -93,21 +164,12 @@ def cluster(tmp_path: Path) -> Iterator[str]:
 def test_the_same_jobs_on_a_standalone_cluster_by_spark_submit(
     cluster: str, node: NodeProcess, tmp_path: Path
 ) -> None:
-    import pyspark
-
-    home = Path(pyspark.__file__).parent
     fill(tmp_path / "a", 400)
     (tmp_path / "rows.jsonl").write_text("".join(f'{{"n": {k}}}\n' for k in range(500)))
-    environment = {
-        **os.environ,
-        "SPARK_HOME": str(home),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "client")]),
-    }
+    environment = {**users(), "SPARK_LOCAL_IP": "127.0.0.1"}
 
     def submit(*arguments: str) -> str:
-        command = [str(home / "bin" / "spark-submit"), "--master", cluster]
+        command = ["spark-submit", "--master", cluster]
         command += ["--conf", "spark.executor.memory=512m", "--conf", "spark.ui.enabled=false"]
         command += ["--conf", "spark.driver.host=127.0.0.1", str(ROOT / "cluster" / "submit.py")]
         made = subprocess.run(

@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from duolog._columns import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from duolog._columns import NAME_VALUE_SEPARATOR, ONE_KEY, ONE_KEY_SET, PROPERTY_SEPARATOR
 from duolog.wire import duolog_pb2 as wire
 
 _PAIR = f"(?s)^[^{NAME_VALUE_SEPARATOR}]+{NAME_VALUE_SEPARATOR}."
+_ONE_KEY = f"{ONE_KEY}{NAME_VALUE_SEPARATOR}{ONE_KEY_SET}"
 _SEAL = f"__CRC32#{NAME_VALUE_SEPARATOR}"
 
 
@@ -82,9 +83,16 @@ def _property(view: _View, name: str) -> pa.Array:
 
 
 def _keys(view: _View) -> pa.Array:
-    words = pc.split_pattern(pc.fill_null(_property(view, "KEYS"), ""), " ")
+    keys = pc.fill_null(_property(view, "KEYS"), "")
+    words = pc.split_pattern(keys, " ")
     none = pa.array([[]], words.type)[0]
-    return pc.if_else(pc.equal(pc.binary_join(words, " "), ""), none, words)
+    found = pc.if_else(pc.equal(pc.binary_join(words, " "), ""), none, words)
+    one = pc.match_substring(view.texts, _ONE_KEY)
+    if not pc.any(one).as_py():
+        return found
+    one = pc.and_(one, pc.equal(_property(view, ONE_KEY), ONE_KEY_SET))
+    whole = pa.ListArray.from_arrays(np.arange(len(keys) + 1, dtype=np.int32), keys)
+    return pc.if_else(pc.fill_null(one, False), whole.cast(found.type), found)
 
 
 def _properties(view: _View) -> pa.Array:

@@ -10,9 +10,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types
 
-from duolog._columns import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, RESERVED
+from duolog._columns import (
+    NAME_VALUE_SEPARATOR,
+    ONE_KEY,
+    ONE_KEY_SET,
+    PROPERTY_SEPARATOR,
+    RESERVED,
+)
 from duolog._errors import BadRequest, MessageTooLarge
 from duolog._sink import STAGED_BYTES_MAX
+from duolog.spark._schema import SCHEMA
 
 _STRINGS = types.ArrayType(types.StringType())
 WRITABLE: dict[str, tuple[types.DataType, ...]] = {
@@ -23,14 +30,19 @@ WRITABLE: dict[str, tuple[types.DataType, ...]] = {
     "keys": (_STRINGS, types.StringType()),
     "properties": (types.MapType(types.StringType(), types.StringType()),),
 }
+# What a read has and the store makes anew: dropped, so that a read can be written.
+SYSTEM = {column.name: column.dataType for column in SCHEMA if column.name not in WRITABLE}
 MESSAGES_MAX = 30_000  # of one request
 _CONTROL = r"[\x00-\x1f\x7f]"
+_DROPPED = pa.array(sorted({*RESERVED, ONE_KEY}))  # properties that the store makes, or `keys` does
 _WORDS_PER_MESSAGE = 256  # bytes that a message may take in a request beside body and properties
 
 
 def check_writable(schema: types.StructType, topic: str) -> None:
     """Raise BadRequest where rows of a schema are no messages. topic: where no column says it."""
     for column in schema.fields:
+        if SYSTEM.get(column.name) == column.dataType:
+            continue
         wanted = WRITABLE.get(column.name)
         if wanted is None:
             raise BadRequest(f"column {column.name!r} is none of {', '.join(WRITABLE)}")
@@ -94,6 +106,8 @@ class RowsToRequests:
     def requests(self, batch: pa.RecordBatch) -> Iterator[Request]:
         """Requests of a batch of rows, each queue's in their order. Raises BadRequest."""
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        if self._topic and not SYSTEM.keys().isdisjoint(columns):
+            columns.pop("topic", None)  # rows that were read go where the option says
         body = columns["body"]
         if body.null_count:
             raise BadRequest("column 'body' is null in a row")
@@ -157,20 +171,24 @@ class RowsToRequests:
         keys = columns["keys"] if rows is None else columns["keys"].take(rows)
         if keys.null_count == len(keys):
             return None
-        coded = pc.fill_null(_joined(keys), "").dictionary_encode()
+        coded = pc.fill_null(_first(keys), "").dictionary_encode()
         hashes = np.array([_hash(key) % queues for key in coded.dictionary.to_pylist()], int)
         return hashes[coded.indices.to_numpy()]
 
 
 def _hash(key: str) -> int:
     """What the producer deals keys out by: of a message with several keys, the first."""
-    return zlib.crc32(key.split(" ", 1)[0].encode())
+    return zlib.crc32(key.encode())
 
 
-def _joined(keys: pa.Array) -> pa.Array:
+def _first(keys: pa.Array) -> pa.Array:
+    """The first key of each row; null for none."""
     if pa.types.is_string(keys.type):
         return keys
-    return pc.binary_join(keys, " ")
+    counts = pc.fill_null(pc.list_value_length(keys), 0)
+    first = pc.list_flatten(pc.list_slice(keys, 0, 1))
+    at = np.cumsum(counts.to_numpy() > 0) - 1
+    return first.take(pa.array(at, mask=counts.to_numpy() == 0))
 
 
 def _texts(columns: dict[str, pa.Array], count: int) -> pa.Array | None:
@@ -180,14 +198,12 @@ def _texts(columns: dict[str, pa.Array], count: int) -> pa.Array | None:
         column = columns.get(name)
         if column is None or column.null_count == count:
             continue
-        if name == "keys" and not pa.types.is_string(column.type):
-            inner = column.flatten()
-            if inner.null_count or pc.any(pc.match_substring(inner, " ")).as_py():
-                raise BadRequest("column 'keys': a key is not empty and has no space in it")
-        values = _joined(column)
+        values = column if name == "tags" else _joined(column)
         values = pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
         _check_control(name, values)
         parts.append(pc.binary_join_element_wise(word, values, NAME_VALUE_SEPARATOR))
+        if name == "keys" and (mark := _one_key(column)) is not None:
+            parts.append(mark)
     if "properties" in columns and columns["properties"].null_count < count:
         parts.append(_pairs(columns["properties"]))
     if not parts:
@@ -199,22 +215,51 @@ def _texts(columns: dict[str, pa.Array], count: int) -> pa.Array | None:
     return pc.fill_null(text, "").cast(pa.binary())
 
 
+def _joined(keys: pa.Array) -> pa.Array:
+    """The text of KEYS: a key as it is, several with spaces between them. Raises BadRequest."""
+    if pa.types.is_string(keys.type):
+        return keys
+    inner = keys.flatten()
+    if inner.null_count or pc.any(pc.equal(inner, "")).as_py():
+        raise BadRequest("column 'keys': a key of a list is null or empty")
+    several = keys.filter(pc.greater(pc.fill_null(pc.list_value_length(keys), 0), 1)).flatten()
+    spaced = pc.match_substring(several, " ")
+    if pc.any(spaced).as_py():
+        raise BadRequest(
+            f"column 'keys': {several.filter(spaced)[0].as_py()!r} is one of several keys and has "
+            "a space in it, which stands between keys; a message can have it as its only key"
+        )
+    return pc.binary_join(keys, " ")
+
+
+def _one_key(keys: pa.Array) -> pa.Array | None:
+    """What says of rows that their KEYS is one key with spaces in it; None where no row's is."""
+    single = keys
+    if not pa.types.is_string(keys.type):
+        single = pc.if_else(pc.equal(pc.list_value_length(keys), 1), _first(keys), None)
+    spaced = pc.fill_null(pc.match_substring(single, " "), False)
+    if not pc.any(spaced).as_py():
+        return None
+    return pc.if_else(spaced, f"{ONE_KEY}{NAME_VALUE_SEPARATOR}{ONE_KEY_SET}", None)
+
+
 def _pairs(maps: pa.MapArray) -> pa.Array:
+    """Property texts of the users' own properties; empty values are RocketMQ's for none."""
     names, values = maps.keys, maps.items
     start, end = maps.offsets[0].as_py(), maps.offsets[-1].as_py()
     names, values = names.slice(start, end - start), values.slice(start, end - start)
-    if values.null_count or pc.any(pc.or_(pc.equal(names, ""), pc.equal(values, ""))).as_py():
-        raise BadRequest("column 'properties' has an empty name or value")
-    reserved = pc.is_in(names, value_set=pa.array(sorted(RESERVED)))
-    if pc.any(reserved).as_py():
-        name = names.filter(reserved)[0].as_py()
-        raise BadRequest(f"column 'properties': the name {name!r} is reserved")
+    kept = pc.and_(
+        pc.invert(pc.is_in(names, value_set=_DROPPED)), pc.not_equal(pc.fill_null(values, ""), "")
+    )
+    before = np.concatenate(([0], np.cumsum(kept.to_numpy(zero_copy_only=False))))
+    offsets = before[maps.offsets.to_numpy() - start].astype(np.int32)
+    names, values = names.filter(kept), values.filter(kept)
+    if pc.any(pc.equal(names, "")).as_py():
+        raise BadRequest("column 'properties' has an empty name")
     _check_control("properties", names)
     _check_control("properties", values)
     pairs = pc.binary_join_element_wise(names, values, NAME_VALUE_SEPARATOR)
-    offsets = pc.subtract(maps.offsets, start).cast(pa.int32())
-    lists = pa.ListArray.from_arrays(offsets, pairs)
-    texts = pc.binary_join(lists, PROPERTY_SEPARATOR)
+    texts = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets), pairs), PROPERTY_SEPARATOR)
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)
 
 
