@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import BadJob
 from pipeline.replayname import Ranges, ReplayName, Rows
+from pipeline.sparkerrors import reason_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -113,7 +114,7 @@ def _read(spark: "SparkSession", what: Replay, ranges: Ranges) -> "DataFrame":
         try:
             frame = spark.sql(what.sql)
         except Exception as error:
-            raise BadJob(f"--sql: {_first_line(error)}") from None
+            raise BadJob(f"--sql: {reason_of(error)}") from None
     return frame
 
 
@@ -146,7 +147,7 @@ def _files(spark: "SparkSession", what: Replay) -> "DataFrame":
     try:
         frame = reader.format(kind).load(what.path)
     except Exception as error:
-        raise BadJob(f"{what.path} cannot be read: {_first_line(error)}") from None
+        raise BadJob(f"{what.path} cannot be read: {reason_of(error)}") from None
     # Where files are split follows from the machine; a row's place in its file does not.
     told = frame.metadataColumn("_metadata")  # whatever the file's own columns are called
     places = (
@@ -155,10 +156,6 @@ def _files(spark: "SparkSession", what: Replay) -> "DataFrame":
         F.monotonically_increasing_id(),
     )
     return frame.select("*", *(p.alias(name) for p, name in zip(places, PLACES, strict=True)))
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 def _shaped(frame: "DataFrame", what: Replay) -> "DataFrame":

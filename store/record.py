@@ -184,7 +184,8 @@ def decode_properties(text: str) -> dict[str, str]:
 def keys_of(properties: dict[str, str]) -> list[str]:
     """The keys of a message: words with spaces between them, or one that has spaces in it."""
     text = properties.get("KEYS", "")
-    return [text] if properties.get(ONE_KEY) == ONE_KEY_SET else text.split(" ")
+    one = properties.get(ONE_KEY) == ONE_KEY_SET
+    return list(filter(None, [text] if one else text.split(" ")))
 
 
 def offset_message_id(store_host: Host, physical_offset: int) -> str:
