@@ -489,7 +489,16 @@ class Master:
                 effects += self._close(session, "nothing was heard of it for too long")
             elif session.state is _TRANSFER and session.sent < self.store.log.min_offset:
                 effects += self._close(session, "the segments it still needs are removed")
+            elif session.state is _TRANSFER and self._lacks(session.sent):
+                effects += self._close(
+                    session, f"this log has no segment for offset {session.sent}: repair it first"
+                )
         return [*effects, *self.group_transfer.expire(now_ms)]
+
+    def _lacks(self, offset: int) -> bool:
+        """Tell whether a missing segment is what a slave would need next."""
+        log = self.store.log
+        return log.min_offset <= offset < log.max_offset and log.queue.find(offset) is None
 
     def fail_all(self) -> list[Effect]:
         """The store is fenced: nobody knows what became of the puts that wait."""

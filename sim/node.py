@@ -28,6 +28,7 @@ from ha.slave import (
 from ha.syncstate import SyncState
 from sim.agent import Agent
 from sim.config import Setup
+from sim.decay import decay
 from sim.disk import SimDisk
 from sim.etcd import SimEtcd
 from sim.ghost import Ghost, Violation
@@ -67,6 +68,7 @@ class Node:
         self.ghost = ghost
         self.chance = world.chance(f"node:{name}")
         self.forgetting = world.chance(f"forgetting:{name}")
+        self.decaying = world.chance(f"decay:{name}")
         self.disk = SimDisk(world.chance(f"disk:{name}"), lambda: world.now)
         self.rate = self.chance.uniform(0.99, 1.01)
         self.base = self.chance.randint(0, 1 << 40)
@@ -154,6 +156,10 @@ class Node:
         self.boot += 1
         self.truncated_bytes = 0
         self.follows = follows
+        decayed = decay(self.disk, self.decaying)
+        if decayed:
+            self.ghost.mark("decayed")
+            self.world.note(f"{self.name} finds {decayed}")
         self.agent = None
         self.store = MessageStore(self.disk, self.setup.store_options(role))
         self.store.events.problem = self.problems.append

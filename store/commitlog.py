@@ -301,6 +301,8 @@ class CommitLog:
         Raises OffsetOutOfRange or, where no whole and right record starts there, CorruptRecord.
         """
         mapped = self.queue.find(offset)
+        if mapped is None and self.min_offset <= offset < self.max_offset:
+            raise CorruptRecord(offset, "the segment it was in is missing")
         if mapped is None or offset < 0 or offset >= self.max_offset:
             raise OffsetOutOfRange(offset, self.min_offset, self.max_offset)
         return read_record(mapped.memory, offset - mapped.start, mapped.readable, mapped.start)
@@ -365,6 +367,12 @@ class CommitLog:
     def corrupt_range_at(self, offset: int) -> CorruptRange | None:
         """The known corrupt range that starts at an offset."""
         return next((found for found in self.corrupt_ranges if found.start == offset), None)
+
+    def note_holes(self) -> list[CorruptRange]:
+        """Take missing segments for corrupt ranges; those found."""
+        found = [CorruptRange(start, end) for start, end in self.queue.holes()]
+        self.corrupt_ranges = sorted({*self.corrupt_ranges, *found})
+        return found
 
     def next_valid(self, offset: int) -> int | None:
         """Offset of the first valid record at or after an offset: what tells torn from corrupt."""

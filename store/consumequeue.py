@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from store.disk import Disk
+from store.errors import BadStoreDirectory
 from store.kernels import queue as kernel
 from store.kernels import scan
 from store.kernels.jit import I64, U8
@@ -22,6 +23,7 @@ from store.mappedfile import MappedFile
 from store.mappedfilequeue import MappedFileQueue
 
 ENTRY_BYTES = kernel.ENTRY_BYTES
+BLANK = 0x7FFFFFFF  # size field of a blank entry
 _BLANK_SIZE = np.frombuffer(b"\x7f\xff\xff\xff", np.uint8)  # size field of a blank entry
 RECOVER_FILES = 3
 ENTRIES_AT_ONCE = 4096
@@ -155,9 +157,13 @@ class ConsumeQueue:
             last.wrote = last.committed = int(kernel.put_blanks(last.memory, last.wrote, end))
 
     def recover(self) -> None:
-        """After load: find how far the last files are written."""
+        """After load: find how far the last files are written.
+
+        Raises BadStoreDirectory where a file between them is missing, or holds no entries.
+        """
         if not self.files.files:
             return
+        self._check_files()
         state: I64 = np.zeros(1, np.int64)
         for mapped in self.files.files[-RECOVER_FILES:]:
             end = int(kernel.walk_entries(mapped.memory, mapped.size, state))
@@ -169,6 +175,20 @@ class ConsumeQueue:
         else:
             self.files.set_end(self.files.files[-1].end)
         self.min_logic_bytes = self.files.min_offset
+
+    def _check_files(self) -> None:
+        """Look at both ends of every full file: cheap, and a lost or foreign file shows there."""
+        for start, _ in self.files.holes():
+            raise BadStoreDirectory(self.files.path_of(start), "is missing")
+        newest = -1
+        for mapped in self.files.files[:-1]:
+            ends = np.concatenate((mapped.memory[:ENTRY_BYTES], mapped.memory[-ENTRY_BYTES:]))
+            table: I64 = np.empty((3, 2), np.int64)
+            kernel.read_entries(ends, 0, 2, table)
+            for physical, size, _ in table.T.tolist():
+                if size <= 0 or physical < 0 or (size != BLANK and physical < newest):
+                    raise BadStoreDirectory(mapped.file.path, "holds other bytes than entries")
+                newest = physical if size != BLANK else newest
 
     def _end_at(self, logic_bytes: int) -> None:
         self.files.truncate(logic_bytes)
@@ -208,7 +228,7 @@ class ConsumeQueue:
                     self.max_physical_offset = int(state[0])
                     break
             break
-        if self.max_physical_offset < 0:
+        if self.max_physical_offset < 0 and (cut or not self.files.files):
             self.destroy()  # only blanks are left: it begins again with its first record
             return
         self.min_logic_bytes = min(
@@ -243,6 +263,33 @@ class ConsumeQueue:
             removed += 1
         self.correct_min_offset(min_physical_offset)
         return removed
+
+    def entry_before(self, logic_bytes: int) -> int:
+        """Record offset named by the entry before a position, -1 where there is none."""
+        found = self.entries(logic_bytes // ENTRY_BYTES - 1, 1)
+        return int(found[0, 0]) if found.shape[1] else -1
+
+    def next_from(self, queue_offset: int, physical_offset: int) -> int:
+        """Queue offset, from one on, of the first entry at or past a record's offset.
+
+        Blank entries are passed over; the end where there is none.
+        """
+        while queue_offset < self.max_offset:
+            found = self.slice_at(queue_offset, self.max_offset - queue_offset)
+            if found is None:
+                break
+            end = found.position + found.count * ENTRY_BYTES
+            at = int(kernel.first_entry_from(found.memory, found.position, end, physical_offset))
+            queue_offset += (at - found.position) // ENTRY_BYTES
+            if at < end:
+                return queue_offset
+        return self.max_offset
+
+    def end_at_least(self, queue_offset: int) -> None:
+        """Blank entries up to a queue offset: it was given to a record that is lost."""
+        if self.files.last is None:
+            self._first_file(queue_offset)
+        self._fill(queue_offset)
 
     def slice_at(self, queue_offset: int, count: int) -> EntrySlice | None:
         """Entries from a queue offset on, as far as they lie in one file."""
@@ -286,15 +333,31 @@ class ConsumeQueue:
             size -= int(sizes[-1])
         return min(max(at, queue_offset + 1), self.max_offset)
 
-    def offset_at_time(self, time_ms: int, store_time_at: Callable[[int], int]) -> int:
-        """Queue offset of the first entry stored at or after a time; the end where none is."""
+    def offset_at_time(
+        self,
+        time_ms: int,
+        store_time_at: Callable[[int], int],
+        held_from: Callable[[int], int],
+    ) -> int:
+        """Queue offset of the first entry stored at or after a time; the end where none is.
+
+        held_from: the first record offset at or after one that the log has a segment for.
+        """
         low, high = self.min_offset, self.max_offset
         while low < high:
             middle = (low + high) // 2
             probe = middle
             time = -1
-            while probe < high and time < 0:  # a lost record has no time: ask the next one
-                time = store_time_at(int(self.entries(probe, 1)[0, 0]))
+            while time < 0:  # a lost record has no time: ask the next one
+                probe = self.next_from(probe, 0)
+                if probe >= high:
+                    break
+                physical = int(self.entries(probe, 1)[0, 0])
+                held = held_from(physical)
+                if held > physical:
+                    probe = max(probe + 1, self.next_from(probe, held))
+                    continue
+                time = store_time_at(physical)
                 probe += 1
             if time < 0 or time >= time_ms:
                 high = middle

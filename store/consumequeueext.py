@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from store.disk import Disk
+from store.errors import BadStoreDirectory
 from store.mappedfilequeue import MappedFileQueue
 
 _UNIT = struct.Struct(">hqqh")
@@ -89,10 +90,18 @@ class ConsumeQueueExt:
         return CqExtUnit(tags_code, store_time, data[_UNIT.size : size])
 
     def recover(self) -> None:
-        """After load: find how far the last file is written."""
+        """After load: find how far the last file is written.
+
+        Raises BadStoreDirectory where a file between them is missing, or holds no units.
+        """
         last = self.files.last
         if last is None:
             return
+        for start, _ in self.files.holes():
+            raise BadStoreDirectory(self.files.path_of(start), "is missing")
+        for mapped in self.files.files[:-1]:
+            if self._read(mapped.memory[:UNIT_BYTES_MAX].tobytes()) is None:
+                raise BadStoreDirectory(mapped.file.path, "holds other bytes than units")
         data = last.memory
         position = 0
         while position + _UNIT.size <= last.size:

@@ -5,8 +5,11 @@ have it; putting a stretch again changes nothing; a record that cannot be placed
 reported, never placed wrongly; no record stops the ones after it.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -19,6 +22,7 @@ from store.kernels.jit import I64, U8
 from store.queues import ConsumeQueues, QueueKey
 
 ROWS_MAX = 16384
+SEGMENT_MISSING = -1  # beside the scan codes: the log has no file for an offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +34,22 @@ class Arrival:
     queue_offset: int
 
 
+class KeySink(Protocol):
+    """What takes the keys of records: the index."""
+
+    def put(self, data: U8, rows: I64, end: int) -> None:
+        """Take the keys of rows [0, end)."""
+
+
 @dataclass(slots=True)
 class DispatchTargets:
     """What a dispatch feeds. Index or idempotence may be left out."""
 
     queues: ConsumeQueues | None
-    index: IndexService | None
+    index: KeySink | None
     idempotence: IdempotenceTable | None = None
+    only: AbstractSet[QueueKey] | None = None  # queues that are fed; None: all
+    compare: Callable[[QueueKey, I64], None] | None = None  # gets a queue's rows, instead of it
 
 
 @dataclass(slots=True)
@@ -74,9 +87,11 @@ class Dispatcher:
         if self.reput_from >= confirm_offset:
             return False
         self.reput_from = max(self.reput_from, self.log.min_offset)
-        mapped = self.log.queue.find(self.reput_from)
-        if mapped is None or self.reput_from >= min(confirm_offset, self.log.max_offset):
+        if self.reput_from >= min(confirm_offset, self.log.max_offset):
             return False
+        mapped = self.log.queue.find(self.reput_from)
+        if mapped is None:
+            return self._pass_over(SEGMENT_MISSING)
         if targets is None:
             targets = DispatchTargets(
                 self.queues, self.index if self.message_index_enable else None
@@ -110,16 +125,24 @@ class Dispatcher:
         self.reput_from, self.arrivals = position, arrivals
         self.log.corrupt_ranges = sorted({*corrupt, *self.log.corrupt_ranges})
 
+    @contextlib.contextmanager
+    def aside(self, start: int) -> Iterator[None]:
+        """Look at a stretch of log for another purpose; afterwards all is as it was."""
+        position, corrupt, missing = self.reput_from, list(self.log.corrupt_ranges), self._missing
+        arrivals, store_time, told = list(self.arrivals), self.store_time, self.on_problem
+        self.reput_from, self.on_problem = start, lambda text: None
+        try:
+            yield
+        finally:
+            self.reput_from, self.arrivals, self.on_problem = position, arrivals, told
+            self._missing, self.store_time = missing, store_time
+            self.log.corrupt_ranges = corrupt
+
     def remember(self, start: int, end: int, table: IdempotenceTable) -> None:
         """Note the producers' sequences in a stretch that was dispatched before."""
-        position, corrupt, missing = self.reput_from, list(self.log.corrupt_ranges), self._missing
-        arrivals, store_time = list(self.arrivals), self.store_time
-        self.reput_from = start
-        while self.step(end, False, DispatchTargets(None, None, table)):
-            pass
-        self.reput_from, self.arrivals = position, arrivals
-        self._missing, self.store_time = missing, store_time
-        self.log.corrupt_ranges = corrupt
+        with self.aside(start):
+            while self.step(end, False, DispatchTargets(None, None, table)):
+                pass
 
     def _pass_over(self, code: int) -> bool:
         """Get past bytes that hold no valid record; False at a record that is still incoming."""
@@ -128,7 +151,7 @@ class Dispatcher:
             following = self.log.next_valid(self.reput_from + 1)
             if following is None:
                 return False
-            known = CorruptRange(self.reput_from, following)
+            known = CorruptRange(self.reput_from, self._until_known(following))
             self.log.corrupt_ranges.append(known)
             self.on_problem(
                 f"commit log [{known.start}, {known.end}) holds no valid record (scan code "
@@ -138,20 +161,29 @@ class Dispatcher:
         self.reput_from = known.end
         return True
 
+    def _until_known(self, end: int) -> int:
+        """Where a corrupt range ends that starts here: at another one that is known, at most."""
+        starts = [found.start for found in self.log.corrupt_ranges]
+        return min([start for start in starts if self.reput_from < start < end], default=end)
+
+    def allow_missing(self, entries: int) -> None:
+        """Queues may lack so many entries more: their records are lost."""
+        self._missing += entries
+
     def _put(self, memory: U8, n: int, targets: DispatchTargets) -> None:
         rows = self._rows
         groups = int(scan.group_rows(memory, rows, n, self._order, self._starts))
         if targets.queues is not None:
             for group in range(groups):
                 first, end = int(self._starts[group]), int(self._starts[group + 1])
-                self._put_queue(memory, targets.queues, rows, self._order, first, end)
-            self._put_light(memory, targets.queues, n)
+                self._put_queue(memory, targets, rows, self._order, first, end)
+            self._put_light(memory, targets, n)
         if targets.index is not None:
             targets.index.put(memory, rows, n)
         if targets.idempotence is not None:
             self._remember(memory, n, targets.idempotence)
 
-    def _put_light(self, memory: U8, queues: ConsumeQueues, n: int) -> None:
+    def _put_light(self, memory: U8, targets: DispatchTargets, n: int) -> None:
         """Entries in light queues, of the records that are in any."""
         rows = light_rows(memory, self._rows, n)
         m = rows.shape[1]
@@ -161,7 +193,7 @@ class Dispatcher:
         starts: I64 = np.empty(m + 1, np.int64)
         for group in range(int(scan.group_rows(memory, rows, m, order, starts))):
             first, end = int(starts[group]), int(starts[group + 1])
-            self._put_queue(memory, queues, rows, order, first, end)
+            self._put_queue(memory, targets, rows, order, first, end)
 
     def queue_key(self, memory: U8, rows: I64, row: int) -> QueueKey:
         """Topic and queue id of a row."""
@@ -175,9 +207,11 @@ class Dispatcher:
         return topic, int(rows[scan.QUEUE_ID, row])
 
     def _put_queue(
-        self, memory: U8, queues: ConsumeQueues, rows: I64, order: I64, first: int, end: int
+        self, memory: U8, targets: DispatchTargets, rows: I64, order: I64, first: int, end: int
     ) -> None:
         """Entries of rows order[first:end], which are of one queue."""
+        queues = targets.queues
+        assert queues is not None, "called where there are queues to feed"
         kinds = rows[scan.SYSFLAG, order[first:end]] & scan.TRANSACTION_MASK
         if kinds.any():
             keep = order[first:end][(kinds == 0) | (kinds == scan.TRANSACTION_COMMIT)]
@@ -188,8 +222,13 @@ class Dispatcher:
         if queue_id < 0 or not is_directory_name(topic):
             self._refuse(rows, int(order[first]), f"names queue {topic!r}/{queue_id}")
             return
+        if targets.only is not None and (topic, queue_id) not in targets.only:
+            return
+        if targets.compare is not None:
+            targets.compare((topic, queue_id), rows[:, order[first:end]])
+            return
         queue = queues.get_or_make(topic, queue_id)
-        queues.touched.add((topic, queue_id))
+        queues.touch((topic, queue_id))
         ext = queues.ext.get((topic, queue_id))
         if ext is not None:
             wanted = order[first:end]

@@ -14,9 +14,11 @@ import numpy as np
 
 from store.checkpoint import StoreCheckpoint
 from store.commitlog import CommitLog, CorruptRange, scan_reason
-from store.consumequeue import ENTRY_BYTES
+from store.consumequeue import BLANK, ENTRY_BYTES
+from store.consumequeueext import MAX_ADDR
 from store.delay import SCHEDULE_TOPIC, parse_delay_levels
 from store.disk import Disk
+from store.dispatch import is_directory_name
 from store.errors import BadStoreDirectory
 from store.indexservice import DIRECTORY as INDEX_DIRECTORY
 from store.indexservice import IndexService, key_hash
@@ -93,7 +95,10 @@ def _load_log(disk: Disk, options: StoreOptions, problems: list[str]) -> CommitL
         mapped = MappedFile(disk.open(path, False), int(name))
         mapped.set_positions(size)
         if log.queue.files and log.queue.files[-1].end != mapped.start:
-            problems.append(f"{path}: the segment before it is missing")
+            problems.append(
+                f"commit log [{log.queue.files[-1].end}, {mapped.start}) is missing: its "
+                "segments' files are not there"
+            )
         log.queue.files.append(mapped)
     return log
 
@@ -204,7 +209,7 @@ class _Scan:
         offsets = rows[scan.QUEUE_OFFSET, members].tolist()
         for offset, entry in zip(offsets, table, strict=True):
             missing = offset - view.maximum
-            if missing < 0 or missing > len(self.corrupt) * (1 << 20):
+            if missing < 0 or missing > sum(found.records_max for found in self.corrupt):
                 self.problems.append(
                     f"record at {entry[0]} has queue offset {offset} in {key[0]}/{key[1]}, "
                     f"which stands at {view.maximum}"
@@ -371,6 +376,8 @@ def _check_queue(
 ) -> list[str]:
     """Compare a queue's files with the entries the log says it has."""
     directory = f"{QUEUE_ROOT}/{topic}/{queue_id}"
+    if not is_directory_name(topic):
+        return [f"{len(view.entries)} records name a topic that none can have: {topic!r}"]
     if not disk.list(directory):
         return [f"{directory}: no files for {len(view.entries)} entries"] if view.entries else []
     problems = []
@@ -389,7 +396,11 @@ def _check_queue(
         low, high = max(position, first), min(view.maximum, first + count)
         if low < high:
             wanted = np.array(view.entries[low - view.minimum : high - view.minimum], np.int64).T
-            differing = np.flatnonzero((table[:, low - first : high - first] != wanted).any(axis=0))
+            table = table[:, low - first : high - first]
+            wanted[2] = np.where(table[2] <= MAX_ADDR, table[2], wanted[2])  # names an ext unit
+            differs = (table != wanted).any(axis=0)
+            differs &= wanted[1] != BLANK  # the entry of a lost record may have stayed
+            differing = np.flatnonzero(differs)
             if len(differing):
                 problems.append(
                     f"{path}: entry {low + int(differing[0])} (and {len(differing) - 1} more) "

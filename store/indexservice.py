@@ -143,6 +143,11 @@ class IndexService:
         """Offset of the newest record indexed, 0 for none."""
         return self.files[-1].header.end_phy if self.files else 0
 
+    @property
+    def newest(self) -> int:
+        """Offset of the newest record indexed, -1 for none."""
+        return self.files[-1].header.end_phy if self.files else -1
+
     def truncate(self, physical_offset: int) -> None:
         """Drop every file that indexes a record at or after an offset; the log can rebuild them."""
         keep = 0
@@ -218,6 +223,15 @@ class IndexService:
         mapped = [(MappedFile(file.file, 0), 0) for file in files]
         header = files[-1].header
         return FlushJob(self.disk, mapped, ["", DIRECTORY], header.end_phy, header.end_time)
+
+    @property
+    def flushed_end_time(self) -> int:
+        """End time of the newest file that is full and synced, 0 for none."""
+        return self.files[self._flushed - 1].header.end_time if self._flushed else 0
+
+    def flushed_all(self) -> None:
+        """Note that the job of `flush_all_job` succeeded."""
+        self._flushed = sum(1 for file in self.files if file.is_full)
 
     def flushed_full(self) -> None:
         """Note that the job of `flush_full_job` succeeded."""

@@ -1,5 +1,6 @@
 """One segment: a mapped file of fixed size and how far it is written, committed and synced."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from store.disk import Disk, DiskFile
@@ -90,7 +91,8 @@ class MappedFile:
 class FlushJob:
     """Files and directories to sync, and the offset below which all is durable afterwards.
 
-    `run` touches no state of the store, so it may run in any thread.
+    `run` touches no state of the store, so it may run in any thread. then: what is done after
+    everything is synced.
     """
 
     disk: Disk
@@ -98,6 +100,7 @@ class FlushJob:
     directories: list[str]
     end: int
     store_time: int = 0
+    then: Callable[[], None] | None = None
 
     def run(self) -> None:
         """Sync. Raises OSError, after which nothing may be taken as durable any more."""
@@ -105,6 +108,8 @@ class FlushJob:
             mapped.file.sync()
         for directory in self.directories:
             self.disk.sync_dir(directory)
+        if self.then is not None:
+            self.then()
 
     def done(self) -> None:
         """Note the success in the files; called where the store is owned."""

@@ -1,10 +1,15 @@
 """A row of segments: files named by the 20-digit offset of their first byte, all of one size."""
 
+from bisect import bisect_right
+from itertools import pairwise
+from operator import attrgetter
+
 from store.disk import Disk
 from store.errors import BadStoreDirectory
 from store.mappedfile import FlushJob, MappedFile
 
 NAME_DIGITS = 20
+_START = attrgetter("start")
 
 
 class MappedFileQueue:
@@ -27,22 +32,24 @@ class MappedFileQueue:
     def load(self, writable: bool = True) -> None:
         """Open every file, taken as full; recovery finds out how far it is written.
 
+        An empty file never held a byte, or has lost all: it counts as missing, see `holes`.
         Raises BadStoreDirectory where a name or a size is wrong: nothing is repaired by guess.
         """
-        names = self.disk.list(self.directory)
-        for position, name in enumerate(names):
+        for name in self.disk.list(self.directory):
             path = f"{self.directory}/{name}"
             if not (len(name) == NAME_DIGITS and name.isdecimal()):
                 raise BadStoreDirectory(path, "is no segment (20 digits expected)")
             size = self.disk.size(path)
-            if size == 0 and position == len(names) - 1:
-                # Made but not sized when the process ended: it never held a byte.
+            if size == 0:
                 if writable:
                     self.disk.remove(path)
                 continue
             if size != self.file_size:
                 raise BadStoreDirectory(
-                    path, f"has {size} bytes, the configured segment size is {self.file_size}"
+                    path,
+                    f"has {size} bytes, the configured segment size is {self.file_size}. If only "
+                    "this file was cut short, copy it again, or remove it: what it held is then "
+                    "reported as missing",
                 )
             start = int(name)
             first = self.files[0].start if self.files else 0
@@ -84,10 +91,25 @@ class MappedFileQueue:
             found = self.files[index]
             if offset < found.end:
                 return found
-        for found in self.files:  # a file in the middle is missing: the arithmetic is off
-            if found.start <= offset < found.end:
-                return found
-        return None
+        # A file in the middle is missing: the arithmetic is off.
+        index = bisect_right(self.files, offset, key=_START) - 1
+        found = self.files[max(index, 0)]
+        return found if found.start <= offset < found.end else None
+
+    def holes(self) -> list[tuple[int, int]]:
+        """Stretches [start, end) between files whose own files are missing."""
+        return [
+            (before.end, after.start)
+            for before, after in pairwise(self.files)
+            if before.end != after.start
+        ]
+
+    def held_from(self, offset: int) -> int:
+        """The first offset at or after one whose file is there; the end where none is."""
+        if self.find(offset) is not None:
+            return offset
+        index = bisect_right(self.files, offset, key=_START)
+        return self.files[index].start if index < len(self.files) else self.max_offset
 
     def path_of(self, start: int) -> str:
         """Path of the segment that starts at an offset."""

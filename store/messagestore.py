@@ -14,7 +14,7 @@ from store.clocks import WallMs
 from store.columns import BadProperties, BodyTooLarge, Columns
 from store.commitlog import CommitLog
 from store.delay import parse_delay_levels
-from store.disk import Disk
+from store.disk import Disk, no_room
 from store.dispatch import Arrival, Dispatcher, DispatchTargets
 from store.errors import BadMessage, CorruptRecord, OffsetOutOfRange, StoreClosed, StoreError
 from store.filterbits import FilterBits
@@ -26,6 +26,7 @@ from store.kernels.jit import EMPTY_I64, I64, U8
 from store.mappedfile import FlushJob
 from store.options import StoreOptions
 from store.queueends import QueueEnds
+from store.queuenote import Note
 from store.queues import ConsumeQueues
 from store.reader import ColumnReader, GetMessageStatus, GetResult
 from store.record import (
@@ -137,6 +138,7 @@ class MessageStore:
         )
         self.retention = Retention(options, disk, self.log, self.queues, self.index, self.flags)
         self.topic_queue_table = QueueEnds()
+        self._pending_note: Note | None = None  # of the queues' ends, while it is written
         self._held: set[str] = set()  # light queues about to be forgotten
         self.fence_reason = ""
         self.replicated_offset: int | None = None  # confirmed by replicas; None: not asked for
@@ -160,7 +162,7 @@ class MessageStore:
             self.checkpoint.load()
             trusted = self.checkpoint.index_msg_timestamp if abnormal else None
             index_sound = recovery.load_index(self.index, trusted, self.events.problem)
-            report = Recovery(
+            work = Recovery(
                 self.options,
                 self.log,
                 self.queues,
@@ -169,7 +171,10 @@ class MessageStore:
                 self.dispatcher,
                 self.idempotence,
                 self.events.progress,
-            ).run(abnormal, queues_sound, index_sound)
+                self.events.problem,
+            )
+            report = work.run(abnormal, queues_sound, index_sound)
+            self._note_indexed()
             self.disk.write(ABORT, b"")
             self.disk.sync_dir("")
         except BaseException:
@@ -179,7 +184,23 @@ class MessageStore:
         while self.dispatch():
             pass
         self.recover_topic_queue_table()
+        self.queues.note_all()
+        note = self._queues_note()
+        if not work.trusted:
+            # Only what recovery has synced is noted: this may be in the page cache yet.
+            self.queues.sync()
+            note.write()
+            self.queues.ends.written(note)
         return report
+
+    def _queues_note(self) -> Note:
+        """How far the queues reach now."""
+        return self.queues.note(self.dispatcher.reput_from, self.index.newest)
+
+    def _note_indexed(self) -> None:
+        """The checkpoint says up to when index files are full and synced: others rely on it."""
+        newest = self.index.flushed_end_time
+        self.checkpoint.index_msg_timestamp = max(self.checkpoint.index_msg_timestamp, newest)
 
     def recover_topic_queue_table(self) -> None:
         """Next queue offset of every queue: the end of what is dispatched, which is all."""
@@ -210,13 +231,13 @@ class MessageStore:
                 self.commit_log_flushed(job)
         while self.dispatch():
             pass
-        for job in (self.queues_flush_job(0), self.index.flush_all_job()):
+        for job in (self.index.flush_all_job(), self.queues_flush_job(0)):
             if job is not None:
                 job.run()
                 job.done()
         self.checkpoint.logics_msg_timestamp = self.dispatcher.store_time
-        if self.index.files and self.index.files[-1].is_full:
-            self.checkpoint.index_msg_timestamp = self.index.files[-1].header.end_time
+        self.index.flushed_all()
+        self._note_indexed()
         self.note_confirmed()
         self.checkpoint.flush()
         if self.flags.writeable and self.dispatcher.behind_bytes() == 0:
@@ -483,6 +504,10 @@ class MessageStore:
             self.checkpoint.logics_msg_timestamp = trusted
             self.checkpoint.flush()
         self.queues.truncate(offset)
+        if self.queues.ends.position > offset:
+            note = self.queues.note(offset, self.index.newest)
+            note.write()
+            self.queues.ends.written(note)
 
     def _time_before(self, offset: int) -> int:
         """A store time that nothing at or after an offset is before, whatever is stored there yet.
@@ -538,6 +563,7 @@ class MessageStore:
 
     def reset(self) -> None:
         """Forget everything: the log will start anew at another offset."""
+        self.queues.ends.forget()
         self.queues.destroy_logics()
         self.index.drop_from(0)
         self.log.queue.destroy()
@@ -590,12 +616,21 @@ class MessageStore:
             if job is not None:
                 merged.files += job.files
                 merged.directories += job.directories
-        return merged if merged.files or merged.directories else None
+        thorough = least_pages == 0 and bool(self.queues.changed)
+        if not (merged.files or merged.directories or thorough):
+            return None
+        if thorough:
+            self._pending_note = self._queues_note()
+            merged.then = self._pending_note.write
+        return merged
 
     def queues_flushed(self, job: FlushJob, thorough: bool) -> None:
         """Take a successful queues job's word; after a thorough one the checkpoint may move."""
         job.done()
         self.queues.flushed()
+        note, self._pending_note = self._pending_note, None
+        if note is not None:
+            self.queues.ends.written(note)
         if thorough:
             self.checkpoint.logics_msg_timestamp = max(
                 self.checkpoint.logics_msg_timestamp, job.store_time
@@ -604,14 +639,24 @@ class MessageStore:
     def dispatch(self) -> bool:
         """Build queues and index for the next stretch of log; False where nothing is left to do.
 
-        A full disk stops it (False) with DISK_FULL raised; it goes on where it stood later.
+        An error stops it (False) and raises a flag that refuses puts: DISK_FULL, or for any other
+        WRITE_LOGICS_QUEUE_ERROR, lowered by itself. It goes on where it stood, by the next call.
         """
+        flag = RunningFlags.WRITE_LOGICS_QUEUE_ERROR
         try:
             targets = self._replica_targets() if self.role is BrokerRole.SLAVE else None
-            return self.dispatcher.step(self.confirm_offset, False, targets)
+            more = self.dispatcher.step(self.confirm_offset, False, targets)
+            self.flags.clear(flag)
+            return more
         except OSError as error:
-            self.flags.set(RunningFlags.DISK_FULL)
-            self.events.problem(f"dispatch stopped: {error.strerror or error}")
+            if no_room(error):
+                flag = RunningFlags.DISK_FULL
+            if not self.flags.has(flag):
+                what = f"{error.strerror or error}" + (
+                    f": {error.filename}" if error.filename else ""
+                )
+                self.events.problem(f"queues and index cannot follow the log, puts stop: {what}")
+            self.flags.set(flag)
             return False
 
     def take_arrivals(self) -> list[Arrival]:
@@ -724,7 +769,9 @@ class MessageStore:
     def offset_at_time(self, topic: str, queue_id: int, time_ms: int) -> int:
         """Queue offset of the first message stored at or after a time; 0 for no such queue."""
         queue = self.queues.get(topic, queue_id)
-        return queue.offset_at_time(time_ms, self.log.store_time_at) if queue else 0
+        if queue is None:
+            return 0
+        return queue.offset_at_time(time_ms, self.log.store_time_at, self.log.queue.held_from)
 
     def offset_at_size(self, topic: str, queue_id: int, queue_offset: int, size: int) -> int:
         """Queue offset up to which the records from another one on have at most size bytes.

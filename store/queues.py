@@ -8,6 +8,7 @@ from store.consumequeueext import ConsumeQueueExt
 from store.disk import Disk
 from store.errors import BadStoreDirectory
 from store.options import StoreOptions
+from store.queuenote import Note, QueueNotes
 
 ROOT = "consumequeue"
 EXT_ROOT = "consumequeue_ext"
@@ -31,11 +32,17 @@ class ConsumeQueues:
         self.options = options
         self.table: dict[QueueKey, ConsumeQueue] = {}
         self.touched: set[QueueKey] = set()  # may have entries that are not on disk
+        self.changed: set[QueueKey] = set()  # since the last note of their ends
+        self.ends = QueueNotes(disk)
+        self.doubted: dict[QueueKey, str] = {}  # whose files cannot be right, and why
         self.ext: dict[QueueKey, ConsumeQueueExt] = {}
         self._new_directories: set[str] = set()
 
     def load(self, writable: bool = True) -> None:
-        """Open all queues and find how far they are written."""
+        """Open all queues and find how far they are written.
+
+        Queues whose files cannot be right are left out, and are in `doubted`.
+        """
         for root in ROOTS:
             for topic in self.disk.list(root):
                 if (root == lightqueues.ROOT) != lightqueues.is_light(topic):
@@ -47,12 +54,40 @@ class ConsumeQueues:
 
     def _load_queue(self, topic: str, queue_id: int, writable: bool) -> None:
         queue = self._make(topic, queue_id)
-        queue.files.load(writable)
-        queue.recover()
         ext = self.ext.get((topic, queue_id))
-        if ext is not None:
-            ext.files.load(writable)
-            ext.recover()
+        try:
+            queue.files.load(writable)
+            queue.recover()
+            if ext is not None:
+                ext.files.load(writable)
+                ext.recover()
+        except BadStoreDirectory as error:
+            self.doubted[topic, queue_id] = str(error)
+
+    def touch(self, key: QueueKey) -> None:
+        """A queue gets entries."""
+        self.touched.add(key)
+        self.changed.add(key)
+
+    def note_all(self) -> None:
+        """Take every queue for changed since the last note."""
+        self.changed.update(self.table)
+
+    def note(self, position: int, index_end: int) -> Note:
+        """A note of all queues' ends: to be written when everything is synced."""
+        changed = [queue for key in self.changed if (queue := self.table.get(key)) is not None]
+        self.changed.clear()
+        return self.ends.note(changed, position, index_end)
+
+    def delete_before(self, physical_offset: int) -> int:
+        """Remove files that only name records below an offset; how many."""
+        removed = 0
+        for key, queue in list(self.table.items()):
+            count = queue.delete_before(physical_offset)
+            if count:
+                self.changed.add(key)
+            removed += count
+        return removed
 
     def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
         queue = new_queue(self.disk, topic, queue_id, self.options)
@@ -127,11 +162,17 @@ class ConsumeQueues:
 
     def truncate(self, physical_offset: int) -> None:
         """truncateDirtyLogicFiles over all queues."""
-        for queue in self:
+        for key, queue in list(self.table.items()):
+            if queue.max_physical_offset > physical_offset:
+                self.changed.add(key)
             queue.truncate(physical_offset)
 
     def remove(self, topic: str, queue_id: int) -> None:
-        """Destroy one queue."""
+        """Destroy one queue, on purpose: nobody will miss its files."""
+        self.ends.removed((topic, queue_id))
+        self._destroy(topic, queue_id)
+
+    def _destroy(self, topic: str, queue_id: int) -> None:
         queue = self.table.pop((topic, queue_id), None)
         self.touched.discard((topic, queue_id))
         if queue is not None:
@@ -139,6 +180,17 @@ class ConsumeQueues:
         ext = self.ext.pop((topic, queue_id), None)
         if ext is not None:
             ext.destroy()
+
+    def discard(self, key: QueueKey) -> None:
+        """Drop a queue and whatever lies in its directories: the log has it all."""
+        topic, queue_id = key
+        for part in (self.table.pop(key, None), self.ext.pop(key, None)):
+            if part is not None:
+                part.files.close()
+        self.touched.discard(key)
+        root = lightqueues.ROOT if lightqueues.is_light(topic) else ROOT
+        for above in (root, EXT_ROOT):
+            wipe_tree(self.disk, f"{above}/{topic}/{queue_id}")
 
     def remove_topic(self, topic: str) -> None:
         """Destroy all queues of a topic and their directory."""
@@ -157,9 +209,9 @@ class ConsumeQueues:
             self.disk.remove(f"{lightqueues.ROOT}/{name}")
 
     def destroy_logics(self) -> None:
-        """destroyLogics: drop every queue, where the commit log holds nothing."""
+        """destroyLogics: drop every queue; the log has it all, or holds nothing."""
         for topic, queue_id in list(self.table):
-            self.remove(topic, queue_id)
+            self._destroy(topic, queue_id)
 
     def wipe(self) -> None:
         """Remove every file under the queues' directories, whatever it is."""
@@ -173,6 +225,7 @@ class ConsumeQueues:
             queue.files.close()
         for ext in self.ext.values():
             ext.files.close()
+        self.ends.close()
 
 
 def wipe_tree(disk: Disk, path: str) -> None:

@@ -132,11 +132,9 @@ class ColumnReader:
                 code = self._decode(found, offset, tags_codes, 1, state, self._bodies)
             offset += int(state[decode.STATE_ENTRY])
             full = code == decode.DECODE_FULL
-            if code in (decode.DECODE_CORRUPT, decode.DECODE_BLANK) or (
-                code == decode.DECODE_OTHER_SEGMENT and self._points_nowhere(queue, offset)
-            ):
-                offset += 1
-                lost += 1
+            following = self._after_lost(queue, offset, code)
+            lost += following - offset
+            offset = following
         return self._result(state, offset, low, queue.max_offset, lost)
 
     @staticmethod
@@ -189,9 +187,21 @@ class ColumnReader:
             if code != decode.DECODE_OTHER_SEGMENT or int(state[decode.STATE_ENTRY]) == entry:
                 return code
 
-    def _points_nowhere(self, queue: ConsumeQueue, offset: int) -> bool:
-        """Tell whether an entry's record lies in no segment: removed, or never there."""
-        return self._log.queue.find(int(queue.entries(offset, 1)[0, 0])) is None
+    def _after_lost(self, queue: ConsumeQueue, offset: int, code: int) -> int:
+        """Where to read on after an entry whose record is lost; the entry itself elsewhere.
+
+        Blank entries, and those of a missing segment, may be millions: they are passed at once.
+        """
+        if code == decode.DECODE_CORRUPT:
+            return offset + 1
+        if code == decode.DECODE_BLANK:
+            return max(offset + 1, queue.next_from(offset, 0))
+        if code == decode.DECODE_OTHER_SEGMENT:
+            physical = int(queue.entries(offset, 1)[0, 0])
+            held = self._log.queue.held_from(physical)
+            if held != physical:
+                return max(offset + 1, queue.next_from(offset, held))
+        return offset
 
     def _result(self, state: I64, offset: int, low: int, high: int, lost: int) -> GetResult:
         count = int(state[decode.STATE_MESSAGES])

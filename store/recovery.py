@@ -12,14 +12,18 @@ from dataclasses import dataclass
 
 from store.checkpoint import StoreCheckpoint
 from store.commitlog import CommitLog
+from store.consumequeue import ENTRY_BYTES
 from store.dispatch import Dispatcher, DispatchTargets
 from store.errors import BadStoreDirectory
 from store.idempotence import IdempotenceTable
+from store.indexcheck import first_untrusted
 from store.indexservice import IndexService
 from store.kernels import scan
 from store.lightqueues import is_light
 from store.mappedfile import MappedFile
 from store.options import StoreOptions
+from store.queuecheck import Comparison, doubtful
+from store.queuenote import Noted
 from store.queues import ConsumeQueues, QueueKey
 
 NORMAL_FILES = 3
@@ -75,51 +79,142 @@ class Recovery:
     dispatcher: Dispatcher
     idempotence: IdempotenceTable
     progress: Callable[[int, int], None]
+    problem: Callable[[str], None]
+    known_end: int = 0  # records up to here had queue entries when the store was opened
+    trusted: bool = False  # the note of the queues' ends says what is there now
 
     def run(self, abnormal: bool, queues_sound: bool, index_sound: bool) -> RecoveryReport:
         """Recover. abnormal: there was an abort file. Sound: those files could be read."""
         files = self.log.queue.files
+        noted = self.queues.ends.load()
+        self.known_end = max(self.queues.max_physical_offset, noted.position if noted else 0)
         if not files:
+            self._tell_lost(0)
             self.log.queue.set_end(0)
-            self.queues.destroy_logics()
+            for key in list(self.queues.table):
+                self.queues.discard(key)
             self.index.drop_from(0)
             return RecoveryReport(abnormal, 0, 0, 0, False, 0, 0)
+        for hole in self.log.note_holes():
+            self.problem(
+                f"commit log [{hole.start}, {hole.end}) is missing: its segments' files are not "
+                "there. What lies around it is kept and served; put the files back while the node "
+                "is stopped, or let a replica repair it"
+            )
         known = set(self.queues.table)
         queues_sound = queues_sound and bool(known)  # all gone: somebody removed them
-        first = self._first_file(abnormal) if queues_sound else files[0]
+        first = self._first_file(abnormal, noted) if queues_sound else files[0]
+        doubted = self._doubted(noted, first.start) if queues_sound else {}
+        floors = self._floors(noted, doubted, set() if queues_sound else known)
         rebuilt = not queues_sound
         loaded_end = self.log.max_offset
-        if abnormal or not queues_sound:
-            if not queues_sound:
-                self.queues.destroy_logics()
+        redo = abnormal or not queues_sound or noted is None
+        for key in doubted if queues_sound else known:
+            self.queues.discard(key)
+        if redo:
             self.queues.truncate(first.start)
-            self._index_up_to(first.start)
+        if not queues_sound or not self._check_index():
+            index_sound = False
+        if redo:
+            self._index_up_to(first.start, noted)
+        self._rebuild(doubted, first.start)
         self._remember_producers(first)
-        end = self._scan(first.start, with_index=abnormal or not queues_sound)
-        gaps = self.dispatcher.refused or self._begun_late(known)
+        end = self._scan(first.start, with_index=redo)
+        gaps = self.dispatcher.refused or self._begun_late(known | set(doubted))
         if gaps and first is not files[0]:
             # Entries from before the start are missing: nothing of the queues can be trusted.
             first, rebuilt = files[0], True
             self._forget_findings()
             self.queues.destroy_logics()
             end = self._scan(first.start, with_index=False)
+        for key, floor in floors.items():
+            self._raise_to(key, floor)
         used = self._used_bytes_after(end)
         self._cut(end, loaded_end)
-        if self.options.message_index_enable and (not index_sound or not self.index.files):
-            self._index_up_to(end)
-        if abnormal:
+        self._index_up_to(end, noted if index_sound else None)
+        if abnormal or rebuilt or doubted:
             self._sync(first.start)
         self.dispatcher.reput_from = end
         self.dispatcher.refused = 0
+        self.trusted = not (redo or rebuilt or doubted) and end == (noted.position if noted else -1)
         return RecoveryReport(
             abnormal,
             first.start,
             end,
             used,
-            rebuilt,
+            rebuilt or bool(doubted),
             len(self.log.corrupt_ranges),
             len(self.idempotence),
         )
+
+    def _doubted(self, noted: Noted | None, first: int) -> dict[QueueKey, str]:
+        """Queues whose files cannot be trusted below the stretch that is dispatched anew."""
+        if noted is not None:
+            return doubtful(self.queues, noted, self.log.min_offset)
+        comparison = Comparison(self.queues, dict(self.queues.doubted))
+        if first > self.log.min_offset:
+            with self.dispatcher.aside(self.log.min_offset):
+                targets = DispatchTargets(self.queues, None, compare=comparison.compare)
+                while self.dispatcher.step(first, False, targets):
+                    self.progress(self.dispatcher.reput_from - self.log.min_offset, first)
+        return comparison.differing
+
+    def _rebuild(self, doubted: dict[QueueKey, str], end: int) -> None:
+        """Make queues anew from the log, up to where everything is dispatched anyway."""
+        for (topic, queue_id), why in sorted(doubted.items()):
+            self.problem(f"queue {topic}/{queue_id} is rebuilt from the commit log: {why}")
+        lost = [found for found in self.log.corrupt_ranges if found.end <= end]
+        start = self.log.min_offset
+        if doubted and start < end:
+            with self.dispatcher.aside(start):
+                targets = DispatchTargets(self.queues, None, only=doubted.keys())
+                while self.dispatcher.step(end, self.options.check_crc_on_recover, targets):
+                    self.progress(self.dispatcher.reput_from - start, end - start)
+                    self.dispatcher.arrivals.clear()
+        self.dispatcher.allow_missing(sum(found.records_max for found in lost))
+
+    def _floors(
+        self, noted: Noted | None, doubted: dict[QueueKey, str], dropped: set[QueueKey]
+    ) -> dict[QueueKey, int]:
+        """Queue offsets that were given to records which the log lost: not given again."""
+        holes = [end for _, end in self.log.queue.holes()]
+        lost_until = max([self.log.min_offset, *holes])
+        found: dict[QueueKey, int] = {}
+        for key, queue in self.queues.table.items() if holes else ():
+            if key not in self.queues.doubted and not is_light(key[0]):
+                found[key] = queue.next_from(queue.files.min_offset // ENTRY_BYTES, lost_until)
+        for key, end in noted.queues.items() if noted is not None else ():
+            gone = key in doubted or key in dropped or key not in self.queues.table
+            if gone and not is_light(key[0]) and end.newest <= lost_until:
+                found[key] = max(found.get(key, 0), end.end // ENTRY_BYTES)
+        return found
+
+    def _raise_to(self, key: QueueKey, floor: int) -> None:
+        queue = self.queues.table.get(key)
+        if floor and (queue is None or queue.max_offset < floor):
+            self.queues.get_or_make(*key).end_at_least(floor)
+            self.queues.touch(key)
+
+    def _check_index(self) -> bool:
+        """Look at the index's files; those from the first bad one on are dropped."""
+        if not self.options.message_index_enable:
+            return True
+        found = first_untrusted(self.index, self.dispatcher)
+        if found is None:
+            return True
+        place, why = found
+        self.problem(f"the index is rebuilt from the commit log from there on: {why}")
+        self.index.drop_from(place)
+        return False
+
+    def _tell_lost(self, end: int) -> None:
+        """The log ends before what was known of it: acknowledged records may be lost."""
+        known = max(self.known_end, self.checkpoint.confirm_phy_offset)
+        if end < known:
+            self.problem(
+                f"the commit log ends at {end}, but records up to {known} were dispatched or "
+                f"confirmed before: what lay in [{end}, {known}) is lost on this node"
+            )
 
     def _begun_late(self, known: set[QueueKey]) -> bool:
         """Tell whether a queue without files seems to have had entries from before the start."""
@@ -128,11 +223,15 @@ class Recovery:
             for key, queue in self.queues.table.items()
         )
 
-    def _first_file(self, abnormal: bool) -> MappedFile:
+    def _first_file(self, abnormal: bool, noted: Noted | None) -> MappedFile:
+        """Where dispatch begins again: nothing vouches for entries of records from there on."""
         files = self.log.queue.files
+        reliable = self.log.queue.find(noted.position) if noted is not None else None
+        newest = reliable if reliable is not None else files[-1]
         if not abnormal:
-            return files[-NORMAL_FILES] if len(files) >= NORMAL_FILES else files[0]
-        for mapped in reversed(files):
+            place = min(len(files) - NORMAL_FILES, files.index(newest))
+            return files[max(0, place)]
+        for mapped in reversed(files[: files.index(newest) + 1]):
             if is_mapped_file_matched_recover(mapped, self.checkpoint, self.options):
                 return mapped
         return files[0]
@@ -161,11 +260,16 @@ class Recovery:
         self._run_dispatcher(start, self.log.max_offset, targets, self.options.check_crc_on_recover)
         return self.dispatcher.reput_from
 
-    def _index_up_to(self, end: int) -> None:
-        """Index what lies between the newest index entry and an offset."""
+    def _index_up_to(self, end: int, noted: Noted | None = None) -> None:
+        """Index what lies between the newest index entry and an offset.
+
+        noted: records below its position have no keys but those that are indexed.
+        """
         if not self.options.message_index_enable:
             return
         start = max(self.index.end_offset, self.log.min_offset)
+        if noted is not None and self.index.newest >= noted.index_end:
+            start = max(start, noted.position)
         if start < end:
             corrupt = list(self.log.corrupt_ranges)
             self._run_dispatcher(start, end, DispatchTargets(None, self.index), False)
@@ -197,6 +301,7 @@ class Recovery:
         return highest - (end - mapped.start)
 
     def _cut(self, end: int, loaded_end: int) -> None:
+        self._tell_lost(end)
         if end < loaded_end:
             self.log.queue.truncate(end)
         self.log.queue.set_end(end)  # what only the page cache has is synced below

@@ -77,7 +77,7 @@ class Retention:
         if segments:
             self.log.queue.disk_sync_names()
             oldest = self.log.min_offset
-            queue_files = sum(queue.delete_before(oldest) for queue in self.queues)
+            queue_files = self.queues.delete_before(oldest)
             index_files = self.index.delete_before(oldest)
             self.check_space()
         more = at_once and bool(segments)

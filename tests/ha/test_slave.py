@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ha import frames
 from ha.frames import Ack, Chunk, Heartbeat, Kind, Truncate, Welcome
-from ha.master import Master
+from ha.master import Close, Master
 from ha.progress import ConnectionState
 from ha.slave import CloseStream, Connected, Received, Send, Slave, Tick
 from store.status import FlushDiskType
@@ -193,6 +193,42 @@ def test_a_damaged_record_is_repaired_from_the_master() -> None:
     assert log_bytes(damaged.store) == log_bytes(master.store)
     assert not damaged.store.log.corrupt_ranges
     assert damaged.truncated_bytes > 0
+
+
+def test_a_missing_segment_is_fetched_from_the_master() -> None:
+    master, slave = several(120), open_slave()
+    Link(master, slave).pump()
+    Link(master, slave).pump(100)
+    drain(slave.store)
+    flush(slave)
+    slave.store.note_confirmed()
+    slave.store.checkpoint.flush()
+    disk = close(slave)
+    names = sorted(name for name in disk._names if name.startswith("commitlog/"))
+    assert len(names) >= 3
+    disk.remove(names[1])
+    damaged = open_slave(disk)
+    drain(damaged.store)
+    (hole,) = damaged.store.log.corrupt_ranges
+    assert damaged.store.get("T", 0, 0).count, "what lies before it is served"
+    Link(master, damaged).pump()
+    assert log_bytes(damaged.store) == log_bytes(master.store)
+    assert not damaged.store.log.corrupt_ranges
+    assert damaged.store.log.queue.find(hole.start) is not None
+
+
+def test_a_master_that_lacks_a_segment_says_so_to_whom_it_would_send_it() -> None:
+    disk = close(several(120))
+    names = sorted(name for name in disk._names if name.startswith("commitlog/"))
+    disk.remove(names[1])
+    master, slave = open_master(disk, nonce=8), open_slave()
+    link = Link(master, slave)
+    link.pump()
+    assert slave.end == int(names[1].rpartition("/")[2])
+    link.effects += master.tick(100)
+    closed = [effect.reason for effect in link.effects if isinstance(effect, Close)]
+    assert closed
+    assert f"no segment for offset {slave.end}" in closed[0]
 
 
 def test_a_silent_master_is_left_and_heartbeats_go_both_ways() -> None:

@@ -19,11 +19,11 @@ OPTIONS = StoreOptions(
 
 
 def main() -> None:
-    """writer.py DIR MESSAGES: 0 messages means for ever. Prints the count as it goes."""
+    """writer.py DIR UNTIL [FROM]: numbers of messages, until 0 means for ever. Prints the count."""
     store = MessageStore(OsDisk(Path(sys.argv[1])), OPTIONS)
     store.start()
     limit = int(sys.argv[2])
-    number = 0
+    number = int(sys.argv[3]) if len(sys.argv) > 3 else 0
     while limit == 0 or number < limit:
         count = 1 + number % 7
         texts = [

@@ -133,7 +133,12 @@ def test_dump_of_a_damaged_directory_shows_what_recovery_would(
         topic, _, number = name.rpartition("/")
         opened = store.queues.get(topic, int(number))
         entries = opened.entries(0, 1 << 20).T.tolist() if opened else []
-        assert queue["entries"] == entries
+        # A lost record may keep its entry in the file; the view shows a blank one.
+        shown = [
+            kept if view == [0, 0x7FFFFFFF, 0] else view
+            for view, kept in zip(queue["entries"], entries, strict=True)
+        ]
+        assert shown == entries
     assert dump.check(OsDisk(path, read_only=True), OPTIONS)["problems"]
     crash(store)
 

@@ -502,3 +502,26 @@ def test_dispatch_stops_at_a_full_disk_and_goes_on_later(tmp_path: Path) -> None
     drain(store)
     assert len(queue_entries(store)) == 1
     crash(store)
+
+
+def test_dispatch_takes_no_other_error_for_a_full_disk(tmp_path: Path) -> None:
+    disk = FaultDisk(tmp_path, number=errno.EMFILE)
+    store = open_store(tmp_path, disk=disk)
+    told: list[str] = []
+    store.events.problem = told.append
+    batch = PutBatch("T", 0, Columns.of([b"x"]), NOW)
+    assert store.put(batch, NOW).status is PutMessageStatus.PUT_OK
+    disk.fail_at, disk.stay_broken = disk.calls + 1, True
+    assert store.dispatch() is False
+    assert store.dispatch() is False
+    assert store.flags.names() == ["WRITE_LOGICS_QUEUE_ERROR"]
+    assert len(told) == 1
+    assert "injected" in told[0]
+    refused = store.put(batch, NOW)
+    assert refused.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    assert "WRITE_LOGICS_QUEUE_ERROR" in refused.reason
+    disk.fail_at = 0
+    drain(store)
+    assert store.flags.names() == []
+    assert len(queue_entries(store)) == 1
+    crash(store)

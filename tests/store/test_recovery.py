@@ -212,6 +212,7 @@ def test_a_checkpoint_shortens_abnormal_recovery_and_decides_nothing(
 ) -> None:
     store = open_store(tmp_path, options(message_index_safe=safe))
     bodies = fill(store, 900)
+    flush_all(store)
     store.checkpoint.physic_msg_timestamp = NOW + 800 + 3000
     store.checkpoint.logics_msg_timestamp = NOW + 800 + 3000
     store.checkpoint.flush()

@@ -1,0 +1,108 @@
+"""Can the index be trusted? Looked at once, when a store opens.
+
+Every header and all slots are read; of the entries a sample, evenly spread (all, in a small file).
+What lies between two files is compared with the log: no record there may have a key.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from store.dispatch import Dispatcher, DispatchTargets
+from store.indexservice import IndexFile, IndexService
+from store.kernels import index as kernel
+from store.kernels import scan
+from store.kernels.jit import I64, U8
+
+SAMPLE = 1024
+
+
+@dataclass(slots=True)
+class _FirstKey:
+    """Finds the first record with a key past an offset, among the rows of a dispatch."""
+
+    past: int
+    found: int = -1
+
+    def put(self, data: U8, rows: I64, end: int) -> None:
+        """Look at rows [0, end)."""
+        for row in np.flatnonzero(rows[scan.PHY, :end] > self.past):
+            kind = int(rows[scan.SYSFLAG, row]) & scan.TRANSACTION_MASK
+            if kind != scan.TRANSACTION_ROLLBACK and _has_key(data, rows, int(row)):
+                self.found = int(rows[scan.PHY, row])
+                return
+
+
+def _has_key(data: U8, rows: I64, row: int) -> bool:
+    at, size = int(rows[scan.KEYS_AT, row]), int(rows[scan.KEYS_BYTES, row])
+    return bool(rows[scan.UNIQ_KEY_BYTES, row] > 0 or (data[at : at + size] != kernel.SPACE).any())
+
+
+def first_untrusted(index: IndexService, dispatcher: Dispatcher) -> tuple[int, str] | None:
+    """The first file (its place among all) that cannot be trusted, and why; None: all can."""
+    log = dispatcher.log
+    newest = log.min_offset - 1  # keys of records up to here are in the files looked at
+    for place, file in enumerate(index.files):
+        header = file.header
+        why = _fault(file, log.max_offset)
+        if not why and place and header.begin_phy < index.files[place - 1].header.end_phy:
+            why = "begins before the one before it ends"
+        if not why:
+            missed = _first_key(dispatcher, newest, header.begin_phy)
+            if missed >= 0:
+                why = f"begins at {header.begin_phy}, but the record at {missed} has keys as well"
+        if why:
+            return place, f"{file.file.path} {why}"
+        newest = max(newest, header.end_phy)
+    return None
+
+
+def _first_key(dispatcher: Dispatcher, past: int, until: int) -> int:
+    """Offset of the first record in (past, until) that has a key, -1 where none has."""
+    probe = _FirstKey(past)
+    with dispatcher.aside(max(past, dispatcher.log.min_offset)):
+        while probe.found < 0 and dispatcher.step(until, False, DispatchTargets(None, probe)):
+            pass
+    return probe.found
+
+
+def _fault(file: IndexFile, log_end: int) -> str:
+    """What is wrong inside a file, empty for nothing that shows."""
+    header = file.header
+    if not 1 <= header.index_count <= file.entries:
+        return f"counts {header.index_count} entries"
+    if not 0 <= header.begin_phy <= header.end_phy < max(log_end, 1):
+        return f"covers the log from {header.begin_phy} to {header.end_phy}"
+    if header.index_count == 1:
+        return ""
+    first = kernel.HEADER_BYTES + file.slots * kernel.SLOT_BYTES
+    slots = file.file.memory[kernel.HEADER_BYTES : first].view(">i4")
+    used = np.flatnonzero(slots)
+    if len(used) != header.slot_count:
+        return f"has {len(used)} slots in use, its header says {header.slot_count}"
+    if len(used) and not 0 < int(slots.min()) + 1 <= int(slots.max()) + 1 <= header.index_count:
+        return "has slots that name no entry"
+    table = file.file.memory[first : first + header.index_count * kernel.ENTRY_BYTES]
+    return _fault_of_entries(file, table.reshape(-1, kernel.ENTRY_BYTES), used)
+
+
+def _fault_of_entries(file: IndexFile, table: U8, used: I64) -> str:
+    header = file.header
+    slots = file.file.memory[kernel.HEADER_BYTES :][: file.slots * kernel.SLOT_BYTES].view(">i4")
+    heads = used[:: max(1, len(used) // SAMPLE)]
+    if (_field(table, slots[heads], 0, ">u4") % file.slots != heads).any():
+        return "has slots that name entries of other hashes"
+    sample = np.arange(1, len(table), max(1, len(table) // SAMPLE))
+    previous = _field(table, sample, 16, ">i4")
+    offsets = _field(table, sample, 4, ">i8")
+    if (previous < 0).any() or (previous >= sample).any() or (np.diff(offsets) < 0).any():
+        return "has entries out of order"
+    if int(offsets[0]) < header.begin_phy or int(offsets[-1]) > header.end_phy:
+        return "has entries of records that its header does not cover"
+    return ""
+
+
+def _field(table: U8, rows: I64, at: int, kind: str) -> I64:
+    """One field of some entries."""
+    width = np.dtype(kind).itemsize
+    return np.ascontiguousarray(table[rows, at : at + width]).view(kind).ravel().astype(np.int64)

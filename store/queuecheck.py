@@ -1,0 +1,102 @@
+"""Do a queue's files have what they must? Looked at before anything is put into them.
+
+With a note of the queues' ends (`store.queuenote`) the cost is a few reads a queue and what was
+put since; without one, every record of the log is compared with its entry, once.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from store.consumequeue import BLANK, ENTRY_BYTES, ConsumeQueue
+from store.consumequeueext import ConsumeQueueExt, is_ext_address
+from store.kernels import scan
+from store.kernels.jit import I64
+from store.lightqueues import is_light
+from store.queuenote import Noted, QueueEnd
+from store.queues import ConsumeQueues, QueueKey
+
+NOTHING = QueueEnd(0, -1, 0, -1)
+
+
+def doubtful(queues: ConsumeQueues, noted: Noted, log_min: int) -> dict[QueueKey, str]:
+    """Queues whose files do not show what was noted, and why."""
+    found = dict(queues.doubted)
+    for key in {*noted.queues, *queues.table} - found.keys():
+        end = noted.queues.get(key, NOTHING)
+        why = _fault(queues.table.get(key), end, noted.position, log_min)
+        why = why or _fault_of_units(queues.table.get(key), queues.ext.get(key))
+        if why:
+            found[key] = why
+    return found
+
+
+def _fault(queue: ConsumeQueue | None, end: QueueEnd, position: int, log_min: int) -> str:
+    """What a queue's files lack, empty for nothing."""
+    if end.end == end.first_start == 0:
+        return _disorder(queue, 0, position) if queue is not None else ""
+    if queue is None or not queue.files.files:
+        return f"all files of {end.end // ENTRY_BYTES} entries are missing"
+    low, high = queue.files.min_offset, queue.files.max_offset
+    if is_light(queue.topic) and low >= end.end:
+        return _disorder(queue, low, position)  # it began again since the note
+    if high < end.end:
+        return f"ends at {high // ENTRY_BYTES}, had {end.end // ENTRY_BYTES} entries before"
+    if low > end.first_start and not (
+        low == end.first_start + queue.files.file_size and 0 <= end.first_file_phy < log_min
+    ):
+        return f"begins at {low // ENTRY_BYTES}, its first file is missing"
+    offset, size = queue.entries(end.end // ENTRY_BYTES - 1, 1)[:2, 0].tolist()
+    if size != BLANK and offset + size != end.newest:
+        return f"entry {end.end // ENTRY_BYTES - 1} is another one than before"
+    return _disorder(queue, end.end, position)
+
+
+def _disorder(queue: ConsumeQueue, start: int, position: int) -> str:
+    """What is wrong with the entries that were put after a note."""
+    table = queue.entries(start // ENTRY_BYTES, 1 << 40)
+    offsets, sizes = table[:2, table[1] != BLANK]
+    if len(offsets) and int(offsets[0]) < position:
+        return f"entries from {start // ENTRY_BYTES} on name records older than that"
+    if (offsets[1:] < offsets[:-1] + sizes[:-1]).any():
+        return f"entries from {start // ENTRY_BYTES} on are out of order"
+    return ""
+
+
+def _fault_of_units(queue: ConsumeQueue | None, ext: ConsumeQueueExt | None) -> str:
+    """Whether the first and the last entry still have their ext units."""
+    if queue is None or ext is None:
+        return ""
+    for queue_offset in (queue.min_offset, queue.max_offset - 1):
+        for code in queue.entries(queue_offset, 1)[2].tolist() if queue_offset >= 0 else []:
+            if is_ext_address(code) and ext.get(code) is None:
+                return f"the ext unit of entry {queue_offset} is missing"
+    return ""
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Compares records of the log with their entries."""
+
+    queues: ConsumeQueues
+    differing: dict[QueueKey, str] = field(default_factory=dict)
+
+    def compare(self, key: QueueKey, rows: I64) -> None:
+        """Look at rows of one queue."""
+        if key in self.differing:
+            return
+        queue = self.queues.table.get(key)
+        if queue is not None and is_light(key[0]):
+            rows = rows[:, rows[scan.QUEUE_OFFSET] * ENTRY_BYTES >= queue.files.min_offset]
+            if not rows.shape[1]:
+                return  # of a time before it began again
+        offsets = rows[scan.QUEUE_OFFSET]
+        low, count = int(offsets[0]), int(offsets[-1] - offsets[0]) + 1
+        same = False
+        if queue is not None and (np.diff(offsets) == 1).all():
+            table = queue.entries(low, count)
+            same = table.shape[1] == count and bool(
+                (table[:2] == rows[[scan.PHY, scan.SIZE]]).all()
+            )
+        if not same:
+            self.differing[key] = f"entries {low} to {low + count - 1} are not what the log says"

@@ -1,0 +1,443 @@
+"""Every file of a store directory is damaged in every way; an independent reader says what is due.
+
+The reader parses the log with `struct` alone. What it finds must be served; queue offsets that were
+given are not given again; what is missing is told.
+"""
+
+import random
+import shutil
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from store import dump
+from store.consumequeue import BLANK
+from store.messagestore import MessageStore
+from store.osdisk import OsDisk
+from tests.support import (
+    NOW,
+    SMALL,
+    Opened,
+    crash,
+    drain,
+    open_noisily,
+    open_store,
+    options,
+    put_ok,
+    queue_entries,
+)
+
+SEGMENT = SMALL.mapped_file_size_commit_log
+LIGHT = "%LMQ%$T$one"
+EXT = options(enable_consume_queue_ext=True, mapped_file_size_consume_queue_ext=2000)
+Place = tuple[str, int, int]
+
+
+@dataclass
+class Truth:
+    """What the log's files hold, and what was given out before the damage."""
+
+    bodies: dict[Place, bytes] = field(default_factory=dict)
+    keys: dict[str, bytes] = field(default_factory=dict)
+
+
+def read_log(directory: Path) -> Truth:
+    """Parse every segment by itself: struct, and nothing of the store's own."""
+    truth = Truth()
+    for path in sorted((directory / "commitlog").iterdir()):
+        data, at = path.read_bytes(), 0
+        while at + 8 <= len(data):
+            size, magic = struct.unpack_from(">II", data, at)
+            if magic != 0xDAA320A7 or size < 91 or at + size > len(data):
+                break
+            queue_id, _, queue_offset, phy = struct.unpack_from(">IIqq", data, at + 12)
+            assert phy == int(path.name) + at
+            (body_bytes,) = struct.unpack_from(">I", data, at + 84)
+            body = data[at + 88 : at + 88 + body_bytes]
+            topic_at = at + 88 + body_bytes
+            topic_bytes = data[topic_at]
+            topic = data[topic_at + 1 : topic_at + 1 + topic_bytes].decode()
+            text = data[topic_at + 3 + topic_bytes : at + size].decode()
+            properties = dict(
+                pair.split("\x01") for pair in text.rstrip("\x02").split("\x02") if pair
+            )
+            truth.bodies[topic, queue_id, queue_offset] = body
+            if "KEYS" in properties:
+                truth.keys[properties["KEYS"]] = body
+            if "INNER_MULTI_DISPATCH" in properties:
+                place = int(properties["INNER_MULTI_QUEUE_OFFSET"])
+                truth.bodies[properties["INNER_MULTI_DISPATCH"], 0, place] = body
+            at += size
+    return truth
+
+
+def served(store: MessageStore) -> dict[Place, bytes]:
+    """All that readers get."""
+    found: dict[Place, bytes] = {}
+    for queue in store.queues:
+        offset, high = store.queue_range(queue.topic, queue.queue_id)
+        while offset < high:
+            result = store.get(queue.topic, queue.queue_id, offset)
+            for numbers, body, _ in result.rows():
+                found[queue.topic, queue.queue_id, numbers[0]] = body
+            assert result.next_offset > offset
+            offset = result.next_offset
+    return found
+
+
+def lost_on_reading(store: MessageStore) -> int:
+    """How many messages readers of all queues are told to have missed."""
+    lost = 0
+    for queue in store.queues:
+        offset, high = store.queue_range(queue.topic, queue.queue_id)
+        while offset < high:
+            result = store.get(queue.topic, queue.queue_id, offset)
+            lost += result.lost
+            offset = result.next_offset
+    return lost
+
+
+def flush(store: MessageStore) -> None:
+    """A thorough round of all flushes, as the node does it."""
+    job = store.log.queue.flush_job(0)
+    if job is not None:
+        job.run()
+        store.commit_log_flushed(job)
+    queues = store.queues_flush_job(0)
+    if queues is not None:
+        queues.run()
+        store.queues_flushed(queues, True)
+    index = store.index.flush_full_job()
+    while index is not None:
+        index.run()
+        store.index.flushed_full()
+        store.checkpoint.index_msg_timestamp = index.store_time
+        index = store.index.flush_full_job()
+    store.note_confirmed()
+    store.checkpoint.flush()
+
+
+def build(path: Path, clean: bool) -> None:
+    """Eight segments, queues of some files, one of old records only, light queues, an index."""
+    store = open_store(path, EXT)
+    put_ok(store, [b"old %d" % n for n in range(9)], "Old", 0)
+    late = 0
+    for n in range(640):
+        how = {"light_queues": (LIGHT,)} if n % 5 == 0 else {}
+        put_ok(
+            store, [b"%06d" % n + b"." * 40], "T", n % 3,
+            properties=[b"KEYS\x01k%d\x02TAGS\x01A" % n],
+            now=NOW + 1000 * n, producer=b"0123456789", sequence=n, **how,
+        )  # fmt: skip
+        if n == 300:
+            flush(store)
+            late = len(store.log.queue.files)
+    assert len(store.log.queue.files) >= late + 3
+    assert len(store.index.files) >= 4
+    if clean:
+        store.shutdown()
+    else:
+        flush(store)
+        put_ok(store, [b"after the flush"], "T", 1, now=NOW + 700_000)
+        crash(store)
+
+
+@pytest.fixture(scope="module", params=["clean", "killed"])
+def sound(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sound") / "store"
+    build(path, request.param == "clean")
+    return path
+
+
+def files_of(directory: Path, *parts: str) -> list[Path]:
+    found = [path for part in parts for path in (directory / part).rglob("*") if path.is_file()]
+    return sorted(path.relative_to(directory) for path in found)
+
+
+def delete(path: Path) -> None:
+    path.unlink()
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def zero(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def halve(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def zero_first_half(path: Path) -> None:
+    size = path.stat().st_size
+    path.write_bytes(bytes(size // 2) + path.read_bytes()[size // 2 :])
+
+
+def garble(path: Path) -> None:
+    path.write_bytes(random.Random(7).randbytes(path.stat().st_size))
+
+
+WAYS = [delete, empty, zero, halve, zero_first_half, garble]
+
+
+def check(opened: Opened, truth: Truth, before: dict[tuple[str, int], int]) -> None:
+    """All that the log holds is served and found by key; no queue offset is given again."""
+    store = opened.store
+    found = served(store)
+    assert {place: body for place, body in found.items() if place in truth.bodies} == truth.bodies
+    assert found.keys() <= truth.bodies.keys()
+    for key, body in list(truth.keys.items())[::9]:
+        assert [record.body for record in store.find_by_key("T", key)] == [body]
+    for (topic, queue_id), end in before.items():
+        if not topic.startswith("%"):
+            assert put_ok(store, [b"next"], topic, queue_id).queue_offset >= end
+    crash(store)
+
+
+def ends_of(directory: Path) -> dict[tuple[str, int], int]:
+    ends: dict[tuple[str, int], int] = {}
+    for topic, queue_id, offset in read_log(directory).bodies:
+        ends[topic, queue_id] = max(ends.get((topic, queue_id), 0), offset + 1)
+    return ends
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_any_damage_of_one_derived_file_hides_nothing(
+    sound: Path, tmp_path: Path, way: object
+) -> None:
+    truth, before = read_log(sound), ends_of(sound)
+    names = files_of(sound, "consumequeue", "consumequeue_ext", "lightqueue", "index")
+    names += [Path("queueends"), Path("checkpoint")]
+    assert len(names) > 20
+    for name in names:
+        copy = tmp_path / "copy"
+        shutil.copytree(sound, copy)
+        way(copy / name)  # type: ignore[operator]
+        check(open_noisily(copy, EXT), truth, before)
+        shutil.rmtree(copy)
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        ["consumequeue/Old/0"], ["consumequeue/Old"], ["consumequeue/T"], ["consumequeue"],
+        ["consumequeue_ext"], ["lightqueue"], ["index"], ["consumequeue", "queueends"],
+        ["consumequeue/Old", "queueends"], ["consumequeue/Old", "queueends", "checkpoint"],
+        ["consumequeue/T/1", "index", "checkpoint"],
+    ],
+)  # fmt: skip
+def test_directories_that_are_gone_are_made_anew(
+    sound: Path, tmp_path: Path, lost: list[str]
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(sound, copy)
+    for name in lost:
+        path = copy / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    check(open_noisily(copy, EXT), read_log(sound), ends_of(sound))
+
+
+@pytest.mark.parametrize("place", range(8))
+@pytest.mark.parametrize("way", [delete, empty, zero, zero_first_half])
+def test_a_damaged_segment_costs_what_it_held_and_nothing_else(
+    sound: Path, tmp_path: Path, place: int, way: object
+) -> None:
+    before = ends_of(sound)
+    copy = tmp_path / "copy"
+    shutil.copytree(sound, copy)
+    names = files_of(copy, "commitlog")
+    last = place >= len(names) - 1
+    name = names[min(place, len(names) - 1)]
+    way(copy / name)  # type: ignore[operator]
+    truth = read_log(copy)
+    kept = files_of(copy, "commitlog")
+    opened = open_noisily(copy, EXT)
+    store = opened.store
+    assert truth.bodies.items() <= served(store).items()
+    lost = lost_on_reading(store)
+    if not last:
+        assert set(kept) - {name} <= set(files_of(copy, "commitlog"))
+        for (topic, queue_id), end in before.items():
+            if not topic.startswith("%"):
+                assert put_ok(store, [b"next"], topic, queue_id).queue_offset >= end
+    if last or (place and way in (delete, empty)):
+        assert opened.problems, "it is told"
+    assert opened.problems or lost or (not place and way in (delete, empty))
+    crash(store)
+
+
+@pytest.mark.parametrize("lost", [(1,), (3, 4), (1, 3, 5), (2, 3, 4, 5)])
+def test_missing_segments_are_named_passed_over_and_reported_by_check(
+    sound: Path, tmp_path: Path, lost: tuple[int, ...]
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(sound, copy)
+    for place in lost:
+        (copy / files_of(sound, "commitlog")[place]).unlink()
+    truth = read_log(copy)
+    runs = [place for place in lost if place - 1 not in lost]
+    for _ in range(3):
+        opened = open_noisily(copy, EXT)
+        for start in runs:
+            assert any(f"[{start * SEGMENT}, " in text for text in opened.problems)
+        assert [found.start // SEGMENT for found in opened.store.log.corrupt_ranges] == runs
+        assert truth.bodies.items() <= served(opened.store).items()
+        crash(opened.store)
+    problems = dump.check(OsDisk(copy, read_only=True), EXT)["problems"]
+    assert sum("is missing" in text for text in problems) == len(runs)
+    assert not [text for text in problems if "differs" in text]
+
+
+def test_readers_are_told_how_many_messages_a_hole_cost(tmp_path: Path) -> None:
+    build(tmp_path, clean=True)
+    whole = read_log(tmp_path)
+    (tmp_path / "commitlog" / f"{SEGMENT:020d}").unlink()
+    left = read_log(tmp_path)
+    store = open_noisily(tmp_path, EXT).store
+    low, high = store.queue_range("T", 0)
+    offset, lost = low, 0
+    while offset < high:
+        result = store.get("T", 0, offset)
+        lost += result.lost
+        offset = result.next_offset
+    gone = [place for place in whole.bodies if place not in left.bodies and place[:2] == ("T", 0)]
+    assert lost == len(gone) > 0
+    found = store.offset_at_time("T", 0, NOW + 1000 * 150)
+    first = min(place[2] for place in left.bodies if place[:2] == ("T", 0) and place[2] >= 50)
+    assert found == first
+    crash(store)
+
+
+def test_the_newest_segment_may_be_missing_before_one_that_was_allocated_ahead(
+    tmp_path: Path,
+) -> None:
+    """Records were in it: the log goes on behind the hole, their queue offsets stay taken."""
+    store = open_store(tmp_path)
+    total = 0
+    while len(store.log.queue.files) < 4:
+        put_ok(store, [b"x" * 300], "T", 0, now=NOW + total)
+        total += 1
+    end = store.log.queue.files[-1].end
+    crash(store)
+    (tmp_path / "commitlog" / f"{end - SEGMENT:020d}").unlink()
+    (tmp_path / "commitlog" / f"{end:020d}").write_bytes(bytes(SEGMENT))
+    for turn in range(2):
+        opened = open_noisily(tmp_path)
+        assert any("is missing" in text for text in opened.problems)
+        result = put_ok(opened.store, [b"next"], "T", 0, now=NOW + total)
+        assert result.queue_offset == total + turn
+        assert result.physical_offset >= end
+        crash(opened.store)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_old_copy_of_one_queue_file_is_noticed(tmp_path: Path, clean: bool) -> None:
+    store = open_store(tmp_path)
+    put_ok(store, [b"%d" % n for n in range(20)], "Old", 0)
+    flush(store)
+    name = tmp_path / "consumequeue" / "Old" / "0" / f"{0:020d}"
+    copy = name.read_bytes()
+    put_ok(store, [b"%d" % n for n in range(20, 40)], "Old", 0)
+    for n in range(60):
+        put_ok(store, [b"x" * 1000], "T", 0, now=NOW + 1000 * n)
+    assert len(store.log.queue.files) > 4
+    if clean:
+        store.shutdown()
+    else:
+        flush(store)
+        crash(store)
+    name.write_bytes(copy)
+    opened = open_noisily(tmp_path)
+    assert opened.store.queue_range("Old", 0) == (0, 40)
+    assert any("Old/0 is rebuilt" in text for text in opened.problems)
+    assert put_ok(opened.store, [b"next"], "Old", 0).queue_offset == 40
+    crash(opened.store)
+
+
+def test_only_the_queue_in_doubt_is_made_anew(tmp_path: Path) -> None:
+    build(tmp_path, clean=True)
+    shutil.rmtree(tmp_path / "consumequeue" / "Old")
+    kept = tmp_path / "consumequeue" / "T" / "0" / f"{0:020d}"
+    inode = kept.stat().st_ino
+    opened = open_noisily(tmp_path, EXT)
+    assert [text for text in opened.problems if "rebuilt" in text] == opened.problems
+    assert len(opened.problems) == 1
+    assert kept.stat().st_ino == inode
+    crash(opened.store)
+
+
+def test_a_queue_whose_records_retention_took_keeps_its_offsets(tmp_path: Path) -> None:
+    """Neither log nor files know them any more: the note of the queues' ends does."""
+    build(tmp_path, clean=True)
+    for name in files_of(tmp_path, "commitlog")[:2]:
+        (tmp_path / name).unlink()
+    shutil.rmtree(tmp_path / "consumequeue" / "Old")
+    opened = open_noisily(tmp_path, EXT)
+    assert opened.store.queue_range("Old", 0) == (9, 9)
+    assert put_ok(opened.store, [b"next"], "Old", 0).queue_offset == 9
+    crash(opened.store)
+    opened = open_noisily(tmp_path, EXT)
+    assert opened.store.queue_range("Old", 0) == (9, 10)
+    crash(opened.store)
+
+
+def test_a_queue_that_was_removed_is_not_missed_after_a_kill(tmp_path: Path) -> None:
+    build(tmp_path, clean=True)
+    store = open_store(tmp_path, EXT)
+    store.queues.remove_topic("Old")
+    crash(store)
+    opened = open_noisily(tmp_path, EXT)
+    assert opened.problems == []
+    assert opened.store.queues.get("Old", 0) is None
+    crash(opened.store)
+
+
+def test_a_log_that_ends_before_its_queues_is_told(tmp_path: Path) -> None:
+    build(tmp_path, clean=True)
+    last = files_of(tmp_path, "commitlog")[-1]
+    (tmp_path / last).write_bytes(b"")
+    opened = open_noisily(tmp_path, EXT)
+    end = int(last.name)
+    assert opened.store.log.max_offset == end
+    assert any(f"the commit log ends at {end}, but" in text for text in opened.problems)
+    crash(opened.store)
+
+
+def test_damage_below_the_scanned_range_is_told_when_it_is_read(tmp_path: Path) -> None:
+    build(tmp_path, clean=True)
+    path = tmp_path / "commitlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[8000:8300] = bytes(300)
+    path.write_bytes(bytes(data))
+    opened = open_noisily(tmp_path, EXT)
+    assert opened.problems == []  # recovery reads the last segments only
+    store = opened.store
+    assert lost_on_reading(store) >= 1
+    assert any("no valid record" in text for text in dump.check(OsDisk(tmp_path), EXT)["problems"])
+    crash(store)
+
+
+def test_a_full_disk_keeps_the_older_note_and_loses_nothing(tmp_path: Path) -> None:
+    from tests.support import FaultDisk
+
+    disk = FaultDisk(tmp_path, number=28)
+    store = open_store(tmp_path, disk=disk)
+    put_ok(store, [b"a"], "T", 0)
+    drain(store)
+    position = store.queues.ends.position
+    job = store.queues_flush_job(0)
+    assert job is not None
+    job.then, then = None, job.then
+    job.run()
+    assert then is not None
+    disk.fail_at = disk.calls + 1
+    then()
+    assert disk.failed
+    store.queues_flushed(job, True)
+    assert store.queues.ends.position == position
+    crash(store)
+    assert [entry[1] != BLANK for entry in queue_entries(open_store(tmp_path))] == [True]
