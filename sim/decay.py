@@ -6,7 +6,7 @@ the sum of faults of a run is not made for.
 
 import random
 
-from sim.disk import SimDisk
+from sim.disk import Inode, SimDisk
 
 DERIVED = ("consumequeue/", "lightqueue/", "queueends")
 SHARE = 0.15  # of restarts that meet it
@@ -29,6 +29,6 @@ def decay(disk: SimDisk, chance: random.Random) -> str:
         for other in gone if way == "directory lost" else [name]:
             disk.remove(other)
         if way == "emptied":
-            disk.create(name, 0)
+            disk._change(lambda names: names.__setitem__(name, Inode(0, 0.0)))
         disk.sync_dir("")
     return f"{name} {way}"

@@ -3,10 +3,9 @@
 from sim.mutants_clocks import CLOCKS
 from sim.mutants_election import ELECTION
 from sim.mutants_light import LIGHT
-from sim.mutants_recovery import RECOVERY
 from sim.mutants_replication import REPLICATION
 from sim.planted import Mutant
 
-MUTANTS = [*REPLICATION, *ELECTION, *LIGHT, *CLOCKS, *RECOVERY]
+MUTANTS = [*REPLICATION, *ELECTION, *LIGHT, *CLOCKS]
 
 __all__ = ["MUTANTS", "Mutant"]
