@@ -260,7 +260,7 @@ class Master:
         candidate = self._held_by_enough()
         if candidate <= self._confirmed():
             return False
-        self.store.replicated_offset = candidate
+        self.store.confirm(candidate)
         return True
 
     def _held_by_enough(self) -> int:

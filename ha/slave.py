@@ -269,8 +269,7 @@ class Slave:
             self.history.save(self.store.disk)
         if frame.promise and not self.identity.confirmed_only:
             # What an ASYNC_MASTER called confirmed was no promise.
-            checkpoint = self.store.checkpoint
-            checkpoint.confirm_phy_offset = min(checkpoint.confirm_phy_offset, frame.confirm)
+            self.store.forget_confirmed(frame.confirm)
         self.identity = identity.follow(self.store.disk, self.identity, frame.promise)
         self._start = frame.start
         self._note_master(max(frame.start, frame.confirm), now_ms)
@@ -307,7 +306,7 @@ class Slave:
         """Everything below was confirmed to clients, as far as this node knows."""
         if not self.identity.confirmed_only:
             return 0
-        return max(self.store.checkpoint.confirm_phy_offset, self.store.replicated_offset or 0)
+        return self.store.known_confirmed
 
     def _reset(self, start: int, now_ms: int) -> list[Effect]:
         self._cuts += 1
@@ -432,8 +431,9 @@ class Slave:
         confirm = min(confirm, self.end)
         if store.replicated_offset is None:
             store.hide_from(confirm)
+            store.confirm(store.replicated_offset or 0)
         elif confirm > store.replicated_offset:
-            store.replicated_offset = confirm
+            store.confirm(confirm)
         return [Applied()]
 
     # -- acknowledging -------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from duolog import _errors as sdk
 from duolog._columns import crc32
+from duolog._machine import boot_id
 from duolog.wire import duolog_pb2 as wire
 
 from ha.master import Master
@@ -38,7 +39,7 @@ from store.clocks import AgeClock, MonoMs, StoreClock, WallMs, WallSteps
 from store.columns import Columns
 from store.disk import Disk
 from store.errors import BadMessage, RepeatUnknown, StoreFenced
-from store.flush import FlushSchedule
+from store.flush import FlushSchedule, QueuesFlush
 from store.mappedfile import MappedFile
 from store.messagestore import MessageStore, PutBatch, PutResult, StoreEvents
 from store.metadata import PERM_READ, PERM_WRITE, Metadata, TopicConfig, is_reserved_topic
@@ -113,7 +114,7 @@ class Broker:
         light = light_queues_max(options.max_lmq_consume_queue_num)
         options = replace(options, max_lmq_consume_queue_num=light)
         events = StoreEvents(problem=lambda text: log.error("store", problem=text))
-        self.store = MessageStore(disk, options, events, store_host)
+        self.store = MessageStore(disk, options, events, store_host, boot_id())
         self.store.events.progress = self._show_progress
         self.threads = ThreadPoolExecutor(4, thread_name_prefix="duolog-disk")
         self._populate_thread = ThreadPoolExecutor(1, thread_name_prefix="duolog-populate")
@@ -184,6 +185,8 @@ class Broker:
             self.follower = ReplicationClient(self, self.replication.slave, address)
             work.append(self.follower.run)
         self._tasks = [loop.create_task(self.guard(task)) for task in work]
+        if self.replication.master is not None and self.store.options.sync_flush:
+            self.group_commit.nudge()  # the barrier
         self.pump_soon()
         report = self.recovered
         log.info(
@@ -608,6 +611,8 @@ class Broker:
             pages = self._schedule.queues.due(now)
             if pages is not None:
                 await self._flush_queues(loop, pages)
+            if self._schedule.note.due(now) is not None and self.store.checkpoint.note.unsynced:
+                await self._sync_note(loop)
 
     async def _allocation_loop(self) -> None:
         """Allocate segments ahead of the writer, however long syncs take meanwhile."""
@@ -644,23 +649,20 @@ class Broker:
     async def _flush_queues(self, loop: asyncio.AbstractEventLoop, pages: int) -> None:
         store = self.store
         async with self._file_changes:
-            job = store.queues_flush_job(pages)
-            index_job = store.index.flush_full_job()
-            if job is None and index_job is None:
-                return
+            work = QueuesFlush(store, pages)
             try:
-                if job is not None:
-                    await loop.run_in_executor(self.threads, job.run)
-                if index_job is not None:
-                    await loop.run_in_executor(self.threads, index_job.run)
-                if job is not None:
-                    store.queues_flushed(job, pages == 0)
-                if index_job is not None:
-                    store.index.flushed_full()
-                    store.checkpoint.index_msg_timestamp = index_job.store_time
-                if pages == 0 or index_job is not None:
-                    store.note_confirmed()
+                await loop.run_in_executor(self.threads, work.sync)
+                if work.settle():
                     await loop.run_in_executor(self.threads, store.checkpoint.flush)
+            except OSError as error:
+                self._disk_failed(error)
+
+    async def _sync_note(self, loop: asyncio.AbstractEventLoop) -> None:
+        """What was confirmed is known after a power cut as well, but for the last second."""
+        async with self._file_changes:
+            self.store.note_confirmed()
+            try:
+                await loop.run_in_executor(self.threads, self.store.checkpoint.flush)
             except OSError as error:
                 self._disk_failed(error)
 

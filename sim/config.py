@@ -2,10 +2,18 @@
 
 import random
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ha.options import AckMode, HaOptions
 from store.options import StoreOptions
 from store.status import BrokerRole, FlushDiskType
+
+QUICK: dict[str, Any] = {
+    "flush_interval_commit_log": 100,
+    "flush_commit_log_thorough_interval": 100,
+    "flush_interval_consume_queue": 400,
+    "flush_consume_queue_thorough_interval": 400,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +32,12 @@ class Setup:
     put_gap: float
     patience: int = 3000
     producers_max: int = 10_000  # that a node remembers the sequences of
+    quick: bool = False  # flushes come often; otherwise by a node's own schedule
 
     def store_options(self, role: BrokerRole) -> StoreOptions:
         """The engine's options for a role."""
         flush = FlushDiskType.SYNC_FLUSH if self.durable else FlushDiskType.ASYNC_FLUSH
+        times = QUICK if self.quick else {}
         return StoreOptions(
             broker_role=role,
             flush_disk_type=flush,
@@ -37,9 +47,8 @@ class Setup:
             max_index_num=256,
             max_message_size=4 << 10,
             message_index_enable=False,
-            flush_interval_commit_log=120,
-            flush_interval_consume_queue=400,
             producers_max=self.producers_max,
+            **times,
         )
 
     def ha_options(self) -> HaOptions:
@@ -73,6 +82,7 @@ def draw(chance: random.Random, elected: bool) -> Setup:
         rate=chance.choice((0, 0, 0, 200_000)),
         message_bytes=chance.choice((40, 300, 2000)),
         put_gap=chance.choice((15.0, 30.0, 60.0)),
+        quick=chance.random() < 0.5,
     )
     # Without durable acknowledgements a power cut takes confirmed bytes, and offsets with them,
     # by which a repeat is told from what was forgotten.

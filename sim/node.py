@@ -38,7 +38,7 @@ from store.clocks import MonoMs, StoreClock, WallMs
 from store.columns import Columns
 from store.disk import no_room
 from store.errors import RepeatUnknown, StoreError
-from store.flush import FlushSchedule
+from store.flush import FlushSchedule, QueuesFlush
 from store.lightqueues import START
 from store.mappedfile import FlushJob
 from store.messagestore import MessageStore, PutBatch, PutResult
@@ -49,7 +49,7 @@ WALL_MS = 1_700_000_000_000
 TICK_MS = 60.0
 LIGHT_QUEUES = 3
 FORGETTING = 0.03  # how often one is forgotten before it gets a message
-FLUSH_TICK_MS = 20.0
+FLUSH_TICK_MS = 100.0
 RECONNECT_MS = 60.0
 
 Reply = Callable[[PutMessageStatus, PutResult | None], None]
@@ -161,7 +161,8 @@ class Node:
             self.ghost.mark("decayed")
             self.world.note(f"{self.name} finds {decayed}")
         self.agent = None
-        self.store = MessageStore(self.disk, self.setup.store_options(role))
+        options = self.setup.store_options(role)
+        self.store = MessageStore(self.disk, options, boot_id=f"boot-{self.cuts}")
         self.store.events.problem = self.problems.append
         self._store_clock = StoreClock()
         self.master = self.slave = None
@@ -184,6 +185,8 @@ class Node:
         self.later(TICK_MS, self._tick)
         self._schedule = FlushSchedule.of(self.store.options)
         self.later(FLUSH_TICK_MS, self._flush_what_is_due)
+        if self.setup.durable:
+            self.flush_soon()
         if self.follows:
             self.later(1.0, self._connect)
         self._settle()
@@ -238,6 +241,8 @@ class Node:
         master.open_epoch(self.chance.getrandbits(64), self.store_ms(), lead.epoch)
         self.world.note(f"{self.name} leads epoch {lead.epoch}")
         self.master, self.slave = master, None
+        if self.setup.durable:
+            self.flush_soon()
 
     def become_slave(self) -> None:
         """A mastership is over; nothing where there is none."""
@@ -284,7 +289,7 @@ class Node:
 
     def begin_anew(self) -> bool:
         """What a refusal advises: emptied, where nothing that it holds was ever confirmed."""
-        if self.store.checkpoint.confirm_phy_offset or self.store.replicated_offset:
+        if self.store.known_confirmed:
             return False
         self.ghost.mark("emptied")
         self.die()
@@ -363,23 +368,23 @@ class Node:
 
     # -- flushing ------------------------------------------------------------------------------
 
-    def flush_soon(self) -> None:
+    def flush_soon(self, pages: int = 0) -> None:
         """Group commit: one sync at a time, the next one for all who came meanwhile."""
         if self._flushing:
             self._flush_again = True
             return
         self.store.log.commit()
-        job = self.store.log.queue.flush_job(0)
+        job = self.store.log.queue.flush_job(pages)
         if job is None:
             return
         self._flushing = True
-        self._sync(job)
+        self._sync(job.run)
         before = self._cuttings
         self.later(self.sync_ms * self.chance.uniform(0.3, 2.0), lambda: self._flushed(job, before))
 
-    def _sync(self, job: FlushJob) -> None:
+    def _sync(self, work: Callable[[], None]) -> None:
         try:
-            job.run()
+            work()
         except OSError as error:
             # The node fences itself and ends; the page cache cannot be trusted after that.
             self.store.fence("sync failed")
@@ -407,22 +412,22 @@ class Node:
         return self.mono()
 
     def _flush_what_is_due(self) -> None:
-        now = self.schedule_ms()
-        if self._schedule.commit_log.due(now) is not None:
-            self.flush_soon()
-        if self._schedule.queues.due(now) is not None:
-            self._flush_queues()
+        """What is due, by the schedule of a node and in its order."""
+        store, schedule, now = self.store, self._schedule, self.schedule_ms()
+        pages = schedule.commit_log.due(now)
+        if pages is not None and not self.setup.durable:
+            self.flush_soon(pages)
+        pages = schedule.queues.due(now)
+        if pages is not None:
+            store.retention.check_space()
+            work = QueuesFlush(store, pages)
+            self._sync(work.sync)
+            if work.settle():
+                self._sync(store.checkpoint.flush)
+        if schedule.note.due(now) is not None and store.checkpoint.note.unsynced:
+            store.note_confirmed()
+            self._sync(store.checkpoint.flush)
         self.later(FLUSH_TICK_MS, self._flush_what_is_due)
-
-    def _flush_queues(self) -> None:
-        store = self.store
-        job = store.queues_flush_job(0)
-        if job is not None:
-            self._sync(job)
-            store.queues_flushed(job, True)
-        store.retention.check_space()
-        store.note_confirmed()
-        store.checkpoint.flush()
 
     @property
     def is_flushed(self) -> bool:

@@ -6,20 +6,24 @@
 | 8 | logicsMsgTimestamp | the same for queue entries |
 | 16 | indexMsgTimestamp | end time of the newest index file that is full and synced |
 | 24 | masterFlushedOffset | on a slave: the master's durable offset |
-| 32 | confirmPhyOffset | confirm offset; clamped to the log on load, never trusted |
+| 32 | confirmPhyOffset | confirm offset as far as it was on disk; clamped to the log on load |
+| 1024 | confirm note | what was confirmed, kept over a SIGKILL: see `store.confirmnote` |
 
 Big-endian, 8 bytes each (4.x uses the first three). A field never runs ahead of what is synced, and
-recovery stays right whatever it holds: it only shortens the work.
+recovery stays right whatever it holds: it only shortens the work. The note is no part of that: it
+keeps a replica from being cut below what it has heard to be confirmed.
 """
 
 import struct
 
 import numpy as np
 
+from store.confirmnote import ConfirmNote
 from store.disk import Disk, DiskFile
 
 FILE_BYTES = 4096
 CLOCK_SLACK_MS = 3000
+NOTE_AT = 1024
 _FIELDS = struct.Struct(">5q")
 PATH = "checkpoint"
 
@@ -35,6 +39,7 @@ class StoreCheckpoint:
         self.index_msg_timestamp = 0
         self.master_flushed_offset = 0
         self.confirm_phy_offset = 0
+        self.note = ConfirmNote()
 
     def load(self, writable: bool = True) -> None:
         """Read the file; one that is missing, short or holds nonsense counts as zeros."""
@@ -59,11 +64,17 @@ class StoreCheckpoint:
             self._file = self._disk.create(PATH, FILE_BYTES)
             self._file.sync()
             self._disk.sync_dir("")
+        if self._file is not None:
+            self.note.attach(self._file.memory[NOTE_AT:])
 
     def flush(self) -> None:
-        """Write the fields and sync them: one sector, so old or new, never between."""
+        """Write the fields and sync them: one sector, so old or new, never between.
+
+        Syncs the note as well, as it stands when the call begins at least.
+        """
         if self._file is None:
             return
+        self.note.unsynced = False  # what is noted while the sync runs needs another one
         data = _FIELDS.pack(
             self.physic_msg_timestamp,
             self.logics_msg_timestamp,
@@ -88,5 +99,6 @@ class StoreCheckpoint:
     def close(self) -> None:
         """Unmap."""
         if self._file is not None:
+            self.note.detach()
             self._file.close()
             self._file = None

@@ -7,12 +7,20 @@ Time is monotonic: whatever the wall clock does, data gets to the disk.
 | commit log (asynchronous) | 500 ms | 4 pages | 10 s |
 | pool buffers into the log | 200 ms | anything | 200 ms |
 | queues, then checkpoint | 1 s | 2 pages | 60 s |
+| checkpoint with its confirm note | 1 s | something was confirmed since | - |
+
+A node's event loop and the simulator both work by this table and by `QueuesFlush`: what a crash
+finds on the disk is the same for both.
 """
 
 from dataclasses import dataclass
 
 from store.clocks import MonoMs
+from store.mappedfile import FlushJob
+from store.messagestore import MessageStore
 from store.options import StoreOptions
+
+NOTE_SYNC_MS = 1000
 
 
 @dataclass(slots=True)
@@ -38,11 +46,12 @@ class Interval:
 
 @dataclass(slots=True)
 class FlushSchedule:
-    """The three rows of the table."""
+    """The rows of the table."""
 
     commit_log: Interval
     queues: Interval
     pool: Interval
+    note: Interval
 
     @staticmethod
     def of(options: StoreOptions) -> "FlushSchedule":
@@ -63,4 +72,38 @@ class FlushSchedule:
                 options.commit_interval_commit_log,
                 options.commit_commit_log_least_pages,
             ),
+            Interval(NOTE_SYNC_MS, NOTE_SYNC_MS, 0),
         )
+
+
+class QueuesFlush:
+    """One round of flushing queues and full index files; the checkpoint follows what is synced.
+
+    `sync` may run in a thread, while nothing cuts or removes files.
+    """
+
+    def __init__(self, store: MessageStore, pages: int) -> None:
+        """pages: as `Interval.due` said; 0: a thorough round."""
+        self._store = store
+        self._thorough = pages == 0
+        self._queues: FlushJob | None = store.queues_flush_job(pages)
+        self._index: FlushJob | None = store.index.flush_full_job()
+
+    def sync(self) -> None:
+        """Sync the files. Raises OSError, which is final."""
+        for job in (self._queues, self._index):
+            if job is not None:
+                job.run()
+
+    def settle(self) -> bool:
+        """After the sync: True where the checkpoint has moved and is to be flushed."""
+        store = self._store
+        if self._queues is not None:
+            store.queues_flushed(self._queues, self._thorough)
+        if self._index is not None:
+            store.index.flushed_full()
+            store.checkpoint.index_msg_timestamp = self._index.store_time
+        moved = (self._thorough and self._queues is not None) or self._index is not None
+        if moved:
+            store.note_confirmed()
+        return moved

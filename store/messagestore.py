@@ -113,8 +113,11 @@ class MessageStore:
         options: StoreOptions,
         events: StoreEvents | None = None,
         store_host: Host = LOCAL_HOST,
+        boot_id: str = "",
     ) -> None:
+        """boot_id: tells two runs of the system apart; page caches do not survive from one."""
         self.disk = disk
+        self.boot_id = boot_id
         self.options = options
         self.events = events or StoreEvents()
         self.store_host = store_host
@@ -175,6 +178,7 @@ class MessageStore:
             )
             report = work.run(abnormal, queues_sound, index_sound)
             self._note_indexed()
+            self._settle_confirmed(abnormal)
             self.disk.write(ABORT, b"")
             self.disk.sync_dir("")
         except BaseException:
@@ -201,6 +205,13 @@ class MessageStore:
         """The checkpoint says up to when index files are full and synced: others rely on it."""
         newest = self.index.flushed_end_time
         self.checkpoint.index_msg_timestamp = max(self.checkpoint.index_msg_timestamp, newest)
+
+    def _settle_confirmed(self, abnormal: bool) -> None:
+        """Believe what the checkpoint says to be confirmed as far as the log holds it."""
+        end, checkpoint = self.log.max_offset, self.checkpoint
+        checkpoint.note.settle(self.boot_id, self.log.sound_end, end, abnormal)
+        durable = max(checkpoint.confirm_phy_offset, checkpoint.note.durable)
+        checkpoint.confirm_phy_offset = min(durable, end)
 
     def recover_topic_queue_table(self) -> None:
         """Next queue offset of every queue: the end of what is dispatched, which is all."""
@@ -457,6 +468,14 @@ class MessageStore:
         self.log.append_data(offset, data)
         self.log.last_store_time = max(self.log.last_store_time, store_time)
 
+    def confirm(self, offset: int) -> None:
+        """Everything below is confirmed: show it to readers, and do not forget it over a SIGKILL.
+
+        Whoever answers puts notes it here before it answers them.
+        """
+        self.replicated_offset = offset
+        self.checkpoint.note.raise_to(offset, self.flushed_offset)
+
     def note_confirmed(self) -> None:
         """Put the confirm offset, as far as it is on disk, into the checkpoint."""
         confirmed = min(self.confirm_offset, self.flushed_offset)
@@ -480,6 +499,7 @@ class MessageStore:
     def truncate(self, offset: int) -> None:
         """Cut the log at a record's start, durably, and all that was derived from the rest."""
         assert offset <= self.log.max_offset, "nothing to cut"
+        self.forget_confirmed(offset)
         self._cut_log_times(offset)
         self._cut_queues(offset)
         if self.index.end_offset >= offset:
@@ -489,11 +509,20 @@ class MessageStore:
         self.log.queue.truncate(offset)
         if self.replicated_offset is not None:
             self.replicated_offset = min(self.replicated_offset, offset)
-        checkpoint = self.checkpoint
-        checkpoint.confirm_phy_offset = min(checkpoint.confirm_phy_offset, offset)
         self.log.corrupt_ranges = [r for r in self.log.corrupt_ranges if r.end <= offset]
         self.recover_topic_queue_table()
         self.idempotence.cut(self.topic_queue_table)
+
+    def forget_confirmed(self, offset: int) -> None:
+        """Before a cut: other bytes may come in the place of those that were confirmed.
+
+        Durable when it returns, or a power cut could bring back a claim to bytes that are gone.
+        """
+        checkpoint = self.checkpoint
+        lowered = checkpoint.confirm_phy_offset > offset
+        checkpoint.confirm_phy_offset = min(checkpoint.confirm_phy_offset, offset)
+        if checkpoint.note.lower_to(offset) or lowered:
+            checkpoint.flush()
 
     def _cut_queues(self, offset: int) -> None:
         """Cut the queues' entries, which the checkpoint may have told recovery to rely on."""
@@ -553,8 +582,10 @@ class MessageStore:
 
     @property
     def known_confirmed(self) -> int:
-        """Everything below is known to be confirmed, now or by the checkpoint."""
-        return max(self.replicated_offset or 0, self.checkpoint.confirm_phy_offset)
+        """Everything below is known to be confirmed, now or by the checkpoint and its note."""
+        checkpoint = self.checkpoint
+        noted = max(checkpoint.confirm_phy_offset, checkpoint.note.confirmed)
+        return max(self.replicated_offset or 0, noted)
 
     def _replica_targets(self) -> DispatchTargets:
         """What a slave's dispatch feeds: sequences too, a master's puts have noted theirs."""
@@ -563,6 +594,7 @@ class MessageStore:
 
     def reset(self) -> None:
         """Forget everything: the log will start anew at another offset."""
+        self.forget_confirmed(0)
         self.queues.ends.forget()
         self.queues.destroy_logics()
         self.index.drop_from(0)
@@ -570,7 +602,6 @@ class MessageStore:
         self.log.queue.disk_sync_names()
         self.log.corrupt_ranges.clear()
         self.dispatcher.reput_from = 0
-        self.checkpoint.confirm_phy_offset = 0
         self.checkpoint.logics_msg_timestamp = 0
         if self.replicated_offset is not None:
             self.replicated_offset = 0
