@@ -4,7 +4,9 @@ The owner feeds it what the registry and the clock say, and does what it answers
 rules: the state key changes by transactions that check what they build on; only a member of the
 SyncStateSet with its incarnation is elected; a transaction without an answer may be made at any
 later time, until another one on the same key is; a master stops at its lease's deadline, by its own
-clock; a registry that has forgotten something is not believed.
+clock; a registry that has forgotten something is not believed; a directory that turns out to be an
+older copy goes on as another replica, and a master that lacks what a member of the set knows to be
+confirmed is removed by that member.
 
 | role | means | leaves it by |
 |------|-------|--------------|
@@ -31,7 +33,9 @@ from ha.groupstate import (
 )
 from ha.master import Master
 from ha.membership import Membership
-from ha.registry import Check, Delete, Put, Snapshot, Transaction
+from ha.registry import Check, Delete, Put, Row, Snapshot, Transaction
+from ha.starts import Standing as StartStanding
+from ha.starts import Start
 from store.disk import Disk, no_room
 
 RANK_MS = 50  # each candidate waits so much longer than the one before it
@@ -117,8 +121,33 @@ class ElectUnclean:
     token: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Contradicted:
+    """The master of an epoch lacks what this node knows to be confirmed."""
+
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundOlder:
+    """The master refuses this node: it lacks what it has acknowledged."""
+
+    reason: str
+
+
 Event = (
-    Leased | LeaseLost | Observed | Committed | Uncertain | Changed | Tick | HandOver | ElectUnclean
+    Leased
+    | LeaseLost
+    | Observed
+    | Committed
+    | Uncertain
+    | Changed
+    | Tick
+    | HandOver
+    | ElectUnclean
+    | Contradicted
+    | FoundOlder
 )
 
 
@@ -197,6 +226,8 @@ class _Kind(enum.Enum):
     ELECT = "elect"
     MEMBERS = "members"
     HAND_OVER = "hand over"
+    START = "claim the start"
+    DEPOSE = "depose"
 
 
 @dataclass(slots=True)
@@ -229,10 +260,11 @@ class Failover:
         fresh_id: str,
         facts: "Facts",
     ) -> None:
-        """Raises BadStoreFile where the node's membership cannot be trusted.
+        """Counts a start of the directory, durably. Raises BadStoreFile where the node's membership
+        cannot be trusted, and OSError.
 
         needed: replicas a put asks for (in_sync_replicas). fresh_id: random, for a group that
-        begins now.
+        begins now, and to tell this process from others.
         """
         self._disk = disk
         self.keys = keys
@@ -242,7 +274,14 @@ class Failover:
         self.view = View()
         self.lease = 0
         self.deadline_ms = 0
-        self.membership = self._saved = membership.load(disk)
+        known = membership.load(disk)
+        self.membership = self._saved = replace(known, starts=known.starts + 1)
+        membership.save(disk, self.membership)
+        self.older_copy = ""  # why this node is not the replica any more that it was
+        self.contradiction = ""  # what this node knows, and the master of its epoch lacks
+        self._contradicted_epoch = 0
+        self._found_older = ""
+        self._start = Start(self.membership.starts, fresh_id)
         self.elections = 0  # won since the start
         self._facts = facts
         self._needed = needed
@@ -261,6 +300,16 @@ class Failover:
         self._not_before_ms = 0
         self._handing: _HandingOver | None = None
         self._unclean: ElectUnclean | None = None
+
+    @property
+    def notice(self) -> str:
+        """What an operator should know of this node's directory or its master's; empty: nothing."""
+        state = self.view.state
+        if self.older_copy and (state is None or self.me.replica not in state.sync_state_set):
+            return f"an older copy of its directory, it catches up first: {self.older_copy}"
+        if self.contradiction and state is not None and state.epoch == self._contradicted_epoch:
+            return f"its master's directory is an older copy: {self.contradiction}"
+        return ""
 
     @property
     def led_epoch(self) -> int:
@@ -298,6 +347,10 @@ class Failover:
             case ElectUnclean():
                 self._unclean = event
                 effects += self._look(now_ms)
+            case Contradicted(epoch, reason):
+                self._contradicted_epoch, self.contradiction = epoch, reason
+            case FoundOlder(reason):
+                self._found_older = reason
             case _:
                 pass
         return effects + self._decide(now_ms)
@@ -396,7 +449,7 @@ class Failover:
         state = self.view.state
         if state is None:
             return
-        self.membership = Membership(state.group_id, state.version)
+        self.membership = Membership(state.group_id, state.version, self._start.number)
         if self.membership == self._saved:
             return
         try:
@@ -421,7 +474,7 @@ class Failover:
             self._opportunity = None
             return [*self._refused(done), *self._look(now_ms)]
         match done.kind:
-            case _Kind.REGISTER | _Kind.ELECT:
+            case _Kind.REGISTER | _Kind.ELECT | _Kind.START | _Kind.DEPOSE:
                 return [*self._say(done.token, ""), *self._look(now_ms)]
             case _Kind.MEMBERS:
                 assert done.state is not None, "it changes the state"
@@ -473,10 +526,19 @@ class Failover:
             effects.append(AskLease())
         if not self._known or self._pending is not None or self._reading:
             return effects
+        if self._distrust() and self._unclean is None:
+            return effects
+        try:
+            standing, revision = self._standing()
+        except BadState as error:
+            return effects + self._distrust_now(str(error))
+        proven = standing is StartStanding.CLAIMED and not self._lacks_what_it_acknowledged()
+        if self.lease and not proven:
+            return effects + self._prove_itself(standing, revision)
         if self._unclean is not None:
             return effects + self._elect_unclean()
-        if self._distrust():
-            return effects
+        if not proven:
+            return effects + self._stand("holds no lease of the registry yet")
         if self.lease and not self._is_registered():
             # Also where an older registration was made late, and vanished with an older lease.
             key = self.keys.replica(self.me.replica.node)
@@ -520,6 +582,8 @@ class Failover:
         if view.master is None or view.state is None:
             return self._stand("the master is not registered")
         target = (view.master, view.state.epoch)
+        if self._may_depose(view.state):
+            return self._depose(view.state, view.lock)
         if self.role is Role.FOLLOWING and self._followed == target:
             return []
         self.role, self.reason, self._followed = Role.FOLLOWING, "", target
@@ -534,6 +598,83 @@ class Failover:
         effects = self._end_hand_over(reason)
         self._master = None
         return [*effects, *self._stand(reason)]
+
+    # -- older copies --------------------------------------------------------------------------
+
+    def _standing(self) -> tuple[StartStanding, int]:
+        row, revision = self.view.start_of(self.me.replica, self.keys)
+        return self._start.against(row), revision
+
+    def _lacks_what_it_acknowledged(self) -> bool:
+        """The master has refused this node, which is in the SyncStateSet still."""
+        state = self.view.state
+        members = state.sync_state_set if state is not None else frozenset()
+        if self._found_older and self.me.replica not in members:
+            self._found_older = ""  # it does not count as that replica any more
+        return bool(self._found_older)
+
+    def _prove_itself(self, standing: StartStanding, revision: int) -> list[Effect]:
+        """Nothing else is done before the registry has noted this start of this directory."""
+        if self._found_older or standing is StartStanding.OLDER:
+            why = self._found_older or (
+                f"start {self._start.number} of this directory was another process's: this "
+                "directory is an older copy, or a copy of it is running"
+            )
+            return self._renew(why)
+        return self._send(_Kind.START, self._claim(revision))
+
+    def _claim(self, revision: int) -> Transaction:
+        """Note this start; rows of incarnations that count nowhere are not needed any more."""
+        me, state = self.me.replica, self.view.state
+        members = state.sync_state_set if state is not None else frozenset()
+        needed = {self.keys.start(replica) for replica in {*members, me}}
+        old = (key for key in sorted(self.view.starts) if key.startswith(self.keys.starts(me.node)))
+        key = self.keys.start(me)
+        return Transaction(
+            (Check(key, revision), Check(self.keys.state, self.view.state_revision)),
+            (
+                Put(key, self._start.to_bytes()),
+                *(Delete(row) for row in old if row not in needed),
+            ),
+        )
+
+    def _renew(self, reason: str) -> list[Effect]:
+        """Go on as another replica: one that must catch up before it counts or may be elected."""
+        stop = self._abandon_lease if self.role is Role.LEADING else self._stand
+        effects = stop(f"this directory is an older copy: {reason}")
+        try:
+            incarnation = self._facts.renew(reason)
+        except OSError as error:
+            if not no_room(error):
+                raise
+            return [*effects, *self._stand("no room to note that this directory is an older copy")]
+        self.older_copy, self._found_older = reason, ""
+        self.me = replace(self.me, replica=replace(self.me.replica, incarnation=incarnation))
+        return effects
+
+    def _may_depose(self, state: GroupState) -> bool:
+        """The master lacks what this node knows, and this node is in the set for sure."""
+        return (
+            self._contradicted_epoch == state.epoch
+            and self.me.replica in state.sync_state_set
+            and self.me.replica != state.master
+            and bool(self.lease)
+        )
+
+    def _depose(self, state: GroupState, lock: Row) -> list[Effect]:
+        """Take a master that is an older copy out of the set, and its lock from it.
+
+        Every true member of the set holds all that is confirmed: without this master it still
+        consists of such members only, this node among them.
+        """
+        left = frozenset(r for r in state.sync_state_set if r != state.master)
+        new = state.changed(sync_state_set=left, heir=self.me.replica.node)
+        checks = (
+            Check(self.keys.state, self.view.state_revision),
+            Check(self.keys.lock, lock.mod_revision),
+        )
+        changes = (Put(self.keys.state, new.to_bytes()), Delete(self.keys.lock))
+        return self._send(_Kind.DEPOSE, Transaction(checks, changes), state=new)
 
     # -- election ------------------------------------------------------------------------------
 
@@ -566,7 +707,8 @@ class Failover:
 
     def _election(self, new: GroupState) -> Transaction:
         """Become the master of an epoch if the state is as it was read and nobody has the lock."""
-        checks = (Check(self.keys.state, self.view.state_revision), Check(self.keys.lock, 0))
+        mine = Check(self.keys.start(self.me.replica), self._standing()[1])
+        checks = (Check(self.keys.state, self.view.state_revision), Check(self.keys.lock, 0), mine)
         lock = Put(self.keys.lock, self.me.to_bytes(), self.lease)
         return Transaction(checks, (Put(self.keys.state, new.to_bytes()), lock))
 
@@ -727,12 +869,15 @@ class Facts:
     """What the machine asks of its node.
 
     unfit: why this node may not lead now (damage in its log, a failed disk), empty where it may.
+    renew: give this directory another incarnation, durably, and answer it; the reason is for the
+    log. May raise OSError.
     """
 
     unfit: Callable[[], str]
     log_empty: Callable[[], bool]
     log_end: Callable[[], int]
     promised_epoch: Callable[[], int]
+    renew: Callable[[str], int]
 
 
 __all__ = [
@@ -741,11 +886,13 @@ __all__ = [
     "Changed",
     "Commit",
     "Committed",
+    "Contradicted",
     "DropLease",
     "ElectUnclean",
     "Facts",
     "Failover",
     "Follow",
+    "FoundOlder",
     "HandOver",
     "Lead",
     "LeaseLost",

@@ -124,6 +124,7 @@ class Refusal(enum.IntEnum):
     MID_RECORD = 4  # the slave's end lies inside a record
     NEWER_EPOCH = 5  # the slave has promised itself to a newer master
     SEGMENT_SIZE = 6  # commit-log files of another size
+    OLDER_COPY = 7  # a member of the SyncStateSet that lacks what it acknowledged
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@
 | lock | the master's lease | who is the master now; gone: elect |
 | replica/NODE | NODE's lease | that it lives: incarnation, addresses |
 | drained/NODE | - | it shall not be the master, nor count for puts |
+| start/NODE/INCARNATION | - | the newest start of its directory: an older copy's is lower |
 """
 
 import json
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ha.registry import Row, Snapshot
+from ha.starts import Start
 
 ROOT = "/duolog"
 
@@ -189,6 +191,14 @@ class Keys:
         """A node that shall not matter for now."""
         return f"{self.prefix}drained/{node}"
 
+    def starts(self, node: str) -> str:
+        """Prefix of a node's starts, one key for each incarnation it ever had."""
+        return f"{self.prefix}start/{node}/"
+
+    def start(self, replica: Replica) -> str:
+        """The newest start of a replica's directory."""
+        return f"{self.starts(replica.node)}{replica.incarnation:016x}"
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -201,6 +211,20 @@ class View:
     replicas: Mapping[str, Registration] = field(default_factory=dict)
     leases: Mapping[str, int] = field(default_factory=dict)  # of the replicas' keys
     drained: frozenset[str] = frozenset()
+    starts: Mapping[str, Row] = field(default_factory=dict)  # by key
+
+    def start_of(self, replica: Replica, keys: Keys) -> tuple[Start | None, int]:
+        """What the registry says of a replica's newest start, and the revision to check.
+
+        Raises BadState.
+        """
+        row = self.starts.get(keys.start(replica))
+        if row is None:
+            return None, 0
+        try:
+            return Start.from_bytes(row.value), row.mod_revision
+        except ValueError as error:
+            raise BadState(str(error)) from error
 
     @property
     def holder(self) -> Replica | None:
@@ -244,6 +268,7 @@ def view_of(snapshot: Snapshot, keys: Keys) -> View:
         replicas,
         leases,
         frozenset(key[len(drained) :] for key in snapshot.rows if key.startswith(drained)),
+        {key: row for key, row in snapshot.rows.items() if key.startswith(keys.starts("")[:-1])},
     )
 
 

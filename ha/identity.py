@@ -1,8 +1,9 @@
 """Who a replica is, kept in its directory: incarnation and promised epoch.
 
 The incarnation changes whenever the directory may have lost what was acknowledged from it: it is
-new or empty, or the machine went down while acknowledgements came from the page cache. Counting
-acknowledgements by (node, incarnation) then never counts bytes that are gone.
+new or empty, the machine went down while acknowledgements came from the page cache, or the
+directory turned out to be an older copy. Counting by (node, incarnation) then never counts bytes
+that are gone.
 """
 
 from dataclasses import dataclass, replace
@@ -92,6 +93,13 @@ def settle(
     if identity != known:
         save(disk, identity)
     return identity
+
+
+def renew(disk: Disk, identity: Identity, incarnation: int) -> Identity:
+    """Become another replica: this directory lacks what was acknowledged from it."""
+    renewed = replace(identity, incarnation=incarnation)
+    save(disk, renewed)
+    return renewed
 
 
 def promise(disk: Disk, identity: Identity, epoch: int) -> Identity:

@@ -18,7 +18,7 @@ from ha.epochs import EPOCH_QUEUE, EPOCH_TOPIC, EpochEntry, EpochHistory, barrie
 from ha.frames import Ack, BadFrame, Hello, Refusal, Refuse, Reset, Truncate, Welcome
 from ha.groupstate import Registration, Replica, SyncStateSet
 from ha.grouptransfer import GroupTransferService, Release
-from ha.handshake import Member, Stream
+from ha.handshake import Member, Stream, Verdict
 from ha.identity import Identity
 from ha.options import AckMode, HaOptions
 from ha.progress import ConnectionState, RateLimit, SlaveRow, SlaveSession
@@ -133,6 +133,10 @@ class Master:
         self.epoch = epoch
         self._barrier_end = result.end_offset
         self.opened = True
+
+    def renew(self, incarnation: int) -> None:
+        """Be another replica from now on, durably: this mastership is over."""
+        self.identity = identity.renew(self.store.disk, self.identity, incarnation)
 
     def _cut_torn(self) -> None:
         """Cut where a power cut left a hole among bytes that were never synced.
@@ -342,6 +346,7 @@ class Master:
             self.store.log,
             self.options.sync_from_last_file,
         )
+        verdict = self._older_copy(hello, verdict) or verdict
         match verdict:
             case Refuse(code=code):
                 session.state = ConnectionState.SUSPEND
@@ -354,6 +359,29 @@ class Master:
                 return []
             case Stream(start):
                 return self._welcome(session, hello, start, now_ms)
+
+    def _older_copy(self, hello: Hello, verdict: Verdict) -> Refuse | None:
+        """A required replica without what it has acknowledged: it may not count as that replica.
+
+        All required replicas hold what is confirmed. One that comes back with less has another
+        disk than it had, or damage in its log: it must not be elected before it has caught up.
+        """
+        replica = Replica(hello.node, hello.incarnation)
+        if self.sync_state is None or replica not in self.sync_state.required:
+            return None
+        match verdict:
+            case Stream(keeps) | Truncate(end=keeps) if keeps < self._confirmed():
+                pass
+            case Reset():
+                keeps = 0
+            case _:
+                return None
+        return Refuse(
+            self.epoch,
+            Refusal.OLDER_COPY,
+            f"{replica} is in the SyncStateSet, and holds the log up to {keeps} only, confirmed is "
+            f"{self._confirmed()}: its directory is an older copy, or its log is damaged",
+        )
 
     def _remember(self, node: str, refuse: Refuse, now_ms: int) -> None:
         self.refusals.pop(node, None)

@@ -24,10 +24,14 @@ LINES = 2
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """group_id: empty for none yet. version: of the newest group state that was seen."""
+    """group_id: empty for none yet. version: of the newest group state that was seen.
+
+    starts: how often a node was started with this directory (see `ha.starts`).
+    """
 
     group_id: str = ""
     version: int = 0
+    starts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +41,9 @@ class _Line:
 
     @property
     def crc(self) -> int:
-        return crc32c(
-            f"{self.written} {self.membership.group_id} {self.membership.version}".encode()
-        )
+        found = self.membership
+        starts = f" {found.starts}" if found.starts else ""  # earlier versions had none
+        return crc32c(f"{self.written} {found.group_id} {found.version}{starts}".encode())
 
     def to_bytes(self) -> bytes:
         text = json.dumps(
@@ -47,6 +51,7 @@ class _Line:
                 "written": self.written,
                 "groupId": self.membership.group_id,
                 "version": self.membership.version,
+                "starts": self.membership.starts,
                 "crc32c": self.crc,
             }
         )
@@ -96,8 +101,9 @@ def _newest(disk: Disk) -> _Line | None:
 def _parse(data: bytes) -> _Line | None:
     try:
         value = json.loads(data)
-        membership = Membership(str(value["groupId"]), int(value["version"]))
+        starts = int(value.get("starts", 0))
+        membership = Membership(str(value["groupId"]), int(value["version"]), starts)
         line = _Line(int(value["written"]), membership)
         return line if value["crc32c"] == line.crc else None
-    except (KeyError, TypeError, ValueError, RecursionError):
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return None

@@ -20,8 +20,19 @@ from typing import Any
 import numpy as np
 
 from ha import frames, handshake, identity
-from ha.epochs import EPOCH_TOPIC, EpochEntry, EpochHistory, barrier_entry
-from ha.frames import BadFrame, Chunk, Frame, Heartbeat, Hello, Refuse, Reset, Truncate, Welcome
+from ha.epochs import EPOCH_TOPIC, EpochEntry, EpochHistory, barrier_entry, common_end
+from ha.frames import (
+    BadFrame,
+    Chunk,
+    Frame,
+    Heartbeat,
+    Hello,
+    Refusal,
+    Refuse,
+    Reset,
+    Truncate,
+    Welcome,
+)
 from ha.handshake import Member
 from ha.identity import Identity
 from ha.progress import ConnectionState
@@ -99,7 +110,22 @@ class Adopt:
     metadata: bytes
 
 
-Effect = Send | CloseStream | Applied | FlushSoon | Adopt
+@dataclass(frozen=True, slots=True)
+class Contradicts:
+    """The master of this epoch lacks what this node knows to be confirmed: it may not lead."""
+
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OlderCopy:
+    """This node lacks what it has acknowledged, its master says: it must not count as before."""
+
+    reason: str
+
+
+Effect = Send | CloseStream | Applied | FlushSoon | Adopt | Contradicts | OlderCopy
 
 
 class Slave:
@@ -220,7 +246,9 @@ class Slave:
 
     def _answered(self, frame: Frame, now_ms: int) -> list[Effect]:
         if isinstance(frame, Refuse):
-            return self._suspend(f"{frame.code.name}: {frame.reason}")
+            stale = frame.code is Refusal.OLDER_COPY and frame.epoch >= self.identity.promised_epoch
+            effects: list[Effect] = [OlderCopy(frame.reason)] if stale else []
+            return effects + self._suspend(f"{frame.code.name}: {frame.reason}")
         if not isinstance(frame, Welcome | Truncate | Reset):
             return self._close(f"{type(frame).__name__} out of turn")
         if frame.epoch < self.identity.promised_epoch:
@@ -233,9 +261,14 @@ class Slave:
             case Welcome():
                 return self._welcome(frame, now_ms)
             case Truncate(end=end):
-                return self._truncate(end, now_ms)
+                return self._truncate(frame.epoch, end, now_ms)
             case Reset(start=start):
                 return self._reset(start, now_ms)
+
+    def renew(self, incarnation: int) -> None:
+        """Be another replica from now on; durable when it returns. Follow nobody meanwhile."""
+        self.identity = identity.renew(self.store.disk, self.identity, incarnation)
+        self._ack_tail = frames.ack_tail(self.me.node, incarnation)
 
     def promise(self, epoch: int) -> None:
         """Accept nothing from masters before this epoch any more; durable when it returns."""
@@ -249,7 +282,9 @@ class Slave:
         if log.queue.files and log.min_offset == self.end != frame.start:
             self.store.reset()  # files, but not a byte in them
         if log.corrupt_ranges and frame.start == log.sound_end:
-            if max(frame.start, frame.confirm) < self._promised:
+            reaches = max(frame.start, frame.confirm)
+            common, _ = common_end(frame.epochs, reaches, self.history.entries, self.end)
+            if min(common, reaches) < self._promised:
                 return self._suspend(
                     f"the log is damaged at {frame.start}, and the master has not confirmed "
                     f"{self._promised}, as an earlier one did: not repaired from it"
@@ -277,7 +312,7 @@ class Slave:
         self._acked = (-1, -1)
         return effects + self._confirm(frame.confirm) + self._acknowledge(now_ms)
 
-    def _truncate(self, end: int, now_ms: int) -> list[Effect]:
+    def _truncate(self, epoch: int, end: int, now_ms: int) -> list[Effect]:
         log = self.store.log
         self._cuts += 1
         # The blank of a segment may be another mastership's than the record before it.
@@ -285,11 +320,12 @@ class Slave:
         if not log.min_offset < end < self.end or self._cuts > CUTS_MAX:
             return self._close(f"a truncation to {end} that makes no sense")
         if end < log.before_blank(self._promised):
-            return self._suspend(
+            reason = (
                 f"the master's log parts from this one at {end}, but everything below "
                 f"{self._promised} was confirmed to clients: not cut. Make this node the master, "
                 "or empty its directory to give the difference up"
             )
+            return [Contradicts(epoch, reason), *self._suspend(reason)]
         if not log.is_boundary(end):
             return self._close(f"a truncation to {end}, which is inside a record")
         self._cut(end)

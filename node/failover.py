@@ -94,7 +94,11 @@ class FailoverService:
             broker.replication.options.in_sync_replicas,
             secrets.token_hex(8),
             Facts(
-                self._unfit, self._log_empty, lambda: broker.store.log.max_offset, self._promised
+                self._unfit,
+                self._log_empty,
+                lambda: broker.store.log.max_offset,
+                self._promised,
+                self._renew,
             ),
         )
         self._loop = asyncio.get_running_loop()
@@ -159,6 +163,25 @@ class FailoverService:
         part = replication.master or replication.slave
         assert part is not None, "one of both"
         return part.identity.promised_epoch
+
+    def _renew(self, reason: str) -> int:
+        """Another incarnation for this directory: it is an older copy."""
+        replication = self._broker.replication
+        part = replication.master or replication.slave
+        assert part is not None, "one of both"
+        incarnation = secrets.randbits(64)
+        part.renew(incarnation)
+        log.error(
+            "this node's directory is an older copy: it counts for nothing until it has caught up",
+            reason=reason,
+            incarnation=f"{incarnation:016x}",
+        )
+        return incarnation
+
+    def contradicted(self, epoch: int, reason: str) -> None:
+        """The replication stream shows that the master lacks what was confirmed."""
+        log.error("the master's directory is an older copy: not cut", epoch=epoch, reason=reason)
+        self.step(machine.Contradicted(epoch, reason))
 
     def _known_master(self) -> tuple[str, int]:
         view = self.machine.view

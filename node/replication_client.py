@@ -11,9 +11,20 @@ from duolog._connection import uncancelled
 from duolog._errors import Unavailable
 
 from ha import slave as machine
+from ha.failover import FoundOlder
 from ha.frames import Kind
 from ha.progress import ConnectionState
-from ha.slave import Adopt, Applied, CloseStream, Effect, FlushSoon, Send, Slave
+from ha.slave import (
+    Adopt,
+    Applied,
+    CloseStream,
+    Contradicts,
+    Effect,
+    FlushSoon,
+    OlderCopy,
+    Send,
+    Slave,
+)
 from node.clocks import mono_ms
 from node.replication import HA_METHOD
 from node.replication_service import STREAM_OPTIONS
@@ -132,6 +143,10 @@ class ReplicationClient:
                     broker.group_commit.nudge()
                 case Adopt(metadata):
                     broker.metadata.adopt_snapshot(metadata)
+                case Contradicts(epoch, reason) if broker.failover is not None:
+                    broker.failover.contradicted(epoch, reason)
+                case OlderCopy(reason) if broker.failover is not None:
+                    broker.failover.step(FoundOlder(reason))
                 case CloseStream(reason):
                     self._closing = reason
                     if self._call is not None:

@@ -60,7 +60,7 @@ def _add_election(status: wire.ReplicationStatus, machine: Failover, now: int) -
     status.role = machine.role.value
     status.elections = machine.elections
     status.lease_left_ms = max(0, machine.deadline_ms - now)
-    status.reason = status.reason or machine.reason
+    status.reason = "; ".join(filter(None, (machine.notice, status.reason or machine.reason)))
     status.epoch = max(status.epoch, machine.last_epoch)
     state = machine.view.state
     if state is None:

@@ -56,6 +56,7 @@ class Agent:
                 lambda: node.store.log.max_offset == node.store.log.min_offset,
                 lambda: node.store.log.max_offset,
                 lambda: (node.master or node.slave).identity.promised_epoch,  # type: ignore[union-attr]
+                self._renew,
             ),
         )
         self._lease = 0
@@ -70,6 +71,17 @@ class Agent:
         if not store.flags.writeable:
             return ", ".join(store.flags.names())
         return "damaged" if store.log.corrupt_ranges else ""
+
+    def _renew(self, reason: str) -> int:
+        node = self.node
+        part = node.master or node.slave
+        assert part is not None, "one of both"
+        incarnation = node.chance.getrandbits(64)
+        part.renew(incarnation)
+        node.incarnation = incarnation
+        node.world.note(f"{node.name} is an older copy: {reason}")
+        node.ghost.mark("found_older")
+        return incarnation
 
     def _tick(self) -> None:
         self.step(Tick())

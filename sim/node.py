@@ -6,7 +6,7 @@ from typing import Any
 
 from ha import identity
 from ha.epochs import recover_history
-from ha.failover import Lead
+from ha.failover import Contradicted, FoundOlder, Lead
 from ha.frames import encode
 from ha.groupstate import Replica
 from ha.grouptransfer import Release
@@ -17,9 +17,11 @@ from ha.slave import (
     Adopt,
     CloseStream,
     Connected,
+    Contradicts,
     Flushed,
     FlushSoon,
     Lost,
+    OlderCopy,
     Received,
     Send,
     Slave,
@@ -176,9 +178,15 @@ class Node:
             return False
         self.up = True
         if role is BrokerRole.AUTO:
-            self.agent = Agent(
-                self, self.etcd, self.incarnation, f"{self.chance.getrandbits(64):x}"
-            )
+            try:
+                self.agent = Agent(
+                    self, self.etcd, self.incarnation, f"{self.chance.getrandbits(64):x}"
+                )
+            except OSError as error:
+                self.world.note(f"{self.name} cannot start: {error.strerror}")
+                self.up = False
+                self.disk.kill()
+                return False
         self.ghost.started(self)
         log = self.store.log
         self.world.note(f"{self.name} up {role.value} [{log.min_offset}, {log.max_offset})")
@@ -564,6 +572,15 @@ class Node:
                     self.flush_soon()
                 case Adopt():
                     pass
+                case Contradicts(epoch, reason):
+                    self.world.note(f"{self.name} contradicts epoch {epoch}: {reason}")
+                    self.ghost.mark("contradicted")
+                    if self.agent is not None:
+                        self.agent.step(Contradicted(epoch, reason))
+                case OlderCopy(reason):
+                    self.ghost.mark("refused_as_older")
+                    if self.agent is not None:
+                        self.agent.step(FoundOlder(reason))
 
     def _lost(self, ours: End, reason: str) -> None:
         if self._stream is not ours or self.slave is None:

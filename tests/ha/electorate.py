@@ -83,8 +83,13 @@ class Voter:
                 lambda: self.store.log.max_offset == self.store.log.min_offset,
                 lambda: self.store.log.max_offset,
                 lambda: self.part.identity.promised_epoch,
+                self._renew,
             ),
         )
+
+    def _renew(self, reason: str) -> int:
+        self.part.renew(self.part.identity.incarnation + 1000)
+        return self.part.identity.incarnation
 
     @property
     def part(self) -> Master | Slave:
