@@ -53,6 +53,11 @@ MUST_SEE = (
     "etcd_outage",
     "etcd_slow",
     "watch_lag",
+    "older_copy_of_same_run",
+    "older_copy_of_earlier_run",
+    "found_older",
+    "refused_as_older",
+    "contradicted",
 )
 
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 from ha.groupstate import Keys
 from ha.progress import ConnectionState
-from sim import checks, config, faults
+from sim import checks, config, copies, faults
 from sim.caretaker import Caretaker
 from sim.clients import Consumer, History, Producer
+from sim.copies import Copies
 from sim.etcd import NAME as ETCD
 from sim.etcd import SimEtcd
 from sim.faults import NODES, Fault
@@ -73,14 +74,16 @@ class Cluster:
         self.etcd.on_truth = lambda: self.ghost.members_changed(self.nodes)
         self.history = History()
         self.produce_until = FAULTY_MS
-        self.planned = (
-            faults.plan(self.world.chance("faults"), FAULTY_MS * 0.9, self.elected)
-            if planned is None
-            else planned
-        )
+        self.planned = self._plan() if planned is None else planned
         self.down_until: dict[str, float] = {}
         self.keeper: Operator | Caretaker = Caretaker(self) if self.elected else Operator(self)
+        self.copies = Copies(self)
         self._healed = False
+
+    def _plan(self) -> list[Fault]:
+        found = faults.plan(self.world.chance("faults"), FAULTY_MS * 0.9, self.elected)
+        found += copies.plan(self.world.chance("copies"), FAULTY_MS * 0.9)
+        return sorted(found, key=lambda fault: fault.at)
 
     # -- running -------------------------------------------------------------------------------
 
@@ -146,13 +149,22 @@ class Cluster:
             self.down_until[node.name] = self.world.now + fault.lasts
             self.keeper.after_kill(node, fault.level)
 
+    def _take_copy(self, fault: Fault, node: Node) -> None:
+        self.copies.take(node)
+
+    def _put_back(self, fault: Fault, node: Node) -> None:
+        self.copies.put_back(node, fault.lasts, fault.level)
+
+    def _may_lose_power(self, node: Node) -> bool:
+        return node.up and not self.copies.unresolved and self.keeper.may_lose_power(node)
+
     def _power_cut(self, fault: Fault, node: Node) -> None:
-        if node.up and self.keeper.may_lose_power(node):
+        if self._may_lose_power(node):
             node.power_cut()
             self.down_until[node.name] = self.world.now + fault.lasts
 
     def _fail_sync(self, fault: Fault, node: Node) -> None:
-        if node.up and self.keeper.may_lose_power(node):
+        if self._may_lose_power(node):
             node.disk.syncs_to_fail = 1
 
     def _pause(self, fault: Fault, node: Node) -> None:
@@ -239,7 +251,7 @@ class Cluster:
 
     def _etcd_restore(self, fault: Fault, node: Node) -> None:
         agents = [n.agent for n in self.nodes if n.up and n.agent is not None]
-        if len(agents) < len(self.nodes):
+        if len(agents) < len(self.nodes) or self.copies.unresolved:
             return
         seen = min(agent.machine.membership.version for agent in agents)
         if self.etcd.restore(seen):

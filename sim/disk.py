@@ -123,6 +123,16 @@ class SimDisk:
             names[path].cut(self._chance, kept)
         self._locked = False
 
+    def copied(self) -> "SimDisk":
+        """Another disk that holds what programs see on this one now, all of it durable."""
+        made = SimDisk(self._chance, self._now)
+        for path, inode in self._names.items():
+            twin = Inode(len(inode.seen), inode.modified_ms)
+            twin.seen[:] = inode.seen
+            twin.sync()
+            made._names[path] = made._durable_names[path] = twin
+        return made
+
     def strike_sync(self, inode: Inode) -> None:
         """Fail a sync if that is planned."""
         if self.syncs_to_fail:

@@ -37,6 +37,7 @@ class Ghost:
         self.sure: tuple[tuple[EpochEntry, ...], int] = ((), 0)  # lineage and end of what is
         self.sure_tail = b""  # its last bytes: a history does not tell whose a segment's blank is
         self.confirmed: dict[str, int] = {}
+        self.heard: dict[str, int] = {}  # what each node has heard to be confirmed
         self.safe_end = 0  # all below was once held by enough nodes
         self.marks: Counter[str] = Counter()
         self.light_ends: dict[str, set[int]] = {}  # where light queues were forgotten
@@ -73,7 +74,9 @@ class Ghost:
             if node.up:
                 self._must_be_complete(node, "is in the set")
 
-    def _must_be_complete(self, node: "Node", what: str, always: bool = False) -> None:
+    def _must_be_complete(
+        self, node: "Node", what: str, always: bool = False, found_out: bool = False
+    ) -> None:
         """I1: a member of the SyncStateSet holds every acknowledged put."""
         machine = node.master or node.slave
         assert self.etcd is not None, "asked of elected groups"
@@ -82,6 +85,8 @@ class Ghost:
         members = truth.sync_state_set if truth is not None else frozenset()
         if not always and Replica(node.name, node.incarnation) not in members:
             return
+        if not found_out and (node.older == "same run" or (node.older and not always)):
+            return  # an older copy: the others will find it out
         entries, end = self.sure
         mine = machine.history.entries
         shared, _ = common_end(entries, end, mine, node.store.log.max_offset)
@@ -97,11 +102,18 @@ class Ghost:
     def lost_power(self, node: "Node") -> None:
         """A machine ends."""
         self.mark("power_cut")
+        self.heard.pop(node.name, None)
 
     def sync_failed(self, node: "Node") -> None:
         """A sync failed; its page cache is not what the platter has."""
         self.mark("sync_failed")
         node.lost_power = node.needs_reboot = node.tainted = True
+
+    def disk_replaced(self, node: "Node") -> None:
+        """A node's directory is an older copy now; what it has had stays true (acknowledgements
+        of it may be on their way)."""
+        self.heard.pop(node.name, None)
+        self.promised.pop(node.name, None)
 
     def applied(self, node: "Node") -> None:
         """A slave took something in: its log must be the master's."""
@@ -118,6 +130,8 @@ class Ghost:
         self._note(slave.epoch, node)
         if slave.epoch < self.promised.get(node.name, 0):
             raise Violation(f"{node.name} follows epoch {slave.epoch}, it had promised more")
+        if node.older and self.etcd is not None:
+            self._must_be_complete(node, "counts as a member", found_out=True)
         self.promised[node.name] = slave.epoch
         master = node.peers.get(node.follows)
         if master is None or not master.up or master.master is None:
@@ -131,6 +145,7 @@ class Ghost:
                 raise Violation(f"{node.name} holds other bytes than its master in {start}..{end}")
             if end == master.store.log.max_offset:
                 node.lost_power = False
+                node.older = master.older
 
     def _note(self, epoch: int, node: "Node") -> None:
         key = (epoch, Replica(node.name, node.incarnation))
@@ -193,6 +208,9 @@ class Ghost:
         """After every event of a node: what must hold always."""
         store = node.store
         log = store.log
+        heard = store.replicated_offset or 0
+        if not node.older and heard > self.heard.get(node.name, 0):
+            self.heard[node.name] = heard
         if store.flushed_offset > log.wrote_offset:
             raise Violation(f"{node.name} claims {store.flushed_offset} of {log.wrote_offset}")
         if node.master is not None:

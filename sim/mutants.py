@@ -1,11 +1,12 @@
 """All planted bugs: the simulator is only to be trusted while it catches every one."""
 
 from sim.mutants_clocks import CLOCKS
+from sim.mutants_copies import COPIES
 from sim.mutants_election import ELECTION
 from sim.mutants_light import LIGHT
 from sim.mutants_replication import REPLICATION
 from sim.planted import Mutant
 
-MUTANTS = [*REPLICATION, *ELECTION, *LIGHT, *CLOCKS]
+MUTANTS = [*REPLICATION, *ELECTION, *LIGHT, *CLOCKS, *COPIES]
 
 __all__ = ["MUTANTS", "Mutant"]

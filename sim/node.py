@@ -88,6 +88,7 @@ class Node:
         self.etcd: SimEtcd
         self.agent: Agent | None = None
         self.incarnation = 0
+        self.older = ""  # it runs on an older copy of its directory, and has not caught up
         self.tainted = False  # lost power, and has not found out yet
         self.store: MessageStore
         self.master: Master | None = None
@@ -373,6 +374,15 @@ class Node:
     def read(self, topic: str, queue_id: int, offset: int) -> GetResult:
         """A consumer's request."""
         return self.store.get(topic, queue_id, offset, 32, 16 << 10)
+
+    def may_be_behind(self) -> bool:
+        """Others may have confirmed more: a slave, a master that has only begun.
+
+        With roles by hand nobody tells a master that its directory is an older copy.
+        """
+        if self.master is None or self.agent is None:
+            return self.master is None or bool(self.older)
+        return not self.master.epoch_confirmed
 
     # -- flushing ------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sim.cluster import Cluster
 
 OPERATOR_MS = 70.0
+NOT_CUT = "not cut. Make this node the master"
 
 
 class Operator:
@@ -64,6 +65,8 @@ class Operator:
             if node.up:
                 if node.slave is not None and node.slave.reason.startswith("NEWER_EPOCH"):
                     self._restart_master()
+                elif node.slave is not None and NOT_CUT in node.slave.reason:
+                    self._switch(self.master)
                 elif (
                     node.slave is not None
                     and node.slave.reason.startswith("LINEAGE")
@@ -93,6 +96,8 @@ class Operator:
 
     def trusted(self, node: Node) -> bool:
         """Its page cache has lost nothing that it has not got back."""
+        if node.older:
+            return False
         return self.cluster.setup.durable or not (node.lost_power or node.disk.syncs_to_fail)
 
     def may_lose_power(self, node: Node) -> bool:

@@ -1,0 +1,132 @@
+"""Older copies: a node's directory is copied while it runs, and put back later in its place.
+
+An operator who restores a backup, or goes back to a snapshot of a machine, does that. It takes what
+the node acknowledged since, so it is done only where others can tell (the atlas): both other nodes
+have heard of something confirmed that the copy lacks; or the copy is of an earlier run, as the
+registry knows, and another member of the set can lead. Until the copy has caught up nobody else
+loses power.
+"""
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ha import membership
+from ha.groupstate import Replica
+from ha.starts import Start
+from sim.disk import SimDisk
+from sim.faults import NODES, Fault
+from sim.node import Node
+
+if TYPE_CHECKING:
+    from sim.cluster import Cluster
+
+OFTEN = 0.35
+EARLIER_RUN, SAME_RUN = "earlier run", "same run"
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A directory as it was. starts: as its membership file counts them."""
+
+    disk: SimDisk
+    end: int
+    replica: Replica
+    starts: int
+
+
+def plan(chance: random.Random, duration: float, often: float = OFTEN) -> list[Fault]:
+    """Copies of one or two nodes, and when they are put back."""
+    if chance.random() > often:
+        return []
+    found = []
+    for node in chance.sample(NODES, chance.choice((1, 1, 2))):
+        taken = chance.uniform(200, duration * 0.7)
+        put_back = chance.uniform(taken + 20, min(duration, taken + 1500))
+        found.append(Fault(round(taken, 3), "take_copy", node))
+        if chance.random() < 0.4:
+            between = chance.uniform(taken, put_back)
+            found.append(Fault(round(between, 3), "kill", node, lasts=100.0, level=chance.random()))
+        lasts = chance.choice((1.0, 50.0, 500.0))
+        found.append(
+            Fault(round(put_back, 3), "put_back", node, lasts=lasts, level=chance.random())
+        )
+    return found
+
+
+class Copies:
+    """The copies of a run."""
+
+    def __init__(self, cluster: "Cluster") -> None:
+        self.cluster = cluster
+        self._copies: dict[str, Copy] = {}
+
+    @property
+    def unresolved(self) -> bool:
+        """A node runs on an older copy, and has not caught up."""
+        return any(node.older for node in self.cluster.nodes)
+
+    def take(self, node: Node) -> None:
+        """Copy the directory of a node that runs."""
+        if not node.up or node.older or node.tainted or node.disk.syncs_to_fail:
+            return
+        self._copies[node.name] = Copy(
+            node.disk.copied(),
+            node.store.log.max_offset,
+            Replica(node.name, node.incarnation),
+            membership.load(node.disk).starts,
+        )
+
+    def put_back(self, node: Node, lasts: float, level: float) -> None:
+        """Kill the node, and replace its directory; for how long it is down after that."""
+        copy = self._copies.pop(node.name, None)
+        cluster, ghost = self.cluster, self.cluster.ghost
+        kind = self._kind(node, copy) if copy is not None else ""
+        if copy is None or not kind:
+            return
+        if node.up:
+            node.die()
+        ghost.mark(f"older_copy_of_{kind.replace(' ', '_')}")
+        cluster.world.note(f"{node.name} is put back to {copy.end}, a copy of the {kind}")
+        node.disk = copy.disk
+        node.older = kind
+        node.lost_power = node.needs_reboot = False
+        ghost.disk_replaced(node)
+        cluster.down_until[node.name] = cluster.world.now + lasts
+        if level < 0.5:  # everybody restarts with it
+            for other in cluster.nodes:
+                if other.up:
+                    other.die()
+                    cluster.down_until[other.name] = cluster.world.now + lasts + 600 * level
+
+    def _kind(self, node: Node, copy: Copy) -> str:
+        """Which kind of older copy this would be; empty where it may not be put back."""
+        cluster = self.cluster
+        others = [other for other in cluster.nodes if other is not node]
+        if self.unresolved or cluster.keeper.busy or cluster.etcd.restored:
+            return ""
+        if node.incarnation != copy.replica.incarnation:
+            return ""
+        if not all(other.up and self._is_sound(other) for other in others):
+            return ""
+        if self._of_an_earlier_run(copy) and self._may_lead(others):
+            return EARLIER_RUN
+        heard = min(cluster.ghost.heard.get(other.name, 0) for other in others)
+        if heard <= copy.end or (cluster.elected and not self._may_lead(others)):
+            return ""
+        return SAME_RUN
+
+    @staticmethod
+    def _is_sound(node: Node) -> bool:
+        doubtful = node.lost_power or node.tainted or node.needs_reboot or node.older
+        return not doubtful and not node.disk.syncs_to_fail
+
+    def _of_an_earlier_run(self, copy: Copy) -> bool:
+        etcd = self.cluster.etcd
+        row = etcd.table.rows.get(etcd.keys.start(copy.replica))
+        return row is not None and Start.from_bytes(row.value).number > copy.starts
+
+    def _may_lead(self, others: list[Node]) -> bool:
+        truth = self.cluster.etcd.truth
+        members = truth.sync_state_set if truth is not None and truth.opened else frozenset()
+        return any(Replica(other.name, other.incarnation) in members for other in others)
