@@ -1,5 +1,6 @@
 """Failover machines of a group on one registry table: every call answered at once, time by hand."""
 
+import itertools
 from collections.abc import Callable
 
 from ha import identity
@@ -10,12 +11,14 @@ from ha.failover import (
     Changed,
     Commit,
     Committed,
+    Contradicted,
     DropLease,
     Effect,
     Event,
     Facts,
     Failover,
     Follow,
+    FoundOlder,
     Lead,
     Leased,
     LeaseLost,
@@ -31,7 +34,7 @@ from ha.handshake import Member
 from ha.master import Master
 from ha.options import HaOptions
 from ha.registry import LeaseGone, RegistryTable
-from ha.slave import Slave
+from ha.slave import Contradicts, OlderCopy, Slave
 from ha.syncstate import SyncState
 from sim.disk import SimDisk
 from store.status import BrokerRole
@@ -77,7 +80,7 @@ class Voter:
             KEYS,
             Registration(Replica(name, who.incarnation), f"{name}:1", f"{name}:2"),
             group.needed,
-            f"{group.fresh_id}-{name}",
+            f"{group.fresh_id}-{name}-{next(group.runs)}",
             Facts(
                 lambda: self.unfit,
                 lambda: self.store.log.max_offset == self.store.log.min_offset,
@@ -203,6 +206,7 @@ class Electorate:
 
     def __init__(self, *names: str, needed: int = 2, fresh_id: str = "id") -> None:
         self.fresh_id = fresh_id
+        self.runs = itertools.count()
         self.needed = needed
         self.now = 1_000_000
         self.table = RegistryTable()
@@ -249,6 +253,13 @@ class Electorate:
             voter.link = None
             return
         link.pump(self.now)
+        for told in link.told:
+            match told:
+                case Contradicts(epoch, reason):
+                    voter.step(Contradicted(epoch, reason))
+                case OlderCopy(reason):
+                    voter.step(FoundOlder(reason))
+        link.told.clear()
 
     def until(self, holds: Callable[[], bool], ms: int = 20_000) -> None:
         for _ in range(ms // 25):

@@ -12,7 +12,17 @@ from ha.handshake import Member, tail_of
 from ha.master import Close, Effect, Master
 from ha.options import HaOptions
 from ha.progress import ConnectionState
-from ha.slave import CloseStream, Connected, Flushed, FlushSoon, Received, Send, Slave
+from ha.slave import (
+    CloseStream,
+    Connected,
+    Contradicts,
+    Flushed,
+    FlushSoon,
+    OlderCopy,
+    Received,
+    Send,
+    Slave,
+)
 from sim.disk import SimDisk
 from store.clocks import WallMs
 from store.columns import Columns
@@ -93,6 +103,7 @@ class Link:
         self.slave = slave
         self.closed = ""
         self.effects: list[Effect] = []
+        self.told: list[Contradicts | OlderCopy] = []  # for the failover machine
         number = master.connect(now)
         assert number is not None
         self.number = number
@@ -106,6 +117,8 @@ class Link:
                 case CloseStream(reason):
                     self.closed = reason
                     self.master.disconnect(self.number)
+                case Contradicts() | OlderCopy():
+                    self.told.append(effect)
                 case FlushSoon():
                     flush(self.slave)
                     self.from_slave(self.slave.step(Flushed(), now), now)
