@@ -86,13 +86,13 @@ class HalfMessages:
 
     def due(self, mono_ms: MonoMs, limit: int) -> list[Half]:
         """Up to limit of those to be asked about; each comes again when it is added again."""
-        found: list[Half] = []
+        found: dict[int, Half] = {}  # one that was read twice is noted twice, for the same time
         while self._due and self._due[0][0] <= mono_ms and len(found) < limit:
             check_ms, origin = heapq.heappop(self._due)
             half = self._halves.get(origin)
             if half is not None and half.check_ms == check_ms:
-                found.append(half)
-        return found
+                found[origin] = half
+        return list(found.values())
 
     def ask_later(self, half: Half, check_ms: MonoMs) -> None:
         """Ask at another time."""

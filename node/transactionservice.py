@@ -398,6 +398,8 @@ class TransactionService:
 
     async def _check(self, halves: HalfMessages, half: Half) -> None:
         """Ask about a half message, once more; give it up after the last time."""
+        if halves.get(half.origin) is not half:
+            return  # it was decided while others were asked about
         try:
             record = self._record(half.offset)
             if half.checks >= self._options.check_max:

@@ -38,6 +38,14 @@ def test_what_was_decided_before_it_was_read_stays_decided() -> None:
     assert (halves.end, halves.low) == (2, 2)
 
 
+def test_one_that_was_read_twice_is_due_once() -> None:
+    halves = HalfMessages(0)
+    halves.read(half(0))
+    halves.read(half(1, origin=0))  # stored again; both are overdue since the same moment
+    assert [found.offset for found in halves.due(MonoMs(1000), 10)] == [1]
+    assert halves.due(MonoMs(1000), 10) == []
+
+
 @given(st.lists(st.sampled_from(["store", "read", "back", "decide"]), max_size=60))
 def test_every_half_message_waits_or_is_decided(steps: list[str]) -> None:
     """Against a queue that is read late: nothing is forgotten, nothing comes back."""

@@ -11,7 +11,7 @@ import pytest
 
 from node.rocketmq.stubs import Code, definition, service
 from node.server import Node
-from node.transactionservice import HALF_TOPIC, OP_TOPIC
+from node.transactionservice import HALF_TOPIC, OP_TOPIC, Check
 from tests.node.conftest import StartNode
 from tests.node.replicas import Elected, broker_of, until
 from tests.rocketmq.api import Api, message, resource
@@ -240,14 +240,44 @@ async def test_a_half_message_may_ask_for_more_time(quick: Node) -> None:
     await api.close()
 
 
+async def test_what_is_decided_while_others_are_asked_about_is_not_asked_about(
+    quick: Node,
+) -> None:
+    """Nor stored again: it would wait once more, and could be decided once more."""
+    api = Api(quick)
+    transactions = broker_of(quick).transactions
+    asked: list[int] = []
+    sent = asyncio.Event()
+
+    async def ask(check: Check) -> bool:
+        asked.append(check.origin)
+        await sent.wait()
+        if len(asked) == 1:
+            await transactions.end(range(1, 6), commit=True)
+        return True
+
+    transactions.askers.insert(0, ask)
+    await asyncio.gather(*(half(api, b"%d" % k) for k in range(6)))
+    sent.set()
+    await until(lambda: bool(asked) and transactions.waiting == 0)
+    assert set(asked) == {0}
+    store = broker_of(quick).store
+    await until(lambda: store.dispatcher.behind_bytes() == 0)
+    assert store.queue_range("TRANS_CHECK_MAX_TIME_TOPIC", 0) == (0, 1)
+    assert sum(store.queue_range("T", queue)[1] for queue in range(2)) == 5
+    await api.close()
+
+
 async def test_every_half_message_ends_in_one_way_over_restarts(
     start_node: StartNode, tmp_path: Path
 ) -> None:
-    async def start() -> tuple[Node, Api]:
-        node = await start_node(tmp_path / "d", transactions=QUICK)
+    async def start(check_interval_ms: int) -> tuple[Node, Api]:
+        how = {**QUICK, "check_interval_ms": check_interval_ms}
+        node = await start_node(tmp_path / "d", transactions=how)
         return node, Api(node)
 
-    node, api = await start()
+    # Whatever time this takes, nothing is given up before it is decided.
+    node, api = await start(check_interval_ms=600_000)
     async with duolog.Client(f"127.0.0.1:{node.port}") as client:
         await client.admin.create_topic("T", 2)
     ids = [await half(api, b"%d" % k) for k in range(30)]
@@ -257,10 +287,10 @@ async def test_every_half_message_ends_in_one_way_over_restarts(
     broker.transactions._save(await broker.transactions._known())
     for k in range(10, 15):
         await end(api, ids[k], ROLLBACK)
-    await until(lambda: broker.store.queue_range(HALF_TOPIC, 0)[1] >= 40)  # some asked about
+    await until(lambda: broker.store.queue_range(HALF_TOPIC, 0)[1] == 45)  # 15 are asked about
     await api.close()
     await node.stop()
-    node, api = await start()
+    node, api = await start(check_interval_ms=600_000)
     for k in range(15, 20):
         assert await end(api, ids[k], COMMIT) == Code.OK
     for k in range(5):
@@ -269,7 +299,11 @@ async def test_every_half_message_ends_in_one_way_over_restarts(
     for k in range(10, 15):
         assert await end(api, ids[k], ROLLBACK) == Code.OK
         assert await end(api, ids[k], COMMIT) == Code.INVALID_TRANSACTION_ID
+    await api.close()
+    await node.stop()
+    node, api = await start(check_interval_ms=100)  # now all the others are overdue, at once
     broker = broker_of(node)
+    await until(lambda: broker.store.queue_range("TRANS_CHECK_MAX_TIME_TOPIC", 0)[1] > 0)
     await until(lambda: broker.transactions.waiting == 0)
     found: Counter[bytes] = Counter()
     while (received := await api.receive("g", timeout=3)).messages:
