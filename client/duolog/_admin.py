@@ -4,13 +4,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
+import grpc
+
 from duolog._connection import Connection, ask_one
 from duolog._errors import (
     DuologError,
     Fatal,
     NoSuchMessage,
+    NotMaster,
     UnknownGroup,
     UnknownTopic,
+    error_of,
 )
 from duolog._router import Router
 from duolog.wire import duolog_pb2 as wire
@@ -124,10 +128,11 @@ class Admin:
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic and its messages. Raises UnknownTopic."""
         request = wire.DeleteTopicRequest(topic=topic)
-        await self._everywhere(
+        deletion = _Deletion(
             lambda connection, left: connection.admin.DeleteTopic(request, timeout=left),
             UnknownTopic,
         )
+        await self._everywhere(deletion, UnknownTopic)
 
     async def topics(
         self, names: Sequence[str] = (), system: bool = False
@@ -209,10 +214,11 @@ class Admin:
     async def delete_group(self, group: str) -> None:
         """Forget a group and its offsets. Raises UnknownGroup."""
         request = wire.DeleteGroupRequest(group=group)
-        await self._everywhere(
+        deletion = _Deletion(
             lambda connection, left: connection.admin.DeleteGroup(request, timeout=left),
             UnknownGroup,
         )
+        await self._everywhere(deletion, UnknownGroup)
 
     async def track(
         self, topic: str, queue_id: int, queue_offset: int, *, group: str | None = None
@@ -391,6 +397,37 @@ class Admin:
         unheard = [node.listen for node in told.nodes if node.hearsay and node.listen]
         own = await asyncio.gather(*map(_own_words, unheard))
         return joined([told, *(answer for answer in own if answer is not None)])
+
+
+class _Deletion:
+    """A deletion in every replica group, which may be tried again where its answer was lost.
+
+    The next try may be told that there is no such thing: then the deletion is done.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Connection, float], Awaitable[object]],
+        gone: type[DuologError],
+    ) -> None:
+        """gone: what a node answers where there is nothing to delete."""
+        self._make = make
+        self._gone = gone
+        self._tried: set[Connection] = set()  # where an earlier try may have run
+
+    async def __call__(self, connection: Connection, left: float) -> None:
+        """One try."""
+        again = connection in self._tried
+        self._tried.add(connection)
+        try:
+            await self._make(connection, left)
+        except grpc.RpcError as failure:
+            error = error_of(failure)
+            if isinstance(error, self._gone) and again:
+                return
+            if isinstance(error, NotMaster) and not again:
+                self._tried.discard(connection)  # it surely did not run
+            raise
 
 
 async def _own_words(endpoint: str) -> wire.ClusterStatusReply | None:

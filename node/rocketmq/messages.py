@@ -68,6 +68,7 @@ NORMAL, FIFO, DELAY, TRANSACTION, LITE, PRIORITY = (
 )
 GZIP = int(definition.Encoding.GZIP)
 PRIORITY_MAX = (1 << 31) - 1
+TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999, as far as Timestamp reaches
 RECOVERY_SECONDS_MAX = 3600
 
 
@@ -249,6 +250,14 @@ def _type_of(properties: dict[str, str], sysflag: int) -> int:
     return FIFO if "__SHARDINGKEY" in properties else NORMAL
 
 
+def _number(text: str, limit: int) -> int | None:
+    """A property's number; None for none. Producers of other APIs may have written anything."""
+    if not (text.isascii() and text.isdigit()) or len(text) > len(str(limit)):
+        return None
+    number = int(text)
+    return number if number <= limit else None
+
+
 def _message(body: bytes, properties: dict[str, str], sysflag: int, topic: Any) -> Any:
     """What every message that goes to a client has."""
     message = definition.Message(topic=topic, body=body)
@@ -265,16 +274,16 @@ def _message(body: bytes, properties: dict[str, str], sysflag: int, topic: Any) 
     gzipped = sysflag & COMPRESSED
     system.body_encoding = GZIP if gzipped else definition.Encoding.IDENTITY
     system.message_type = _type_of(properties, sysflag)
-    if (due := properties.get("TIMER_DELIVER_MS", "")).isdecimal():
-        system.delivery_timestamp.FromMilliseconds(int(due))
+    if (due := _number(properties.get("TIMER_DELIVER_MS", ""), TIME_MS_MAX)) is not None:
+        system.delivery_timestamp.FromMilliseconds(due)
     if "__SHARDINGKEY" in properties:
         system.message_group = properties["__SHARDINGKEY"]
     if LITE_TOPIC in properties:
         system.lite_topic = properties[LITE_TOPIC]
     if "TRACE_CONTEXT" in properties:
         system.trace_context = properties["TRACE_CONTEXT"]
-    if "_SYS_MSG_PRIORITY_" in properties:
-        system.priority = int(properties["_SYS_MSG_PRIORITY_"])
+    if (priority := _number(properties.get("_SYS_MSG_PRIORITY_", ""), PRIORITY_MAX)) is not None:
+        system.priority = priority
     if "DLQ_ORIGIN_TOPIC" in properties:
         system.dead_letter_queue.topic = properties["DLQ_ORIGIN_TOPIC"]
         system.dead_letter_queue.message_id = properties.get("DLQ_ORIGIN_MESSAGE_ID", "")

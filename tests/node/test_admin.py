@@ -51,6 +51,27 @@ async def test_topics_are_created_listed_altered_and_deleted(client: duolog.Clie
     assert [topic.topic for topic in await admin.topics(system=True)][-1].startswith("DUOLOG_SYS")
 
 
+async def test_a_deletion_whose_answer_was_lost_is_no_failure(
+    client: duolog.Client, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = broker_of(node).metadata
+    await client.admin.put_group("G")
+    await client.admin.create_topic("gone", 1)
+    for name, delete in (("gone", "delete_topic"), ("G", "delete_group")):
+        really, tries = getattr(metadata, delete), []
+
+        async def lossy(name: str, really: Any = really, tries: list[str] = tries) -> None:
+            tries.append(name)
+            await really(name)
+            raise duolog.Unavailable("the connection broke")
+
+        monkeypatch.setattr(metadata, delete, lossy)
+        await getattr(client.admin, delete)(name)
+        assert tries == [name]
+        with pytest.raises((duolog.UnknownTopic, duolog.UnknownGroup)):
+            await getattr(client.admin, delete)(name)
+
+
 @pytest.mark.parametrize("name", ["", "x" * 128, "a/b", "../x", "a\0", "DUOLOG_SYS_METADATA"])
 async def test_names_that_are_no_topics(client: duolog.Client, name: str) -> None:
     with pytest.raises(duolog.BadRequest):

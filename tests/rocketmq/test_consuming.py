@@ -537,3 +537,25 @@ async def test_a_reset_holds_though_progress_was_not_recorded_yet(api: Api) -> N
         assert (await api.receive("g")).bodies == [b"x"]  # what was out is given up
         stale = await api.ack("g", *received.handles)
         assert stale.entries[0].status.code == Code.INVALID_RECEIPT_HANDLE
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TIMER_DELIVER_MS", "9" * 30),
+        ("TIMER_DELIVER_MS", "253402300800000"),
+        ("TIMER_DELIVER_MS", "\u0663"),
+        ("_SYS_MSG_PRIORITY_", "high"),
+        ("_SYS_MSG_PRIORITY_", "4294967296"),
+    ],
+)
+async def test_words_that_another_producer_wrote_do_not_stop_a_queue(
+    api: Api, node: Node, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setattr("duolog._columns.RESERVED", frozenset())
+    async with (
+        duolog.Client(f"127.0.0.1:{node.port}") as client,
+        client.producer() as producer,
+    ):
+        await producer.send("T", b"odd", properties={name: value})
+    assert (await api.receive("g", timeout=4)).bodies == [b"odd"]

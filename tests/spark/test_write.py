@@ -146,7 +146,18 @@ def test_properties_of_other_peoples_rows(
     spark: SparkSession, node: NodeProcess, topic: str
 ) -> None:
     rows = [
-        ("a", {"p": "", "q": "v", "n": None, "KEYS": "k", "UNIQ_KEY": "u", "ONE_KEY": "true"}),
+        (
+            "a",
+            {
+                "p": "",
+                "q": "v",
+                "n": None,
+                "KEYS": "k",
+                "UNIQ_KEY": "u",
+                "TIMER_DELIVER_MS": "5",
+                "ONE_KEY": "true",
+            },
+        ),
         ("b", {"p": ""}),
         ("c", None),
         ("d", {"日本": "ü 💡", "a b": " c "}),
