@@ -47,7 +47,6 @@ class AdminService(stubs.AdminServicer):
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._creating: dict[str, TopicConfig] = {}  # until their record is as safe as it must be
 
     # -- topics --------------------------------------------------------------------------------
 
@@ -65,7 +64,7 @@ class AdminService(stubs.AdminServicer):
         check_lite_ttl(config)
         if is_reserved_topic(request.topic):
             raise sdk.BadRequest(f"{request.topic} belongs to the node")
-        known = metadata.topics.get(request.topic) or self._creating.get(request.topic)
+        known = metadata.topics.get(request.topic) or metadata.creating.get(request.topic)
         if known is not None:
             self._broker.check_current()  # it may have been altered, or deleted
         if known is not None and _differs(known, config):
@@ -76,11 +75,7 @@ class AdminService(stubs.AdminServicer):
             )
         if request.topic in metadata.topics:
             return self._topic(metadata.topics[request.topic])
-        self._creating[request.topic] = config
-        try:
-            await metadata.put_topic(config)
-        finally:
-            self._creating.pop(request.topic, None)
+        await metadata.put_topic(config)
         return self._topic(config)
 
     @unary

@@ -78,6 +78,7 @@ class MetadataLog:
         self._tables = Metadata()
         self._files = MetadataFiles(broker.store.disk)
         self._waiting: dict[int, asyncio.Future[None]] = {}
+        self.creating: dict[str, TopicConfig] = {}  # stored, and not in the tables yet
 
     @property
     def topics(self) -> dict[str, TopicConfig]:
@@ -289,7 +290,14 @@ class MetadataLog:
         return TopicConfig(name, queues, perm or 6)
 
     def auto_create(self, name: str, queues: int = 0) -> TopicConfig:
-        """Create a topic on first use: stored at once, usable at once."""
+        """Create a topic on first use: stored at once, usable at once.
+
+        Where somebody creates it right now, it is that one, with as many queues as they asked for.
+        """
+        creating = self.creating.get(name)
+        if creating is not None:
+            self._tables.topics[name] = creating
+            return creating
         config = self.new_topic(name, queues, 0)
         self._put({"op": "topic", "topic": config.to_json()})
         self._tables.topics[name] = config
@@ -297,7 +305,12 @@ class MetadataLog:
 
     async def put_topic(self, config: TopicConfig) -> None:
         """Create or alter."""
-        await self.change({"op": "topic", "topic": config.to_json()})
+        self.creating[config.name] = config
+        try:
+            await self.change({"op": "topic", "topic": config.to_json()})
+        finally:
+            if self.creating.get(config.name) is config:
+                del self.creating[config.name]
         for queue_id, floor in self._tables.floors.get(config.name, {}).items():
             self._apply_floor(config.name, queue_id, floor)
 

@@ -491,7 +491,7 @@ class Producer:
         deadline = loop.time() + seconds
         anywhere = slot is None
         group, queue_id = slot if slot is not None else await self._next_slot(topic, seconds)
-        await self._topics.learn_end(group, topic, seconds)
+        await self._topics.learn_end(group, topic, max(0.001, deadline - loop.time()))
         connection = self._router.connection(group)
         sequence, self._sequence = self._sequence, self._sequence + count
         request = wire.AppendRequest(

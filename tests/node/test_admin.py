@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from node.reservedport import ListenError
 from node.server import Node
+from store.metadata import TopicConfig
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of, until
 
@@ -176,6 +177,20 @@ async def test_every_way_of_sending_makes_a_topic_and_reading_does_not(
                 async with client.producer(timeout=2) as producer:
                     await producer.send(name, b"x")
         assert set(broker_of(node).metadata.topics) <= {*names, "SCHEDULE_TOPIC_XXXX"}
+
+
+async def test_a_send_does_not_undo_the_creation_of_its_topic(start_node: StartNode) -> None:
+    node = await start_node(limits={"auto_create_topic": True, "default_topic_queues": 2})
+    metadata = broker_of(node).metadata
+    creating = asyncio.ensure_future(metadata.put_topic(TopicConfig("T", 8)))
+    await asyncio.sleep(0)  # it is stored, and not applied
+    assert "T" not in metadata.topics
+    assert metadata.auto_create("T").queues == 8
+    await creating
+    assert metadata.topics["T"].queues == 8
+    await node.stop()
+    again = await start_node()
+    assert broker_of(again).metadata.topics["T"].queues == 8
 
 
 async def test_without_auto_create_a_send_makes_no_topic(client: duolog.Client) -> None:
