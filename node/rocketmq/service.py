@@ -351,6 +351,13 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         await self.forwarder.stream(name, request, context, group if elsewhere else "")
         return True
 
+    async def _pass_on_late(
+        self, name: str, request: Any, context: Any, error: sdk.NotMaster
+    ) -> None:
+        """Let the master answer a poll that began here: not the master any more, or not yet."""
+        await refuse_forwarded(context, error)
+        await self.forwarder.stream(name, request, context)
+
     async def ReceiveMessage(self, request: Any, context: Any) -> None:
         """Messages with leases, or none when the poll's time is over."""
         try:
@@ -358,7 +365,11 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
             if await self._passed_on("ReceiveMessage", request, context):
                 return
             left = context.time_remaining()
-            found = await self._receiver.receive(request, client, left, via_of(context))
+            try:
+                found = await self._receiver.receive(request, client, left, via_of(context))
+            except sdk.NotMaster as error:
+                await self._pass_on_late("ReceiveMessage", request, context, error)
+                return
             code = OK if found else status(Code.MESSAGE_NOT_FOUND, "no new message")
         except _FAILURES as error:
             await refuse_forwarded(context, error)
@@ -459,7 +470,11 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
             self.admit(context)
             if await self._passed_on("PullMessage", request, context):
                 return
-            replies = await self._puller.pull(request, context.time_remaining())
+            try:
+                replies = await self._puller.pull(request, context.time_remaining())
+            except sdk.NotMaster as error:
+                await self._pass_on_late("PullMessage", request, context, error)
+                return
         except _FAILURES as error:
             await refuse_forwarded(context, error)
             replies = [service.PullMessageResponse(status=status_of(error))]

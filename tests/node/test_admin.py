@@ -59,7 +59,8 @@ async def test_a_deletion_whose_answer_was_lost_is_no_failure(
     await client.admin.put_group("G")
     await client.admin.create_topic("gone", 1)
     for name, delete in (("gone", "delete_topic"), ("G", "delete_group")):
-        really, tries = getattr(metadata, delete), []
+        really: Any = getattr(metadata, delete)
+        tries: list[str] = []
 
         async def lossy(name: str, really: Any = really, tries: list[str] = tries) -> None:
             tries.append(name)

@@ -90,6 +90,26 @@ async def test_sends_and_polls_that_a_slave_passes_on_wait_out_the_end_of_the_ma
     await api.close()
 
 
+async def test_a_poll_at_the_master_goes_on_at_the_next_one(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    group = await start_group(start_node, tmp_path)
+    old = group.the_master()
+    api = Api(old)
+    polls = [asyncio.ensure_future(api.receive(name, timeout=15)) for name in ("g", "h")]
+    await until(lambda: broker_of(old).waiting_polls == 2)
+    async with duolog.Client(group.endpoints, timeout=10) as client:
+        new = await group.switch(client)
+    # One that begins at the next master before that knows all of the last one's changes, too.
+    early = Api(new)
+    polls.append(asyncio.ensure_future(early.receive("early", timeout=15)))
+    assert (await early.send(message(b"x"))).status.code == Code.OK
+    for received in await asyncio.gather(*polls):
+        assert (received.code, received.bodies) == (Code.OK, [b"x"])
+    await api.close()
+    await early.close()
+
+
 async def test_a_producer_at_a_slave_is_asked_about_its_transactions_whoever_leads(
     start_node: StartNode, tmp_path: Path
 ) -> None:
