@@ -8,6 +8,8 @@ from duolog._router import FRESH_SECONDS, Router, heard
 from duolog.wire import duolog_pb2 as wire
 
 Slot = tuple[str, int]  # replica group, queue id in it
+GROUP_SECONDS = 1.0  # that other groups have to answer, once one has named queues of the topic
+INCOMPLETE_SECONDS = 5.0  # for which an answer holds that lacks a group
 
 
 class TopicCache:
@@ -15,7 +17,8 @@ class TopicCache:
 
     def __init__(self, router: Router) -> None:
         self._router = router
-        self._known: dict[str, tuple[float, list[Slot]]] = {}
+        self._known: dict[str, tuple[float, list[Slot]]] = {}  # and until when
+        self._whole: dict[str, tuple[float, list[Slot]]] = {}  # with every group, and since when
         self._asking: dict[tuple[str, bool], asyncio.Future[list[Slot]]] = {}
         self._ends: dict[str, int] = {}
 
@@ -39,7 +42,7 @@ class TopicCache:
         """
         now = asyncio.get_running_loop().time()
         known = self._known.get(topic)
-        if known is not None and now - known[0] < FRESH_SECONDS:
+        if known is not None and now < known[0]:
             return known[1]
         # Whoever asks meanwhile waits for the same answer: sends go on in the order they came.
         asking = self._asking.get((topic, create))
@@ -72,10 +75,7 @@ class TopicCache:
 
     async def _ask_once(self, topic: str, timeout: float, create: bool) -> list[Slot]:
         groups = await self._router.groups(timeout)
-        answers = await asyncio.gather(
-            *(self._queues(group, topic, timeout, create) for group in groups),
-            return_exceptions=True,
-        )
+        answers = await self._answers(groups, topic, timeout, create)
         found = [
             (group, queue_id)
             for group, answer in zip(groups, answers, strict=True)
@@ -84,14 +84,48 @@ class TopicCache:
         ]
         if not found:
             self._known.pop(topic, None)
+            self._whole.pop(topic, None)
             for answer in answers:
                 if isinstance(answer, BaseException):
                     raise answer
             raise UnknownTopic(f"topic {topic!r} does not exist; create it first")
         complete = all(isinstance(answer, int) for answer in answers)
-        if complete and not self._router.unreachable():  # else a group is missing: ask soon
-            self._known[topic] = (asyncio.get_running_loop().time(), found)
+        complete = complete and not self._router.unreachable()
+        now = asyncio.get_running_loop().time()
+        if complete:
+            self._whole[topic] = (now, found)
+        else:
+            silent = [g for g, a in zip(groups, answers, strict=True) if not isinstance(a, int)]
+            found = sorted({*found, *self._kept(topic, silent, now)})
+        seconds = FRESH_SECONDS if complete else INCOMPLETE_SECONDS
+        self._known[topic] = (now + seconds, found)
         return found
+
+    def _kept(self, topic: str, silent: list[str], now: float) -> list[Slot]:
+        """Queues of groups that do not answer, for a while: a failover moves no key elsewhere."""
+        since, slots = self._whole.get(topic, (now, []))
+        if now - since >= 2 * FRESH_SECONDS:
+            return []
+        return [slot for slot in slots if slot[0] in silent]
+
+    async def _answers(
+        self, groups: list[str], topic: str, timeout: float, create: bool
+    ) -> list[int | BaseException]:
+        """What each group says; a dead one delays nobody whom another one has named queues."""
+        tasks = [
+            asyncio.ensure_future(self._queues(group, topic, timeout, create)) for group in groups
+        ]
+        try:
+            left = set(tasks)
+            while left and not any(map(_has_queues, tasks)):
+                _, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+            if left:
+                await asyncio.wait(left, timeout=GROUP_SECONDS)
+        finally:
+            for task in tasks:
+                task.cancel()
+            answers = await asyncio.gather(*tasks, return_exceptions=True)
+        return answers
 
     async def _queues(self, group: str, topic: str, timeout: float, create: bool) -> int:
         """Queues of a topic in one group, 0 where it has none."""
@@ -120,3 +154,9 @@ class TopicCache:
     def forget(self, topic: str) -> None:
         """Ask again the next time."""
         self._known.pop(topic, None)
+
+
+def _has_queues(asking: "asyncio.Task[int]") -> bool:
+    if not asking.done() or asking.cancelled() or asking.exception() is not None:
+        return False
+    return asking.result() > 0

@@ -35,6 +35,36 @@ async def test_each_group_is_probed_by_itself(nodes: dict[str, Node]) -> None:
         assert await probe(client, await client.admin.node_status(), 5.0) == ""
 
 
+async def test_a_dead_group_does_not_hold_up_sends_to_the_others(
+    nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duolog._topics.FRESH_SECONDS", 0.1)
+    monkeypatch.setattr("duolog._topics.GROUP_SECONDS", 0.2)
+    loop = asyncio.get_running_loop()
+    async with client_of(nodes["broker-a"]) as client, client.producer() as producer:
+        await client.admin.create_topic("T", 2)
+        await producer.send("T", b"x", key="k")
+        await nodes["broker-b"].stop()
+        await asyncio.sleep(0.3)
+        began = loop.time()
+        receipts = [await producer.send("T", b"y", key="k") for _ in range(5)]
+        assert {receipt.group for receipt in receipts} == {"broker-a"}
+        assert loop.time() - began < 5, "of the 10 s that each of them has"
+
+
+async def test_a_group_that_does_not_answer_for_a_moment_keeps_its_keys(
+    nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duolog._topics.GROUP_SECONDS", 0.2)
+    async with client_of(nodes["broker-a"]) as client:
+        await client.admin.create_topic("T", 2)
+        topics = client.producer()._topics
+        slots = await topics.slots("T", 5)
+        await nodes["broker-b"].stop()
+        topics.forget("T")
+        assert await topics.slots("T", 5) == slots
+
+
 async def test_a_topic_is_made_in_every_group_and_spreads_over_them(nodes: dict[str, Node]) -> None:
     async with client_of(nodes["broker-a"]) as client, client.producer() as producer:
         await client.admin.create_topic("T", 2)
