@@ -92,6 +92,8 @@ def settle(
         identity = replace(known, node=node, boot_id=boot_id)
     if identity != known:
         save(disk, identity)
+    else:
+        disk.sync_dir("config")  # the last process may have ended before it synced the name
     return identity
 
 

@@ -25,8 +25,9 @@ from ha.failover import (
     Wake,
 )
 from ha.groupstate import Registration, Replica
-from ha.registry import LeaseGone, Snapshot
+from ha.registry import LeaseGone, Put, Snapshot, Transaction
 from sim.etcd import TIMEOUT_MS, SimEtcd
+from sim.witness import Violation
 from store.disk import no_room
 from store.errors import StoreError
 
@@ -88,6 +89,12 @@ class Agent:
         self.node.later(25.0, self._tick)
 
     @property
+    def registered(self) -> bool:
+        """The registry names this node, and will for as long as the lease that it renews."""
+        row = self.etcd.table.rows.get(self.etcd.keys.replica(self.node.name))
+        return row is not None and bool(self._lease) and row.lease == self._lease
+
+    @property
     def deadline_ms(self) -> int:
         """Of the lease that the last mastership stood on, by this node's clock."""
         return self._deadline_ms
@@ -108,10 +115,15 @@ class Agent:
                 self.etcd.call(node.name, lambda table: table.drop(lease), lambda _: None)
             case Observe():
                 prefix = self.etcd.keys.prefix
-                self._request(lambda table: table.get(prefix), self._observed, Observed(None))
+                self._ask(
+                    lambda reply: self.etcd.call(node.name, lambda table: table.get(prefix), reply),
+                    self._observed,
+                    Observed(None),
+                )
             case Commit(number, transaction):
-                self._request(
-                    lambda table: table.commit(transaction),
+                self._leases_are_own(transaction)
+                self._ask(
+                    lambda reply: self.etcd.commit(node.name, transaction, reply),
                     lambda result: self._committed(number, result),
                     Uncertain(number),
                 )
@@ -127,6 +139,10 @@ class Agent:
                     if not no_room(error):
                         raise
                     node.ghost.mark("no_room_to_promise")  # the handshake asks for it again
+                else:
+                    node.ghost.witness.promises(node, epoch)
+                    if node.slave.identity.promised_epoch < epoch:
+                        raise Violation(f"{node.name} follows {epoch}, and does not promise it")
                 node.follow(master.replica.node)
             case Stand(reason):
                 node.world.note(f"{node.name} stands: {reason}")
@@ -138,7 +154,16 @@ class Agent:
                 node.world.note(f"{node.name} answers: {error or 'done'}")
                 node.ghost.mark("order_failed" if error else "order_done")
 
-    def _request(self, work: Any, answered: Any, nothing: machine.Event) -> None:
+    def _leases_are_own(self, transaction: Transaction) -> None:
+        """What vanishes with an older lease would be missed later."""
+        for change in transaction.changes:
+            if isinstance(change, Put) and change.lease not in (0, self._last_lease):
+                raise Violation(
+                    f"{self.node.name} binds {change.key} to lease {change.lease}, "
+                    f"its own is {self._last_lease}"
+                )
+
+    def _ask(self, send: Any, answered: Any, nothing: machine.Event) -> None:
         """A call with a deadline: whichever of answer and deadline comes first counts."""
         open_ = [True]
 
@@ -153,7 +178,7 @@ class Agent:
                 self.node.ghost.mark("registry_timeout")
                 self.step(nothing)
 
-        self.etcd.call(self.node.name, work, self.node.guarded(reply))
+        send(self.node.guarded(reply))
         self.node.later(TIMEOUT_MS, give_up)
 
     def _observed(self, result: Snapshot) -> None:

@@ -55,6 +55,7 @@ class Caretaker:
             if (not node.up and self.world.now >= cluster.down_until.get(node.name, 0.0)) or (
                 node.up
                 and node.slave is not None
+                and not cluster.etcd.restored
                 and node.slave.reason.startswith("LINEAGE")
                 and node.begin_anew()
             ):
@@ -66,7 +67,7 @@ class Caretaker:
         """A group whose first node lost its only log before anybody was told anything."""
         etcd = self.cluster.etcd
         truth = etcd.truth
-        told = truth is not None and truth.opened and self.cluster.ghost.sure[1]
+        told = truth is not None and truth.opened and len(self.cluster.ghost.sure) > 0
         if self.master is not None or truth is None or told or etcd.restored:
             self._no_master_since = None
             return
@@ -79,17 +80,61 @@ class Caretaker:
                 self._no_master_since = self.world.now
                 node.agent.step(ElectUnclean(truth.epoch, "order"))
 
-    def may_lose_power(self, node: Node) -> bool:
-        """The atlas: what page caches acknowledged stays somewhere it can be had from."""
-        if self.cluster.setup.durable:
-            return True
+    def elect_by_hand(self) -> None:
+        """The registry is lost: an operator names a member of the last set that there was."""
+        etcd, truth = self.cluster.etcd, self.cluster.etcd.truth
+        if not etcd.restored or truth is None:
+            return
+        if etcd.keys.lock in etcd.table.rows:
+            etcd.restore_newest()  # somebody else was faster
+            return
+        fit = [
+            node
+            for node in self.cluster.nodes
+            if node.up
+            and node.agent is not None
+            and node.slave is not None
+            and self._is_intact(node)
+            and node.slave.identity.promised_epoch >= truth.epoch
+        ]
+        if fit:
+            node = max(fit, key=lambda node: node.bytes.end())
+            order = ElectUnclean(etcd.elect_by_hand(), "order")
+            agent = node.agent
+            assert agent is not None, "asked above"
+            self.cluster.ghost.mark("elected_by_hand")
+            node.guarded(lambda: agent.step(order))()
+        self.world.after(300.0, self.elect_by_hand)
+
+    def _is_intact(self, node: Node) -> bool:
+        """A member of the SyncStateSet, with the disk that made it one."""
         truth = self.cluster.etcd.truth
         members = truth.sync_state_set if truth is not None and truth.opened else frozenset()
-        others = [other for other in self.cluster.nodes if other is not node]
-        return node.up and any(
-            Replica(other.name, other.incarnation) in members
-            and not (other.tainted or other.disk.syncs_to_fail)
-            for other in others
+        return Replica(node.name, node.incarnation) in members and not (
+            node.tainted or node.disk.syncs_to_fail
+        )
+
+    def _another_is_intact(self, node: Node) -> bool:
+        return any(self._is_intact(other) for other in self.cluster.nodes if other is not node)
+
+    def may_lose_power(self, node: Node) -> bool:
+        """The atlas: what page caches acknowledged stays somewhere it can be had from."""
+        return self.cluster.setup.durable or (node.up and self._another_is_intact(node))
+
+    def may_lose_disk(self, node: Node) -> bool:
+        """Also of a member; a registry that forgets at the same time is too much."""
+        return not self.cluster.etcd.restored and self._another_is_intact(node)
+
+    def may_lose_registry(self) -> bool:
+        """Where every node knows the group that it belongs to."""
+        truth = self.cluster.etcd.truth
+        return (
+            truth is not None
+            and truth.opened
+            and all(
+                node.up and node.agent is not None and node.agent.machine.membership.version
+                for node in self.cluster.nodes
+            )
         )
 
     def switch(self, level: float) -> None:

@@ -1,8 +1,8 @@
 """What must be true in the end: of the logs, and of the history of what users were told."""
 
 from sim.clients import QUEUES, History, QueueKey, read_all
-from sim.ghost import Violation
-from sim.node import Node
+from sim.node import Node, key_of
+from sim.witness import Violation
 from store.kernels import decode
 from store.lightqueues import light_places
 from store.record import decode_properties
@@ -25,6 +25,20 @@ def final(nodes: list[Node], master: Node, history: History) -> None:
     nothing_lost(queues, history)
     nothing_doubled(queues)
     nothing_refused_appears(queues, history)
+    if master.setup.index:
+        found_by_key(nodes, history)
+
+
+def found_by_key(nodes: list[Node], history: History) -> None:
+    """Every acknowledged message is found by its key, on every node, once."""
+    for send in history.sends:
+        for body in send.bodies if send.outcome == "ok" else ():
+            for node in nodes:
+                found = node.store.find_by_key(send.key[0], key_of(body))
+                if [record.body for record in found] != [body]:
+                    raise Violation(
+                        f"{node.name} finds {len(found)} messages by the key of {body[:24]!r}"
+                    )
 
 
 def equal_logs(nodes: list[Node], master: Node) -> None:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from sim.ghost import Violation
 from sim.node import Node, batch_of
+from sim.witness import Violation
 from store.kernels import decode
 from store.messagestore import PutResult
 from store.reader import GetMessageStatus, GetResult
@@ -28,6 +28,19 @@ class Send:
     sequence: int
     outcome: str = ""
     offsets: list[tuple[QueueKey, int]] = field(default_factory=list)
+    begin: float = 0.0
+    end: float = -1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What one poll got: bodies from an offset on, between two times."""
+
+    key: QueueKey
+    first: int
+    bodies: tuple[bytes, ...]
+    begin: float
+    end: float
 
 
 @dataclass(slots=True)
@@ -37,6 +50,7 @@ class History:
     sends: list[Send] = field(default_factory=list)
     seen: dict[tuple[QueueKey, int], bytes] = field(default_factory=dict)
     polls: int = 0
+    reads: list[Read] = field(default_factory=list)
 
     def saw(self, key: QueueKey, offset: int, body: bytes, where: str) -> None:
         """A reader got a message: the same one as everybody before, anywhere."""
@@ -85,7 +99,8 @@ class Producer:
             + b"." * self.chance.randint(0, size)
             for k in range(self.chance.choice((1, 1, 2, 5)))
         ]
-        self._send = Send(self.chance.choice(QUEUES), bodies, self.sequence)
+        key = self.chance.choice(QUEUES)
+        self._send = Send(key, bodies, self.sequence, begin=self.world.now)
         self.history.sends.append(self._send)
         self.sequence += len(bodies)
         self._maybe = False
@@ -106,7 +121,8 @@ class Producer:
         node = self.cluster.keeper.target(self._target)
         network = self.cluster.network
         if node is not None:
-            batch = batch_of(*send.key, send.bodies, self.producer_id, send.sequence)
+            keyed = self.cluster.setup.index
+            batch = batch_of(*send.key, send.bodies, self.producer_id, send.sequence, keyed)
             # The network may repeat any request, so each counts as one that was sent before.
             batch = replace(batch, repeat_of=self._known_end)
             master = node
@@ -145,7 +161,7 @@ class Producer:
     def _end(self, outcome: str) -> None:
         assert self._send is not None, "something was being sent"
         self._attempt += 1
-        self._send.outcome = outcome
+        self._send.outcome, self._send.end = outcome, self.world.now
         self.world.note(f"{self.name} {self._send.sequence} {outcome}")
         self.world.after(self.chance.expovariate(1 / self.cluster.setup.put_gap), self.go_on)
 
@@ -181,10 +197,11 @@ class Consumer:
         key = self.chance.choice(QUEUES)
         node = self.chance.choice(self.cluster.nodes)
         network = self.cluster.network
-        network.call("client", node.name, node.guarded(lambda: self._ask(node, key)))
+        began = self.world.now
+        network.call("client", node.name, node.guarded(lambda: self._ask(node, key, began)))
         self.world.after(self.GAP_MS * self.chance.uniform(0.5, 1.5), self.poll)
 
-    def _ask(self, node: Node, key: QueueKey) -> None:
+    def _ask(self, node: Node, key: QueueKey, began: float) -> None:
         asked = self.offsets[key]
         result = node.read(*key, asked)
         if result.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY and node.may_be_behind():
@@ -192,10 +209,10 @@ class Consumer:
         self.history.polls += 1
         check_visible(node, result)
         self.cluster.network.call(
-            node.name, "client", lambda: self._got(node.name, key, asked, result)
+            node.name, "client", lambda: self._got(node.name, key, asked, result, began)
         )
 
-    def _got(self, where: str, key: QueueKey, asked: int, result: GetResult) -> None:
+    def _got(self, where: str, key: QueueKey, asked: int, result: GetResult, began: float) -> None:
         if asked != self.offsets[key]:
             return
         if result.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY:
@@ -205,7 +222,10 @@ class Consumer:
             raise Violation(f"{where} says that {key} ends before {asked}, which was read before")
         if not result.count:
             return
-        for offset, body in messages(result):
+        found = messages(result)
+        bodies = tuple(body for _, body in found)
+        self.history.reads.append(Read(key, found[0][0], bodies, began, self.world.now))
+        for offset, body in found:
             if offset != self.offsets[key]:
                 raise Violation(
                     f"{where}: poll of {key} skips from {self.offsets[key]} to {offset}"

@@ -7,7 +7,7 @@ is our bug.
 
 import traceback
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ha.groupstate import Keys
 from ha.progress import ConnectionState
@@ -18,10 +18,11 @@ from sim.copies import Copies
 from sim.etcd import NAME as ETCD
 from sim.etcd import SimEtcd
 from sim.faults import NODES, Fault
-from sim.ghost import Ghost, Violation
+from sim.ghost import Ghost
 from sim.network import Network, Weather
 from sim.node import Node
 from sim.operator import Operator
+from sim.witness import Violation
 from sim.world import World
 
 FAULTY_MS = 4000.0
@@ -58,7 +59,11 @@ class Cluster:
         if trace:
             self.world.trace = []
         self.elected = self.world.chance("mode").random() < 0.6 if elected is None else elected
-        self.setup = config.draw(self.world.chance("setup"), self.elected)
+        self.planned = self._plan() if planned is None else planned
+        self.setup = replace(
+            config.draw(self.world.chance("setup"), self.elected),
+            index=any(fault.kind == faults.INDEX_ON for fault in self.planned),
+        )
         self.network = Network(self.world)
         self.etcd = SimEtcd(self.world, self.network, Keys("sim", "group"))
         self.ghost = Ghost(
@@ -74,7 +79,6 @@ class Cluster:
         self.etcd.on_truth = lambda: self.ghost.members_changed(self.nodes)
         self.history = History()
         self.produce_until = FAULTY_MS
-        self.planned = self._plan() if planned is None else planned
         self.down_until: dict[str, float] = {}
         self.keeper: Operator | Caretaker = Caretaker(self) if self.elected else Operator(self)
         self.copies = Copies(self)
@@ -258,6 +262,27 @@ class Cluster:
             self.ghost.mark("registry_restored")
             self.world.after(min(fault.lasts, 900.0), self.etcd.restore_newest)
 
+    def _etcd_wipe(self, fault: Fault, node: Node) -> None:
+        if self.copies.unresolved:
+            return
+        if isinstance(self.keeper, Caretaker) and self.keeper.may_lose_registry():
+            self.ghost.mark("registry_wiped")
+            self.etcd.wipe()
+            later = min(fault.lasts, 900.0)
+            if fault.level < 0.4:
+                self.world.after(later, self.etcd.restore_newest)
+            else:
+                self.world.after(later, self.keeper.elect_by_hand)
+
+    def _lose_disk(self, fault: Fault, node: Node) -> None:
+        if not self.copies.unresolved and self.keeper.may_lose_disk(node):
+            self.ghost.mark("disk_lost")
+            node.lose_disk()
+            self.down_until[node.name] = self.world.now + fault.lasts
+
+    def _index_on(self, fault: Fault, node: Node) -> None:
+        """Nothing happens: the setup looks for it."""
+
     def _clock_step(self, fault: Fault, node: Node) -> None:
         node.wall_offset += CLOCK_STEPS_MS[int(fault.level * 4) % 4]
 
@@ -289,6 +314,8 @@ class Cluster:
         if master is None or master.master is None or self.keeper.busy:
             return False
         if not all(node.up for node in self.nodes):
+            return False
+        if not all(node.agent is None or node.agent.registered for node in self.nodes):
             return False
         end = master.store.log.max_offset
         return (

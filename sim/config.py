@@ -33,6 +33,7 @@ class Setup:
     patience: int = 3000
     producers_max: int = 10_000  # that a node remembers the sequences of
     quick: bool = False  # flushes come often; otherwise by a node's own schedule
+    index: bool = False  # messages have keys, by which they are looked for
 
     def store_options(self, role: BrokerRole) -> StoreOptions:
         """The engine's options for a role."""
@@ -46,7 +47,7 @@ class Setup:
             max_hash_slot_num=64,
             max_index_num=256,
             max_message_size=4 << 10,
-            message_index_enable=False,
+            message_index_enable=self.index,
             producers_max=self.producers_max,
             **times,
         )

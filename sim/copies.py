@@ -88,10 +88,9 @@ class Copies:
             node.die()
         ghost.mark(f"older_copy_of_{kind.replace(' ', '_')}")
         cluster.world.note(f"{node.name} is put back to {copy.end}, a copy of the {kind}")
-        node.disk = copy.disk
         node.older = kind
         node.lost_power = node.needs_reboot = False
-        ghost.disk_replaced(node)
+        node.replace_disk(copy.disk)
         cluster.down_until[node.name] = cluster.world.now + lasts
         if level < 0.5:  # everybody restarts with it
             for other in cluster.nodes:
@@ -118,8 +117,8 @@ class Copies:
 
     @staticmethod
     def _is_sound(node: Node) -> bool:
-        doubtful = node.lost_power or node.tainted or node.needs_reboot or node.older
-        return not doubtful and not node.disk.syncs_to_fail
+        doubtful = node.lost_power or node.lost_disk or node.tainted or node.needs_reboot
+        return not (doubtful or node.older or node.disk.syncs_to_fail)
 
     def _of_an_earlier_run(self, copy: Copy) -> bool:
         etcd = self.cluster.etcd

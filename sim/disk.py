@@ -101,6 +101,7 @@ class SimDisk:
         self._durable_names: dict[str, Inode] = {}
         self._pending: list[NameOp] = []
         self._locked = False
+        self.changes = 0  # of names
         self.syncs_to_fail = 0
         self.failed_syncs = 0
         self.full = False
@@ -114,6 +115,7 @@ class SimDisk:
     def power_cut(self) -> None:
         """The machine is gone: what was not synced is lost, or not, by the sector."""
         kept = self._chance.choice((0.0, 0.5, 0.9, 1.0))
+        self.changes += 1
         names = dict(self._durable_names)
         for op in self._pending[: self._chance.randint(0, len(self._pending))]:
             op(names)
@@ -141,9 +143,14 @@ class SimDisk:
             inode.lose_sync()
             raise OSError(errno.EIO, "simulated")
 
+    def inodes(self, durable: bool) -> dict[str, Inode]:
+        """For observers: all files by name, as they are, or as a power cut would leave them."""
+        return self._durable_names if durable else self._names
+
     def _change(self, op: NameOp) -> None:
         op(self._names)
         self._pending.append(op)
+        self.changes += 1
 
     # -- the port ------------------------------------------------------------------------------
 
@@ -195,6 +202,7 @@ class SimDisk:
 
     def sync_dir(self, path: str) -> None:
         """Make all names durable so far."""
+        self.changes += len(self._pending)
         for op in self._pending:
             op(self._durable_names)
         self._pending.clear()

@@ -2,7 +2,7 @@
 
 Injected: an outage (no quorum; a new leader then extends all leases, as etcd's does), slowness
 (a request is made long after its sender gave up), a lease that dies early, watches that lag or are
-lost, a backup that is restored.
+lost, a backup that is restored, a wipe.
 """
 
 from collections.abc import Callable
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ha.groupstate import GroupState, Keys
-from ha.registry import LeaseGone, RegistryTable, Row, Transaction
+from ha.registry import LeaseGone, Put, RegistryTable, Row, Transaction
 from sim.network import Network
+from sim.witness import Violation
 from sim.world import World
 
 NAME = "etcd"
@@ -42,17 +43,30 @@ class SimEtcd:
         self._slow_until = 0.0
         self._chance = world.chance("etcd")
         self._watchers: dict[str, Callable[[], None]] = {}
+        self._calls = 0
+        self._on_way: dict[int, Transaction] = {}
+        self._by_hand = False
         self._backups: list[_Backup] = []
         self._newest: _Backup | None = None
 
     # -- calls ---------------------------------------------------------------------------------
 
-    def call(self, source: str, work: Callable[[RegistryTable], Any], reply: Reply) -> None:
-        """A request of a node; `reply` gets what it returned, or nothing ever comes back."""
+    def call(
+        self,
+        source: str,
+        work: Callable[[RegistryTable], Any],
+        reply: Reply,
+        gone: Callable[[], None] = lambda: None,
+    ) -> None:
+        """A request of a node; `reply` gets what it returned, or nothing ever comes back.
+
+        gone: called where the request was lost on its way, and will never be made.
+        """
 
         def arrive() -> None:
             if self.world.now < self._down_until:
                 if self._chance.random() < 0.5:
+                    gone()
                     return
                 self.world.at(self._down_until + self._chance.uniform(0, 50), arrive)
                 return
@@ -73,11 +87,48 @@ class SimEtcd:
                 self._changed()
             self.network.call(NAME, source, lambda: reply(result))
 
-        self.network.call(source, NAME, arrive)
+        if not self.network.call(source, NAME, arrive):
+            gone()
 
     def commit(self, source: str, transaction: Transaction, reply: Reply) -> None:
-        """A transaction."""
-        self.call(source, lambda table: table.commit(transaction), reply)
+        """A transaction; until it is made or lost it may be made at any time."""
+        self._must_be_checked(source, transaction)
+        self._calls += 1
+        number = self._calls
+
+        def gone() -> None:
+            self._on_way.pop(number, None)
+
+        def make(table: RegistryTable) -> int | None:
+            gone()
+            return table.commit(transaction)
+
+        self._on_way[number] = transaction
+        self.call(source, make, reply, gone)
+
+    def _must_be_checked(self, source: str, transaction: Transaction) -> None:
+        """The state key changes by transactions that check what they build on, and the lock."""
+        changed = {change.key for change in transaction.changes}
+        checked = {check.key for check in transaction.checks}
+        if changed & {self.keys.state, self.keys.lock} and not checked >= {
+            self.keys.state,
+            self.keys.lock,
+        }:
+            raise Violation(f"{source} writes {sorted(changed)}, and checks {sorted(checked)} only")
+
+    def possible_states(self) -> list[GroupState]:
+        """What the registry has, or may have without anybody doing any more."""
+        found = [self.truth] if self.truth is not None else []
+        rows = self.table.rows
+        for transaction in self._on_way.values():
+            revisions = ((rows.get(c.key), c.mod_revision) for c in transaction.checks)
+            if all((row.mod_revision if row else 0) == wanted for row, wanted in revisions):
+                found += [
+                    GroupState.from_bytes(change.value)
+                    for change in transaction.changes
+                    if isinstance(change, Put) and change.key == self.keys.state
+                ]
+        return found
 
     def watch(self, source: str, changed: Callable[[], None]) -> None:
         """Be told of changes, as far as the network lets it."""
@@ -94,6 +145,10 @@ class SimEtcd:
 
     def _changed(self) -> None:
         row = self.table.rows.get(self.keys.state)
+        if row is not None and self._by_hand and self.truth is not None:
+            state = GroupState.from_bytes(row.value)
+            if state.group_id == self.truth.group_id and state.version > self.truth.version:
+                self.restored = self._by_hand = False
         if row is not None and not self.restored:
             state = GroupState.from_bytes(row.value)
             if self.truth is None or state.version > self.truth.version:
@@ -106,7 +161,10 @@ class SimEtcd:
             self.world.after(delay, self._notifier(name, changed))
 
     def _notifier(self, name: str, changed: Callable[[], None]) -> Callable[[], None]:
-        return lambda: self.network.call(NAME, name, changed)
+        def tell() -> None:
+            self.network.call(NAME, name, changed)
+
+        return tell
 
     # -- faults --------------------------------------------------------------------------------
 
@@ -143,10 +201,24 @@ class SimEtcd:
         self._replace(self._chance.choice(usable))
         return True
 
+    def wipe(self) -> bool:
+        """Every key of the group is gone."""
+        if self.restored or self.truth is None:
+            return False
+        self.restored = True
+        self._replace(_Backup(0, {}))
+        return True
+
+    def elect_by_hand(self) -> int:
+        """An operator is about to elect a node by its own memory; the registry's last epoch."""
+        self._by_hand = True
+        row = self.table.rows.get(self.keys.state)
+        return GroupState.from_bytes(row.value).epoch if row is not None else 0
+
     def restore_newest(self) -> None:
         """The operator has found the right backup."""
         if self.restored and self._newest is not None:
-            self.restored = False
+            self.restored = self._by_hand = False
             self._replace(self._newest)
 
     def _replace(self, backup: _Backup) -> None:

@@ -20,6 +20,7 @@ KINDS = (
     "double_connect",
     "switch_master",
     "clock_step",
+    "lose_disk",
 )
 ETCD_KINDS = (
     "cut_etcd",
@@ -28,7 +29,9 @@ ETCD_KINDS = (
     "etcd_revoke",
     "etcd_watch_lag",
     "etcd_restore",
+    "etcd_wipe",
 )
+INDEX_ON = "index_on"  # no fault: a part of the setup that a kept run must repeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ def plan(chance: random.Random, duration: float, elected: bool = False) -> list[
                 round(chance.random(), 3),
             )
         )
+    if chance.random() < 0.3:
+        found.append(Fault(0.0, INDEX_ON, NODES[0]))
     return sorted(found, key=lambda fault: fault.at)
 
 

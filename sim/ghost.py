@@ -1,29 +1,39 @@
-"""What an observer who sees everything knows, and the invariants it checks after every event."""
+"""What an observer who sees everything knows, and the invariants it checks after every event.
+
+It believes bytes only. Where a log ends, how much of it a disk holds, what is confirmed and what a
+node has promised is read from the simulated disks (`sim.platter`), and held against what the code
+under test says of itself.
+"""
 
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ha.epochs import EpochEntry, common_end
+import numpy as np
+
 from ha.groupstate import Replica, SyncStateSet
 from ha.master import Master
 from ha.progress import ConnectionState
-
-TAIL_BYTES = 32  # less than any record
+from sim.platter import same_until
+from sim.witness import Violation, Witness
+from store.kernels.jit import U8
 
 if TYPE_CHECKING:
     from sim.etcd import SimEtcd
     from sim.node import Node
 
+__all__ = ["Ghost", "Violation"]
 
-class Violation(Exception):
-    """A promise was broken: our bug."""
+# Epoch, node and its process: roles by hand may give a number twice, an older copy even to the same
+# node.
+Mastership = tuple[int, str, int]
 
 
 class Ghost:
     """Who has ever held what, and what was promised.
 
-    held: per epoch and replica, the log end that the replica has had (synced, where
-    acknowledgements are durable) while it followed or led that epoch.
+    logs: the bytes of each mastership, as its master wrote them. held: per mastership and replica,
+    how many of these the replica has had (on disk, where acknowledgements are durable) while it
+    followed or led. safe: the bytes that were confirmed; sure: those that were acknowledged.
     """
 
     def __init__(self, needed: int, durable: bool, etcd: "SimEtcd | None" = None) -> None:
@@ -31,16 +41,18 @@ class Ghost:
         self.needed = needed
         self.durable = durable
         self.etcd = etcd
-        self.held: dict[tuple[int, Replica], int] = {}
-        self.leaders: dict[int, str] = {}
-        self.promised: dict[str, int] = {}
-        self.sure: tuple[tuple[EpochEntry, ...], int] = ((), 0)  # lineage and end of what is
-        self.sure_tail = b""  # its last bytes: a history does not tell whose a segment's blank is
+        self.logs: dict[Mastership, bytearray] = {}
+        self.held: dict[tuple[Mastership, Replica], int] = {}
+        self.leaders: dict[tuple[str, int], str] = {}
+        self.safe = bytearray()
+        self.sure = bytearray()
         self.confirmed: dict[str, int] = {}
         self.heard: dict[str, int] = {}  # what each node has heard to be confirmed
-        self.safe_end = 0  # all below was once held by enough nodes
         self.marks: Counter[str] = Counter()
         self.light_ends: dict[str, set[int]] = {}  # where light queues were forgotten
+        self.witness = Witness()
+        self._proved: dict[str, int] = {}  # of what a node shows, so much is known to be safe
+        self._opened = etcd is None
 
     def mark(self, what: str) -> None:
         """Something worth seeing was seen."""
@@ -55,17 +67,21 @@ class Ghost:
 
     def started(self, node: "Node") -> None:
         """A node begins."""
-        self.confirmed.pop(node.name, None)
+        self._forget(node)
         if self.etcd is not None:
             self._must_be_complete(node, "came back")
 
     def leads(self, node: "Node", epoch: int) -> None:
         """A node was elected: I2, and it must have everything that was ever acknowledged."""
         self.mark("elected")
-        if self.leaders.setdefault(epoch, node.name) != node.name:
-            raise Violation(f"{node.name} leads epoch {epoch}, as {self.leaders[epoch]} did")
+        assert node.agent is not None, "an elected node"
+        group = node.agent.machine.membership.group_id
+        if self.leaders.setdefault((group, epoch), node.name) != node.name:
+            first = self.leaders[group, epoch]
+            raise Violation(f"{node.name} leads epoch {epoch}, as {first} did")
         if epoch > 1:
             self.mark("failed_over")
+        self.witness.leads(node, epoch)
         self._must_be_complete(node, "was elected", always=True)
 
     def members_changed(self, nodes: "list[Node]") -> None:
@@ -78,26 +94,34 @@ class Ghost:
         self, node: "Node", what: str, always: bool = False, found_out: bool = False
     ) -> None:
         """I1: a member of the SyncStateSet holds every acknowledged put."""
-        machine = node.master or node.slave
         assert self.etcd is not None, "asked of elected groups"
-        assert machine is not None, "a node that runs"
         truth = self.etcd.truth
         members = truth.sync_state_set if truth is not None else frozenset()
         if not always and Replica(node.name, node.incarnation) not in members:
             return
         if not found_out and (node.older == "same run" or (node.older and not always)):
             return  # an older copy: the others will find it out
-        entries, end = self.sure
-        mine = machine.history.entries
-        shared, _ = common_end(entries, end, mine, node.store.log.max_offset)
-        if shared < end:
-            raise Violation(f"{node.name} {what} with {shared} of {end} acknowledged bytes")
-        if node.log_bytes(end - len(self.sure_tail), end) != self.sure_tail:
-            raise Violation(f"{node.name} {what} with other bytes before {end}, acknowledged ones")
+        missing = self._first_missing(node, self.sure, durable=False)
+        if missing < len(self.sure):
+            raise Violation(
+                f"{node.name} {what} with {missing} of {len(self.sure)} acknowledged bytes"
+            )
+
+    @staticmethod
+    def _first_missing(node: "Node", wanted: bytearray, durable: bool, start: int = 0) -> int:
+        """How far a node's log is these bytes, from an offset on."""
+        first = max(node.bytes.first, start)
+        mine = node.bytes.read(first, len(wanted), durable)
+        return first + same_until(mine, _array(wanted)[first:])
 
     def died(self, node: "Node") -> None:
         """A node ends."""
+        self._forget(node)
+
+    def _forget(self, node: "Node") -> None:
         self.confirmed.pop(node.name, None)
+        self._proved.pop(node.name, None)
+        self.witness.forget(node)
 
     def lost_power(self, node: "Node") -> None:
         """A machine ends."""
@@ -110,10 +134,13 @@ class Ghost:
         node.lost_power = node.needs_reboot = node.tainted = True
 
     def disk_replaced(self, node: "Node") -> None:
-        """A node's directory is an older copy now; what it has had stays true (acknowledgements
-        of it may be on their way)."""
+        """A node's directory is an older copy now, or an empty one.
+
+        What it has had stays true: acknowledgements of it may be on their way.
+        """
+        self._forget(node)
         self.heard.pop(node.name, None)
-        self.promised.pop(node.name, None)
+        self.witness.disk_replaced(node)
 
     def applied(self, node: "Node") -> None:
         """A slave took something in: its log must be the master's."""
@@ -127,101 +154,184 @@ class Ghost:
                 raise Violation(f"{node.name} cut its log, and records are left behind the cut")
         if slave.state is not ConnectionState.TRANSFER:
             return
-        self._note(slave.epoch, node)
-        if slave.epoch < self.promised.get(node.name, 0):
-            raise Violation(f"{node.name} follows epoch {slave.epoch}, it had promised more")
+        self.witness.follows(node, slave.epoch)
         if node.older and self.etcd is not None:
             self._must_be_complete(node, "counts as a member", found_out=True)
-        self.promised[node.name] = slave.epoch
-        master = node.peers.get(node.follows)
-        if master is None or not master.up or master.master is None:
-            return
-        if master.master.epoch == slave.epoch:
-            end = node.store.log.max_offset
-            if end > master.store.log.max_offset:
-                raise Violation(f"{node.name} has {end}, its master {master.store.log.max_offset}")
-            start = max(node.store.log.min_offset, end - 2048)
-            if node.log_bytes(start, end) != master.log_bytes(start, end):
-                raise Violation(f"{node.name} holds other bytes than its master in {start}..{end}")
-            if end == master.store.log.max_offset:
-                node.lost_power = False
+        key = self._followed(node)
+        self._note(key, node)
+        wrote = self.logs.get(key)
+        if wrote is None:
+            raise Violation(f"{node.name} follows {key}, which has never begun")
+        end = node.bytes.end()
+        if end > len(wrote):
+            raise Violation(f"{node.name} has {end}, its master {len(wrote)}")
+        start = max(node.bytes.first, end - 2048)
+        mine, theirs = node.bytes.read(start, end), _array(wrote)[start:end]
+        if same_until(mine, theirs) < end - start:
+            raise Violation(f"{node.name} holds other bytes than its master in {start}..{end}")
+        if end == len(wrote):
+            node.lost_power = node.lost_disk = False
+            master = node.peers[slave.master_node]
+            if master.up and master.boot == key[2]:
                 node.older = master.older
 
-    def _note(self, epoch: int, node: "Node") -> None:
-        key = (epoch, Replica(node.name, node.incarnation))
-        store = node.store
-        end = store.flushed_offset if self.durable else store.log.max_offset
-        if end > self.held.get(key, 0):
-            self.held[key] = end
+    # -- who holds what ------------------------------------------------------------------------
 
-    def acknowledged(self, node: "Node", end: int, master: Master) -> None:
+    @staticmethod
+    def _followed(node: "Node") -> Mastership:
+        """Whose log a slave copies; the tables that came with the handshake name the process."""
+        assert node.slave is not None, "slaves follow"
+        process = node.adopted.rpartition(b" ")[2]
+        return node.slave.epoch, node.slave.master_node, int(process or 0)
+
+    def _capture(self, node: "Node") -> Mastership:
+        """Take in what a master has written since it was looked at."""
+        assert node.master is not None, "masters write"
+        key = (node.master.epoch, node.name, node.boot)
+        wrote = self.logs.setdefault(key, bytearray())
+        end = node.bytes.end()
+        if end < len(wrote):
+            raise Violation(f"{node.name} wrote {len(wrote)} bytes in epoch {key[0]}, has {end}")
+        wrote += node.bytes.read(len(wrote), end).tobytes()
+        self._note(key, node)
+        return key
+
+    def _note(self, key: Mastership, node: "Node") -> None:
+        wrote = self.logs.get(key)
+        if wrote is None:
+            return
+        who = (key, Replica(node.name, node.incarnation))
+        before = self.held.get(who, 0)
+        if before < len(wrote):
+            end = self._first_missing(node, wrote, self.durable, before)
+            self.held[who] = max(before, end)
+
+    def accepts(self, node: "Node", master: Master, needed: int) -> None:
+        """A master stores a put, or lets it wait: as many nodes as it says must be with it."""
+        key = self._capture(node)
+        nodes = {replica.node for (k, replica) in self.held if k == key}
+        if len(nodes) < needed:
+            raise Violation(f"{node.name} counts {needed} replicas, only {sorted(nodes)} joined")
+
+    def acknowledged(self, node: "Node", body: bytes) -> None:
         """A master says OK: enough nodes must hold the put, I4."""
-        if end > self.safe_end:
-            self._must_be_held(node, master.epoch, end, "acknowledged")
-        if end > self.sure[1]:
-            self.sure = (master.history.entries, end)
-            self.sure_tail = node.log_bytes(end - TAIL_BYTES, end)
+        key = self._capture(node)
+        end = node.bytes.record_end(body)
+        if end < 0:
+            raise Violation(f"{node.name} acknowledged {body[:24]!r}, which is not in its log")
+        if end > len(self.safe):
+            self._must_be_held(node, key, end, "acknowledged")
+        self._take(self.sure, key, end, f"{node.name} acknowledged")
 
-    def _must_be_held(self, node: "Node", epoch: int, end: int, what: str) -> None:
-        self._note(epoch, node)
+    def _take(self, known: bytearray, key: Mastership, end: int, what: str) -> None:
+        """More bytes are promised; they go on where those before them end."""
+        wrote = self.logs[key]
+        common = min(len(known), end)
+        if known[:common] != wrote[:common]:
+            raise Violation(f"{what} {end} bytes in epoch {key[0]}, others than before")
+        known += wrote[len(known) : end]
+
+    def _must_be_held(self, node: "Node", key: Mastership, end: int, what: str) -> None:
         needed = self.needed
         if self.etcd is not None and self.etcd.truth is not None:
-            members = self.etcd.truth.sync_state_set
-            self._whole_set_holds(node, epoch, end, what, members)
+            for members in {state.sync_state_set for state in self.etcd.possible_states()}:
+                self._whole_set_holds(node, key, end, what, members)
             if what == "confirmed":  # a group of one has nobody to wait for, and answers no put
-                needed = min(needed, len(members))
-        nodes = {r.node for (e, r), held in self.held.items() if e == epoch and held >= end}
+                needed = min(needed, len(self.etcd.truth.sync_state_set))
+        nodes = {r.node for (k, r), held in self.held.items() if k == key and held >= end}
         if len(nodes) < needed:
             raise Violation(
-                f"{node.name} {what} {end} in epoch {epoch}, held by {sorted(nodes)} only"
+                f"{node.name} {what} {end} in epoch {key[0]}, held by {sorted(nodes)} only"
             )
-        self.safe_end = end
 
     def _whole_set_holds(
-        self, node: "Node", epoch: int, end: int, what: str, members: SyncStateSet
+        self, node: "Node", key: Mastership, end: int, what: str, members: SyncStateSet
     ) -> None:
-        """I4: whoever the registry has in the set must hold it, whatever the master believes."""
-        for replica in sorted(members):
-            held = self.held.get((epoch, replica), 0)
-            if held < end and not self._holds_by_a_later_epoch(node, epoch, end, replica):
-                raise Violation(
-                    f"{node.name} {what} {end} in epoch {epoch}, {replica} of the set has {held}"
-                )
-
-    def _holds_by_a_later_epoch(self, node: "Node", epoch: int, end: int, replica: Replica) -> bool:
-        """Tell whether a replica got a master's bytes from that one's successor.
+        """I4: whoever the registry has in the set must hold it, whatever the master believes.
 
         An old master answers until its lease's deadline: what all had whom it asked, the next one
-        has, and so has whoever came in under that one.
+        has, and so has whoever came in under that one; so what a disk holds now counts as well.
         """
-        other = node.peers[replica.node]
-        machine = other.master or other.slave
-        if not other.up or other.incarnation != replica.incarnation or machine is None:
-            return False
-        if all(e <= epoch or held < end for (e, r), held in self.held.items() if r == replica):
-            return False
-        mine = node.master.history.entries if node.master is not None else ()
-        shared, _ = common_end(mine, end, machine.history.entries, other.store.log.max_offset)
-        return shared >= end
+        for replica in sorted(members):
+            if self.held.get((key, replica), 0) >= end:
+                continue
+            other = node.peers[replica.node]
+            wrote = self.logs[key][:end]
+            if (
+                other.incarnation != replica.incarnation
+                or self._first_missing(other, wrote, self.durable) < end
+            ):
+                held = self.held.get((key, replica), 0)
+                raise Violation(
+                    f"{node.name} {what} {end} in epoch {key[0]}, {replica} of the set has {held}"
+                )
+
+    # -- after every event ---------------------------------------------------------------------
 
     def check(self, node: "Node") -> None:
         """After every event of a node: what must hold always."""
-        store = node.store
-        log = store.log
-        heard = store.replicated_offset or 0
+        heard = node.store.replicated_offset or 0
         if not node.older and heard > self.heard.get(node.name, 0):
             self.heard[node.name] = heard
-        if store.flushed_offset > log.wrote_offset:
-            raise Violation(f"{node.name} claims {store.flushed_offset} of {log.wrote_offset}")
+        self.witness.check(node)
         if node.master is not None:
-            confirmed = store.replicated_offset or 0
-            if confirmed < self.confirmed.get(node.name, 0):
-                raise Violation(f"{node.name}: the confirm offset fell to {confirmed}")
-            self.confirmed[node.name] = confirmed
-            self._note(node.master.epoch, node)
-            if confirmed > self.safe_end:
-                self._must_be_held(node, node.master.epoch, confirmed, "confirmed")
-            if confirmed > log.max_offset:
-                raise Violation(f"{node.name} confirms {confirmed}, its log ends before")
+            self._check_master(node)
         elif node.slave is not None and node.slave.state is ConnectionState.TRANSFER:
-            self._note(node.slave.epoch, node)
+            self._note(self._followed(node), node)
+        self._nothing_unsafe_shows(node)
+
+    def _check_master(self, node: "Node") -> None:
+        key = self._capture(node)
+        confirmed = node.store.replicated_offset or 0
+        if confirmed < self.confirmed.get(node.name, 0):
+            raise Violation(f"{node.name}: the confirm offset fell to {confirmed}")
+        self.confirmed[node.name] = confirmed
+        if confirmed > node.bytes.end():
+            raise Violation(f"{node.name} confirms {confirmed}, its log ends before")
+        self._waits_for_all(node)
+        if confirmed > len(self.safe):
+            self._must_be_held(node, key, confirmed, "confirmed")
+            self._begin_again()
+            self._take(self.safe, key, confirmed, f"{node.name} confirmed")
+
+    def _waits_for_all(self, node: "Node") -> None:
+        """I4: a master requires whoever its own changes may bring in, before they are answered."""
+        etcd, master = self.etcd, node.master
+        if etcd is None or master is None or master.sync_state is None or etcd.restored:
+            return
+        required = master.sync_state.required
+        for state in etcd.possible_states():
+            if (state.master.node, state.epoch) != (node.name, master.epoch):
+                continue
+            missing = state.sync_state_set - required
+            if missing:
+                raise Violation(f"{node.name} does not wait for {sorted(missing)}, who may be in")
+
+    def _begin_again(self) -> None:
+        """Before a group is opened its only node may lose its log, and begin anew."""
+        truth = self.etcd.truth if self.etcd is not None else None
+        if truth is not None and truth.opened:
+            self._opened = True
+        if not self._opened:
+            self.safe.clear()
+
+    def _nothing_unsafe_shows(self, node: "Node") -> None:
+        """Whatever its role, a node's readers see no byte that was not confirmed by enough."""
+        if not self._opened:
+            return
+        shown = max(
+            node.store.confirm_offset, node.store.known_confirmed, self.witness.noted_by(node)
+        )
+        proved = min(self._proved.get(node.name, 0), node.bytes.end())
+        if shown > proved:
+            wanted = self.safe[:shown]
+            proved = self._first_missing(node, wanted, False, proved)
+            if proved < shown:
+                raise Violation(
+                    f"{node.name} takes {shown} for confirmed, only {proved} of it is safe"
+                )
+        self._proved[node.name] = proved
+
+
+def _array(data: bytearray) -> U8:
+    return np.frombuffer(bytes(data), np.uint8)

@@ -4,9 +4,10 @@ from sim.mutants_clocks import CLOCKS
 from sim.mutants_copies import COPIES
 from sim.mutants_election import ELECTION
 from sim.mutants_light import LIGHT
+from sim.mutants_observer import OBSERVER
 from sim.mutants_replication import REPLICATION
 from sim.planted import Mutant
 
-MUTANTS = [*REPLICATION, *ELECTION, *LIGHT, *CLOCKS, *COPIES]
+MUTANTS = [*REPLICATION, *ELECTION, *LIGHT, *OBSERVER, *CLOCKS, *COPIES]
 
 __all__ = ["MUTANTS", "Mutant"]

@@ -42,12 +42,13 @@ class Network:
         weather = self.weather
         return self._chance.uniform(weather.delay_min, weather.delay_max)
 
-    def call(self, source: str, target: str, do: Callable[[], None]) -> None:
-        """One datagram of a client's call: it arrives or it does not."""
+    def call(self, source: str, target: str, do: Callable[[], None]) -> bool:
+        """One datagram of a client's call: it arrives, or it does not (False)."""
         if self.is_cut(source, target) or self._chance.random() < self.weather.loss:
             self.lost += 1
-            return
+            return False
         self.world.after(self.delay(), do)
+        return True
 
 
 class End:

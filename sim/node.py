@@ -33,8 +33,10 @@ from sim.config import Setup
 from sim.decay import decay
 from sim.disk import SimDisk
 from sim.etcd import SimEtcd
-from sim.ghost import Ghost, Violation
+from sim.ghost import Ghost
 from sim.network import End, Network, stream
+from sim.platter import LogBytes
+from sim.witness import Violation
 from sim.world import World
 from store.clocks import MonoMs, StoreClock, WallMs
 from store.columns import Columns
@@ -78,7 +80,10 @@ class Node:
         self.wall_offset = 0
         self.boot = 0
         self.up = False
+        self.bytes = LogBytes(self.disk)
         self.lost_power = False  # since it last held everything
+        self.lost_disk = False  # since it last held everything
+        self.adopted = b""  # the master's tables, as they came with the last handshake
         self.needs_reboot = False  # a sync failed: the page cache is not the platter
         self.cuts = 0
         self.truncated_bytes = 0  # of the running slave's, as far as it was looked at
@@ -157,6 +162,7 @@ class Node:
         """Recover and begin to work in a role; False where the disk does not let it."""
         assert not self.up, "a node runs once"
         self.boot += 1
+        self.bytes = LogBytes(self.disk)
         self.truncated_bytes = 0
         self.follows = follows
         decayed = decay(self.disk, self.decaying)
@@ -225,12 +231,19 @@ class Node:
         if store.role is BrokerRole.SLAVE:
             self.slave = Slave(store, self._me, who, history)
         else:
-            self.master = Master(store, self.setup.ha_options(), self._me, who, history)
+            self.master = Master(
+                store, self.setup.ha_options(), self._me, who, history, self._tables
+            )
             self.master.open_epoch(self.chance.getrandbits(64), self.store_ms())
 
     @property
     def _me(self) -> Member:
         return Member("sim", "group", self.name, f"{self.name}:1")
+
+    def _tables(self) -> bytes:
+        """A master's metadata, for whoever begins to follow it."""
+        assert self.master is not None, "masters are asked"
+        return f"{self.name} {self.master.epoch} {self.boot}".encode()
 
     def become_master(self, lead: Lead, me: Replica) -> None:
         """Elected. Raises OSError or StoreError where the disk does not let it."""
@@ -245,6 +258,7 @@ class Node:
             self._me,
             slave.identity,
             slave.history,
+            self._tables,
             sync_state=SyncState(me, lead.state.sync_state_set, lead.revision),
         )
         master.open_epoch(self.chance.getrandbits(64), self.store_ms(), lead.epoch)
@@ -294,7 +308,20 @@ class Node:
 
     def empty_disk(self) -> None:
         """Its directory is removed."""
-        self.disk = SimDisk(self.chance, lambda: self.world.now)
+        self.incarnation = 0
+        self.replace_disk(SimDisk(self.chance, lambda: self.world.now))
+
+    def replace_disk(self, disk: SimDisk) -> None:
+        """Its directory is another one from now on."""
+        self.disk = disk
+        self.bytes = LogBytes(disk)
+        self.ghost.disk_replaced(self)
+
+    def lose_disk(self) -> None:
+        """The machine gets another disk, an empty one."""
+        self.die()
+        self.empty_disk()
+        self.lost_disk = True
 
     def begin_anew(self) -> bool:
         """What a refusal advises: emptied, where nothing that it holds was ever confirmed."""
@@ -326,6 +353,7 @@ class Node:
             reply(PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, None)
             return
         try:
+            self.ghost.accepts(self, master, self._wanted_in_sync())
             if batch.light_queues and self.forgetting.random() < FORGETTING:
                 self._forget(batch.light_queues[0], master)
             result = self.store.put(batch, self.store_ms())
@@ -338,19 +366,27 @@ class Node:
             return
         if self.setup.durable:
             self.flush_soon()
-        end = result.end_offset
+        ends = batch.columns.body_offsets
+        last = batch.columns.bodies[int(ends[-2]) : int(ends[-1])].tobytes()
 
         def answer(status: PutMessageStatus) -> None:
             if status is PutMessageStatus.PUT_OK:
                 if self.agent is not None and self.mono() >= self.agent.deadline_ms:
                     raise Violation(f"{self.name} acknowledges after its lease's deadline")
-                self.ghost.acknowledged(self, end, master)
+                self.ghost.acknowledged(self, last)
             self.ghost.mark(status.value.lower())
             reply(status, result)
 
-        status = master.await_slaves(end, self.mono(), answer)
+        status = master.await_slaves(result.end_offset, self.mono(), answer)
         if status is not None:
             answer(status)
+        elif self.agent is None:
+            self.ghost.accepts(self, master, self.setup.in_sync)
+
+    def _wanted_in_sync(self) -> int:
+        """So many replicas must be with a master that stores a put."""
+        setup = self.setup
+        return setup.min_in_sync if self.agent is None else setup.in_sync
 
     def _forget(self, name: str, master: Master) -> None:
         """Forget a light queue as the broker does: by a record that is safe before it counts."""
@@ -536,6 +572,7 @@ class Node:
 
     def _hello(self, ours: End) -> None:
         if self._stream is ours and self.slave is not None:
+            self.adopted = b""
             self._do(self.slave.step(Connected(), self.mono()))
 
     def double_connect(self) -> None:
@@ -562,6 +599,9 @@ class Node:
             effects = self.slave.suspend("no room")
         except StoreError as error:
             effects = self.slave.suspend(str(error))
+        for effect in effects:  # the observer looks for them
+            if isinstance(effect, Adopt):
+                self.adopted = effect.metadata
         self.ghost.applied(self)
         self._do(effects)
 
@@ -581,7 +621,7 @@ class Node:
                 case FlushSoon():
                     self.flush_soon()
                 case Adopt():
-                    pass
+                    pass  # adopted as it came
                 case Contradicts(epoch, reason):
                     self.world.note(f"{self.name} contradicts epoch {epoch}: {reason}")
                     self.ghost.mark("contradicted")
@@ -622,16 +662,31 @@ class Node:
 
 
 def batch_of(
-    topic: str, queue_id: int, bodies: list[bytes], producer: bytes, sequence: int
+    topic: str,
+    queue_id: int,
+    bodies: list[bytes],
+    producer: bytes,
+    sequence: int,
+    keyed: bool = False,
 ) -> PutBatch:
-    """A producer's batch; a single message is in one of a few light queues as well."""
+    """A producer's batch; a single message is in one of a few light queues as well.
+
+    keyed: each message can be found by what its body begins with.
+    """
     light = (f"{START}{topic}${sequence % LIGHT_QUEUES}",) if len(bodies) == 1 else ()
     return PutBatch(
         topic,
         queue_id,
-        Columns.of(bodies),
+        Columns.of(
+            bodies, [f"KEYS\x01{key_of(body)}".encode() for body in bodies] if keyed else None
+        ),
         WALL_MS,
         producer=producer,
         sequence=sequence,
         light_queues=light,
     )
+
+
+def key_of(body: bytes) -> str:
+    """The key of a message: its producer and sequence."""
+    return "-".join(body.decode().split("-")[:2])

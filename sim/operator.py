@@ -92,11 +92,11 @@ class Operator:
 
     def _master_is_lost(self, node: Node) -> bool:
         """Tell whether the master's own disk may not be trusted with what was acknowledged."""
-        return node.lost_power and not self.cluster.setup.durable
+        return node.lost_disk or (node.lost_power and not self.cluster.setup.durable)
 
     def trusted(self, node: Node) -> bool:
-        """Its page cache has lost nothing that it has not got back."""
-        if node.older:
+        """It has lost nothing that it has not got back."""
+        if node.older or node.lost_disk:
             return False
         return self.cluster.setup.durable or not (node.lost_power or node.disk.syncs_to_fail)
 
@@ -106,6 +106,11 @@ class Operator:
             return True
         others = [other for other in self.cluster.nodes if other is not node]
         return node.up and not self._zombies and all(self.trusted(other) for other in others)
+
+    def may_lose_disk(self, node: Node) -> bool:
+        """One after the other: whoever lost something has it back first."""
+        others = [other for other in self.cluster.nodes if other is not node]
+        return not self._zombies and all(self.trusted(other) for other in others)
 
     def after_kill(self, node: Node, level: float) -> None:
         """A killed master is replaced at once now and then."""

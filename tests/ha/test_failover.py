@@ -6,6 +6,7 @@ from ha.failover import Changed, Committed, ElectUnclean, HandOver, Observed, Ro
 from ha.groupstate import GroupState
 from ha.membership import PATH, Membership, load, save
 from ha.registry import Check, Delete, Put, RegistryTable, Transaction
+from sim.platter import membership_on
 from store.errors import BadStoreFile
 from tests.ha.electorate import KEYS, Electorate, names
 from tests.ha.pair import new_disk, put
@@ -437,3 +438,19 @@ def test_a_disk_that_was_full_from_the_start_notes_the_group_later(three: Electo
     full.disk.full = False
     three.run(1500)
     assert load(full.disk) == full.machine.membership != Membership()
+
+
+def test_a_membership_that_only_the_page_cache_has_is_saved_again(three: Electorate) -> None:
+    three.until(lambda: three.leader is not None and names(three.state) == {"a", "b", "c"})
+    voter = three.voters["b"]
+    version = load(voter.disk).version
+    three.kill("b")
+    inode = voter.disk.inodes(True)[PATH]
+    inode.durable[:] = 0  # as after a sync that failed: programs see it, the disk never gets it
+    inode.lose_sync()
+    for other in ("a", "c"):
+        three.voters[other].cut_off = True  # nothing new is to be noted
+    three.restart("b")
+    three.run(200)
+    assert three.state.version == version
+    assert membership_on(voter.disk)[:2] == (three.state.group_id, version)

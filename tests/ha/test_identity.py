@@ -1,9 +1,12 @@
+import random
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from ha import identity
 from ha.identity import Identity
+from sim.disk import SimDisk
 from store.errors import BadStoreFile
 from store.osdisk import OsDisk
 
@@ -38,3 +41,17 @@ def test_a_damaged_file_is_named_and_not_believed(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b'"n"', b'"m"'))
     with pytest.raises(BadStoreFile, match=r"replica\.json"):
         identity.load(disk)
+
+
+def test_what_was_read_at_a_start_is_durable_before_it_counts() -> None:
+    disk = SimDisk(random.Random(1), lambda: 0.0)
+    made = identity.settle(disk, "a", 1, "b1", log_empty=True, abnormal=False, acks_durable=True)
+    with mock.patch.object(disk, "sync_dir"):  # killed between the rename and the sync
+        identity.promise(disk, made, 7)
+    again = identity.settle(disk, "a", 2, "b1", log_empty=False, abnormal=True, acks_durable=True)
+    assert again.promised_epoch == 7
+    for _ in range(20):
+        disk.power_cut()
+        found = identity.load(disk)
+        assert found is not None
+        assert found.promised_epoch == 7

@@ -1,0 +1,154 @@
+"""What a simulated disk really holds, read without the code under test.
+
+The observer takes nobody's word for where a log ends, what is synced or what was promised: it walks
+the bytes, as programs see them (`seen`) or as a power cut would leave them (`durable`).
+"""
+
+import json
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sim.disk import Inode, SimDisk
+from store.kernels import scan
+from store.kernels.jit import U8
+
+LOG = "commitlog/"
+NAME_DIGITS = 20
+IDENTITY = "config/replica.json"
+MEMBERSHIP = "config/membership.jsonl"
+CHECKPOINT = "checkpoint"
+CONFIRM_FIELD = 32
+NOTES_AT = (1024, 1536)
+NOTE = struct.Struct(">QQQ40s")  # number, confirmed, durable, boot id; a CRC-32 follows
+_MAGICS = {magic.to_bytes(4, "big") for magic in (scan.MAGIC_V1, scan.MAGIC_V2, scan.MAGIC_BLANK)}
+
+
+class LogBytes:
+    """The commit log of one disk. `durable`: what a power cut would leave."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self.disk = disk
+        self._starts: list[int] = []  # of the records found so far
+        self._end = 0
+        self._found: dict[bool, tuple[int, list[tuple[int, Inode]]]] = {}
+
+    def _segments(self, durable: bool) -> list[tuple[int, Inode]]:
+        found = self._found.get(durable)
+        if found is not None and found[0] == self.disk.changes:
+            return found[1]
+        names = self.disk.inodes(durable)
+        rows = sorted(
+            (int(path[len(LOG) :]), inode)
+            for path, inode in names.items()
+            if path.startswith(LOG) and len(path) == len(LOG) + NAME_DIGITS
+        )
+        self._found[durable] = (self.disk.changes, rows)
+        return rows
+
+    @property
+    def first(self) -> int:
+        """Offset of the first byte."""
+        segments = self._segments(False)
+        return segments[0][0] if segments else 0
+
+    def read(self, start: int, end: int, durable: bool = False) -> U8:
+        """The bytes of a range; zeros where there are none."""
+        found: U8 = np.zeros(max(0, end - start), np.uint8)
+        for at, inode in self._segments(durable):
+            data = inode.durable if durable else inode.seen
+            low, high = max(start, at), min(end, at + len(data))
+            if low < high:
+                found[low - start : high - start] = data[low - at : high - at]
+        return found
+
+    def end(self) -> int:
+        """Where the last record ends, by the sizes that the records themselves claim."""
+        while self._starts and self._size_at(self._starts[-1]) != self._end - self._starts[-1]:
+            self._end = self._starts.pop()
+        if not self._starts:
+            self._end = self.first
+        size = self._size_at(self._end)
+        while size:
+            self._starts.append(self._end)
+            self._end += size
+            size = self._size_at(self._end)
+        return self._end
+
+    def record_end(self, needle: bytes) -> int:
+        """Where the record ends that holds some bytes, the last one that does; -1 for none."""
+        end = self.end()
+        at = self.read(self.first, end).tobytes().rfind(needle)
+        if at < 0:
+            return -1
+        place = self.first + at
+        inside = np.searchsorted(np.asarray(self._starts, np.int64), place, "right")
+        return (*self._starts, end)[int(inside)]
+
+    def _size_at(self, offset: int) -> int:
+        head = self.read_head(offset)
+        size = int.from_bytes(head[:4], "big")
+        return size if head[4:] in _MAGICS else 0
+
+    def read_head(self, offset: int) -> bytes:
+        """Size and magic of the record at an offset."""
+        for at, inode in reversed(self._segments(False)):
+            if at <= offset < at + len(inode.seen):
+                return inode.seen[offset - at : offset - at + 8].tobytes()
+        return b""
+
+
+def same_until(ours: U8, theirs: U8) -> int:
+    """How many bytes two stretches share from their beginning."""
+    size = min(len(ours), len(theirs))
+    differing = (ours[:size] != theirs[:size]).nonzero()[0]
+    return int(differing[0]) if len(differing) else size
+
+
+def identity_on(disk: SimDisk) -> dict[str, Any]:
+    """The identity file as a power cut would leave it; empty where there is none."""
+    inode = disk.inodes(True).get(IDENTITY)
+    return json.loads(inode.durable.tobytes()) if inode is not None else {}
+
+
+def membership_on(disk: SimDisk) -> tuple[str, int, int]:
+    """Group, version and starts that the membership file would name after a power cut."""
+    inode = disk.inodes(True).get(MEMBERSHIP)
+    found: list[dict[str, Any]] = []
+    for line in inode.durable.tobytes().splitlines() if inode is not None else ():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    newest = max(found, key=lambda row: int(row["written"]), default=None)
+    if newest is None:
+        return "", 0, 0
+    return str(newest["groupId"]), int(newest["version"]), int(newest["starts"])
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What a checkpoint file claims, as a process finds it that is started after a kill."""
+
+    confirmed: int = 0
+    durable: int = 0  # confirmed, and on this disk
+
+
+def noted_on(disk: SimDisk) -> Noted:
+    """The claims of a checkpoint file: of the newest whole note, and of the field before it."""
+    inode = disk.inodes(False).get(CHECKPOINT)
+    if inode is None:
+        return Noted()
+    field = int.from_bytes(inode.seen[CONFIRM_FIELD : CONFIRM_FIELD + 8].tobytes(), "big")
+    number = confirmed = durable = 0
+    for at in NOTES_AT:
+        data = inode.seen[at : at + NOTE.size].tobytes()
+        whole = zlib.crc32(data).to_bytes(4, "big")
+        if inode.seen[at + NOTE.size : at + NOTE.size + 4].tobytes() != whole:
+            continue
+        if NOTE.unpack(data)[0] > number:
+            number, confirmed, durable = NOTE.unpack(data)[:3]
+    return Noted(max(confirmed, field), max(durable, field))
