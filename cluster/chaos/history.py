@@ -40,6 +40,7 @@ class Poll:
     end: float
     first: int
     bodies: list[str]
+    begin: float = 0.0
 
 
 @dataclass(slots=True)

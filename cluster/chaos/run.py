@@ -10,7 +10,7 @@ from typing import Any
 
 import duolog
 
-from cluster.chaos import checkers
+from cluster.chaos import checkers, linearizable
 from cluster.chaos.checkers import Finding
 from cluster.chaos.history import OK, History
 from cluster.chaos.target import Target
@@ -50,6 +50,7 @@ class Result:
     invalid: str = ""
     seconds: float = 0.0
     log_bytes: int = 0
+    linearizable: str = ""  # what porcupine says; why it could not be asked
 
     @property
     def passed(self) -> bool:
@@ -129,6 +130,9 @@ class Run:
                 await client.close()
         result.seconds = workload.now()
         result.findings = checkers.check(self.history)
+        verdict = await asyncio.to_thread(linearizable.judge, self.history)
+        result.linearizable = verdict.reason or verdict.result
+        result.findings += linearizable.findings(verdict)
         self._judge()
         return result
 

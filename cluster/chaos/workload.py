@@ -107,6 +107,7 @@ class Workload:
         client = self._client(number % len(self._endpoints))
         offset = 0
         while not self._stopping:
+            began = self.now()
             try:
                 batch = await client.pull(self.topic, queue_id, offset, wait=POLL_SECONDS)
             except duolog.DuologError:
@@ -114,7 +115,7 @@ class Workload:
                 continue
             first, bodies = numbered(batch)
             if bodies:
-                poll = Poll(number, self.topic, queue_id, self.now(), first, bodies)
+                poll = Poll(number, self.topic, queue_id, self.now(), first, bodies, began)
                 self.history.polls.append(poll)
                 offset = first + len(bodies)
 
