@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 KERNELS := $(VENV)/.kernels
 
-.PHONY: help venv demo pipeline test check fmt proto sim sim-mutants bench fuzz interop clean docs up down \
+.PHONY: help venv demo pipeline test check fmt proto sim sim-mutants mutation bench fuzz interop clean docs up down \
   chaos chaos-containers test-containers
 
 SEEDS ?= 500
@@ -88,6 +88,10 @@ sim: venv  ## Run a simulated cluster from $(SEEDS) fresh seeds (or from BASE on
 
 sim-mutants: venv  ## Plant known bugs; the simulator must catch every one.
 	@$(BIN)/python -m sim --mutants
+
+BUDGET ?= 30
+mutation: venv  ## Judge mechanical mutants for $(BUDGET) minutes; SAMPLE draws which ones come first.
+	@$(BIN)/python -m sim.mechanical --budget $(BUDGET) $(if $(SAMPLE),--sample $(SAMPLE))
 
 bench: venv  ## Measure against the limits of this machine; JSON into bench/results.
 	@$(BIN)/python -m bench.run

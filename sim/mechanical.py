@@ -1,0 +1,328 @@
+"""python -m sim.mechanical: how many mechanical mutants do seeds and unit tests kill?
+
+python -m sim.mechanical --budget 10              as many as ten minutes allow, drawn by --sample
+python -m sim.mechanical --only ha/syncstate.py   those of one file
+python -m sim.mechanical --mutant NAME            one of them, and what kills it
+
+Each mutant runs in a process of its own, forked from one that has everything loaded: the code of
+one function is replaced there. The unit tests of its file come first, then seeds; processor time
+and memory are limited, so a mutant that never ends is killed as well. Mutants that change nothing
+anybody could see are listed in sim/equivalent.toml, each with the reason.
+"""
+
+import argparse
+import contextlib
+import importlib
+import io
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from sim.cluster import run
+from sim.mutation import Mechanical, mutants, mutated
+
+ROOT = Path(__file__).parent.parent
+EQUIVALENT = Path(__file__).parent / "equivalent.toml"
+CPU_SECONDS = 90
+MEMORY_BYTES = 6 << 30
+GOAL = 0.9
+LEAST_JUDGED = 40  # fewer mutants say little about the share
+FILES = "t"  # of the tests that run now
+PREFIX = "mechanical-"  # of a directory's name; the number of the process that made it follows
+_LOG = ("_close_segment", "_go_back", "append_data", "is_boundary", "before_blank", "next_valid")
+_STORE = ("truncate", "hide_from", "_cut_queues")
+_HA = "tests/ha"
+_RECOVERY = ("tests/store/test_commitlog.py", "tests/store/test_recovery.py")
+_SLOW = frozenset({"tests/store/test_recovery.py"})  # run after the seeds
+# What is mutated: file, the functions of it (all where None), the tests that are near.
+TARGETS: tuple[tuple[str, tuple[str, ...] | None, tuple[str, ...]], ...] = (
+    ("ha/epochs.py", None, (f"{_HA}/test_epochs.py", f"{_HA}/test_masterships.py")),
+    ("ha/failover.py", None, (f"{_HA}/test_failover.py",)),
+    ("ha/frames.py", None, (f"{_HA}/test_frames.py",)),
+    ("ha/groupstate.py", None, (f"{_HA}/test_groupstate.py", f"{_HA}/test_failover.py")),
+    ("ha/grouptransfer.py", None, (f"{_HA}/test_master.py", f"{_HA}/test_waiters.py")),
+    ("ha/handshake.py", None, (f"{_HA}/test_handshake.py", f"{_HA}/test_masterships.py")),
+    ("ha/identity.py", None, (f"{_HA}/test_identity.py",)),
+    ("ha/master.py", None, (f"{_HA}/test_master.py", f"{_HA}/test_failover.py")),
+    ("ha/membership.py", None, (f"{_HA}/test_failover.py",)),
+    ("ha/options.py", None, (f"{_HA}/test_master.py",)),
+    ("ha/progress.py", None, (f"{_HA}/test_master.py",)),
+    ("ha/registry.py", None, (f"{_HA}/test_registry.py",)),
+    ("ha/slave.py", None, (f"{_HA}/test_slave.py", f"{_HA}/test_masterships.py")),
+    ("ha/syncstate.py", None, (f"{_HA}/test_syncstate.py", f"{_HA}/test_failover.py")),
+    ("ha/waiters.py", None, (f"{_HA}/test_waiters.py",)),
+    ("store/recovery.py", None, _RECOVERY),
+    ("store/dispatch.py", None, (*_RECOVERY, "tests/store/test_lightqueues.py")),
+    ("store/checkpoint.py", None, ("tests/store/test_smallfiles.py", *_RECOVERY)),
+    ("store/commitlog.py", _LOG, _RECOVERY),
+    ("store/messagestore.py", _STORE, (*_RECOVERY, f"{_HA}/test_masterships.py")),
+)
+TESTS = {path: tests for path, _, tests in TARGETS}
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What became of a mutant; killed_by: tests, seed, time or nothing."""
+
+    mutant: Mechanical
+    killed_by: str
+    why: str
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The arguments."""
+    parser = argparse.ArgumentParser(prog="python -m sim.mechanical", description=__doc__)
+    parser.add_argument("--budget", type=float, default=3.0, help="minutes")
+    parser.add_argument("--sample", type=int, default=1, help="draws which mutants come first")
+    parser.add_argument("--seeds", type=int, default=24, help="seeds that each mutant must pass")
+    parser.add_argument("--only", default="", help="begins the names of the mutants")
+    parser.add_argument("--mutant", default="", help="the name of one mutant")
+    parser.add_argument("--list", action="store_true", help="print all names, and run nothing")
+    return parser.parse_args(arguments)
+
+
+def all_mutants() -> dict[str, Mechanical]:
+    """Every mutant there is, by name."""
+    found: dict[str, Mechanical] = {}
+    for path, names, _ in TARGETS:
+        source = (ROOT / path).read_text()
+        for mutant in mutants(path, source, _wanted(names)):
+            found[mutant.name] = mutant
+    return found
+
+
+def _wanted(names: tuple[str, ...] | None) -> Callable[[str], bool]:
+    return lambda function: names is None or function.rpartition(".")[2] in names
+
+
+def equivalent(known: dict[str, Mechanical], path: Path = EQUIVALENT) -> dict[str, str]:
+    """Mutants that change nothing, and why. Raises LookupError for a name that is none any more."""
+    rows: dict[str, str] = tomllib.loads(path.read_text())
+    gone = sorted(set(rows) - set(known))
+    if gone:
+        raise LookupError(f"{path.name} names mutants that do not exist any more: {gone}")
+    return rows
+
+
+# -- one mutant ------------------------------------------------------------------------------------
+
+
+def plant(mutant: Mechanical) -> None:
+    """Put the change into this process, for good."""
+    code = mutated(mutant, (ROOT / mutant.path).read_text())
+    found: Any = importlib.import_module(mutant.path.removesuffix(".py").replace("/", "."))
+    for name in mutant.function.split("."):
+        found = vars(found)[name]
+    for wrapper in ("fget", "__func__", "__wrapped__"):
+        found = getattr(found, wrapper, found)
+    assert isinstance(found, FunctionType), f"{mutant.name} is a function"
+    found.__code__ = code
+
+
+def try_one(
+    mutant: Mechanical | None, tests: tuple[str, ...], seeds: int, where: Path
+) -> tuple[str, str]:
+    """Run tests and seeds in a process of its own; None: without a mutant.
+
+    where: a directory for the tests' files, which are removed in the end.
+    """
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        _in_child(mutant, tests, seeds, where, writer)
+    os.close(writer)
+    told, status = b"", -1
+    try:
+        with os.fdopen(reader, "rb") as stream:
+            told = stream.read()
+        _, status = os.waitpid(child, 0)
+    finally:
+        if status < 0:  # this process is to end
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        shutil.rmtree(where / FILES, ignore_errors=True)
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
+        by, _, why = told.decode().partition(" ")
+        return by, why
+    return "time", f"ended with {status}: it took too long, or too much memory"
+
+
+def _in_child(
+    mutant: Mechanical | None, tests: tuple[str, ...], seeds: int, where: Path, writer: int
+) -> None:  # pragma: no cover - in a process that ends here
+    resource.setrlimit(resource.RLIMIT_CPU, (_used_cpu() + CPU_SECONDS,) * 2)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 1)
+    os.dup2(silence, 2)
+    code = 1
+    try:
+        if mutant is not None:
+            plant(mutant)
+        os.write(writer, _hunt(tests, seeds, where)[:500].encode())
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _used_cpu() -> int:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return int(used.ru_utime + used.ru_stime) + 1
+
+
+def _hunt(tests: tuple[str, ...], seeds: int, where: Path) -> str:
+    failed = _failing_test(tuple(test for test in tests if test not in _SLOW), where)
+    if failed:
+        return f"tests {failed}"
+    for seed in range(seeds):
+        violation = run(seed).violation
+        if violation:
+            return f"seed {seed}: {violation}"
+    failed = _failing_test(tuple(test for test in tests if test in _SLOW), where)
+    return f"tests {failed}" if failed else "nothing "
+
+
+class _First:
+    """A plugin that remembers the first test that failed."""
+
+    def __init__(self) -> None:
+        self.name = ""
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Called by pytest."""
+        if report.failed and not self.name:
+            self.name = report.nodeid
+
+    def pytest_collectreport(self, report: Any) -> None:
+        """Called by pytest."""
+        if report.failed and not self.name:
+            self.name = report.nodeid
+
+
+def _failing_test(tests: tuple[str, ...], where: Path) -> str:
+    if not tests:
+        return ""
+    import pytest
+
+    first = _First()
+    with contextlib.redirect_stdout(io.StringIO()):
+        code = pytest.main(
+            ["-x", "-q", "-p", "no:cacheprovider", f"--basetemp={where / FILES}", *tests], [first]
+        )
+    return "" if code == 0 else first.name or f"pytest ends with {code}"
+
+
+# -- the tests' files ------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def workspace(above: Path) -> Iterator[Path]:
+    """A directory that is removed in the end, also where that is a SIGTERM.
+
+    What a process left that was killed outright is removed by the next one.
+    """
+    _remove_stale(above)
+    where = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=above))
+    before = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        yield where
+    finally:
+        shutil.rmtree(where, ignore_errors=True)
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminated(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def _remove_stale(above: Path) -> None:
+    for path in above.glob(f"{PREFIX}*-*"):
+        maker = path.name[len(PREFIX) :].partition("-")[0]
+        if (
+            maker.isdecimal()
+            and path.stat().st_uid == os.getuid()
+            and not Path("/proc", maker).exists()
+        ):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _memory() -> Path:
+    """Where files cost no disk, if there is such a place."""
+    memory = Path("/dev/shm")
+    return memory if memory.is_dir() else Path(tempfile.gettempdir())
+
+
+# -- many ------------------------------------------------------------------------------------------
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """0 where enough are killed; 1 where too few are, 2 where the measure itself is wrong."""
+    asked = parse(arguments)
+    os.chdir(ROOT)
+    known = all_mutants()
+    try:
+        spared = equivalent(known)
+    except LookupError as error:
+        print(error)
+        return 2
+    chosen = [m for name, m in sorted(known.items()) if name.startswith(asked.mutant or asked.only)]
+    if asked.list:
+        print("\n".join(mutant.name for mutant in chosen))
+        return 0
+    random.Random(asked.sample).shuffle(chosen)
+    chosen = [mutant for mutant in chosen if mutant.name not in spared]
+    with workspace(_memory()) as where:
+        fates = _judge(chosen, asked, where)
+    return 2 if fates is None else conclude(fates, len(known), len(spared))
+
+
+def _judge(chosen: list[Mechanical], asked: argparse.Namespace, where: Path) -> list[Fate] | None:
+    """As many as the budget allows; None where the code as it is fails already."""
+    until = time.monotonic() + 60 * asked.budget
+    sound: set[str] = set()  # files whose tests pass on the code as it is
+    fates: list[Fate] = []
+    for mutant in chosen:
+        if time.monotonic() >= until:
+            break
+        if mutant.path not in sound:
+            by, why = try_one(None, TESTS[mutant.path], 0 if sound else asked.seeds, where)
+            if by != "nothing":
+                print(f"the code as it is fails already: {by} {why}")
+                return None
+            sound.add(mutant.path)
+        fate = Fate(mutant, *try_one(mutant, TESTS[mutant.path], asked.seeds, where))
+        fates.append(fate)
+        if asked.mutant or fate.killed_by == "nothing":
+            print(f"{mutant.name}\n{mutant.diff()}\n{fate.killed_by} {fate.why}\n", flush=True)
+    return fates
+
+
+def conclude(fates: list[Fate], known: int, spared: int) -> int:
+    """Print the score."""
+    killed = [fate for fate in fates if fate.killed_by != "nothing"]
+    by = Counter(fate.killed_by for fate in killed)
+    share = len(killed) / len(fates) if fates else 1.0
+    how = ", ".join(f"{name} {count}" for name, count in sorted(by.items()))
+    print(
+        f"killed {len(killed)} of {len(fates)} mechanical mutants ({share:.1%}: {how}); "
+        f"there are {known}, {spared} of them equivalent"
+    )
+    return 1 if len(fates) >= LEAST_JUDGED and share < GOAL else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,233 @@
+"""Mechanical mutants: single changes of a function's syntax tree, each with a stable name.
+
+| kind | changes |
+|------|---------|
+| boundary | `<` to `<=`, `>=` to `>`, and back |
+| opposite | a comparison or a condition to its contrary, `and` to `or`, True to False |
+| number | an integer to the next one |
+| sum | `+` to `-`, `min` to `max`, and back |
+| drop | a call, an assignment to an attribute, a raise or a guard is left out |
+| swap | two neighbouring effects change places |
+
+A mutant's name says file, function and kind, and ends with a digest of what it changes where, so it
+stays the same while other code moves.
+"""
+
+import ast
+import copy
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import CodeType
+
+_BOUNDARY: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+}
+_OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Lt: ast.GtE,
+    ast.GtE: ast.Lt,
+    ast.Gt: ast.LtE,
+    ast.LtE: ast.Gt,
+}
+_EXTREMES = {"min": "max", "max": "min"}
+# What says things and does nothing: a change of it is seen by nobody, and should not be.
+_SILENT = (ast.Assert, ast.JoinedStr, ast.Raise, ast.arguments)
+Change = Callable[[ast.AST], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Mechanical:
+    """One mutant. place: which node of the function, in the order of the walk."""
+
+    name: str
+    path: str
+    function: str
+    line: int
+    place: int
+    change: int
+    before: str
+    after: str
+
+    def diff(self) -> str:
+        """What was changed, for people."""
+        return f"--- {self.path}:{self.line} {self.function}\n-{self.before}\n+{self.after}"
+
+
+def functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """The functions of a module and the methods of its classes, by qualified name."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            yield node.name, node
+        elif isinstance(node, ast.ClassDef):
+            for inner in node.body:
+                if isinstance(inner, ast.FunctionDef) and inner.name not in ("__str__", "__repr__"):
+                    yield f"{node.name}.{inner.name}", inner
+
+
+def mutants(path: str, source: str, wanted: Callable[[str], bool]) -> list[Mechanical]:
+    """All mutants of the wanted functions of a file."""
+    found: list[Mechanical] = []
+    for function, node in functions(ast.parse(source)):
+        if wanted(function):
+            found += _of_function(path, function, node)
+    return found
+
+
+def mutated(mutant: Mechanical, source: str) -> CodeType:
+    """The compiled function with the change in it."""
+    tree = ast.parse(source)
+    function = dict(functions(tree))[mutant.function]
+    node = _places(function)[mutant.place]
+    _changes(node)[mutant.change][1](node)
+    module = compile(ast.fix_missing_locations(tree), mutant.path, "exec")
+    return _find(module, mutant.function)
+
+
+def _find(code: CodeType, function: str) -> CodeType:
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            if inner.co_qualname == function:
+                return inner
+            if function.startswith(inner.co_qualname + "."):
+                return _find(inner, function)
+    raise LookupError(function)
+
+
+def _of_function(path: str, function: str, node: ast.FunctionDef) -> list[Mechanical]:
+    found: list[Mechanical] = []
+    same: Counter[str] = Counter()
+    for place, part in enumerate(_places(node)):
+        for number, (kind, change) in enumerate(_changes(part)):
+            changed = copy.deepcopy(part)
+            change(changed)
+            before, after = _texts(part, changed)
+            if before == after:
+                continue
+            key = f"{function} {kind} {before} {after}"
+            same[key] += 1
+            digest = hashlib.sha1(f"{key} {same[key]}".encode()).hexdigest()[:8]
+            name = f"{path}:{function}:{kind}:{digest}"
+            line = getattr(part, "lineno", node.lineno)
+            found.append(Mechanical(name, path, function, line, place, number, before, after))
+    return found
+
+
+def _texts(before: ast.AST, after: ast.AST) -> tuple[str, str]:
+    """The lines that differ."""
+    rows = [ast.unparse(node).splitlines() for node in (before, after)]
+    low = 0
+    while low < min(map(len, rows)) and rows[0][low] == rows[1][low]:
+        low += 1
+    ends = [len(row) for row in rows]
+    while min(ends) > low and rows[0][ends[0] - 1] == rows[1][ends[1] - 1]:
+        ends = [end - 1 for end in ends]
+    first, second = ("\n".join(row[low:end]) for row, end in zip(rows, ends, strict=True))
+    return first, second or "(left out)"
+
+
+def _places(function: ast.FunctionDef) -> list[ast.AST]:
+    """The nodes of a function that may be changed, in a fixed order."""
+    found: list[ast.AST] = []
+
+    def visit(node: ast.AST) -> None:
+        found.append(node)
+        for name, value in ast.iter_fields(node):
+            if name in ("annotation", "returns", "decorator_list", "pattern"):
+                continue
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST) and not isinstance(child, _SILENT):
+                    visit(child)
+
+    visit(function)
+    return found
+
+
+def _changes(node: ast.AST) -> list[tuple[str, Change]]:
+    """What can be changed in one node."""
+    found: list[tuple[str, Change]] = []
+    match node:
+        case ast.Compare(ops=[op]):
+            for kind, table in (("boundary", _BOUNDARY), ("opposite", _OPPOSITE)):
+                if type(op) in table:
+                    found.append((kind, _set("ops", [table[type(op)]()])))
+        case ast.BoolOp(op=op):
+            other = ast.Or() if isinstance(op, ast.And) else ast.And()
+            found.append(("opposite", _set("op", other)))
+        case ast.Constant(value=bool() as truth):
+            found.append(("opposite", _set("value", not truth)))
+        case ast.Constant(value=int() as number):
+            found.append(("number", _set("value", number + 1)))
+        case ast.BinOp(op=ast.Add()):
+            found.append(("sum", _set("op", ast.Sub())))
+        case ast.BinOp(op=ast.Sub()):
+            found.append(("sum", _set("op", ast.Add())))
+        case ast.Call(func=ast.Name(id=name)) if name in _EXTREMES:
+            found.append(("sum", _set("func", ast.Name(_EXTREMES[name], ast.Load()))))
+    if isinstance(node, ast.If | ast.IfExp) and not isinstance(node.test, ast.Compare):
+        found.append(("opposite", _set("test", _contrary(node.test))))
+    for field in ("body", "orelse", "finalbody"):
+        body = getattr(node, field, None)
+        if isinstance(body, list):
+            found += _of_body(field, body)
+    return found
+
+
+def _of_body(field: str, body: list[ast.stmt]) -> Iterator[tuple[str, Change]]:
+    for at, statement in enumerate(body):
+        if _is_effect(statement) or _is_guard(statement) or isinstance(statement, ast.Raise):
+            yield "drop", _drop(field, at)
+        if at and _is_effect(statement) and _is_effect(body[at - 1]):
+            yield "swap", _swap(field, at)
+
+
+def _is_effect(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Expr(value=ast.Call()) | ast.AugAssign():
+            return True
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
+            return True
+    return False
+
+
+def _is_guard(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.If)
+        and not statement.orelse
+        and isinstance(statement.body[-1], ast.Return | ast.Raise | ast.Continue | ast.Break)
+    )
+
+
+def _contrary(test: ast.expr) -> ast.expr:
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return test.operand
+    return ast.UnaryOp(ast.Not(), test)
+
+
+def _set(field: str, value: object) -> Change:
+    return lambda node: setattr(node, field, value)
+
+
+def _drop(field: str, at: int) -> Change:
+    def change(node: ast.AST) -> None:
+        body = getattr(node, field)
+        body[at : at + 1] = [] if len(body) > 1 else [ast.Pass()]
+
+    return change
+
+
+def _swap(field: str, at: int) -> Change:
+    def change(node: ast.AST) -> None:
+        body = getattr(node, field)
+        body[at - 1], body[at] = body[at], body[at - 1]
+
+    return change

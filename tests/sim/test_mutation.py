@@ -1,0 +1,150 @@
+"""Mechanical mutants: what is changed, what they are called, and how their fate is told."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sim import mechanical
+from sim.mechanical import Fate, all_mutants, conclude, equivalent, try_one, workspace
+from sim.mutation import Mechanical, mutants, mutated
+
+SOURCE = """
+class C:
+    def f(self, a, b):
+        self.low = min(a, b)
+        self.high = a + 1
+        if not b:
+            return True
+        self.note(a)
+        assert a < b
+        return a < b
+"""
+
+
+def found(source: str = SOURCE) -> list[Mechanical]:
+    return mutants("m.py", source, lambda function: True)
+
+
+def test_each_change_is_one_line_of_a_function() -> None:
+    changes = {(m.name.split(":")[2], m.before.strip(), m.after.strip()) for m in found()}
+    assert changes == {
+        ("sum", "min(a, b)", "max(a, b)"),
+        ("sum", "a + 1", "a - 1"),
+        ("number", "1", "2"),
+        ("opposite", "if not b:", "if b:"),
+        ("opposite", "True", "False"),
+        ("boundary", "a < b", "a <= b"),
+        ("opposite", "a < b", "a >= b"),
+        ("drop", "self.low = min(a, b)", "(left out)"),
+        ("drop", "self.high = a + 1", "(left out)"),
+        ("drop", "if not b:\n        return True", "(left out)"),
+        ("drop", "self.note(a)", "(left out)"),
+        (
+            "swap",
+            "self.low = min(a, b)\n    self.high = a + 1",
+            "self.high = a + 1\n    self.low = min(a, b)",
+        ),
+    }
+
+
+def test_names_are_unique_and_do_not_move_with_other_code() -> None:
+    names = [mutant.name for mutant in found()]
+    assert len(set(names)) == len(names)
+    later = "def other():\n    return 1 + 1\n" + SOURCE
+    assert [m.name for m in found(later) if m.function == "C.f"] == names
+
+
+def test_a_mutant_is_the_function_with_its_change() -> None:
+    source = SOURCE.replace("assert a < b", "pass")
+    boundary = next(m for m in found(source) if ":boundary:" in m.name)
+    space: dict[str, type] = {}
+    exec(compile(source, "m.py", "exec"), space)
+    made = space["C"]()
+    made.note = lambda a: None
+    made.f.__func__.__code__ = mutated(boundary, source)
+    assert made.f(2, 2)
+
+
+def test_a_listed_mutant_that_exists_no_more_is_an_error(tmp_path: Path) -> None:
+    known = all_mutants()
+    equivalent(known)
+    path = tmp_path / "equivalent.toml"
+    path.write_text('"ha/master.py:Master.gone:drop:00000000" = "why"\n')
+    with pytest.raises(LookupError, match="do not exist any more"):
+        equivalent(known, path)
+
+
+def test_a_mutant_is_killed_by_its_tests_in_a_process_of_its_own(tmp_path: Path) -> None:
+    assert try_one(None, ("tests/ha/test_syncstate.py",), 0, tmp_path) == ("nothing", "")
+    mutant = next(
+        m
+        for m in all_mutants().values()
+        if m.path == "ha/syncstate.py" and "least = min" not in m.before and ":sum:" in m.name
+    )
+    by, why = try_one(mutant, ("tests/ha/test_syncstate.py",), 0, tmp_path)
+    assert by == "tests", (mutant.diff(), why)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_who_is_ended_by_a_signal_leaves_neither_files_nor_a_child(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    test = tmp_path / "test_forever.py"
+    test.write_text(
+        "import os, time\ndef test_it(tmp_path):\n"
+        f"    open({str(tmp_path / 'child')!r}, 'w').write(str(os.getpid()))\n"
+        "    (tmp_path / 'file').touch()\n"
+        "    time.sleep(60)\n"
+    )
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom sim.mechanical import try_one, workspace\n"
+        f"with workspace(Path({str(tmp_path)!r})) as where:\n"
+        f"    try_one(None, ({str(test)!r},), 0, where)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL) as process:
+        child = tmp_path / "child"
+        _until(lambda: child.exists() and child.read_text() != "")
+        assert list(tmp_path.glob(f"{mechanical.PREFIX}*/**/file"))
+        process.send_signal(number)
+        assert process.wait(20) != 0
+    assert not list(tmp_path.glob(f"{mechanical.PREFIX}*"))
+    assert not Path("/proc", child.read_text()).exists()
+
+
+def _until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < deadline, "the child has begun its test"
+        time.sleep(0.02)
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait(20)
+    left = tmp_path / f"{mechanical.PREFIX}{process.pid}-x"
+    used = tmp_path / f"{mechanical.PREFIX}{os.getppid()}-x"
+    other = tmp_path / f"{mechanical.PREFIX}notes"
+    for path in (left, used, other):
+        path.mkdir()
+    with workspace(tmp_path) as where:
+        assert where.is_dir()
+        assert not left.exists()
+    assert used.exists()
+    assert other.exists()
+    assert not where.exists()
+
+
+def test_the_score_is_told_and_too_low_a_one_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    mutant = found()[0]
+    dead, alive = Fate(mutant, "tests", "t"), Fate(mutant, "nothing", "")
+    assert conclude([dead] * 9 + [alive], 100, 2) == 0
+    assert "killed 9 of 10 mechanical mutants (90.0%: tests 9)" in capsys.readouterr().out
+    enough = mechanical.LEAST_JUDGED
+    assert conclude([dead] * enough + [alive] * enough, 100, 2) == 1
