@@ -263,16 +263,18 @@ class Cluster:
             self.world.after(min(fault.lasts, 900.0), self.etcd.restore_newest)
 
     def _etcd_wipe(self, fault: Fault, node: Node) -> None:
-        if self.copies.unresolved:
+        if self._healed or not isinstance(self.keeper, Caretaker):
             return
-        if isinstance(self.keeper, Caretaker) and self.keeper.may_lose_registry():
-            self.ghost.mark("registry_wiped")
-            self.etcd.wipe()
-            later = min(fault.lasts, 900.0)
-            if fault.level < 0.4:
-                self.world.after(later, self.etcd.restore_newest)
-            else:
-                self.world.after(later, self.keeper.elect_by_hand)
+        lost = not self.copies.unresolved and self.keeper.may_lose_registry() and self.etcd.wipe()
+        if not lost:
+            self.world.after(150.0, lambda: self._etcd_wipe(fault, node))
+            return
+        self.ghost.mark("registry_wiped")
+        later = min(fault.lasts, 900.0)
+        if fault.level < 0.3:
+            self.world.after(later, self.etcd.restore_newest)
+        else:
+            self.world.after(later, self.keeper.elect_by_hand)
 
     def _lose_disk(self, fault: Fault, node: Node) -> None:
         if not self.copies.unresolved and self.keeper.may_lose_disk(node):
