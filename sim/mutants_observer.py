@@ -1,4 +1,4 @@
-"""Planted bugs that only an observer sees who looks at the bytes, and at what is on its way."""
+"""Planted bugs that an observer sees at once who looks at the bytes, and at what is on its way."""
 
 import random
 from dataclasses import replace
