@@ -20,6 +20,7 @@ LOG = "commitlog/"
 NAME_DIGITS = 20
 IDENTITY = "config/replica.json"
 MEMBERSHIP = "config/membership.jsonl"
+LINE_BYTES = 512  # of the membership file
 CHECKPOINT = "checkpoint"
 CONFIRM_FIELD = 32
 NOTES_AT = (1024, 1536)
@@ -118,9 +119,10 @@ def membership_on(disk: SimDisk) -> tuple[str, int, int]:
     """Group, version and starts that the membership file would name after a power cut."""
     inode = disk.inodes(True).get(MEMBERSHIP)
     found: list[dict[str, Any]] = []
-    for line in inode.durable.tobytes().splitlines() if inode is not None else ():
+    data = inode.durable.tobytes() if inode is not None else b""
+    for at in range(0, len(data), LINE_BYTES):  # one that the disk lost has no newline either
         try:
-            found.append(json.loads(line))
+            found.append(json.loads(data[at : at + LINE_BYTES]))
         except ValueError:
             continue
     newest = max(found, key=lambda row: int(row["written"]), default=None)

@@ -1,0 +1,45 @@
+"""The observer's own readers of small files, against the code that writes them."""
+
+import random
+
+from ha import membership
+from ha.membership import Membership
+from sim.disk import SimDisk
+from sim.platter import Noted, membership_on, noted_on
+from store.checkpoint import StoreCheckpoint
+
+
+def new_disk() -> SimDisk:
+    return SimDisk(random.Random(1), lambda: 0.0)
+
+
+def test_the_newest_note_of_a_checkpoint_is_read_from_the_page_cache() -> None:
+    disk = new_disk()
+    assert noted_on(disk) == Noted()
+    checkpoint = StoreCheckpoint(disk)
+    checkpoint.load()
+    for confirmed in (100, 300, 500):
+        checkpoint.note.raise_to(confirmed, confirmed - 50)
+        assert noted_on(disk) == Noted(confirmed, confirmed - 50)
+    checkpoint.note.lower_to(200)
+    assert noted_on(disk) == Noted(200, 200)
+
+
+def test_a_torn_note_leaves_the_one_before_it() -> None:
+    disk = new_disk()
+    checkpoint = StoreCheckpoint(disk)
+    checkpoint.load()
+    checkpoint.note.raise_to(100, 100)
+    checkpoint.note.raise_to(300, 200)
+    disk.inodes(False)["checkpoint"].seen[1024 + 10] ^= 1  # the second one is in the first slot
+    assert noted_on(disk) == Noted(100, 100)
+
+
+def test_the_membership_that_a_power_cut_would_leave_names_group_version_and_starts() -> None:
+    disk = new_disk()
+    assert membership_on(disk) == ("", 0, 0)
+    membership.save(disk, Membership("g", 3, 7))
+    membership.save(disk, Membership("g", 4, 7))
+    assert membership_on(disk) == ("g", 4, 7)
+    disk.inodes(True)[membership.PATH].durable[:512] = 0  # the newest line is the second one
+    assert membership_on(disk) == ("g", 4, 7)
