@@ -201,15 +201,14 @@ class ConsumeQueue:
         """truncateDirtyLogicFiles: drop entries of records that start at or after an offset."""
         state: I64 = np.zeros(1, np.int64)
         self.max_physical_offset = -1
-        cut = False
+        cut = self._names_record_from(physical_offset)
         while self.files.files:
             last = self.files.files[-1]
             end = int(kernel.first_entry_from(last.memory, 0, last.wrote, physical_offset))
-            cut = cut or end < last.wrote
             if cut:
                 # Blanks before the cut stand for records before a record that is cut as well.
                 end = _after_last_record(last.memory[:end])
-            if end == 0 and last.wrote > 0:
+            if end == 0 and (last.wrote > 0 or cut):
                 start = last.start
                 self.files.remove(last)
                 self.files.end_at_most(self.files.next_start(start) if self.files.files else 0)
@@ -234,6 +233,22 @@ class ConsumeQueue:
         self.min_logic_bytes = min(
             max(self.min_logic_bytes, self.files.min_offset), self.files.max_offset
         )
+
+    def _names_record_from(self, physical_offset: int) -> bool:
+        """Tell whether any entry is of a record that starts at or after an offset.
+
+        The newest files may hold no such entry although older ones do: a file that was made for an
+        entry that never came is empty, and one may hold blank entries alone.
+        """
+        state: I64 = np.zeros(1, np.int64)
+        for mapped in reversed(self.files.files):
+            end = int(kernel.first_entry_from(mapped.memory, 0, mapped.wrote, physical_offset))
+            if end < mapped.wrote:
+                return True
+            kernel.walk_entries(mapped.memory, mapped.wrote, state)
+            if state[0] >= 0:
+                return False
+        return False
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
         """Move the minimum to the first entry whose record is still held."""

@@ -128,6 +128,33 @@ def test_truncate_keeps_exactly_the_entries_below(
     assert queue.max_offset == entries
 
 
+@pytest.mark.parametrize("at", [0, 1, 2500, 4999, 5000])
+@pytest.mark.parametrize("blanks", [0, 1, 60])
+def test_a_cut_reaches_past_newest_files_that_name_no_record(
+    tmp_path: Path, at: int, blanks: int
+) -> None:
+    """blanks: 0 for a file that is empty, because the entries it was made for were there already.
+
+    Entries of records that are gone would be taken for those of the records in their place.
+    """
+    queue = new_queue(tmp_path)
+    full = [(n, n * 100, 100, n) for n in range(50)]
+    put(queue, full)
+    if blanks:
+        queue.end_at_least(50 + blanks)
+    else:
+        put(queue, full)
+    assert len(queue.files.files) >= 2
+    queue.truncate(at)
+    kept = -(-at // 100)
+    assert queue.max_offset == (50 + blanks if kept == 50 else kept)
+    assert queue.max_physical_offset == (kept * 100 if kept else -1)
+    put(queue, [(n, n * 100 + 7, 90, n) for n in range(kept, 50)])
+    assert queue.entries(kept, 50)[0].tolist()[: 50 - kept] == [
+        n * 100 + 7 for n in range(kept, 50)
+    ]
+
+
 @pytest.mark.parametrize("written", [0, 1, 49, 50, 51, 100, 101, 230])
 def test_recover_finds_how_far_the_files_are_written(tmp_path: Path, written: int) -> None:
     queue = new_queue(tmp_path)
