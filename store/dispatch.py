@@ -66,6 +66,7 @@ class Dispatcher:
     arrivals: list[Arrival] = field(default_factory=list)
     on_problem: Callable[[str], None] = print
     refused: int = 0
+    refusing: set[QueueKey] = field(default_factory=set)  # queues that could not take a record
     bit_map_of: Callable[[str, bytes], bytes] | None = None  # of a topic and a property text
     _rows: I64 = field(default_factory=lambda: np.empty((scan.COLUMNS, ROWS_MAX), np.int64))
     _order: I64 = field(default_factory=lambda: np.empty(ROWS_MAX, np.int64))
@@ -237,6 +238,7 @@ class Dispatcher:
         self._missing -= outcome.blanks
         for row in outcome.refused:
             self._missing += 1
+            self.refusing.add((topic, queue_id))
             self._refuse(
                 rows,
                 row,

@@ -7,6 +7,7 @@ point and started again. The checkpoint only shortens the work.
 """
 
 import struct
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -118,31 +119,32 @@ class Recovery:
         if redo:
             self._index_up_to(first.start, noted)
         self._rebuild(doubted, first.start)
+        lost = [found for found in self.log.corrupt_ranges if found.end <= first.start]
+        self.dispatcher.allow_missing(sum(found.records_max for found in lost))
         self._remember_producers(first)
         end = self._scan(first.start, with_index=redo)
-        gaps = self.dispatcher.refused or self._begun_late(known | set(doubted))
-        if gaps and first is not files[0]:
-            # Entries from before the start are missing: nothing of the queues can be trusted.
-            first, rebuilt = files[0], True
-            self._forget_findings()
-            self.queues.destroy_logics()
-            end = self._scan(first.start, with_index=False)
+        late = self._lacking(first is files[0], known - set(doubted), set(doubted))
+        for key in late:
+            self.queues.discard(key)
+        self._rebuild(dict.fromkeys(late, "it lacks entries of older records"), end)
         for key, floor in floors.items():
             self._raise_to(key, floor)
         used = self._used_bytes_after(end)
         self._cut(end, loaded_end)
         self._index_up_to(end, noted if index_sound else None)
-        if abnormal or rebuilt or doubted:
+        if abnormal or rebuilt or doubted or late:
             self._sync(first.start)
         self.dispatcher.reput_from = end
         self.dispatcher.refused = 0
-        self.trusted = not (redo or rebuilt or doubted) and end == (noted.position if noted else -1)
+        self.dispatcher.refusing.clear()
+        as_noted = noted is not None and noted.position == end
+        self.trusted = as_noted and not (redo or rebuilt or doubted or late)
         return RecoveryReport(
             abnormal,
             first.start,
             end,
             used,
-            rebuilt or bool(doubted),
+            rebuilt or bool(doubted or late),
             len(self.log.corrupt_ranges),
             len(self.idempotence),
         )
@@ -163,7 +165,6 @@ class Recovery:
         """Make queues anew from the log, up to where everything is dispatched anyway."""
         for (topic, queue_id), why in sorted(doubted.items()):
             self.problem(f"queue {topic}/{queue_id} is rebuilt from the commit log: {why}")
-        lost = [found for found in self.log.corrupt_ranges if found.end <= end]
         start = self.log.min_offset
         if doubted and start < end:
             with self.dispatcher.aside(start):
@@ -171,7 +172,6 @@ class Recovery:
                 while self.dispatcher.step(end, self.options.check_crc_on_recover, targets):
                     self.progress(self.dispatcher.reput_from - start, end - start)
                     self.dispatcher.arrivals.clear()
-        self.dispatcher.allow_missing(sum(found.records_max for found in lost))
 
     def _floors(
         self, noted: Noted | None, doubted: dict[QueueKey, str], dropped: set[QueueKey]
@@ -216,18 +216,31 @@ class Recovery:
                 f"confirmed before: what lay in [{end}, {known}) is lost on this node"
             )
 
-    def _begun_late(self, known: set[QueueKey]) -> bool:
-        """Tell whether a queue without files seems to have had entries from before the start."""
-        return any(
-            key not in known and queue.min_logic_bytes > 0 and not is_light(key[0])
+    def _lacking(
+        self, from_the_start: bool, had: set[QueueKey], rebuilt: set[QueueKey]
+    ) -> set[QueueKey]:
+        """Queues that lack entries of records from before those that were dispatched.
+
+        They could not take a record, or had no files and do not begin with their first entry.
+        from_the_start: all records were dispatched. had: queues that had files, not rebuilt.
+        """
+        refusing = self.dispatcher.refusing
+        if from_the_start:
+            return refusing & had
+        begun_late = {
+            key
             for key, queue in self.queues.table.items()
-        )
+            if queue.min_logic_bytes > 0 and not is_light(key[0])
+        }
+        return refusing | (begun_late - had - rebuilt)
 
     def _first_file(self, abnormal: bool, noted: Noted | None) -> MappedFile:
         """Where dispatch begins again: nothing vouches for entries of records from there on."""
         files = self.log.queue.files
-        reliable = self.log.queue.find(noted.position) if noted is not None else None
-        newest = reliable if reliable is not None else files[-1]
+        newest = files[-1]
+        if noted is not None:  # its segment may be gone: by retention, or lost
+            after = bisect_right(files, noted.position, key=lambda mapped: mapped.start)
+            newest = files[max(0, after - 1)]
         if not abnormal:
             place = min(len(files) - NORMAL_FILES, files.index(newest))
             return files[max(0, place)]
@@ -282,10 +295,6 @@ class Recovery:
         while self.dispatcher.step(end, check_crc, targets):
             self.progress(self.dispatcher.reput_from - start, end - start)
             self.dispatcher.arrivals.clear()
-
-    def _forget_findings(self) -> None:
-        self.dispatcher.refused = 0
-        self.log.corrupt_ranges.clear()
 
     def _used_bytes_after(self, end: int) -> int:
         """Bytes past the end that hold anything: what a cut throws away."""

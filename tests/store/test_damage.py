@@ -441,3 +441,77 @@ def test_a_full_disk_keeps_the_older_note_and_loses_nothing(tmp_path: Path) -> N
     assert store.queues.ends.position == position
     crash(store)
     assert [entry[1] != BLANK for entry in queue_entries(open_store(tmp_path))] == [True]
+
+
+def grown(path: Path) -> list[bytes]:
+    """A directory whose queue T/0 has several files; the note and first file of its beginning."""
+    store = open_store(path)
+    put_ok(store, [b"first"], "T", 0)
+    flush(store)
+    old = [(path / name).read_bytes() for name in ("queueends", f"consumequeue/T/0/{0:020d}")]
+    for n in range(120):
+        put_ok(store, [b"%d" % n + b"." * 900], "T", 0, now=NOW + 60_000 * n)
+    flush(store)
+    crash(store)
+    assert len(files_of(path, "commitlog")) > 5
+    return old
+
+
+def test_a_note_of_a_segment_that_is_gone_vouches_for_nothing_after_it(tmp_path: Path) -> None:
+    """The segments that are dispatched anew for the checkpoint's sake have no record of T/0."""
+    old_note, _ = grown(tmp_path)
+    store = open_store(tmp_path)
+    for n in range(60):
+        put_ok(store, [b"." * 900], "U", 0, now=NOW + 60_000 * (120 + n))
+    flush(store)
+    crash(store)
+    (tmp_path / files_of(tmp_path, "commitlog")[0]).unlink()
+    (tmp_path / "queueends").write_bytes(old_note)
+    (tmp_path / "consumequeue" / "T" / "0" / f"{2000:020d}").unlink()
+    truth = read_log(tmp_path)
+    opened = open_noisily(tmp_path)
+    assert truth.bodies.items() <= served(opened.store).items()
+    assert put_ok(opened.store, [b"next"], "T", 0).queue_offset == 121
+    crash(opened.store)
+
+
+def test_an_old_queue_file_without_a_note_is_made_anew_where_the_whole_log_is_dispatched(
+    tmp_path: Path,
+) -> None:
+    _, old_file = grown(tmp_path)
+    open_store(tmp_path).shutdown()
+    for name in files_of(tmp_path, "commitlog")[:-2]:
+        (tmp_path / name).unlink()
+    (tmp_path / "queueends").unlink()
+    for name in files_of(tmp_path, "consumequeue/T/0")[1:]:
+        (tmp_path / name).unlink()
+    (tmp_path / "consumequeue" / "T" / "0" / f"{0:020d}").write_bytes(old_file)
+    truth = read_log(tmp_path)
+    assert len(truth.bodies) > 10
+    opened = open_noisily(tmp_path)
+    assert truth.bodies.items() <= served(opened.store).items()
+    assert any("T/0 is rebuilt" in text for text in opened.problems)
+    assert put_ok(opened.store, [b"next"], "T", 0).queue_offset == 121
+    crash(opened.store)
+    assert open_noisily(tmp_path).problems == []
+
+
+def test_a_queue_that_lacks_entries_costs_no_other_queue_its_offsets(tmp_path: Path) -> None:
+    """All records of the other one were taken by retention: only its own file knows its end."""
+    store = open_store(tmp_path, EXT)
+    put_ok(store, [b"gone"] * 9, "Old", 0)
+    flush(store)
+    old_note = (tmp_path / "queueends").read_bytes()
+    for n in range(120):
+        put_ok(store, [b"%d" % n + b"." * 900], "T", 0, now=NOW + 60_000 * n)
+    flush(store)
+    crash(store)
+    (tmp_path / files_of(tmp_path, "commitlog")[0]).unlink()
+    (tmp_path / "queueends").write_bytes(old_note)
+    shutil.rmtree(tmp_path / "consumequeue" / "T")
+    truth = read_log(tmp_path)
+    opened = open_noisily(tmp_path, EXT)
+    assert truth.bodies.items() <= served(opened.store).items()
+    assert put_ok(opened.store, [b"next"], "T", 0).queue_offset == 120
+    assert put_ok(opened.store, [b"next"], "Old", 0).queue_offset == 9
+    crash(opened.store)
