@@ -26,7 +26,7 @@ from store.kernels.jit import EMPTY_I64, I64, U8
 from store.mappedfile import FlushJob
 from store.options import StoreOptions
 from store.queueends import QueueEnds
-from store.queuenote import Note
+from store.queuenote import NOT_INDEXED, Note
 from store.queues import ConsumeQueues
 from store.reader import ColumnReader, GetMessageStatus, GetResult
 from store.record import (
@@ -181,25 +181,34 @@ class MessageStore:
             self._settle_confirmed(abnormal)
             self.disk.write(ABORT, b"")
             self.disk.sync_dir("")
+            while self.dispatch():
+                pass
+            self.recover_topic_queue_table()
+            self._note_queues(work.trusted)
         except BaseException:
             self._release()
             raise
         self._closed = False
-        while self.dispatch():
-            pass
-        self.recover_topic_queue_table()
+        return report
+
+    def _note_queues(self, as_noted: bool) -> None:
+        """After recovery: take all queues into the note, and write it where it says less."""
         self.queues.note_all()
         note = self._queues_note()
-        if not work.trusted:
+        if not as_noted:
             # Only what recovery has synced is noted: this may be in the page cache yet.
             self.queues.sync()
             note.write()
             self.queues.ends.written(note)
-        return report
 
     def _queues_note(self) -> Note:
         """How far the queues reach now."""
-        return self.queues.note(self.dispatcher.reput_from, self.index.newest)
+        return self.queues.note(self.dispatcher.reput_from, self._indexed_up_to)
+
+    @property
+    def _indexed_up_to(self) -> int:
+        """The newest record that is indexed; with the index off, nothing is said of any."""
+        return self.index.newest if self.options.message_index_enable else NOT_INDEXED
 
     def _note_indexed(self) -> None:
         """The checkpoint says up to when index files are full and synced: others rely on it."""
@@ -534,7 +543,7 @@ class MessageStore:
             self.checkpoint.flush()
         self.queues.truncate(offset)
         if self.queues.ends.position > offset:
-            note = self.queues.note(offset, self.index.newest)
+            note = self.queues.note(offset, self._indexed_up_to)
             note.write()
             self.queues.ends.written(note)
 

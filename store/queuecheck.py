@@ -63,6 +63,12 @@ def _disorder(queue: ConsumeQueue, start: int, position: int) -> str:
     return ""
 
 
+def faults_of_units(queues: ConsumeQueues) -> dict[QueueKey, str]:
+    """Queues whose first or last entry has lost its ext unit, and which."""
+    faults = {key: _fault_of_units(queues.table.get(key), ext) for key, ext in queues.ext.items()}
+    return {key: why for key, why in faults.items() if why}
+
+
 def _fault_of_units(queue: ConsumeQueue | None, ext: ConsumeQueueExt | None) -> str:
     """Whether the first and the last entry still have their ext units."""
     if queue is None or ext is None:

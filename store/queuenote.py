@@ -9,7 +9,7 @@ compared with the log. It is replaced atomically after the queues' files were sy
 | 0 | magic `DLGQEND1` | 8 |
 | 8 | CRC-32 of bytes [12, flags) | 4 |
 | 12 | position: entries of all records below it are in the files | 8 |
-| 20 | index end: newest record that was indexed by then, -1 for none | 8 |
+| 20 | index end: newest record indexed by then; -1: none, 2^63 - 1: the index was off | 8 |
 | 28 | rows, and bytes of all rows | 4 + 4 |
 | 36 | the rows, then the flags: a byte a row, 1 once that queue was removed on purpose | |
 
@@ -27,6 +27,7 @@ from store.consumequeue import ConsumeQueue
 from store.disk import Disk, DiskFile, no_room
 
 PATH = "queueends"
+NOT_INDEXED = (1 << 63) - 1  # no index reaches so far: what is missing is looked for in the log
 MAGIC = b"DLGQEND1"
 _HEAD = struct.Struct(">8sIqqii")
 _CRC_FROM = 12

@@ -23,7 +23,7 @@ from store.kernels import scan
 from store.lightqueues import is_light
 from store.mappedfile import MappedFile
 from store.options import StoreOptions
-from store.queuecheck import Comparison, doubtful
+from store.queuecheck import Comparison, doubtful, faults_of_units
 from store.queuenote import Noted
 from store.queues import ConsumeQueues, QueueKey
 
@@ -159,7 +159,7 @@ class Recovery:
                 targets = DispatchTargets(self.queues, None, compare=comparison.compare)
                 while self.dispatcher.step(first, False, targets):
                     self.progress(self.dispatcher.reput_from - self.log.min_offset, first)
-        return comparison.differing
+        return faults_of_units(self.queues) | comparison.differing
 
     def _rebuild(self, doubted: dict[QueueKey, str], end: int) -> None:
         """Make queues anew from the log, up to where everything is dispatched anyway."""

@@ -226,8 +226,8 @@ async def test_retention_runs_while_producers_and_readers_work(start_node: Start
             await producer.send_batch("T", [b"x" * 1000] * 200)
             await asyncio.sleep(0.02)
     assert node.broker is not None
-    async with asyncio.timeout(20):
-        while node.broker.store.log.min_offset == 0:
+    async with asyncio.timeout(20):  # until no round can remove more: the last segment stays
+        while len(node.broker.store.log.queue.files) > 1:
             await asyncio.sleep(0.05)
     (stats,) = await client.admin.topics(["T"])
     low = stats.stats[0].min_offset

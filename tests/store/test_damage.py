@@ -515,3 +515,55 @@ def test_a_queue_that_lacks_entries_costs_no_other_queue_its_offsets(tmp_path: P
     assert put_ok(opened.store, [b"next"], "T", 0).queue_offset == 120
     assert put_ok(opened.store, [b"next"], "Old", 0).queue_offset == 9
     crash(opened.store)
+
+
+def test_keys_of_messages_stored_while_the_index_was_off_are_found_once_it_is_on(
+    tmp_path: Path,
+) -> None:
+    off = options(message_index_enable=False)
+    for chosen, key in ((SMALL, b"KEYS\x01a"), (off, b"KEYS\x01b"), (SMALL, b"KEYS\x01c")):
+        store = open_store(tmp_path, chosen)
+        put_ok(store, [key], "T", 0, properties=[key])
+        store.shutdown()
+    store = open_store(tmp_path)
+    found = [len(store.find_by_key("T", key)) for key in "abc"]
+    crash(store)
+    assert found == [1, 1, 1]
+
+
+def test_lost_ext_units_are_noticed_at_once_without_a_note(sound: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(sound, copy)
+    (copy / "queueends").unlink()
+    shutil.rmtree(copy / "consumequeue_ext")
+    opened = open_noisily(copy, EXT)
+    assert any("ext unit" in text for text in opened.problems)
+    crash(opened.store)
+    opened = open_noisily(copy, EXT)
+    assert opened.problems == []
+    crash(opened.store)
+
+
+def test_a_start_that_fails_at_the_note_lets_go_of_the_directory(tmp_path: Path) -> None:
+    from tests.support import FaultDisk
+
+    build(tmp_path, clean=False)
+    disk = FaultDisk(tmp_path)
+    strike = disk.strike
+
+    def fail(what: str) -> None:
+        if what.startswith("write queueends"):
+            disk.fail_at = disk.calls + 1
+        strike(what)
+
+    disk.strike = fail  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="injected"):
+        MessageStore(disk, EXT).start()
+    assert disk._lock < 0
+    opened = open_noisily(tmp_path, EXT)
+    assert truth_is_served(opened.store, tmp_path)
+    crash(opened.store)
+
+
+def truth_is_served(store: MessageStore, directory: Path) -> bool:
+    return read_log(directory).bodies.items() <= served(store).items()
