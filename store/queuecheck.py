@@ -42,8 +42,15 @@ def _fault(queue: ConsumeQueue | None, end: QueueEnd, position: int, log_min: in
         return _disorder(queue, low, position)  # it began again since the note
     if high < end.end:
         return f"ends at {high // ENTRY_BYTES}, had {end.end // ENTRY_BYTES} entries before"
+    if low >= end.end:
+        if end.newest <= log_min:
+            return _disorder(queue, low, position)
+        return f"begins at {low // ENTRY_BYTES}, what came before is missing"
+    oldest, bytes_of_it = queue.entries(low // ENTRY_BYTES, 1)[:2, 0].tolist()
+    none_lost = bytes_of_it != BLANK and oldest <= log_min  # those before it name records deleted
     if low > end.first_start and not (
-        low == end.first_start + queue.files.file_size and 0 <= end.first_file_phy < log_min
+        none_lost
+        or (low == end.first_start + queue.files.file_size and 0 <= end.first_file_phy < log_min)
     ):
         return f"begins at {low // ENTRY_BYTES}, its first file is missing"
     offset, size = queue.entries(end.end // ENTRY_BYTES - 1, 1)[:2, 0].tolist()

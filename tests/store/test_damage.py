@@ -567,3 +567,33 @@ def test_a_start_that_fails_at_the_note_lets_go_of_the_directory(tmp_path: Path)
 
 def truth_is_served(store: MessageStore, directory: Path) -> bool:
     return read_log(directory).bodies.items() <= served(store).items()
+
+
+def test_queue_files_that_retention_removed_since_the_note_are_not_missed(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    for n in range(260):
+        put_ok(store, [b"." * 200], "T", 0, now=NOW + n)
+    flush(store)
+    while len(store.log.queue.files) > 1:
+        store.log.queue.remove(store.log.queue.files[0])
+    store.log.queue.disk_sync_names()
+    assert store.queues.delete_before(store.log.min_offset) > 1
+    crash(store)
+    opened = open_noisily(tmp_path)
+    assert opened.problems == []
+    assert opened.store.queue_range("T", 0)[1] == 260
+    crash(opened.store)
+
+
+def test_the_only_file_with_entries_may_be_missing_before_an_empty_one(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put_ok(store, [b"x"] * 50, "T", 0)
+    store.queues.table["T", 0].files.roll()
+    flush(store)
+    crash(store)
+    (tmp_path / "consumequeue" / "T" / "0" / f"{0:020d}").unlink()
+    truth = read_log(tmp_path)
+    opened = open_noisily(tmp_path)
+    assert truth.bodies.items() <= served(opened.store).items()
+    assert put_ok(opened.store, [b"next"], "T", 0).queue_offset == 50
+    crash(opened.store)
