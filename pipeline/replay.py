@@ -100,6 +100,17 @@ def _check(what: Replay) -> None:
         raise BadJob("give files or a source topic, one of the two")
     if not (math.isfinite(what.rate) and what.rate >= 0):
         raise BadJob(f"--rate {what.rate:g}: not negative")
+    if what.path:
+        _format(what)
+
+
+def _format(what: Replay) -> str:
+    """Of the files, as Spark calls it. Raises BadJob."""
+    kind = what.format or what.path.rstrip("/").rpartition(".")[2].lower()
+    kind = {"jsonl": "json", "ndjson": "json"}.get(kind, kind)
+    if kind not in FORMATS:
+        raise BadJob(f"{what.path}: its format is none of {', '.join(FORMATS)}; say which")
+    return kind
 
 
 def _quoted(name: str) -> str:
@@ -137,10 +148,7 @@ def _topic(spark: "SparkSession", what: Replay, ranges: Ranges) -> "DataFrame":
 def _files(spark: "SparkSession", what: Replay) -> "DataFrame":
     from pyspark.sql import functions as F
 
-    kind = what.format or what.path.rstrip("/").rpartition(".")[2].lower()
-    kind = {"jsonl": "json", "ndjson": "json"}.get(kind, kind)
-    if kind not in FORMATS:
-        raise BadJob(f"{what.path}: its format is none of {', '.join(FORMATS)}; say which")
+    kind = _format(what)
     reader = spark.read.option("mode", "FAILFAST")
     if kind == "csv":
         reader = reader.option("header", "true").option("inferSchema", "true")

@@ -177,12 +177,11 @@ class Node:
         self.master = self.slave = None
         self._ends, self._stream, self._spare = {}, None, None
         self._flushing = self._flush_again = False
+        failed_syncs = self.disk.failed_syncs
         try:
             self._recover(role)
         except OSError as error:
-            self.world.note(f"{self.name} cannot start: {error.strerror}")
-            self.disk.kill()
-            return False
+            return self._cannot_start(error, failed_syncs)
         self.up = True
         if role is BrokerRole.AUTO:
             try:
@@ -190,10 +189,7 @@ class Node:
                     self, self.etcd, self.incarnation, f"{self.chance.getrandbits(64):x}"
                 )
             except OSError as error:
-                self.world.note(f"{self.name} cannot start: {error.strerror}")
-                self.up = False
-                self.disk.kill()
-                return False
+                return self._cannot_start(error, failed_syncs)
         self.ghost.started(self)
         log = self.store.log
         self.world.note(f"{self.name} up {role.value} [{log.min_offset}, {log.max_offset})")
@@ -206,6 +202,15 @@ class Node:
             self.later(1.0, self._connect)
         self._settle()
         return True
+
+    def _cannot_start(self, error: OSError, failed_syncs: int) -> bool:
+        """failed_syncs: of the disk, when the start began; one more needs a reboot as well."""
+        self.world.note(f"{self.name} cannot start: {error.strerror}")
+        self.up = False
+        self.disk.kill()
+        if self.disk.failed_syncs > failed_syncs:
+            self.ghost.sync_failed(self)
+        return False
 
     def reboot_if_needed(self) -> None:
         """After a failed sync the page cache is not what the platter has: only a reboot helps."""
@@ -395,6 +400,8 @@ class Node:
         result = store.put(batch, self.store_ms())
         if result.status is not PutMessageStatus.PUT_OK:
             return
+        if self.setup.durable:
+            self.flush_soon()
         store.hold_light_queues([name])
 
         def decided(status: PutMessageStatus) -> None:
@@ -449,17 +456,19 @@ class Node:
 
     def _flushed(self, job: FlushJob, cuttings: int) -> None:
         self._flushing = False
-        if cuttings != self._cuttings:
-            return  # what cuts files waits for syncs in a node: this one was over before
+        if cuttings == self._cuttings:  # what cuts files waits for syncs in a node
+            self._take_flushed(job)
+        if self._flush_again:
+            self._flush_again = False
+            self.flush_soon()
+
+    def _take_flushed(self, job: FlushJob) -> None:
         self.store.commit_log_flushed(job)
         self.ghost.check(self)
         if self.master is not None:
             self._perform(self.master.advance(self.mono()))
         if self.slave is not None:
             self._do(self.slave.step(Flushed(), self.mono()))
-        if self._flush_again:
-            self._flush_again = False
-            self.flush_soon()
 
     def schedule_ms(self) -> MonoMs:
         """The clock of the flush schedule, as in a node."""

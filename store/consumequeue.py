@@ -227,7 +227,7 @@ class ConsumeQueue:
                     self.max_physical_offset = int(state[0])
                     break
             break
-        if self.max_physical_offset < 0 and (cut or not self.files.files):
+        if self.max_physical_offset < 0 and (cut or not self.files.files or self._begins_again):
             self.destroy()  # only blanks are left: it begins again with its first record
             return
         self.min_logic_bytes = min(

@@ -131,7 +131,10 @@ class Recovery:
             self._raise_to(key, floor)
         used = self._used_bytes_after(end)
         self._cut(end, loaded_end)
-        self._index_up_to(end, noted if index_sound else None)
+        if (
+            not redo
+        ):  # the scan has indexed nothing; done again, the newest record's keys come twice
+            self._index_up_to(end, noted if index_sound else None)
         if abnormal or rebuilt or doubted or late:
             self._sync(first.start)
         self.dispatcher.reput_from = end

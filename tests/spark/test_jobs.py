@@ -94,7 +94,8 @@ def test_an_error_of_sparks_keeps_its_reason(tmp_path: Path, node: NodeProcess) 
         assert made.returncode == 1
         assert words in made.stderr, made.stderr
         assert "An error occurred while calling" not in made.stderr
-        assert "Traceback" not in made.stderr
+        # PySpark's daemon may tell of its own pipe to a JVM that has ended.
+        assert not re.search(r'File "(?!.*/pyspark/daemon\.py")', made.stderr), made.stderr
 
 
 def test_commands_and_what_they_refuse(tmp_path: Path, node: NodeProcess) -> None:

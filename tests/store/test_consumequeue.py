@@ -268,3 +268,22 @@ def test_a_store_with_ext_units_filters_by_tag_and_survives_a_crash(tmp_path: Pa
         offset = result.next_offset
     assert found == list(range(0, 60, 3))
     crash(store)
+
+
+def test_a_light_queue_without_entries_begins_again_anywhere(tmp_path: Path) -> None:
+    """A power cut took its entries; the next one may be of another master's log, and lower."""
+
+    def opened() -> ConsumeQueue:
+        return ConsumeQueue(OsDisk(tmp_path), "L", 0, FILE, begins_again=True)
+
+    before = opened()
+    put(before, [(7867, 1000, 100, 5)])
+    (file,) = before.files.files
+    file.memory[:] = 0
+    before.files.close()
+    queue = opened()
+    queue.files.load()
+    queue.recover()
+    queue.truncate(0)
+    put(queue, [(2724, 500, 100, 5)])
+    assert (queue.min_offset, queue.max_offset) == (2724, 2725)
