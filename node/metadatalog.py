@@ -132,6 +132,7 @@ class MetadataLog:
     def promoted(self) -> None:
         """This node became the master: its tables are what its log says, no more."""
         self._tables.applied = min(self._tables.applied, self._stored)
+        self._apply_floors()  # queue offsets were counted anew, from the files that there are
 
     @property
     def _stored(self) -> int:

@@ -67,3 +67,20 @@ async def test_what_rocketmq_wrote_is_in_the_log_from_the_first_start_on(
     shutil.rmtree(data / "config")
     node = await start_node(data=data)
     assert state_of(node) == before
+
+
+async def test_the_next_master_gives_no_offset_of_a_deleted_topic_again(
+    start_node: StartNode,
+) -> None:
+    """A slave that was started again has no files of it, and counts from the files it has."""
+    node = await start_node()
+    store, metadata = broker_of(node).store, broker_of(node).metadata
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client, client.producer() as producer:
+        await client.admin.create_topic("T", 1)
+        await producer.send_batch("T", [b"x"] * 7)
+        await client.admin.delete_topic("T")
+        await client.admin.create_topic("T", 1)
+        store.queues.remove_topic("T")
+        store.recover_topic_queue_table()
+        metadata.promoted()
+        assert (await producer.send("T", b"y")).queue_offset == 7
