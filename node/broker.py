@@ -33,6 +33,7 @@ from node.publishservice import PublishService
 from node.replication import Replication
 from node.replication_client import ReplicationClient
 from node.tagfilter import MessageFilter
+from node.threadwork import done_in_thread
 from node.transactionservice import TransactionService
 from node.wirecodec import PUT_STATUS
 from store.clocks import AgeClock, MonoMs, StoreClock, WallMs, WallSteps
@@ -599,7 +600,6 @@ class Broker:
 
     async def _flush_loop(self) -> None:
         """Asynchronous flush of the log, then of queues and index, each when it is due."""
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = self.mono_ms()
@@ -610,9 +610,9 @@ class Broker:
                 return
             pages = self._schedule.queues.due(now)
             if pages is not None:
-                await self._flush_queues(loop, pages)
+                await self._flush_queues(pages)
             if self._schedule.note.due(now) is not None and self.store.checkpoint.note.unsynced:
-                await self._sync_note(loop)
+                await self._sync_note()
 
     async def _allocation_loop(self) -> None:
         """Allocate segments ahead of the writer, however long syncs take meanwhile."""
@@ -646,25 +646,22 @@ class Broker:
         mapped.file.populate(0, mapped.size)
         mapped.file.lock()
 
-    async def _flush_queues(self, loop: asyncio.AbstractEventLoop, pages: int) -> None:
+    async def _flush_queues(self, pages: int) -> None:
         store = self.store
         async with self._file_changes:
             work = QueuesFlush(store, pages)
-            try:
-                await loop.run_in_executor(self.threads, work.sync)
-                if work.settle():
-                    await loop.run_in_executor(self.threads, store.checkpoint.flush)
-            except OSError as error:
-                self._disk_failed(error)
+            if await self._synced(work.sync) and work.settle():
+                await self._synced(store.checkpoint.flush)
 
-    async def _sync_note(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _sync_note(self) -> None:
         """What was confirmed is known after a power cut as well, but for the last second."""
         async with self._file_changes:
             self.store.note_confirmed()
-            try:
-                await loop.run_in_executor(self.threads, self.store.checkpoint.flush)
-            except OSError as error:
-                self._disk_failed(error)
+            await self._synced(self.store.checkpoint.flush)
+
+    async def _synced(self, job: Callable[[], None]) -> bool:
+        """Sync files in a thread; a failure fences the node."""
+        return await done_in_thread(self.threads, job, self._disk_failed)
 
     async def _clean_loop(self) -> None:
         """Retention: every 10 s; the disk is looked at from the start, files go after 60 s."""

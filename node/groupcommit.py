@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from ha.waiters import OffsetWaiters
+from node.threadwork import done_in_thread
 from store.mappedfile import FlushJob
 from store.messagestore import MessageStore
 from store.status import PutMessageStatus
@@ -81,11 +82,9 @@ class GroupCommitService:
     async def _run_job(self, job: FlushJob) -> bool:
         self.syncing_since = time.monotonic()
         try:
-            await asyncio.get_running_loop().run_in_executor(self._threads, job.run)
-        except OSError as error:
-            self._on_failure(error)
-            self.fail_all()
-            return False
+            if not await done_in_thread(self._threads, job.run, self._on_failure):
+                self.fail_all()
+                return False
         finally:
             self.syncing_since = 0.0
         self.flushes += 1

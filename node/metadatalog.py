@@ -4,12 +4,14 @@ So a change that was answered is as durable as a message, and a replica that has
 """
 
 import asyncio
+import functools
 import json
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from duolog import _errors as sdk
 
+from node.threadwork import done_in_thread
 from store.columns import Columns
 from store.errors import BadMessage
 from store.lightqueues import is_light
@@ -224,12 +226,13 @@ class MetadataLog:
         snapshot = tables.snapshot()
         broker = self._broker
         place = _Records(broker.store).place(snapshot.applied - 1)
-        try:
-            await asyncio.get_running_loop().run_in_executor(
-                broker.threads, self._files.write, snapshot, place, broker.wall_ms()
-            )
-        except OSError as error:  # the log has it all: try again later
-            log.warning("metadata snapshot failed", reason=error.strerror or str(error))
+        write = functools.partial(self._files.write, snapshot, place, broker.wall_ms())
+        await done_in_thread(broker.threads, write, self._not_saved)
+
+    @staticmethod
+    def _not_saved(error: OSError) -> None:
+        """The log has it all: it is tried again later."""
+        log.warning("metadata snapshot failed", reason=error.strerror or str(error))
 
     def fail_all(self, error: Exception) -> None:
         """The store is fenced: nobody's change will come through."""

@@ -1,8 +1,11 @@
 """What must not wait for a slow disk or slow replicas: ticks, allocation ahead, ended leases."""
 
 import asyncio
+import errno
+import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import duolog
@@ -155,3 +158,37 @@ async def test_unlinking_what_retention_and_deleted_topics_leave_stops_nobody(
         await deleting
         aside = broker.store.disk.root / osdisk.STAGING  # type: ignore[attr-defined]
         await until(lambda: list(aside.iterdir()) == [])
+
+
+@pytest.mark.parametrize("which", ["log", "queues"])
+async def test_a_sync_that_fails_while_the_node_stops_is_no_clean_stop(
+    start_node: StartNode, gate: Gate, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    """The system tells of a failed sync once: whoever syncs again is told that all is well."""
+    every = {"flush_interval_commit_log": 100, "flush_interval_consume_queue": 100}
+    node = await start_node(
+        flush_commit_log_least_pages=0, flush_consume_queue_least_pages=0, **every
+    )
+    store, run = broker_of(node).store, FlushJob.run
+    wanted = "consumequeue" if which == "queues" else "commitlog"
+    failed: list[str] = []
+
+    def fails_once(self: FlushJob) -> None:
+        path = self.files[0][0].file.path if self.files else ""
+        if path.startswith(wanted) and not failed:
+            failed.append(path)
+            gate.wait()
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        run(self)
+
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client, client.producer() as producer:
+        await client.admin.create_topic("T", 1)
+        monkeypatch.setattr(FlushJob, "run", fails_once)
+        await producer.send("T", b"x")
+        await until(gate.reached.is_set)
+    stopping = asyncio.ensure_future(node.stop())
+    await asyncio.sleep(0.1)
+    gate.open.set()
+    await stopping
+    assert store.fence_reason.startswith("sync failed")
+    assert (Path(node.config.node.data) / "abort").exists(), "the next start looks at everything"

@@ -1,0 +1,31 @@
+"""A job in a thread that ends before its owner does.
+
+A task that is cancelled leaves its job in the thread behind: the job would write to files that a
+stop writes or closes, and nobody would hear of a sync that failed.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+
+async def done_in_thread(
+    threads: Executor, job: Callable[[], None], on_failure: Callable[[OSError], None]
+) -> bool:
+    """Run a job in a thread; False where it failed, which on_failure is told.
+
+    A cancellation takes effect when the job has ended.
+    """
+    work = asyncio.get_running_loop().run_in_executor(threads, job)
+    try:
+        await asyncio.shield(work)
+    except OSError as error:
+        on_failure(error)
+        return False
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        failure = work.exception()
+        if isinstance(failure, OSError):
+            on_failure(failure)
+        raise
+    return True
