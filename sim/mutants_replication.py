@@ -1,6 +1,7 @@
 """Planted bugs of log, replication and fixed roles: each is a real bug of this kind of system."""
 
 import contextlib
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from ha.frames import Truncate
 from ha.handshake import Stream
 from ha.progress import SlaveSession
 from sim.disk import SimDisk
+from sim.faults import Fault
 from sim.planted import Mutant, Patch
 from store.clocks import WallMs
 from store.consumequeue import ConsumeQueue
@@ -209,6 +211,15 @@ def _gap_ignored() -> list[Patch]:
     return [(_SLAVE, "_chunk", chunk)]
 
 
+def _storms(seed: int) -> list[Fault]:
+    """Frames are lost, doubled and late for most of a run."""
+    chance = random.Random(seed)
+    return [
+        Fault(50.0 + 500 * k, "weather", "a", "b", 480.0, round(chance.uniform(0.3, 1), 2))
+        for k in range(8)
+    ]
+
+
 def _ack_ahead() -> list[Patch]:
     """The slave acknowledges what it holds in memory and has not applied."""
     original = _SLAVE._acknowledge
@@ -332,7 +343,7 @@ REPLICATION = [
     Mutant("no-nonce", "epochs are told apart by number alone", _no_nonce),
     Mutant("no-epochs", "logs are compared by length alone", _no_epochs),
     Mutant("unverified", "bytes are applied unseen", _unverified_records),
-    Mutant("gap-ignored", "a chunk is appended wherever it belongs", _gap_ignored),
+    Mutant("gap-ignored", "a chunk is appended anywhere", _gap_ignored, weather=_storms),
     Mutant("visible-offsets", "queue offsets are given twice", _queue_offsets_from_visible),
     Mutant("queue-tail", "a cut queue keeps entries of cut records", _blank_tail_kept),
     Mutant("small-window", "a large record stalls replication", _window_of_whole_records),
