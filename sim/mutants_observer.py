@@ -159,6 +159,19 @@ def _second_proposal() -> list[Patch]:
     return [(SyncState, "propose", propose)]
 
 
+def _full_disks_and_kills(seed: int) -> list[Fault]:
+    """Masters die while the next ones' slaves have no room for a barrier."""
+    chance = random.Random(seed)
+    found = []
+    for k in range(6):
+        at = 300.0 + 600 * k
+        node, other = chance.sample(NODES, 2)
+        found.append(Fault(at, "full_disk", node, other, 900.0, chance.random()))
+        at += chance.uniform(10, 200)
+        found.append(Fault(at, "kill", other, node, chance.uniform(50, 300), 0.5))
+    return sorted(found, key=lambda fault: fault.at)
+
+
 def _epoch_before_barrier() -> list[Patch]:
     """A slave notes an epoch before it has stored its barrier."""
     original = _SLAVE._barriers
@@ -287,7 +300,13 @@ OBSERVER = [
         True,
         slow_etcd_and_resets,
     ),
-    Mutant("epoch-first", "an epoch is noted before its barrier", _epoch_before_barrier),
+    Mutant(
+        "epoch-first",
+        "an epoch is noted before its barrier",
+        _epoch_before_barrier,
+        elected=True,
+        weather=_full_disks_and_kills,
+    ),
     Mutant("late-registration", "a registration under an older lease", _late_registration, True),
     Mutant("promise-ignored", "an epoch is followed and not promised", _promise_ignored, True),
     Mutant("promise-unwritten", "a promise is not written down", _promise_unwritten),
