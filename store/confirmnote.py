@@ -10,7 +10,7 @@
 
 Two slots, a sector each, are written in turn: a process that dies while it writes leaves the other
 one whole. A note is stored into mapped memory and synced later with the file around it: it costs
-about a microsecond, and the page cache keeps it when the process is killed. After the system went
+two microseconds, and the page cache keeps it when the process is killed. After the system went
 down it may be older than what was confirmed, and the log may end before it: then only what the log
 still holds in whole is claimed.
 """
