@@ -57,9 +57,9 @@ def main(cpu: str = "") -> None:
     warnings.simplefilter("ignore")  # numba says that it will move this part to another package
     for module in MODULES:
         importlib.import_module(f"store.kernels.{module}")
-    jit = importlib.import_module("store.kernels.jit")
-    library = importlib.import_module("store.kernels.library")
     from numba.pycc import CC
+
+    from store.kernels import jit, library
 
     with tempfile.TemporaryDirectory() as scratch, without_gil():
         shim = Path(scratch) / "shim.c"
