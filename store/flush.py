@@ -101,8 +101,7 @@ class QueuesFlush:
         if self._queues is not None:
             store.queues_flushed(self._queues, self._thorough)
         if self._index is not None:
-            store.index.flushed_full()
-            store.checkpoint.index_msg_timestamp = self._index.store_time
+            store.index_flushed()
         moved = (self._thorough and self._queues is not None) or self._index is not None
         if moved:
             store.note_confirmed()

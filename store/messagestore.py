@@ -210,6 +210,11 @@ class MessageStore:
         """The newest record that is indexed; with the index off, nothing is said of any."""
         return self.index.newest if self.options.message_index_enable else NOT_INDEXED
 
+    def index_flushed(self) -> None:
+        """Take the word of a successful job of `index.flush_full_job`."""
+        self.index.flushed_full()
+        self._note_indexed()
+
     def _note_indexed(self) -> None:
         """The checkpoint says up to when index files are full and synced: others rely on it."""
         newest = self.index.flushed_end_time
