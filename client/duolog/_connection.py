@@ -62,13 +62,18 @@ async def ask_one(
         await connection.close()
 
 
+# What a call of a broken or closed connection raises.
+BROKEN = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError, Unavailable)
+
+
 class AppendStream:
     """The append stream: requests go out as they come, replies are matched by id."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
         self._waiting: dict[int, asyncio.Future[wire.AppendReply]] = {}
-        self._requests: asyncio.Queue[wire.AppendRequest] = asyncio.Queue()
+        self._unwritten: dict[int, wire.AppendRequest] = {}  # of those that wait
+        self._more = asyncio.Event()
         self.error: DuologError | None = None
         # grpc.aio ends the whole call with a write that is cancelled: none of a caller's ever is.
         self._tasks = [asyncio.ensure_future(work) for work in (self._write(), self._read())]
@@ -79,20 +84,24 @@ class AppendStream:
             raise self.error
         future: asyncio.Future[wire.AppendReply] = asyncio.get_running_loop().create_future()
         self._waiting[request.id] = future
-        self._requests.put_nowait(request)
+        self._unwritten[request.id] = request
+        self._more.set()
         try:
             return await future
         finally:
             self._waiting.pop(request.id, None)
+            self._unwritten.pop(request.id, None)
 
     async def _write(self) -> None:
         """Write what is still waited for, in the order in which it came."""
         try:
             while True:
-                request = await self._requests.get()
-                if request.id in self._waiting:
-                    await uncancelled(self._call.write(request))
-        except (grpc.RpcError, asyncio.InvalidStateError, Unavailable) as failure:
+                await self._more.wait()
+                self._more.clear()
+                while self._unwritten:
+                    first = next(iter(self._unwritten))
+                    await uncancelled(self._call.write(self._unwritten.pop(first)))
+        except BROKEN as failure:
             self._fail(failure)
 
     async def _read(self) -> None:
@@ -108,7 +117,7 @@ class AppendStream:
             code = await uncancelled(self._call.code())
             details = await uncancelled(self._call.details())
             self._fail(Unavailable(f"the append stream ended: {code.name} {details}"))
-        except (grpc.RpcError, asyncio.InvalidStateError, Unavailable) as failure:
+        except BROKEN as failure:
             self._fail(failure)
 
     def _fail(self, failure: Exception) -> None:
@@ -278,8 +287,7 @@ class Connection:
         channel = self._channel
         if channel is None:
             return
-        broken = (grpc.RpcError, grpc.aio.UsageError, Unavailable, asyncio.InvalidStateError)
-        with contextlib.suppress(*broken):
+        with contextlib.suppress(*BROKEN):
             request = wire.RouteRequest()
             reply = await uncancelled(
                 stubs.AdminStub(channel).Route(request, timeout=LEARN_SECONDS)

@@ -14,14 +14,12 @@ import grpc
 import grpc.aio
 
 from duolog._backoff import BackOff
-from duolog._connection import Connection, uncancelled
+from duolog._connection import BROKEN, Connection, uncancelled
 from duolog._errors import DuologError, Retryable, Unavailable, error_of
 from duolog._prefetch import Command, Prefetch
 from duolog.wire import duolog_pb2 as wire
 
 log = logging.getLogger("duolog")
-
-_BROKEN = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError, Unavailable)
 
 
 class Subscription:
@@ -116,7 +114,7 @@ class Subscription:
                 await uncancelled(call.write(request))
                 self._connected = True
                 request = wire.SubscribeRequest()
-        except _BROKEN as failure:
+        except BROKEN as failure:
             log.debug("the subscription broke while writing: %s", failure)  # reading says why
         finally:
             call.cancel()  # nobody reads a stream that is not written to
@@ -135,7 +133,7 @@ class Subscription:
                 self._take(reply)
                 if self._prefetch.has_command:
                     self._wake.set()  # the batch was dropped, and its credit came back
-        except _BROKEN as failure:
+        except BROKEN as failure:
             raise _error_of(failure) from None
 
 
