@@ -1,9 +1,11 @@
 """The real RocketMQ 4.9.8 store opens directories that duolog wrote, and sees the same."""
 
+import copy
 import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from store import dump
+from store.delay import SCHEDULE_TOPIC
 from store.osdisk import OsDisk
 from tests.interop.writer import OPTIONS
 from tests.support import crash, open_noisily, put_ok, read_all
@@ -22,6 +25,7 @@ pytestmark = pytest.mark.interop
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 KEYS = ["k0", "k77", "k1500", "p3", "p49", "nothing"]
+TAG_OF_DELAYED = 73359  # Java's hash of "JFK", which the writer gives delayed messages
 
 
 @pytest.fixture(scope="session")
@@ -81,11 +85,43 @@ def writer(path: Path, until: int, begin: int = 0) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
+def filled(answer: dict[str, Any]) -> dict[str, Any]:
+    """The queues that have entries."""
+    return {name: queue for name, queue in answer["queues"].items() if queue["max"]}
+
+
+def recovered_by_rocketmq(ours: dict[str, Any], path: Path) -> dict[str, Any]:
+    """What duolog says of a killed directory, in the two points where RocketMQ recovers otherwise.
+
+    It reads the table of delay levels after it has recovered: a delayed message whose entry it
+    makes itself there has the hash of its tag in place of its time. And it cuts the log before the
+    blank that ends a segment, where no later segment is there.
+    """
+    answer = copy.deepcopy(ours)
+    for name, queue in filled(answer).items():
+        topic, number = name.split("/")
+        if topic == SCHEDULE_TOPIC:
+            written = entries_on_disk(path / "consumequeue" / topic / number)
+            for entry in queue["entries"][written:]:
+                entry[2] = TAG_OF_DELAYED
+    segments = sorted((path / "commitlog").iterdir())
+    if answer["max_phy"] == int(segments[-1].name) + OPTIONS.mapped_file_size_commit_log:
+        last = max(sum(e[:2]) for queue in filled(answer).values() for e in queue["entries"])
+        answer["max_phy"] = last
+    return answer
+
+
+def entries_on_disk(queue: Path) -> int:
+    """How many entries the files of a queue have, from its offset 0 on."""
+    data = b"".join(path.read_bytes() for path in sorted(queue.iterdir()))
+    sizes = [size for _, size, _ in struct.iter_unpack(">qiq", data)]
+    return next((k for k, size in enumerate(sizes) if size == 0), len(sizes))
+
+
 def same(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
     assert theirs["min_phy"] == ours["min_phy"]
     assert theirs["max_phy"] == ours["max_phy"]
-    filled = {name: queue for name, queue in theirs["queues"].items() if queue["max"]}
-    assert filled == {name: queue for name, queue in ours["queues"].items() if queue["max"]}
+    assert filled(theirs) == filled(ours)
     assert theirs["queries"] == ours["queries"]
     assert [len(query["phy"]) for query in ours["queries"]][-1] == 0
     assert all(query["phy"] for query in ours["queries"][:2])
@@ -111,7 +147,7 @@ def test_rocketmq_sees_the_same_after_sigkill(rocketmq: Path, tmp_path: Path) ->
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
     assert (path / "abort").exists()
-    expected = ours(path)
+    expected = recovered_by_rocketmq(ours(path), path)
     same(expected, ask(rocketmq, path))
 
 
