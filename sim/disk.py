@@ -8,10 +8,12 @@ journal orders them, so `sync_dir` makes all earlier creations, renames and remo
 
 import errno
 import random
+import zlib
 from collections.abc import Callable
 
 import numpy as np
 
+from store.disk import Listing
 from store.errors import StoreLocked
 from store.kernels.jit import EMPTY_U8, U8
 
@@ -22,9 +24,10 @@ NameOp = Callable[[dict[str, "Inode"]], None]
 class Inode:
     """A file's bytes: as programs see them, and as the platter has them."""
 
-    __slots__ = ("clean", "durable", "modified_ms", "seen")
+    __slots__ = ("allocated", "clean", "durable", "modified_ms", "seen")
 
-    def __init__(self, size: int, now_ms: float) -> None:
+    def __init__(self, size: int, now_ms: float, allocated: int | None = None) -> None:
+        self.allocated = size if allocated is None else allocated
         self.seen: U8 = np.zeros(size, np.uint8)
         self.durable: U8 = np.zeros(size, np.uint8)
         self.clean: U8 | None = None  # after a failed sync: bytes the system takes for written
@@ -32,6 +35,7 @@ class Inode:
 
     def sync(self) -> None:
         """Write what the system takes for dirty."""
+        self._check_room()
         if self.clean is None:
             self.durable[:] = self.seen
             return
@@ -46,12 +50,17 @@ class Inode:
 
     def cut(self, chance: random.Random, kept: float) -> None:
         """Power cut: each unsynced sector reached the platter with some probability."""
+        self._check_room()
         for sector in _differing(self.seen, self.durable):
             if kept and chance.random() < kept:
                 piece = slice(sector * SECTOR, (sector + 1) * SECTOR)
                 self.durable[piece] = self.seen[piece]
         self.seen = self.durable.copy()
         self.clean = None
+
+    def _check_room(self) -> None:
+        """Storing where a file has no blocks ends a process on a full disk (SIGBUS)."""
+        assert not self.seen[self.allocated :].any(), "stored past the allocated part of a file"
 
 
 def _differing(a: U8, b: U8) -> list[int]:
@@ -72,6 +81,11 @@ class SimFile:
         """Make what was stored durable, or fail if that is planned."""
         self._disk.strike_sync(self._inode)
         self._inode.sync()
+
+    def allocate(self, end: int) -> None:
+        """Blocks up to a position, if the disk has any."""
+        self._disk.check_room()
+        self._inode.allocated = max(self._inode.allocated, end)
 
     def data_ranges(self, start: int) -> list[tuple[int, int]]:
         """The whole rest: this disk knows no holes."""
@@ -105,6 +119,7 @@ class SimDisk:
         self.syncs_to_fail = 0
         self.failed_syncs = 0
         self.full = False
+        self.mapped_max = 2
 
     # -- faults --------------------------------------------------------------------------------
 
@@ -129,7 +144,7 @@ class SimDisk:
         """Another disk that holds what programs see on this one now, all of it durable."""
         made = SimDisk(self._chance, self._now)
         for path, inode in self._names.items():
-            twin = Inode(len(inode.seen), inode.modified_ms)
+            twin = Inode(len(inode.seen), inode.modified_ms, inode.allocated)
             twin.seen[:] = inode.seen
             twin.sync()
             made._names[path] = made._durable_names[path] = twin
@@ -143,6 +158,11 @@ class SimDisk:
             inode.lose_sync()
             raise OSError(errno.EIO, "simulated")
 
+    def check_room(self) -> None:
+        """Fail where the disk is full."""
+        if self.full:
+            raise OSError(errno.ENOSPC, "simulated full disk")
+
     def inodes(self, durable: bool) -> dict[str, Inode]:
         """For observers: all files by name, as they are, or as a power cut would leave them."""
         return self._durable_names if durable else self._names
@@ -154,13 +174,12 @@ class SimDisk:
 
     # -- the port ------------------------------------------------------------------------------
 
-    def create(self, path: str, size: int) -> SimFile:
+    def create(self, path: str, size: int, allocated: int | None = None) -> SimFile:
         """Make a zeroed file."""
         if path in self._names:
             raise FileExistsError(errno.EEXIST, "exists", path)
-        if self.full:
-            raise OSError(errno.ENOSPC, "simulated full disk")
-        inode = Inode(size, self._now())
+        self.check_room()
+        inode = Inode(size, self._now(), allocated)
         self._change(lambda names: names.__setitem__(path, inode))
         return SimFile(self, path, inode)
 
@@ -178,8 +197,7 @@ class SimDisk:
 
     def write(self, path: str, data: bytes) -> None:
         """Replace and sync."""
-        if self.full:
-            raise OSError(errno.ENOSPC, "simulated full disk")
+        self.check_room()
         inode = Inode(len(data), self._now())
         inode.seen[:] = np.frombuffer(data, np.uint8)
         self.strike_sync(inode)
@@ -206,6 +224,15 @@ class SimDisk:
         for op in self._pending:
             op(self._durable_names)
         self._pending.clear()
+
+    def look(self, path: str) -> Listing:
+        """The digest is of the content itself."""
+        names = [name for name in self.list(path) if f"{path}/{name}" in self._names]
+        files = [self._names[f"{path}/{name}"].seen for name in names]
+        digest = 0
+        for name, seen in zip(names, files, strict=True):
+            digest = zlib.crc32(name.encode() + seen.tobytes(), digest)
+        return Listing(names, [len(seen) for seen in files], digest + 1 if names else 0)
 
     def list(self, path: str) -> list[str]:
         """Sorted names below a directory."""

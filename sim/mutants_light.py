@@ -6,9 +6,7 @@ from typing import Any
 from sim.planted import Mutant, Patch
 from store import queues
 from store.consumequeue import ConsumeQueue
-from store.disk import Disk
 from store.messagestore import MessageStore
-from store.options import StoreOptions
 
 
 def _from_zero() -> list[Patch]:
@@ -21,8 +19,8 @@ def _from_zero() -> list[Patch]:
 def _never_again() -> list[Patch]:
     original = queues.new_queue
 
-    def new_queue(disk: Disk, topic: str, queue_id: int, options: StoreOptions) -> ConsumeQueue:
-        made = original(disk, topic, queue_id, options)
+    def new_queue(*told: Any) -> ConsumeQueue:
+        made = original(*told)
         made._begins_again = False
         return made
 

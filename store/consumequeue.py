@@ -21,6 +21,7 @@ from store.kernels import scan
 from store.kernels.jit import I64, U8
 from store.mappedfile import MappedFile
 from store.mappedfilequeue import MappedFileQueue
+from store.openfiles import OpenFiles
 
 ENTRY_BYTES = kernel.ENTRY_BYTES
 BLANK = 0x7FFFFFFF  # size field of a blank entry
@@ -50,6 +51,7 @@ class ConsumeQueue:
         file_bytes: int,
         root: str = "consumequeue",
         begins_again: bool = False,
+        open_files: OpenFiles | None = None,
     ) -> None:
         """begins_again: a gap that no lost records explain means that what came before is gone.
 
@@ -60,10 +62,15 @@ class ConsumeQueue:
         self._begins_again = begins_again
         self._replaced: list[MappedFile] = []
         self.files = MappedFileQueue(
-            disk, f"{root}/{topic}/{queue_id}", file_bytes, ENTRY_BYTES if begins_again else None
+            disk,
+            f"{root}/{topic}/{queue_id}",
+            file_bytes,
+            ENTRY_BYTES if begins_again else None,
+            open_files or OpenFiles(disk),
         )
         self.max_physical_offset = -1  # end of the newest record that has an entry
         self.min_logic_bytes = 0
+        self.held_from = 0  # no entry from the minimum on names a record below this offset
 
     @property
     def min_offset(self) -> int:
@@ -85,11 +92,16 @@ class ConsumeQueue:
         state: I64 = np.zeros(3, np.int64)
         outcome = PutOutcome()
         position = first
+        if end > first:  # after a kill most of what is dispatched again is there already
+            newest = order[end - 1]
+            if rows[scan.PHY, newest] + rows[scan.SIZE, newest] <= self.max_physical_offset:
+                return outcome
         while position < end:
             mapped = self._file_for(int(rows[scan.QUEUE_OFFSET, order[position]]))
+            mapped.allocate(mapped.wrote + ENTRY_BYTES)
             state[0] = self.max_physical_offset
             code = kernel.put_entries(
-                mapped.memory,
+                mapped.memory[: mapped.allocated],
                 mapped.wrote,
                 mapped.start // ENTRY_BYTES,
                 rows,
@@ -154,6 +166,7 @@ class ConsumeQueue:
             if last is None or last.is_full:
                 last = self.files.roll()
             end = min(last.size, to_queue_offset * ENTRY_BYTES - last.start)
+            last.allocate(end)
             last.wrote = last.committed = int(kernel.put_blanks(last.memory, last.wrote, end))
 
     def recover(self) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from store.disk import Disk
 from store.errors import BadStoreDirectory
 from store.mappedfilequeue import MappedFileQueue
+from store.openfiles import OpenFiles
 
 _UNIT = struct.Struct(">hqqh")
 _END = struct.pack(">h", -1)
@@ -46,9 +47,20 @@ class ConsumeQueueExt:
     """The units of one queue."""
 
     def __init__(
-        self, disk: Disk, topic: str, queue_id: int, file_bytes: int, root: str = "consumequeue_ext"
+        self,
+        disk: Disk,
+        topic: str,
+        queue_id: int,
+        file_bytes: int,
+        root: str = "consumequeue_ext",
+        open_files: OpenFiles | None = None,
     ) -> None:
-        self.files = MappedFileQueue(disk, f"{root}/{topic}/{queue_id}", file_bytes)
+        self.files = MappedFileQueue(
+            disk,
+            f"{root}/{topic}/{queue_id}",
+            file_bytes,
+            open_files=open_files or OpenFiles(disk),
+        )
 
     def put(self, unit: CqExtUnit) -> int:
         """Append a unit; its address, or 0 where it is too large. OSError on a full disk."""
@@ -58,12 +70,14 @@ class ConsumeQueueExt:
         last = self.files.last
         if last is None or last.wrote + size > last.size - END_RESERVE:
             if last is not None:
+                last.allocate(last.wrote + END_RESERVE)
                 last.memory[last.wrote : last.wrote + 2] = np.frombuffer(_END, np.uint8)
                 last.wrote = last.committed = last.size
             last = self.files.roll()
         head = _UNIT.pack(size, unit.tags_code, unit.store_time, len(unit.filter_bit_map))
         data = np.frombuffer(head + unit.filter_bit_map, np.uint8)
         position = last.wrote
+        last.allocate(position + size)
         last.memory[position : position + size] = data
         last.wrote = last.committed = position + size
         return last.start + position + LONG_MIN

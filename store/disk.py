@@ -5,6 +5,7 @@ that fail, tear and lose. Every method may raise OSError; an error of `sync` is 
 """
 
 import errno
+from dataclasses import dataclass
 from typing import Protocol
 
 from store.kernels.jit import U8
@@ -20,10 +21,16 @@ class DiskFile(Protocol):
 
     path: str
     size: int
-    memory: U8
+
+    @property
+    def memory(self) -> U8:
+        """The mapped bytes."""
 
     def sync(self) -> None:
         """Make everything stored in `memory` so far survive a power cut."""
+
+    def allocate(self, end: int) -> None:
+        """Have blocks for every byte below a position: storing there cannot fail any more."""
 
     def data_ranges(self, start: int) -> list[tuple[int, int]]:
         """Stretches [from, to) at or after start that may hold anything but zeros."""
@@ -41,11 +48,33 @@ class DiskFile(Protocol):
         """Unmap as soon as no reader holds the memory any more."""
 
 
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The files of a directory: sorted names, bytes of each (-1: no regular file), and a digest.
+
+    digest: as long as it stays the same, nobody has changed, added or taken away any of them; 0
+    where there is no such directory.
+    """
+
+    names: list[str]
+    sizes: list[int]
+    digest: int
+
+
 class Disk(Protocol):
     """A directory tree with durable operations. Paths are relative to the store's root."""
 
-    def create(self, path: str, size: int) -> DiskFile:
-        """Make a zeroed file with all its blocks allocated; an existing one is an error."""
+    mapped_max: int  # files of queues that may be mapped at a time
+
+    def look(self, path: str) -> Listing:
+        """List the files of a directory, without opening any; may run in any thread."""
+
+    def create(self, path: str, size: int, allocated: int | None = None) -> DiskFile:
+        """Make a zeroed file; an existing one is an error.
+
+        allocated: bytes from its start that get blocks now; all where None. Nothing may be stored
+        past them before `allocate`: where the disk is full, that would be the process's end.
+        """
 
     def open(self, path: str, writable: bool) -> DiskFile:
         """Map an existing file."""

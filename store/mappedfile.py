@@ -21,6 +21,8 @@ class MappedFile:
     flushed: int = 0
     store_time: int = 0
     populated: int = 0
+    allocated: int | None = None  # for one that grows: how far it has blocks; None: all of it
+    tail_unknown: bool = False  # past what is written there may be stale bytes
     buffer: U8 | None = field(default=None, repr=False)
 
     @property
@@ -56,6 +58,22 @@ class MappedFile:
     def set_positions(self, position: int) -> None:
         """Start over from a position at which everything before it is on disk."""
         self.wrote = self.committed = self.flushed = position
+
+    def allocate(self, end: int) -> None:
+        """Before bytes below a position are stored: have blocks for them, and some more.
+
+        Raises OSError where the disk is full; nothing has changed then.
+        """
+        if self.tail_unknown:
+            self.clear_from(self.wrote)
+            self.tail_unknown = False
+        if self.allocated is None or end <= self.allocated:
+            return
+        base = max(self.allocated, self.wrote)
+        wanted = max(end, base + min(max(base, PAGE), CHUNK))
+        room = min(self.size, -(-wanted // PAGE) * PAGE)
+        self.file.allocate(room)
+        self.allocated = room
 
     def commit(self) -> None:
         """Copy what the pool buffer holds into the file."""

@@ -4,9 +4,10 @@ from bisect import bisect_right
 from itertools import pairwise
 from operator import attrgetter
 
-from store.disk import Disk
+from store.disk import Disk, Listing
 from store.errors import BadStoreDirectory
-from store.mappedfile import FlushJob, MappedFile
+from store.mappedfile import PAGE, FlushJob, MappedFile
+from store.openfiles import LazyFile, OpenFiles
 
 NAME_DIGITS = 20
 _START = attrgetter("start")
@@ -16,10 +17,19 @@ class MappedFileQueue:
     """The segments of a directory, oldest first."""
 
     def __init__(
-        self, disk: Disk, directory: str, file_size: int, granularity: int | None = None
+        self,
+        disk: Disk,
+        directory: str,
+        file_size: int,
+        granularity: int | None = None,
+        open_files: OpenFiles | None = None,
     ) -> None:
-        """granularity: the first segment starts at a multiple of it; the file size where None."""
+        """granularity: the first segment starts at a multiple of it; the file size where None.
+
+        open_files: where given, files are opened by their first use, and grow as they are filled.
+        """
         self.disk = disk
+        self._open_files = open_files
         self.granularity = granularity or file_size
         self.directory = directory
         self.file_size = file_size
@@ -35,11 +45,16 @@ class MappedFileQueue:
         An empty file never held a byte, or has lost all: it counts as missing, see `holes`.
         Raises BadStoreDirectory where a name or a size is wrong: nothing is repaired by guess.
         """
-        for name in self.disk.list(self.directory):
+        self.load_listed(self.disk.look(self.directory), writable)
+
+    def load_listed(self, listing: Listing, writable: bool = True) -> None:
+        """As `load`, of files that were looked at."""
+        for name, size in zip(listing.names, listing.sizes, strict=True):
             path = f"{self.directory}/{name}"
             if not (len(name) == NAME_DIGITS and name.isdecimal()):
                 raise BadStoreDirectory(path, "is no segment (20 digits expected)")
-            size = self.disk.size(path)
+            if size < 0:
+                raise BadStoreDirectory(path, "is no regular file")
             if size == 0:
                 if writable:
                     self.disk.remove(path)
@@ -55,9 +70,15 @@ class MappedFileQueue:
             first = self.files[0].start if self.files else 0
             if start % self.granularity or (self.files and (start - first) % self.file_size):
                 raise BadStoreDirectory(path, f"is not a multiple of {self.file_size}")
-            mapped = MappedFile(self.disk.open(path, writable), start)
+            mapped = self._open(start, writable)
             mapped.set_positions(size)
             self.files.append(mapped)
+
+    def _open(self, start: int, writable: bool) -> MappedFile:
+        path = self.path_of(start)
+        if self._open_files is None:
+            return MappedFile(self.disk.open(path, writable), start)
+        return _growing(self._open_files.file(path, self.file_size, writable), start, 0)
 
     @property
     def last(self) -> MappedFile | None:
@@ -123,23 +144,38 @@ class MappedFileQueue:
         """Allocate a segment without taking it into the row: may run in any thread."""
         return MappedFile(self.disk.create(self.path_of(start), self.file_size), start)
 
+    def _create_growing(self, open_files: OpenFiles, start: int, room: int) -> MappedFile:
+        room = min(self.file_size, max(PAGE, room))
+        path = self.path_of(start)
+        made = self.disk.create(path, self.file_size, room)
+        return _growing(open_files.made(path, made), start, room)
+
     def roll(self, wanted: int = 0) -> MappedFile:
-        """Append the next segment: allocated ahead, or new. OSError on a full disk."""
+        """Append the next segment: allocated ahead, or new. OSError on a full disk.
+
+        wanted: offset that the first one holds; one that grows has room up to there.
+        """
         start = self.next_start(wanted)
         if self.ahead is not None and self.ahead.start == start:
             mapped, self.ahead = self.ahead, None
         else:
-            mapped = self._create_or_take(start)
+            mapped = self._create_or_take(start, wanted - start)
+            mapped.allocate(max(0, wanted - start))
         self.files.append(mapped)
         self._unsynced_names = True
         return mapped
 
-    def _create_or_take(self, start: int) -> MappedFile:
+    def _create_or_take(self, start: int, room: int) -> MappedFile:
         try:
+            if self._open_files is not None:
+                return self._create_growing(self._open_files, start, room)
             return self.create(start)
         except FileExistsError:
-            # Whoever allocates ahead in a thread has just made it, and will let go of it.
-            return MappedFile(self.disk.open(self.path_of(start), True), start)
+            # Whoever allocates ahead in a thread has just made it, and will let go of it; or it
+            # was there when the store was opened, and is written anew.
+            mapped = self._open(start, True)
+            mapped.tail_unknown = self._open_files is not None
+            return mapped
 
     def take_ahead(self, made: MappedFile) -> bool:
         """Take a segment that was allocated ahead; False where nobody needs it any more."""
@@ -258,3 +294,10 @@ class MappedFileQueue:
         for mapped in self.files:
             mapped.file.close()
         self.files = []
+
+
+def _growing(file: LazyFile, start: int, allocated: int) -> MappedFile:
+    """A segment that is opened by its use, and gets blocks as it is filled."""
+    mapped = MappedFile(file, start, allocated=allocated)
+    file.is_clean = lambda: mapped.flushed >= mapped.readable
+    return mapped

@@ -1,34 +1,41 @@
-"""The disk port on the operating system: preallocated files, mmap, fdatasync.
+"""The disk port on the operating system: preallocated or growing files, mmap, fdatasync.
 
 Files are allocated under `allocating/` and linked into place, so a crash never leaves one of a
-wrong size where RocketMQ or recovery would trip over it. Large files that are removed go there as
-well, which takes no time; `reclaim` unlinks them, which may take long. `mmap.flush` holds the GIL
-for the whole write-back; `os.fdatasync` persists the same stores and does not, so it is used alone.
+wrong size where RocketMQ or recovery would trip over it. A file that grows has its full size from
+the start, and blocks as far as it was asked for: the rest is a hole, which nobody stores into.
+Large files that are removed go there as well, which takes no time; `reclaim` unlinks them, which
+may take long. `mmap.flush` holds the GIL for the whole write-back; `os.fdatasync` persists the same
+stores and does not, so it is used alone.
 """
 
 import contextlib
 import ctypes
 import errno
 import fcntl
+import hashlib
 import itertools
 import mmap
 import os
+import resource
 import stat
 from collections import deque
 from pathlib import Path
 
 import numpy as np
 
-from store.disk import no_room
+from store.disk import Listing, no_room
 from store.errors import BadStoreDirectory, StoreLocked
 from store.kernels.jit import EMPTY_U8, U8
 
 STAGING = "allocating"
 UNLINKED_AT_ONCE_BYTES = 1 << 20
 PAGE = 4096
+BLOCK = 512  # what st_blocks counts
 POPULATE_READ = 22
 POPULATE_WRITE = 23
 POPULATE_STEP = 256 << 10
+MAPPED_MAX = 8192  # Linux lets a process have 65,530 mappings of all kinds
+READ_AHEAD_FROM = 1 << 20  # a file with less in it is not read ahead: the rest of it is a hole
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -43,6 +50,15 @@ class OsFile:
             descriptor, size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         )
         self.memory: U8 = np.frombuffer(self._map, np.uint8)
+        if os.fstat(descriptor).st_blocks * BLOCK < min(size, READ_AHEAD_FROM):
+            # Else the first touch fills the page cache with the hole that follows: over 1 ms.
+            self._map.madvise(mmap.MADV_RANDOM)
+
+    def allocate(self, end: int) -> None:
+        """fallocate, which keeps what is there."""
+        os.posix_fallocate(self._descriptor, 0, end)
+        if end >= READ_AHEAD_FROM:
+            self._map.madvise(mmap.MADV_NORMAL)
 
     def sync(self) -> None:
         """fdatasync: covers stores through the mapping."""
@@ -107,6 +123,12 @@ class OsFile:
         self._descriptor = -1
 
 
+def _mapped_max() -> int:
+    """A quarter of the descriptors that this process may have: a mapped file takes two."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAPPED_MAX if soft == resource.RLIM_INFINITY else min(MAPPED_MAX, soft // 8)
+
+
 class OsDisk:
     """A store directory. With `read_only`, nothing is created, changed or locked."""
 
@@ -116,6 +138,7 @@ class OsDisk:
         self._lock = -1
         self._staged = itertools.count()
         self._removed: deque[Path] = deque()  # to be unlinked, by any thread
+        self.mapped_max = _mapped_max()
         if read_only:
             if not self.root.is_dir():
                 raise BadStoreDirectory(str(root), "no such directory")
@@ -150,7 +173,7 @@ class OsDisk:
             raise BadStoreDirectory(path, "leads out of the store directory")
         return full
 
-    def create(self, path: str, size: int) -> OsFile:
+    def create(self, path: str, size: int, allocated: int | None = None) -> OsFile:
         """Allocate under `allocating/`, then link into place; the caller syncs the directory.
 
         Two threads may ask for one path: one gets it, the other FileExistsError.
@@ -158,18 +181,19 @@ class OsDisk:
         full = self._path(path)
         full.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
-            return self._create(path, full, size)
+            return self._create(path, full, size, allocated)
         except OSError as error:
             if not no_room(error) or not self._removed:
                 raise
             self.reclaim()
-            return self._create(path, full, size)
+            return self._create(path, full, size, allocated)
 
-    def _create(self, path: str, full: Path, size: int) -> OsFile:
+    def _create(self, path: str, full: Path, size: int, allocated: int | None) -> OsFile:
         staged = self.root / STAGING / str(next(self._staged))
         descriptor = os.open(staged, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, size)
+            os.ftruncate(descriptor, size)
+            os.posix_fallocate(descriptor, 0, size if allocated is None else max(allocated, 1))
             os.link(staged, full)
             return OsFile(path, descriptor, size, writable=True)
         except OSError:
@@ -252,6 +276,24 @@ class OsDisk:
         finally:
             os.close(descriptor)
 
+    def look(self, path: str) -> Listing:
+        """One pass over a directory; inode and change time tell each file's state.
+
+        A store through a mapping moves the change time when it makes a page dirty, but not on a
+        tmpfs: whoever relies on the digest knows of his own stores.
+        """
+        try:
+            with os.scandir(f"{self.root}/{path}") as entries:
+                found = sorted((e.name, e.stat(follow_symlinks=False)) for e in entries)
+        except (FileNotFoundError, NotADirectoryError):
+            return Listing([], [], 0)
+        told = [(name, s.st_ino, s.st_size, s.st_ctime_ns) for name, s in found]
+        return Listing(
+            [name for name, _ in found],
+            [s.st_size if stat.S_ISREG(s.st_mode) else -1 for _, s in found],
+            int.from_bytes(hashlib.blake2b(repr(told).encode(), digest_size=7).digest()) + 1,
+        )
+
     def list(self, path: str) -> list[str]:
         """Sorted names."""
         try:
@@ -284,7 +326,7 @@ class OsDisk:
         for directory, _, names in os.walk(self.root):
             for name in names:
                 with contextlib.suppress(FileNotFoundError):  # retention may remove it meanwhile
-                    own += os.lstat(os.path.join(directory, name)).st_blocks * 512
+                    own += os.lstat(os.path.join(directory, name)).st_blocks * BLOCK
         return (found.f_blocks - found.f_bfree) * found.f_frsize, own
 
     def lock(self, path: str) -> None:

@@ -7,6 +7,7 @@ from store.consumequeue import ConsumeQueue
 from store.consumequeueext import ConsumeQueueExt
 from store.disk import Disk
 from store.errors import BadStoreDirectory
+from store.openfiles import OpenFiles
 from store.options import StoreOptions
 from store.queuenote import Note, QueueNotes
 
@@ -16,12 +17,19 @@ ROOTS = (ROOT, lightqueues.ROOT)
 QueueKey = tuple[str, int]
 
 
-def new_queue(disk: Disk, topic: str, queue_id: int, options: StoreOptions) -> ConsumeQueue:
+def new_queue(
+    disk: Disk,
+    topic: str,
+    queue_id: int,
+    options: StoreOptions,
+    open_files: OpenFiles | None = None,
+) -> ConsumeQueue:
     """A queue that is not loaded yet: a topic's, or a light one."""
-    if lightqueues.is_light(topic):
+    light = lightqueues.is_light(topic)
+    size, root = options.queue_file_bytes, ROOT
+    if light:
         size, root = lightqueues.FILE_BYTES, lightqueues.ROOT
-        return ConsumeQueue(disk, topic, queue_id, size, root, begins_again=True)
-    return ConsumeQueue(disk, topic, queue_id, options.queue_file_bytes, ROOT)
+    return ConsumeQueue(disk, topic, queue_id, size, root, light, open_files)
 
 
 class ConsumeQueues:
@@ -30,6 +38,7 @@ class ConsumeQueues:
     def __init__(self, disk: Disk, options: StoreOptions) -> None:
         self.disk = disk
         self.options = options
+        self._open_files = OpenFiles(disk)
         self.table: dict[QueueKey, ConsumeQueue] = {}
         self.touched: set[QueueKey] = set()  # may have entries that are not on disk
         self.changed: set[QueueKey] = set()  # since the last note of their ends
@@ -90,11 +99,16 @@ class ConsumeQueues:
         return removed
 
     def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        queue = new_queue(self.disk, topic, queue_id, self.options)
+        queue = new_queue(self.disk, topic, queue_id, self.options, self._open_files)
         self.table[topic, queue_id] = queue
         if self.options.enable_consume_queue_ext and not lightqueues.is_light(topic):
             self.ext[topic, queue_id] = ConsumeQueueExt(
-                self.disk, topic, queue_id, self.options.mapped_file_size_consume_queue_ext
+                self.disk,
+                topic,
+                queue_id,
+                self.options.mapped_file_size_consume_queue_ext,
+                EXT_ROOT,
+                self._open_files,
             )
         return queue
 
@@ -122,6 +136,7 @@ class ConsumeQueues:
                 queue.files.flushed_where = last.start + last.flushed
             if last is None or last.flushed >= last.readable:
                 self.touched.discard((queue.topic, queue.queue_id))
+        self._open_files.close_some()
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         """All queues."""

@@ -153,9 +153,9 @@ class FaultDisk(OsDisk):
         file.strike = self.strike
         return file
 
-    def create(self, path: str, size: int) -> OsFile:
+    def create(self, path: str, size: int, allocated: int | None = None) -> OsFile:
         self.strike(f"create {path}")
-        return self._wrap(super().create(path, size))
+        return self._wrap(super().create(path, size, allocated))
 
     def open(self, path: str, writable: bool) -> OsFile:
         self.strike(f"open {path}")

@@ -133,7 +133,7 @@ def test_truncate_keeps_exactly_the_entries_below(
 def test_a_cut_reaches_past_newest_files_that_name_no_record(
     tmp_path: Path, at: int, blanks: int
 ) -> None:
-    """blanks: 0 for a file that is empty, because the entries it was made for were there already.
+    """blanks: 0 for a file that is empty, because the entries it was made for never came.
 
     Entries of records that are gone would be taken for those of the records in their place.
     """
@@ -143,7 +143,7 @@ def test_a_cut_reaches_past_newest_files_that_name_no_record(
     if blanks:
         queue.end_at_least(50 + blanks)
     else:
-        put(queue, full)
+        queue.files.roll()
     assert len(queue.files.files) >= 2
     queue.truncate(at)
     kept = -(-at // 100)

@@ -202,11 +202,11 @@ def test_an_index_file_that_cannot_be_made_is_tried_again_and_leaves_nothing(
     store = open_store(tmp_path, options(max_hash_slot_num=10, max_index_num=6))
     create, tries = store.disk.create, []
 
-    def failing(path: str, size: int) -> object:
+    def failing(path: str, size: int, *told: int) -> object:
         if path.startswith("index/"):
             tries.append(path)
             raise OSError(errno.ENOSPC, "no room", path)
-        return create(path, size)
+        return create(path, size, *told)
 
     monkeypatch.setattr(store.disk, "create", failing)
     for n in range(30):
