@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Protocol
 
-QueueKey = tuple[str, int]
+from store.queueends import QueueKey
 
 
 class Watcher(Protocol):

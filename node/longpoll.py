@@ -6,6 +6,7 @@ from duolog import _errors as sdk
 
 from node.broker import Broker
 from node.tagfilter import MessageFilter
+from store.queueends import QueueKey
 from store.reader import GetMessageStatus, GetResult
 
 NOTHING_NEW = (
@@ -13,7 +14,6 @@ NOTHING_NEW = (
     GetMessageStatus.NO_MESSAGE_IN_QUEUE,
     GetMessageStatus.OFFSET_OVERFLOW_ONE,
 )
-QueueKey = tuple[str, int]
 
 
 def check_place(key: QueueKey, queues: int, offset: int) -> None:

@@ -10,7 +10,7 @@ from duolog.wire import duolog_pb2_grpc as stubs
 
 from node.broker import Broker
 from node.calls import reporting, unary
-from node.longpoll import NOTHING_NEW, QueueKey, check_place, poll
+from node.longpoll import NOTHING_NEW, check_place, poll
 from node.messagefilter import wanted
 from node.tagfilter import EVERYTHING, MessageFilter
 from node.transactionservice import HALF_WORDS, Check
@@ -18,6 +18,7 @@ from node.wirecodec import PUT_STATUS, batch_to_wire, peer_host, record_to_wire
 from store.errors import StoreError
 from store.kernels import decode
 from store.metadata import check_group, is_reserved_topic
+from store.queueends import QueueKey
 from store.reader import GetResult
 from store.status import PutMessageStatus
 

@@ -1,10 +1,11 @@
 """What must be true in the end: of the logs, and of the history of what users were told."""
 
-from sim.clients import QUEUES, History, QueueKey, read_all
+from sim.clients import QUEUES, History, read_all
 from sim.node import Node, key_of
 from sim.witness import Violation
 from store.kernels import decode
 from store.lightqueues import light_places
+from store.queueends import QueueKey
 from store.record import decode_properties
 
 WORTH_OK = 0.1  # a run in which fewer sends succeeded says little

@@ -7,6 +7,7 @@ from sim.node import Node, batch_of
 from sim.witness import Violation
 from store.kernels import decode
 from store.messagestore import PutResult
+from store.queueends import QueueKey
 from store.reader import GetMessageStatus, GetResult
 from store.status import PutMessageStatus
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from sim.cluster import Cluster
 
 QUEUES = (("T", 0), ("T", 1), ("U", 0))
-QueueKey = tuple[str, int]
 _STORED = (PutMessageStatus.FLUSH_SLAVE_TIMEOUT, PutMessageStatus.SLAVE_NOT_AVAILABLE)
 _UNKNOWN = (PutMessageStatus.UNKNOWN_ERROR, *_STORED)
 

@@ -119,7 +119,7 @@ class SimDisk:
         self.syncs_to_fail = 0
         self.failed_syncs = 0
         self.full = False
-        self.mapped_max = 2
+        self.mapped_max = 12
 
     # -- faults --------------------------------------------------------------------------------
 

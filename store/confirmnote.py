@@ -65,11 +65,14 @@ class ConfirmNote:
         whole_end: where the first damage of the log begins, or its end. After the system went down
         without a clean stop, what a damaged log has lost was perhaps never on the disk.
         """
-        found = boot_id.encode()[:BOOT_ID_BYTES]
-        if abnormal and found != self.boot_id:
+        if abnormal and not self.is_of(boot_id):
             end = max(whole_end, min(end, self.durable))
-        self.boot_id = found
+        self.boot_id = _shortened(boot_id)
         self._write(min(self.confirmed, end), min(self.durable, end))
+
+    def is_of(self, boot_id: str) -> bool:
+        """Whether the newest note was written in this run of the system."""
+        return self.boot_id == _shortened(boot_id)
 
     def raise_to(self, confirmed: int, durable: int) -> None:
         """More was confirmed. durable: everything below is on this node's disk."""
@@ -94,3 +97,7 @@ class ConfirmNote:
         data += _CRC.pack(zlib.crc32(data))
         self._memory[at : at + _BYTES] = np.frombuffer(data, np.uint8)
         self.unsynced = True
+
+
+def _shortened(boot_id: str) -> bytes:
+    return boot_id.encode()[:BOOT_ID_BYTES]

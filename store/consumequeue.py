@@ -60,6 +60,7 @@ class ConsumeQueue:
         self.topic = topic
         self.queue_id = queue_id
         self._begins_again = begins_again
+        self._left: list[MappedFile] = []  # by `rewind`; those that are not filled again go
         self._replaced: list[MappedFile] = []
         self.files = MappedFileQueue(
             disk,
@@ -152,6 +153,7 @@ class ConsumeQueue:
         self._replaced += self.files.files  # a sync of them may be under way
         self.files.files = []
         self.max_physical_offset = -1
+        self.held_from = 0
 
     def let_go(self) -> None:
         """Close the files of entries that were dropped; called while nobody syncs any."""
@@ -168,6 +170,20 @@ class ConsumeQueue:
             end = min(last.size, to_queue_offset * ENTRY_BYTES - last.start)
             last.allocate(end)
             last.wrote = last.committed = int(kernel.put_blanks(last.memory, last.wrote, end))
+
+    def trust(self, end: int, newest: int, minimum: int, held_from: int) -> bool:
+        """After load: take a note's word for what files hold that nobody touched since.
+
+        False where the files' names do not fit it.
+        """
+        files = self.files.files
+        if not files or self.files.holes() or not files[-1].start < end <= files[-1].end:
+            return False
+        self.files.set_end(end)
+        self.max_physical_offset, self.min_logic_bytes = newest, minimum
+        self.held_from = held_from
+        files[-1].tail_unknown = True
+        return True
 
     def recover(self) -> None:
         """After load: find how far the last files are written.
@@ -204,16 +220,64 @@ class ConsumeQueue:
                 newest = physical if size != BLANK else newest
 
     def _end_at(self, logic_bytes: int) -> None:
-        self.files.truncate(logic_bytes)
-        last = self.files.last
-        if last is not None and last.start == logic_bytes and len(self.files.files) > 1:
-            self.files.remove(last)
+        """What lies behind is cleared before anything is put there."""
+        for mapped in reversed(self.files.files[1:]):
+            if mapped.start >= logic_bytes:
+                self.files.remove(mapped)
         self.files.set_end(logic_bytes)
+        self.files.files[-1].tail_unknown = True
 
     def truncate(self, physical_offset: int) -> None:
         """truncateDirtyLogicFiles: drop entries of records that start at or after an offset."""
+        if not 0 <= self.max_physical_offset <= physical_offset:
+            self._cut(physical_offset, self._drop, self.files.truncate, self.destroy)
+
+    def rewind(self, physical_offset: int) -> None:
+        """As `truncate`, and the entries come again at once: their files stay for them.
+
+        Until `settle`, which removes what did not come again.
+        """
+        if not 0 <= self.max_physical_offset <= physical_offset:
+            self._cut(physical_offset, self._leave, self._end_before, self._leave_all)
+
+    def settle(self) -> None:
+        """After a rewind, once all entries came again: remove files that hold none."""
+        taken = {mapped.start for mapped in self.files.files}
+        for mapped in self._left:
+            if mapped.start not in taken:
+                self.files.disk.remove(mapped.file.path)
+        if self._left and not taken:
+            self.files.destroy()
+        self._left.clear()
+
+    def _drop(self, mapped: MappedFile) -> None:
+        self.files.remove(mapped)
+
+    def _leave(self, mapped: MappedFile) -> None:
+        self.files.files = [other for other in self.files.files if other is not mapped]
+        mapped.file.close()
+        self._left.append(mapped)
+
+    def _leave_all(self) -> None:
+        for mapped in list(self.files.files):
+            self._leave(mapped)
+        self._forget()
+
+    def _end_before(self, logic_bytes: int) -> None:
+        self.files.end_at_most(min(logic_bytes, self.files.next_start(logic_bytes)))
+        self.files.files[-1].tail_unknown = True
+
+    def _cut(
+        self,
+        physical_offset: int,
+        remove: Callable[[MappedFile], None],
+        end_at: Callable[[int], None],
+        destroy: Callable[[], None],
+    ) -> None:
+        """Drop entries of records from an offset on. remove, end_at, destroy: how files follow."""
         state: I64 = np.zeros(1, np.int64)
         self.max_physical_offset = -1
+        self.held_from = min(self.held_from, physical_offset)
         cut = self._names_record_from(physical_offset)
         while self.files.files:
             last = self.files.files[-1]
@@ -223,10 +287,10 @@ class ConsumeQueue:
                 end = _after_last_record(last.memory[:end])
             if end == 0 and (last.wrote > 0 or cut):
                 start = last.start
-                self.files.remove(last)
+                remove(last)
                 self.files.end_at_most(self.files.next_start(start) if self.files.files else 0)
                 continue
-            self.files.truncate(last.start + end)
+            end_at(last.start + end)
             kernel.walk_entries(last.memory, end, state)
             if state[0] >= 0:
                 self.max_physical_offset = int(state[0])
@@ -241,7 +305,7 @@ class ConsumeQueue:
                     break
             break
         if self.max_physical_offset < 0 and (cut or not self.files.files or self._begins_again):
-            self.destroy()  # only blanks are left: it begins again with its first record
+            destroy()  # only blanks are left: it begins again with its first record
             return
         self.min_logic_bytes = min(
             max(self.min_logic_bytes, self.files.min_offset), self.files.max_offset
@@ -265,6 +329,12 @@ class ConsumeQueue:
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
         """Move the minimum to the first entry whose record is still held."""
+        if min_physical_offset <= self.held_from:
+            return
+        if 0 <= self.max_physical_offset <= min_physical_offset:
+            self.min_logic_bytes = self.files.max_offset
+            self.held_from = min_physical_offset
+            return
         for mapped in self.files.files:
             begin = max(0, self.min_logic_bytes - mapped.start)
             if begin >= mapped.wrote:
@@ -274,12 +344,19 @@ class ConsumeQueue:
             )
             if found < mapped.wrote:
                 self.min_logic_bytes = mapped.start + found
+                self.held_from = max(min_physical_offset, _record_of(mapped.memory, found))
                 return
         self.min_logic_bytes = self.files.max_offset
+        self.held_from = min_physical_offset
 
     def delete_before(self, min_physical_offset: int) -> int:
         """Remove files, never the last, whose entries all point below an offset; how many."""
         removed = 0
+        files = self.files.files
+        if min_physical_offset <= self.held_from and (
+            len(files) < 2 or files[0].end > self.min_logic_bytes
+        ):
+            return 0
         while len(self.files.files) > 1:
             first = self.files.files[0]
             if (
@@ -397,8 +474,16 @@ class ConsumeQueue:
         """Remove the queue's files."""
         self.let_go()
         self.files.destroy()
+        self._forget()
+
+    def _forget(self) -> None:
         self.max_physical_offset = -1
-        self.min_logic_bytes = 0
+        self.min_logic_bytes = self.held_from = 0
+
+
+def _record_of(entries: U8, position: int) -> int:
+    """Record offset that the entry at a position names."""
+    return int.from_bytes(entries[position : position + 8].tobytes(), "big")
 
 
 def _after_last_record(entries: U8) -> int:

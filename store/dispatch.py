@@ -19,7 +19,8 @@ from store.idempotence import IdempotenceTable, Run
 from store.indexservice import IndexService
 from store.kernels import scan
 from store.kernels.jit import I64, U8
-from store.queues import ConsumeQueues, QueueKey
+from store.queueends import QueueKey
+from store.queues import ConsumeQueues
 
 ROWS_MAX = 16384
 SEGMENT_MISSING = -1  # beside the scan codes: the log has no file for an offset

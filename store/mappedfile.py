@@ -1,6 +1,6 @@
 """One segment: a mapped file of fixed size and how far it is written, committed and synced."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from store.disk import Disk, DiskFile
@@ -119,6 +119,15 @@ class FlushJob:
     end: int
     store_time: int = 0
     then: Callable[[], None] | None = None
+
+    @staticmethod
+    def of(
+        disk: Disk, jobs: "list[FlushJob]", directories: Iterable[str] = (), store_time: int = 0
+    ) -> "FlushJob":
+        """One job of many, which syncs each directory once; directories: further ones, first."""
+        names = [*directories, *(name for job in jobs for name in job.directories)]
+        files = [file for job in jobs for file in job.files]
+        return FlushJob(disk, files, list(dict.fromkeys(names)), 0, store_time)
 
     def run(self) -> None:
         """Sync. Raises OSError, after which nothing may be taken as durable any more."""

@@ -147,6 +147,7 @@ class MappedFileQueue:
     def _create_growing(self, open_files: OpenFiles, start: int, room: int) -> MappedFile:
         room = min(self.file_size, max(PAGE, room))
         path = self.path_of(start)
+        open_files.check_room()
         made = self.disk.create(path, self.file_size, room)
         return _growing(open_files.made(path, made), start, room)
 
@@ -166,16 +167,17 @@ class MappedFileQueue:
         return mapped
 
     def _create_or_take(self, start: int, room: int) -> MappedFile:
-        try:
-            if self._open_files is not None:
+        if self._open_files is not None:
+            if self.disk.size(self.path_of(start)) < 0:
                 return self._create_growing(self._open_files, start, room)
+            mapped = self._open(start, True)  # it was there at the start, and is written anew
+            mapped.tail_unknown = True
+            return mapped
+        try:
             return self.create(start)
         except FileExistsError:
-            # Whoever allocates ahead in a thread has just made it, and will let go of it; or it
-            # was there when the store was opened, and is written anew.
-            mapped = self._open(start, True)
-            mapped.tail_unknown = self._open_files is not None
-            return mapped
+            # Whoever allocates ahead in a thread has just made it, and will let go of it.
+            return self._open(start, True)
 
     def take_ahead(self, made: MappedFile) -> bool:
         """Take a segment that was allocated ahead; False where nobody needs it any more."""
@@ -230,6 +232,13 @@ class MappedFileQueue:
         self.flushed_where = self.committed_where = offset
         for mapped in self.files:
             mapped.set_positions(max(0, min(offset - mapped.start, mapped.size)))
+
+    def take_for_unsynced(self) -> None:
+        """Nothing that was found is known to be on disk, nor the files' names."""
+        self.flushed_where = self.min_offset
+        self._unsynced_names = True
+        for mapped in self.files:
+            mapped.flushed = 0
 
     def truncate(self, offset: int) -> None:
         """Cut everything at and after an offset, durably.

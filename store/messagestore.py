@@ -13,6 +13,7 @@ from store.checkpoint import StoreCheckpoint
 from store.clocks import WallMs
 from store.columns import BadProperties, BodyTooLarge, Columns
 from store.commitlog import CommitLog
+from store.consumequeue import ConsumeQueue
 from store.delay import parse_delay_levels
 from store.disk import Disk, no_room
 from store.dispatch import Arrival, Dispatcher, DispatchTargets
@@ -142,6 +143,7 @@ class MessageStore:
         self.retention = Retention(options, disk, self.log, self.queues, self.index, self.flags)
         self.topic_queue_table = QueueEnds()
         self._pending_note: Note | None = None  # of the queues' ends, while it is written
+        self._flushing: list[ConsumeQueue] = []
         self._held: set[str] = set()  # light queues about to be forgotten
         self.fence_reason = ""
         self.replicated_offset: int | None = None  # confirmed by replicas; None: not asked for
@@ -161,8 +163,9 @@ class MessageStore:
         try:
             abnormal = self.disk.size(ABORT) >= 0
             self.log.queue.load()
-            queues_sound = recovery.load_queues(self.queues, self.events.problem)
             self.checkpoint.load()
+            same_boot = not abnormal or self.checkpoint.note.is_of(self.boot_id)
+            queues_sound = recovery.load_queues(self.queues, same_boot, self.events.problem)
             trusted = self.checkpoint.index_msg_timestamp if abnormal else None
             index_sound = recovery.load_index(self.index, trusted, self.events.problem)
             work = Recovery(
@@ -184,22 +187,21 @@ class MessageStore:
             while self.dispatch():
                 pass
             self.recover_topic_queue_table()
-            self._note_queues(work.trusted)
+            if not work.noted:
+                self._note_queues()
         except BaseException:
             self._release()
             raise
         self._closed = False
         return report
 
-    def _note_queues(self, as_noted: bool) -> None:
-        """After recovery: take all queues into the note, and write it where it says less."""
+    def _note_queues(self) -> None:
+        """After recovery: note all queues, once they are synced."""
         self.queues.note_all()
+        self.queues.sync()
         note = self._queues_note()
-        if not as_noted:
-            # Only what recovery has synced is noted: this may be in the page cache yet.
-            self.queues.sync()
-            note.write()
-            self.queues.ends.written(note)
+        note.write()
+        self.queues.noted_now(note)
 
     def _queues_note(self) -> Note:
         """How far the queues reach now."""
@@ -550,7 +552,7 @@ class MessageStore:
         if self.queues.ends.position > offset:
             note = self.queues.note(offset, self._indexed_up_to)
             note.write()
-            self.queues.ends.written(note)
+            self.queues.noted_now(note)
 
     def _time_before(self, offset: int) -> int:
         """A store time that nothing at or after an offset is before, whatever is stored there yet.
@@ -650,17 +652,15 @@ class MessageStore:
 
     def queues_flush_job(self, least_pages: int) -> FlushJob | None:
         """Sync all queues that are worth it, and the directories that got new names."""
-        self.queues.let_go()
+        pages = 0 if self.queues.is_crowded else least_pages
+        queues = self.queues.to_flush(pages == 0)
+        for queue in queues:
+            queue.let_go()
+        self._flushing = queues
         store_time = self.dispatcher.store_time
-        merged = FlushJob(self.disk, [], self.queues.directories_to_sync(), 0, store_time)
-        rows = [queue.files for queue in self.queues.to_flush()] + [
-            ext.files for ext in self.queues.ext.values()
-        ]
-        for files in rows:
-            job = files.flush_job(least_pages)
-            if job is not None:
-                merged.files += job.files
-                merged.directories += job.directories
+        rows = [queue.files for queue in queues] + [ext.files for ext in self.queues.ext.values()]
+        jobs = [job for files in rows if (job := files.flush_job(pages)) is not None]
+        merged = FlushJob.of(self.disk, jobs, self.queues.directories_to_sync(), store_time)
         thorough = least_pages == 0 and bool(self.queues.changed)
         if not (merged.files or merged.directories or thorough):
             return None
@@ -672,10 +672,10 @@ class MessageStore:
     def queues_flushed(self, job: FlushJob, thorough: bool) -> None:
         """Take a successful queues job's word; after a thorough one the checkpoint may move."""
         job.done()
-        self.queues.flushed()
+        self.queues.flushed(self._flushing)
         note, self._pending_note = self._pending_note, None
         if note is not None:
-            self.queues.ends.written(note)
+            self.queues.noted_now(note)
         if thorough:
             self.checkpoint.logics_msg_timestamp = max(
                 self.checkpoint.logics_msg_timestamp, job.store_time

@@ -5,13 +5,15 @@ far more queues. Those that nobody touched for the longest are closed; never one
 sync has reached, whose error would be told to nobody.
 """
 
+import errno
 from collections import deque
 from collections.abc import Callable
 
 from store.disk import Disk, DiskFile
 from store.kernels.jit import U8
 
-STEPS = 64  # how many are looked at, at a time, for those that can be closed
+LOOKS = 8  # at files that could be closed, each time one is opened
+LOOKS_AFTER_SYNC = 256  # so many can be closed in a few ms
 
 
 class LazyFile:
@@ -95,12 +97,26 @@ def _never() -> bool:
 
 
 class OpenFiles:
-    """Which lazy files are open: about `most` at a time, more only where none can be closed."""
+    """Which lazy files are open: about `most` at a time, by half more where none can be closed."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         self.most = disk.mapped_max
         self._open: deque[LazyFile] = deque()  # some may be closed, or gone, meanwhile
+
+    def check_room(self) -> None:
+        """Raise EMFILE before the process has no descriptor left for anything else."""
+        limit = self.most + self.most // 2
+        if len(self._open) >= limit:
+            self.close_some(2 * len(self._open))  # one that was used is closed at the second look
+        if len(self._open) >= limit:
+            why = "as many files of queues wait for a sync as may be open"
+            raise OSError(errno.EMFILE, why)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether more are open than should be, because they are not synced."""
+        return len(self._open) > self.most
 
     def file(self, path: str, size: int, writable: bool) -> LazyFile:
         """A file that is there, not opened yet."""
@@ -113,20 +129,21 @@ class OpenFiles:
         return lazy
 
     def opened(self, lazy: LazyFile) -> DiskFile:
-        """Open one, after closing others where there are too many."""
+        """Open one, and close others where there are too many."""
+        self.check_room()
         file = lazy.open()
         self.took(lazy)
         return file
 
     def took(self, lazy: LazyFile) -> None:
-        """One more is open."""
+        """One more is open; it is not among those that may be closed for it."""
+        self.close_some(LOOKS)
         self._open.append(lazy)
-        self.close_some()
 
-    def close_some(self) -> None:
+    def close_some(self, looks: int = LOOKS_AFTER_SYNC) -> None:
         """Close files that are not needed; called as well when some were synced."""
-        for _ in range(min(STEPS, len(self._open))):  # each is looked at once at most
-            if len(self._open) <= self.most:
+        for _ in range(looks):
+            if len(self._open) < self.most:
                 break
             oldest = self._open.popleft()
             if not oldest.is_open:

@@ -13,16 +13,17 @@ from store.consumequeueext import ConsumeQueueExt, is_ext_address
 from store.kernels import scan
 from store.kernels.jit import I64
 from store.lightqueues import is_light
+from store.queueends import QueueKey
 from store.queuenote import Noted, QueueEnd
-from store.queues import ConsumeQueues, QueueKey
+from store.queues import ConsumeQueues
 
 NOTHING = QueueEnd(0, -1, 0, -1)
 
 
 def doubtful(queues: ConsumeQueues, noted: Noted, log_min: int) -> dict[QueueKey, str]:
-    """Queues whose files do not show what was noted, and why."""
+    """Queues whose files do not show what was noted, and why: of those touched since."""
     found = dict(queues.doubted)
-    for key in {*noted.queues, *queues.table} - found.keys():
+    for key in {*noted.queues, *queues.table} - found.keys() - queues.trusted:
         end = noted.queues.get(key, NOTHING)
         why = _fault(queues.table.get(key), end, noted.position, log_min)
         why = why or _fault_of_units(queues.table.get(key), queues.ext.get(key))

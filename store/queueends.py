@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from store.lightqueues import is_light, parent_of
 
-QueueKey = tuple[str, int]
+QueueKey = tuple[str, int]  # topic and queue id
 
 
 class QueueEnds(dict[QueueKey, int]):

@@ -2,56 +2,81 @@
 
 A side file of this store's own (RocketMQ passes it over). It only detects: a queue whose files do
 not show what is noted here is rebuilt from the commit log, and without a valid note all queues are
-compared with the log. It is replaced atomically after the queues' files were synced.
+compared with the log. A queue whose files are untouched since is as noted, and is not looked into.
+
+A note is a block at the end of the file, with the queues that changed since the one before; it is
+written after their files were synced. Where there is no room for it, the file is made anew, with
+all queues, and takes the older one's place. The last valid block says what holds for all.
 
 | at | field | bytes |
 |---:|-------|------:|
-| 0 | magic `DLGQEND1` | 8 |
-| 8 | CRC-32 of bytes [12, flags) | 4 |
+| 0 | magic `DLGQEND2` | 8 |
+| 8 | blocks, one after the other; zeros follow the last one | |
+
+| at | field of a block | bytes |
+|---:|------------------|------:|
+| 0 | CRC-32 of the rest of the block | 4 |
+| 4 | rows, and bytes of all rows | 4 + 4 |
 | 12 | position: entries of all records below it are in the files | 8 |
 | 20 | index end: newest record indexed by then; -1: none, 2^63 - 1: the index was off | 8 |
-| 28 | rows, and bytes of all rows | 4 + 4 |
-| 36 | the rows, then the flags: a byte a row, 1 once that queue was removed on purpose | |
+| 28 | the rows | |
 
-A row: topic length 2, topic, queue id 4, start of the first file 8, record offset of that file's
-last entry 8 (-1 for a single file), end of the entries 8, end of the newest record 8. Starts and
-ends of entries are bytes (20 an entry).
+A row: topic length 2, topic, queue id 4, then 8 bytes each: start of the first file (-1: the queue
+was removed on purpose), record offset of that file's last entry (-1 for a single file), end of the
+entries, end of the newest record, minimum, record offset that no entry from the minimum on is
+below, digest of its files (0: not known). Starts, ends and minimum are bytes (20 an entry).
 """
 
 import struct
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from store.consumequeue import ConsumeQueue
 from store.disk import Disk, DiskFile, no_room
+from store.queueends import QueueKey
 
 PATH = "queueends"
 NOT_INDEXED = (1 << 63) - 1  # no index reaches so far: what is missing is looked for in the log
-MAGIC = b"DLGQEND1"
-_HEAD = struct.Struct(">8sIqqii")
-_CRC_FROM = 12
+MAGIC = b"DLGQEND2"
+ROOM_BYTES = 64 << 10  # of a new file, beside twice what all queues take
+REMOVED = -1
+_HEAD = struct.Struct(">IIIqq")
+_CRC = struct.Struct(">I")
 _NAME = struct.Struct(">H")
-_ROW = struct.Struct(">iqqqq")
-QueueKey = tuple[str, int]
+_ROW = struct.Struct(">iqqqqqqQ")
 
 
-@dataclass(frozen=True, slots=True)
-class QueueEnd:
+class QueueEnd(NamedTuple):
     """What is noted of one queue."""
 
     first_start: int
     first_file_phy: int
     end: int
     newest: int
+    minimum: int = 0
+    held_from: int = 0
+    digest: int = 0
 
     @staticmethod
-    def of(queue: ConsumeQueue) -> "QueueEnd":
-        """How far a queue reaches now."""
+    def of(queue: ConsumeQueue, before: "QueueEnd | None") -> "QueueEnd":
+        """How far a queue reaches now; before: what was noted of it last."""
         files = queue.files.files
         start = files[0].start if files else queue.files.max_offset
-        last_phy = queue.entry_before(files[0].end) if len(files) > 1 else -1
-        return QueueEnd(start, last_phy, queue.files.max_offset, queue.max_physical_offset)
+        last_phy = -1
+        if len(files) > 1:
+            same = before is not None and before.first_start == start
+            last_phy = before.first_file_phy if same and before is not None else -1
+            last_phy = last_phy if last_phy >= 0 else queue.entry_before(files[0].end)
+        return QueueEnd(
+            start,
+            last_phy,
+            queue.files.max_offset,
+            queue.max_physical_offset,
+            queue.min_logic_bytes,
+            queue.held_from,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,125 +95,211 @@ class Note:
     disk: Disk
     position: int
     index_end: int
-    keys: list[QueueKey]
-    rows: list[bytes]
-    bytes_written: int = 0  # 0: not written, the older note stays
+    ends: dict[QueueKey, QueueEnd]
+    directories: dict[QueueKey, list[str]]  # where the files of each lie
+    file: DiskFile | None  # that has room after `at`
+    at: int
+    others: dict[QueueKey, bytes] | None  # rows of all queues, where the file is made anew
+    rows: dict[QueueKey, bytes] = field(default_factory=dict)
+    end: int = 0  # of the blocks, once it is written; 0: not written, the older note stays
 
     def write(self) -> None:
-        """Replace the file. A full disk keeps the older note, which is true as well."""
-        body = b"".join(self.rows)
-        head = _HEAD.pack(MAGIC, 0, self.position, self.index_end, len(self.rows), len(body))
-        crc = zlib.crc32(body, zlib.crc32(head[_CRC_FROM:]))
-        data = head[:8] + struct.pack(">I", crc) + head[_CRC_FROM:] + body + bytes(len(self.rows))
+        """Write and sync it. A full disk keeps the older note, which is true as well."""
+        for key, reached in self.ends.items():
+            digest = digest_of(self.disk, self.directories[key])
+            self.rows[key] = row_of(key, reached._replace(digest=digest))
+        if self.file is None:
+            self._make_anew()
+            return
+        end = put_block(self.file, self.at, self.position, self.index_end, self.rows.values())
+        self.file.sync()
+        self.end = end
+
+    def _make_anew(self) -> None:
+        rows = list({**(self.others or {}), **self.rows}.values())
+        size = len(MAGIC) + 2 * (_HEAD.size + sum(map(len, rows))) + ROOM_BYTES
+        made = f"{PATH}.tmp"
         try:
-            self.disk.write(f"{PATH}.tmp", data)
-            self.disk.rename(f"{PATH}.tmp", PATH)
-            self.disk.sync_dir("")
-            self.bytes_written = len(data)
+            self.disk.remove(made)
+            file = self.disk.create(made, size)
         except OSError as error:
             if not no_room(error):
                 raise
+            return
+        file.memory[: len(MAGIC)] = memoryview(MAGIC)
+        end = put_block(file, len(MAGIC), self.position, self.index_end, rows)
+        file.sync()
+        file.close()
+        self.disk.rename(made, PATH)
+        self.disk.sync_dir("")
+        self.end = end
 
 
 class QueueNotes:
-    """Keeps the note: rows of queues that did not change are not made anew."""
+    """Keeps the note: only what changed is written."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._rows: dict[QueueKey, bytes] = {}
+        self._rows: dict[QueueKey, bytes] = {}  # as they are in the file
         self._file: DiskFile | None = None
-        self._flags: dict[QueueKey, int] = {}  # where each noted queue's flag is in the file
+        self._end = 0  # of the blocks
+        self._index_end = -1
+        self._under_way: Note | None = None
+        self._removed: list[QueueKey] = []  # while a note is under way
         self.position = 0  # of the newest note; 0: there is none
 
     def load(self) -> Noted | None:
         """Read the note; None where there is none, or it is damaged."""
-        if self._disk.size(PATH) < _HEAD.size:
+        if self._disk.size(PATH) <= len(MAGIC):
             return None
         data = self._disk.read(PATH)
         found = parse(data)
-        if found is not None:
-            self._map(list(found.queues), len(data))
-            self.position = found.position
-            gone = {key for key, at in self._flags.items() if data[at]}
-            return Noted(
-                found.position,
-                found.index_end,
-                {key: row for key, row in found.queues.items() if key not in gone},
-            )
-        return None
-
-    def note(self, changed: Iterable[ConsumeQueue], position: int, index_end: int) -> Note:
-        """A note for now. changed: queues that moved since the last one."""
-        for queue in changed:
-            end = QueueEnd.of(queue)
-            topic = queue.topic.encode(errors="surrogateescape")
-            self._rows[queue.topic, queue.queue_id] = (
-                _NAME.pack(len(topic))
-                + topic
-                + _ROW.pack(
-                    queue.queue_id, end.first_start, end.first_file_phy, end.end, end.newest
-                )
-            )
-        rows = self._rows
-        return Note(self._disk, position, index_end, list(rows), list(rows.values()))
-
-    def written(self, note: Note) -> None:
-        """Take a note's word after `write`; called where the store is owned."""
-        if note.bytes_written:
-            self._map(note.keys, note.bytes_written)
-            self.position = note.position
-            for key in note.keys:
-                if key not in self._rows:
-                    self.removed(key)  # while it was being written
-
-    def _map(self, keys: list[QueueKey], size: int) -> None:
-        """Keep the file at hand: flags are set in it as queues are removed."""
-        if self._file is not None:
-            self._file.close()
+        if found is None:
+            return None
+        noted, self._rows, self._end = found
         self._file = self._disk.open(PATH, True)
-        first = size - len(keys)
-        self._flags = {key: first + number for number, key in enumerate(keys)}
+        after = self._file.memory[self._end :]
+        if after.any():
+            after[:] = 0  # of a block that was never synced: another one will lie there
+        self.position, self._index_end = noted.position, noted.index_end
+        return noted
+
+    def note(
+        self, changed: Iterable[tuple[ConsumeQueue, list[str]]], position: int, index_end: int
+    ) -> Note:
+        """A note for now. changed: queues that moved since the last one, and their directories."""
+        ends: dict[QueueKey, QueueEnd] = {}
+        directories: dict[QueueKey, list[str]] = {}
+        size = _HEAD.size
+        for queue, places in changed:
+            key = (queue.topic, queue.queue_id)
+            before = self._rows.get(key)
+            ends[key] = QueueEnd.of(queue, parse_row(before, 0)[1] if before else None)
+            directories[key] = places
+            size += _NAME.size + _ROW.size + 4 * len(queue.topic)
+        file, others = self._file, None
+        if file is None or self._end + size > file.size:
+            file, others = None, dict(self._rows)
+        made = Note(self._disk, position, index_end, ends, directories, file, self._end, others)
+        self._under_way = made
+        return made
+
+    def written(self, note: Note) -> list[QueueKey]:
+        """Take a note's word after `write`; called where the store is owned.
+
+        Queues that it could not note, which have to be in the next one.
+        """
+        self._under_way = None
+        removed, self._removed = self._removed, []
+        if not note.end:
+            return [key for key in note.ends if key not in removed]
+        self._rows.update(note.rows)
+        self.position, self._index_end, self._end = note.position, note.index_end, note.end
+        if note.file is None:
+            self._close_file()
+            self._file = self._disk.open(PATH, True)
+        for key in removed:
+            self.removed(key)
+        return []
 
     def removed(self, key: QueueKey) -> None:
         """A queue is about to be removed on purpose: its files are not missed after a kill."""
-        self._rows.pop(key, None)
-        at = self._flags.pop(key, None)
-        if at is not None and self._file is not None:
-            self._file.memory[at] = 1
+        if self._under_way is not None:
+            self._removed.append(key)
+            return
+        if self._rows.pop(key, None) is None or self._file is None:
+            return
+        row = row_of(key, QueueEnd(REMOVED, 0, 0, 0))
+        if self._end + _HEAD.size + len(row) > self._file.size:
+            note = self.note((), self.position, self._index_end)
+            note.write()
+            self.written(note)
+            return
+        self._end = put_block(self._file, self._end, self.position, self._index_end, [row])
 
     def forget(self) -> None:
         """Remove the note: nothing is known of the queues any more."""
         self.close()
         self._rows.clear()
-        self._flags.clear()
-        self.position = 0
+        self.position = self._end = 0
         if self._disk.size(PATH) >= 0:
             self._disk.remove(PATH)
             self._disk.sync_dir("")
 
-    def close(self) -> None:
-        """Unmap."""
+    def _close_file(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
 
+    def close(self) -> None:
+        """Unmap."""
+        self._close_file()
 
-def parse(data: bytes) -> Noted | None:
-    """What a note says, or None where it is none."""
-    if len(data) < _HEAD.size:
+
+def digest_of(disk: Disk, directories: Iterable[str]) -> int:
+    """What stays the same while nobody changes a queue's files; 0 where there are none."""
+    return combined(disk.look(directory).digest for directory in directories)
+
+
+def combined(digests: Iterable[int]) -> int:
+    """One digest of several directories: units of a queue lie in one of their own."""
+    found = 0
+    for number, digest in enumerate(digests):
+        found ^= digest << number
+    return found & ((1 << 64) - 1)
+
+
+def row_of(key: QueueKey, end: QueueEnd) -> bytes:
+    """A row as it is in the file."""
+    topic = key[0].encode(errors="surrogateescape")
+    return _NAME.pack(len(topic)) + topic + _ROW.pack(key[1], *end)
+
+
+def parse_row(data: bytes, at: int) -> tuple[QueueKey, QueueEnd, int]:
+    """The row at a position, and where the next one is."""
+    (length,) = _NAME.unpack_from(data, at)
+    at += _NAME.size
+    topic = data[at : at + length].decode(errors="surrogateescape")
+    at += length
+    queue_id, *numbers = _ROW.unpack_from(data, at)
+    return (topic, queue_id), QueueEnd(*numbers), at + _ROW.size
+
+
+def put_block(file: DiskFile, at: int, position: int, index_end: int, rows: Iterable[bytes]) -> int:
+    """Store a block in a file that has room for it; where it ends."""
+    listed = list(rows)
+    body = b"".join(listed)
+    head = _HEAD.pack(0, len(listed), len(body), position, index_end)
+    data = head[_CRC.size :] + body
+    data = _CRC.pack(zlib.crc32(data)) + data
+    file.memory[at : at + len(data)] = memoryview(data)
+    return at + len(data)
+
+
+def parse(data: bytes) -> tuple[Noted, dict[QueueKey, bytes], int] | None:
+    """What the blocks say, the row of each queue, and where they end; None where there is none."""
+    if data[: len(MAGIC)] != MAGIC:
         return None
-    magic, crc, position, index_end, count, size = _HEAD.unpack_from(data)
-    if magic != MAGIC or count < 0 or size < 0 or len(data) != _HEAD.size + size + count:
-        return None
-    if zlib.crc32(data[_CRC_FROM : _HEAD.size + size]) != crc:
-        return None
+    at = len(MAGIC)
+    rows: dict[QueueKey, bytes] = {}
     queues: dict[QueueKey, QueueEnd] = {}
-    at = _HEAD.size
-    for _ in range(count):
-        (length,) = _NAME.unpack_from(data, at)
-        at += _NAME.size
-        topic = data[at : at + length].decode(errors="surrogateescape")
-        queue_id, *numbers = _ROW.unpack_from(data, at + length)
-        at += length + _ROW.size
-        queues[topic, queue_id] = QueueEnd(*numbers)
-    return Noted(position, index_end, queues)
+    noted = None
+    while at + _HEAD.size <= len(data):
+        crc, count, size, position, index_end = _HEAD.unpack_from(data, at)
+        row, end = at + _HEAD.size, at + _HEAD.size + size
+        if end > len(data) or zlib.crc32(memoryview(data)[at + _CRC.size : end]) != crc:
+            break
+        for _ in range(count):
+            try:
+                key, noted_end, after = parse_row(data, row)
+            except struct.error:  # written by nobody: its CRC is right
+                return None
+            if noted_end.first_start == REMOVED:
+                rows.pop(key, None)
+                queues.pop(key, None)
+            else:
+                rows[key], queues[key] = data[row:after], noted_end
+            row = after
+        noted = Noted(position, index_end, queues)
+        at = end
+    return (noted, rows, at) if noted is not None else None

@@ -1,20 +1,21 @@
 """All consume queues of a store, by topic and queue id, with their ext units where enabled."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from store import lightqueues
 from store.consumequeue import ConsumeQueue
 from store.consumequeueext import ConsumeQueueExt
 from store.disk import Disk
 from store.errors import BadStoreDirectory
+from store.mappedfile import FlushJob
 from store.openfiles import OpenFiles
 from store.options import StoreOptions
-from store.queuenote import Note, QueueNotes
+from store.queueends import QueueKey
+from store.queuenote import Note, Noted, QueueNotes, combined
 
 ROOT = "consumequeue"
 EXT_ROOT = "consumequeue_ext"
 ROOTS = (ROOT, lightqueues.ROOT)
-QueueKey = tuple[str, int]
 
 
 def new_queue(
@@ -41,17 +42,24 @@ class ConsumeQueues:
         self._open_files = OpenFiles(disk)
         self.table: dict[QueueKey, ConsumeQueue] = {}
         self.touched: set[QueueKey] = set()  # may have entries that are not on disk
+        self.fresh: set[QueueKey] = set()  # those of them that got any since the last flush
         self.changed: set[QueueKey] = set()  # since the last note of their ends
         self.ends = QueueNotes(disk)
+        self.noted: Noted | None = None  # what was there when the store was opened
+        self.trusted: set[QueueKey] = set()  # whose files nobody touched since they were noted
         self.doubted: dict[QueueKey, str] = {}  # whose files cannot be right, and why
         self.ext: dict[QueueKey, ConsumeQueueExt] = {}
         self._new_directories: set[str] = set()
 
-    def load(self, writable: bool = True) -> None:
-        """Open all queues and find how far they are written.
+    def load(self, writable: bool = True, trusting: bool = True) -> None:
+        """Find all queues and how far they are written: in the note, or in their files.
 
-        Queues whose files cannot be right are left out, and are in `doubted`.
+        trusting: files that look untouched are; after a power cut they may not be, as a sync of
+        data leaves the change time for later.
+
+        Queues whose files cannot be right are in `doubted`. Sources of both: `store.queuenote`.
         """
+        self.noted = self.ends.load() if writable else None
         for root in ROOTS:
             for topic in self.disk.list(root):
                 if (root == lightqueues.ROOT) != lightqueues.is_light(topic):
@@ -59,23 +67,38 @@ class ConsumeQueues:
                 for name in self.disk.list(f"{root}/{topic}"):
                     if not name.isdecimal():
                         raise BadStoreDirectory(f"{root}/{topic}/{name}", "is no queue id")
-                    self._load_queue(topic, int(name), writable)
+                    self._load_queue(topic, int(name), writable, trusting)
 
-    def _load_queue(self, topic: str, queue_id: int, writable: bool) -> None:
+    def _load_queue(self, topic: str, queue_id: int, writable: bool, trusting: bool) -> None:
         queue = self._make(topic, queue_id)
-        ext = self.ext.get((topic, queue_id))
+        key = (topic, queue_id)
+        ext = self.ext.get(key)
+        listing = self.disk.look(queue.files.directory)
+        row = self.noted.queues.get(key) if self.noted is not None else None
+        digests = [listing.digest]
+        if ext is not None:
+            digests.append(self.disk.look(ext.files.directory).digest)
+        as_noted = trusting and row is not None and row.digest == combined(digests) != 0
         try:
-            queue.files.load(writable)
-            queue.recover()
+            queue.files.load_listed(listing, writable)
+            if (
+                row is not None
+                and as_noted
+                and queue.trust(row.end, row.newest, row.minimum, row.held_from)
+            ):
+                self.trusted.add(key)
+            else:
+                queue.recover()
             if ext is not None:
                 ext.files.load(writable)
                 ext.recover()
         except BadStoreDirectory as error:
-            self.doubted[topic, queue_id] = str(error)
+            self.doubted[key] = str(error)
 
     def touch(self, key: QueueKey) -> None:
         """A queue gets entries."""
         self.touched.add(key)
+        self.fresh.add(key)
         self.changed.add(key)
 
     def note_all(self) -> None:
@@ -84,9 +107,21 @@ class ConsumeQueues:
 
     def note(self, position: int, index_end: int) -> Note:
         """A note of all queues' ends: to be written when everything is synced."""
-        changed = [queue for key in self.changed if (queue := self.table.get(key)) is not None]
+        changed = [
+            (queue, self._directories(key, queue))
+            for key in self.changed
+            if (queue := self.table.get(key)) is not None
+        ]
         self.changed.clear()
         return self.ends.note(changed, position, index_end)
+
+    def _directories(self, key: QueueKey, queue: ConsumeQueue) -> list[str]:
+        ext = self.ext.get(key)
+        return [part.files.directory for part in (queue, ext) if part is not None]
+
+    def noted_now(self, note: Note) -> None:
+        """Take the word of a note that was written; what it could not say is in the next one."""
+        self.changed.update(self.ends.written(note))
 
     def delete_before(self, physical_offset: int) -> int:
         """Remove files that only name records below an offset; how many."""
@@ -124,13 +159,24 @@ class ConsumeQueues:
             self._new_directories.add(found.files.directory.rpartition("/")[0])
         return found
 
-    def to_flush(self) -> list[ConsumeQueue]:
-        """Queues that may have entries that are not on disk: few of many, for the most part."""
-        return [queue for key in sorted(self.touched) if (queue := self.table.get(key)) is not None]
+    @property
+    def is_crowded(self) -> bool:
+        """Whether files wait for a sync that could be closed after it."""
+        return self._open_files.is_crowded
 
-    def flushed(self) -> None:
+    def to_flush(self, all_of_them: bool) -> list[ConsumeQueue]:
+        """Queues that may have entries that are not on disk: few of many, for the most part.
+
+        Of those, all, or the ones that got any since the last call: nothing is new of the others.
+        """
+        keys = self.touched if all_of_them else self.fresh
+        found = [queue for key in sorted(keys) if (queue := self.table.get(key)) is not None]
+        self.fresh.clear()
+        return found
+
+    def flushed(self, flushed: Iterable[ConsumeQueue]) -> None:
         """After a successful flush: note how far each of them is on disk."""
-        for queue in self.to_flush():
+        for queue in flushed:
             last = queue.files.last
             if last is not None:
                 queue.files.flushed_where = last.start + last.flushed
@@ -156,10 +202,7 @@ class ConsumeQueues:
         return ["", *sorted({name.partition("/")[0] for name in above}), *sorted(above)]
 
     def sync(self) -> None:
-        """Make every entry durable that was found in files: a kill leaves some in page caches.
-
-        From here on a file counts as synced as far as it is filled.
-        """
+        """Make every entry durable that was found in files: a kill leaves some in page caches."""
         rows = [queue.files for queue in self] + [ext.files for ext in self.ext.values()]
         for files in rows:
             for mapped in files.files:
@@ -170,10 +213,37 @@ class ConsumeQueues:
                 if not directory or self.disk.size(directory) >= 0:
                     self.disk.sync_dir(directory)
 
-    def let_go(self) -> None:
-        """Close the files of entries that were dropped; called while nobody syncs any."""
-        for queue in self.to_flush():
-            queue.let_go()
+    def sync_touched(self) -> None:
+        """Sync what may have entries that are not on disk, so that files can be closed."""
+        queues = self.to_flush(all_of_them=True)
+        jobs = [job for queue in queues if (job := queue.files.flush_job(0)) is not None]
+        work = FlushJob.of(self.disk, jobs)
+        work.run()
+        work.done()
+        self.flushed(queues)
+
+    def take_for_unsynced(self) -> None:
+        """As `sync`, by the next flushes: all that was found but what is as it was noted."""
+        for key, queue in self.table.items():
+            if key in self.trusted or not queue.files.files:
+                continue
+            queue.files.take_for_unsynced()
+            ext = self.ext.get(key)
+            if ext is not None:
+                ext.files.take_for_unsynced()
+            self.touch(key)
+
+    def rewind(self, physical_offset: int) -> None:
+        """Drop the entries of records from an offset on, which are dispatched again at once."""
+        for key, queue in self.table.items():
+            if queue.max_physical_offset > physical_offset:
+                self.trusted.discard(key)
+            queue.rewind(physical_offset)
+
+    def settle(self) -> None:
+        """After a rewind and the dispatch: remove files of entries that did not come again."""
+        for queue in self:
+            queue.settle()
 
     def truncate(self, physical_offset: int) -> None:
         """truncateDirtyLogicFiles over all queues."""
@@ -189,12 +259,16 @@ class ConsumeQueues:
 
     def _destroy(self, topic: str, queue_id: int) -> None:
         queue = self.table.pop((topic, queue_id), None)
-        self.touched.discard((topic, queue_id))
+        self._forget((topic, queue_id))
         if queue is not None:
             queue.destroy()
         ext = self.ext.pop((topic, queue_id), None)
         if ext is not None:
             ext.destroy()
+
+    def _forget(self, key: QueueKey) -> None:
+        for kept in (self.touched, self.fresh, self.trusted):
+            kept.discard(key)
 
     def discard(self, key: QueueKey) -> None:
         """Drop a queue and whatever lies in its directories: the log has it all."""
@@ -202,7 +276,7 @@ class ConsumeQueues:
         for part in (self.table.pop(key, None), self.ext.pop(key, None)):
             if part is not None:
                 part.files.close()
-        self.touched.discard(key)
+        self._forget(key)
         root = lightqueues.ROOT if lightqueues.is_light(topic) else ROOT
         for above in (root, EXT_ROOT):
             wipe_tree(self.disk, f"{above}/{topic}/{queue_id}")

@@ -6,6 +6,7 @@ kept), and makes queues, index and idempotence table agree with the log. It may 
 point and started again. The checkpoint only shortens the work.
 """
 
+import errno
 import struct
 from bisect import bisect_right
 from collections.abc import Callable
@@ -24,8 +25,9 @@ from store.lightqueues import is_light
 from store.mappedfile import MappedFile
 from store.options import StoreOptions
 from store.queuecheck import Comparison, doubtful, faults_of_units
+from store.queueends import QueueKey
 from store.queuenote import Noted
-from store.queues import ConsumeQueues, QueueKey
+from store.queues import ConsumeQueues
 
 NORMAL_FILES = 3
 # How far back producers' sequences are looked for: longer than anybody repeats a send.
@@ -82,12 +84,12 @@ class Recovery:
     progress: Callable[[int, int], None]
     problem: Callable[[str], None]
     known_end: int = 0  # records up to here had queue entries when the store was opened
-    trusted: bool = False  # the note of the queues' ends says what is there now
+    noted: bool = False  # what the note says of the queues' ends is true
 
     def run(self, abnormal: bool, queues_sound: bool, index_sound: bool) -> RecoveryReport:
         """Recover. abnormal: there was an abort file. Sound: those files could be read."""
         files = self.log.queue.files
-        noted = self.queues.ends.load()
+        noted = self.queues.noted
         self.known_end = max(self.queues.max_physical_offset, noted.position if noted else 0)
         if not files:
             self._tell_lost(0)
@@ -113,7 +115,8 @@ class Recovery:
         for key in doubted if queues_sound else known:
             self.queues.discard(key)
         if redo:
-            self.queues.truncate(first.start)
+            # What the note vouches for is not looked for again: the rest comes anew.
+            self.queues.rewind(max(first.start, noted.position if noted is not None else 0))
         if not queues_sound or not self._check_index():
             index_sound = False
         if redo:
@@ -129,6 +132,7 @@ class Recovery:
         self._rebuild(dict.fromkeys(late, "it lacks entries of older records"), end)
         for key, floor in floors.items():
             self._raise_to(key, floor)
+        self.queues.settle()
         used = self._used_bytes_after(end)
         self._cut(end, loaded_end)
         if (
@@ -137,11 +141,16 @@ class Recovery:
             self._index_up_to(end, noted if index_sound else None)
         if abnormal or rebuilt or doubted or late:
             self._sync(first.start)
+        if noted is None or rebuilt:
+            self.queues.sync()
+        else:
+            self.queues.take_for_unsynced()
         self.dispatcher.reput_from = end
         self.dispatcher.refused = 0
         self.dispatcher.refusing.clear()
-        as_noted = noted is not None and noted.position == end
-        self.trusted = as_noted and not (redo or rebuilt or doubted or late)
+        for key in noted.queues.keys() - self.queues.table.keys() if noted is not None else ():
+            self.queues.ends.removed(key)
+        self.noted = noted is not None and not rebuilt and noted.position <= end
         return RecoveryReport(
             abnormal,
             first.start,
@@ -172,9 +181,7 @@ class Recovery:
         if doubted and start < end:
             with self.dispatcher.aside(start):
                 targets = DispatchTargets(self.queues, None, only=doubted.keys())
-                while self.dispatcher.step(end, self.options.check_crc_on_recover, targets):
-                    self.progress(self.dispatcher.reput_from - start, end - start)
-                    self.dispatcher.arrivals.clear()
+                self._dispatch_to(end, self.options.check_crc_on_recover, targets)
 
     def _floors(
         self, noted: Noted | None, doubted: dict[QueueKey, str], dropped: set[QueueKey]
@@ -295,7 +302,19 @@ class Recovery:
         self, start: int, end: int, targets: DispatchTargets, check_crc: bool
     ) -> None:
         self.dispatcher.reput_from = start
-        while self.dispatcher.step(end, check_crc, targets):
+        self._dispatch_to(end, check_crc, targets)
+
+    def _dispatch_to(self, end: int, check_crc: bool, targets: DispatchTargets) -> None:
+        start = self.dispatcher.reput_from
+        more = True
+        while more:
+            try:
+                more = self.dispatcher.step(end, check_crc, targets)
+            except OSError as error:
+                if error.errno != errno.EMFILE or not self.queues.is_crowded:
+                    raise
+            if self.queues.is_crowded:
+                self.queues.sync_touched()
             self.progress(self.dispatcher.reput_from - start, end - start)
             self.dispatcher.arrivals.clear()
 
@@ -332,13 +351,15 @@ class Recovery:
             if mapped.end > start:
                 mapped.file.sync()
         self.log.queue.disk_sync_names()
-        self.queues.sync()
 
 
-def load_queues(queues: ConsumeQueues, report: Callable[[str], None]) -> bool:
-    """Load the queues; False where their files cannot be trusted and were removed."""
+def load_queues(queues: ConsumeQueues, trusting: bool, report: Callable[[str], None]) -> bool:
+    """Load the queues; False where their files cannot be trusted and were removed.
+
+    trusting: no power cut came between the last stop and now.
+    """
     try:
-        queues.load()
+        queues.load(trusting=trusting)
     except (BadStoreDirectory, OSError) as error:
         report(f"consume queues will be rebuilt from the commit log: {error}")
         queues.close()

@@ -429,16 +429,18 @@ def test_a_full_disk_keeps_the_older_note_and_loses_nothing(tmp_path: Path) -> N
     put_ok(store, [b"a"], "T", 0)
     drain(store)
     position = store.queues.ends.position
+    store.queues.ends._end = 1 << 20  # the file is full: it has to be made anew
     job = store.queues_flush_job(0)
     assert job is not None
     job.then, then = None, job.then
     job.run()
     assert then is not None
-    disk.fail_at = disk.calls + 1
+    disk.fail_at = disk.calls + 2
     then()
-    assert disk.failed
+    assert disk.failed == ["create queueends.tmp"]
     store.queues_flushed(job, True)
     assert store.queues.ends.position == position
+    assert ("T", 0) in store.queues.changed, "it is in the next note"
     crash(store)
     assert [entry[1] != BLANK for entry in queue_entries(open_store(tmp_path))] == [True]
 
@@ -548,11 +550,12 @@ def test_a_start_that_fails_at_the_note_lets_go_of_the_directory(tmp_path: Path)
     from tests.support import FaultDisk
 
     build(tmp_path, clean=False)
+    (tmp_path / "queueends").unlink()
     disk = FaultDisk(tmp_path)
     strike = disk.strike
 
     def fail(what: str) -> None:
-        if what.startswith("write queueends"):
+        if what.startswith("create queueends"):
             disk.fail_at = disk.calls + 1
         strike(what)
 

@@ -97,11 +97,9 @@ def test_what_is_stored_past_the_blocks_of_a_simulated_file_is_seen() -> None:
     file.sync()
 
 
-def test_few_files_are_open_and_all_queues_can_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_files_are_open_and_all_queues_can_be_read(tmp_path: Path) -> None:
     disk = OsDisk(tmp_path)
-    disk.mapped_max = 8
+    disk.mapped_max = 40
     store = MessageStore(disk, WIDE)
     store.start()
     for round_ in range(3):
@@ -113,19 +111,46 @@ def test_few_files_are_open_and_all_queues_can_be_read(
         store.queues_flushed(job, True)
     for number in range(60):
         assert read_all(store, "T", number) == [b"0", b"1", b"2"]
-    assert open_count(store) <= 8
+    assert open_count(store) <= 40
     crash(store)
 
 
 def test_a_file_with_bytes_that_are_not_synced_stays_open(tmp_path: Path) -> None:
     disk = OsDisk(tmp_path)
-    disk.mapped_max = 4
+    disk.mapped_max = 20
     store = MessageStore(disk, WIDE)
     store.start()
     for number in range(30):
         put_ok(store, [b"m"], "T", number)
     assert open_count(store) == 30
+    batch = PutBatch("T", 30, Columns.of([b"m"]), NOW)
+    store.put(batch, NOW)
+    assert not store.dispatch(), "no descriptor is left for it"
+    assert store.flags.names() == ["WRITE_LOGICS_QUEUE_ERROR"]
+    assert store.queues.is_crowded
+    job = store.queues_flush_job(2)  # a round that else syncs full pages only
+    assert job is not None
+    job.run()
+    store.queues_flushed(job, False)
+    drain(store)
+    assert store.flags.writeable
+    assert read_all(store, "T", 30) == [b"m"]
     crash(store)
+
+
+def test_recovery_syncs_what_it_made_where_too_many_files_would_be_open(tmp_path: Path) -> None:
+    store = open_store(tmp_path, WIDE)
+    for number in range(200):
+        put_ok(store, [b"m"], "T", number)
+    crash(store)
+    (tmp_path / "queueends").unlink()
+    disk = OsDisk(tmp_path)
+    disk.mapped_max = 10
+    again = MessageStore(disk, WIDE)
+    again.start()
+    assert all(read_all(again, "T", number) == [b"m"] for number in range(200))
+    assert open_count(again) <= 15
+    crash(again)
 
 
 def test_a_reader_keeps_the_bytes_of_a_file_that_was_closed(tmp_path: Path) -> None:
@@ -148,7 +173,7 @@ def test_a_reader_keeps_the_bytes_of_a_file_that_was_closed(tmp_path: Path) -> N
 def test_as_many_files_as_the_process_may_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for soft, mapped in [(1024, 128), (20_000, 2500), (resource.RLIM_INFINITY, 8192)]:
+    for soft, mapped in [(1024, 256), (20_000, 5000), (resource.RLIM_INFINITY, 8192)]:
         monkeypatch.setattr(resource, "getrlimit", lambda kind, soft=soft: (soft, soft))
         assert OsDisk(tmp_path).mapped_max == mapped
 

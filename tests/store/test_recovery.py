@@ -608,7 +608,9 @@ def test_whatever_happens_between_puts_all_are_there_in_order(
 
 
 def sim_disk() -> SimDisk:
-    return SimDisk(random.Random(3), lambda: 0.0)
+    disk = SimDisk(random.Random(3), lambda: 0.0)
+    disk.mapped_max = 100
+    return disk
 
 
 def flush_all(store: MessageStore) -> None:
