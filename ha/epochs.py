@@ -83,12 +83,30 @@ class EpochHistory:
 
     def epoch_at(self, offset: int) -> int:
         """Epoch that wrote the byte at an offset."""
-        found = 0
-        for entry in self.entries:
-            if entry.start > offset:
+        return self.entry_at(offset).epoch
+
+    def entry_at(self, offset: int) -> EpochEntry:
+        """The mastership that wrote the byte at an offset."""
+        found = PREHISTORY
+        for entry in reversed(self.entries):
+            if entry.start <= offset:
+                found = entry
                 break
-            found = entry.epoch
         return found
+
+    def held_from(self, end: int, nonce: int) -> int:
+        """How far this log holds what some log of the group held up to an offset.
+
+        nonce: of the epoch that wrote the bytes before `end` there. Where this log went on without
+        some of them, its next epoch begins below `end`; where it lacks that epoch, the two may
+        have parted anywhere: 0.
+        """
+        following: EpochEntry | None = None
+        for entry in reversed(self.entries):
+            if entry.nonce == nonce:
+                return end if following is None else min(end, following.start)
+            following = entry
+        return 0
 
     # -- the file ------------------------------------------------------------------------------
 

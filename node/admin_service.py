@@ -116,9 +116,11 @@ class AdminService(stubs.AdminServicer):
                 self._broker.check_knows()
         else:
             found = [topics[name] for name in sorted(topics)]
+        confirmed = self._broker.store.confirm_offset
         reply = wire.ListTopicsReply(
             topics=[self._topic(config) for config in found],
-            confirm_offset=self._broker.store.confirm_offset,
+            confirm_offset=confirmed,
+            confirm_nonce=self._broker.replication.history.entry_at(confirmed - 1).nonce,
         )
         if request.system and not request.topics:
             for name in (EPOCH_TOPIC, SYSTEM_TOPIC):

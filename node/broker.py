@@ -329,7 +329,7 @@ class Broker:
                 request.flag,
                 producer=request.producer_id,
                 sequence=request.sequence,
-                repeat_of=request.known_end if request.again else None,
+                repeat_of=self._repeat_of(request),
             )
             if request.transaction_group:
                 group, seconds = request.transaction_group, request.immunity_seconds
@@ -352,6 +352,16 @@ class Broker:
         self.counters.bytes_in += len(request.bodies) if result.count else 0
         self._fill(reply, result)
         return reply, self.settle(result.end_offset, request.no_wait)
+
+    def _repeat_of(self, request: wire.AppendRequest) -> int | None:
+        """Log offset that the first attempt of a repeat lies above, None for a first attempt.
+
+        What the client knew to be confirmed may have been given up since, by an unclean election or
+        a power cut of all replicas: the first attempt may lie below it in the log of today.
+        """
+        if not request.again:
+            return None
+        return self.replication.history.held_from(request.known_end, request.known_nonce)
 
     async def store_batch(self, batch: PutBatch) -> PutResult:
         """Store a batch and wait until it is as safe as was asked for; the status says if it is.
@@ -541,6 +551,8 @@ class Broker:
         reply.queue_offset = result.queue_offset
         reply.physical_offset = result.physical_offset
         reply.store_time = result.store_time
+        if result.count:
+            reply.epoch_nonce = self.replication.history.entry_at(result.physical_offset).nonce
         if self.replication.master is not None:
             reply.master_epoch = self.replication.master.epoch
         reply.store_host = f"{self.store.store_host.address}:{self.store.store_host.port}"

@@ -264,6 +264,8 @@ class PublishService:
             request.producer_id, request.sequence = producer, at * _SEQUENCES
             # A master before this one may have stored it, after it was staged.
             request.again, request.known_end = True, record.physical_offset
+            history = broker.replication.history
+            request.known_nonce = history.entry_at(record.physical_offset).nonce
             future = await self._put(request, record.born_host, lost)
             if future is not None:
                 waiting.append(future)

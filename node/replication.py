@@ -151,6 +151,13 @@ class Replication:
         store.change_role(BrokerRole.SLAVE)
         self.slave = Slave(store, self._me, master.identity, master.history)
 
+    @property
+    def history(self) -> EpochHistory:
+        """The epochs of this node's log."""
+        part = self.master or self.slave
+        assert part is not None, "one of both, since `open`"
+        return part.history
+
     # -- what may be done ----------------------------------------------------------------------
 
     @property

@@ -1,6 +1,6 @@
 """Producers and consumers, and the history of what they did and were told."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sim.node import Node, batch_of
@@ -87,7 +87,7 @@ class Producer:
         self._target = ""
         self._until = 0.0
         self._send: Send | None = None
-        self._known_end = 0  # of the log, confirmed before the send began
+        self._known_end = (0, 0)  # confirmed before the send began: log offset, its epoch's nonce
 
     def go_on(self) -> None:
         """Start the next send."""
@@ -104,14 +104,16 @@ class Producer:
         self.history.sends.append(self._send)
         self.sequence += len(bodies)
         self._maybe = False
-        self._known_end = max(self._known_end, self._told_end())
+        told, known = self._told_end(), self._known_end
+        if told[1] != known[1] or told > known:
+            self._known_end = told
         self._until = self.world.now + self.PATIENCE_MS
         self._try()
 
-    def _told_end(self) -> int:
-        """Up to where some node that runs says that the log is confirmed."""
+    def _told_end(self) -> tuple[int, int]:
+        """Up to where some node that runs says that the log is confirmed, and in which epoch."""
         node = self.cluster.keeper.target(self._target)
-        return 0 if node is None else node.store.confirm_offset
+        return (0, 0) if node is None else node.told_end()
 
     def _try(self) -> None:
         send = self._send
@@ -123,14 +125,15 @@ class Producer:
         if node is not None:
             keyed = self.cluster.setup.index
             batch = batch_of(*send.key, send.bodies, self.producer_id, send.sequence, keyed)
-            # The network may repeat any request, so each counts as one that was sent before.
-            batch = replace(batch, repeat_of=self._known_end)
-            master = node
+            master, known_end = node, self._known_end
 
             def reply(status: PutMessageStatus, result: PutResult | None) -> None:
                 network.call(master.name, "client", lambda: self._answered(attempt, status, result))
 
-            network.call("client", node.name, node.guarded(lambda: master.put(batch, reply)))
+            def send_it() -> None:
+                master.put(batch, known_end, reply)
+
+            network.call("client", node.name, node.guarded(send_it))
         self.world.after(self.TIMEOUT_MS, lambda: self._timed_out(attempt, node is not None))
 
     def _timed_out(self, attempt: int, sent: bool) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from ha import identity
@@ -347,8 +348,18 @@ class Node:
 
     # -- puts and reads ------------------------------------------------------------------------
 
-    def put(self, batch: PutBatch, reply: Reply) -> None:
-        """A producer's request."""
+    def told_end(self) -> tuple[int, int]:
+        """Up to where the log is confirmed, as clients are told: offset, nonce of its epoch."""
+        end = self.store.confirm_offset
+        part = self.master or self.slave
+        return (end, part.history.entry_at(end - 1).nonce) if part is not None else (0, 0)
+
+    def put(self, batch: PutBatch, known_end: tuple[int, int], reply: Reply) -> None:
+        """A producer's request.
+
+        known_end: confirmed before its first attempt, as it was told. The network may repeat any
+        request, so each counts as one that was sent before.
+        """
         master = self.master
         if master is None or master.stopped(self.mono()):
             reply(PutMessageStatus.SERVICE_NOT_AVAILABLE, None)
@@ -361,6 +372,7 @@ class Node:
             self.ghost.accepts(self, master, self._wanted_in_sync())
             if batch.light_queues and self.forgetting.random() < FORGETTING:
                 self._forget(batch.light_queues[0], master)
+            batch = replace(batch, repeat_of=master.history.held_from(*known_end))
             result = self.store.put(batch, self.store_ms())
         except RepeatUnknown:
             self.ghost.mark("repeat_unknown")

@@ -26,7 +26,7 @@ from duolog._errors import (
     UnknownTopic,
 )
 from duolog._router import Router
-from duolog._topics import Slot, TopicCache
+from duolog._topics import LogEnd, Slot, TopicCache
 from duolog.wire import duolog_pb2 as wire
 
 BATCH_BYTES = 1 << 20
@@ -519,7 +519,8 @@ class Producer:
             error: DuologError
             request.again = maybe_stored
             if not maybe_stored:
-                request.known_end = self._topics.known_end(group)
+                known = self._topics.known_end(group)
+                request.known_end, request.known_nonce = known.offset, known.nonce
             try:
                 left = deadline - loop.time()
                 async with asyncio.timeout(min(left, ATTEMPT_SECONDS)), self._window:
@@ -527,8 +528,9 @@ class Producer:
                     reply = await connection.stream().append(request)
                 refused = self._refusal(topic, reply)
                 if refused is None:
-                    if reply.status == wire.PUT_OK:
-                        self._topics.note_end(group, reply.physical_offset)
+                    if reply.status == wire.PUT_OK and reply.count:
+                        end = LogEnd(reply.physical_offset, reply.epoch_nonce)
+                        self._topics.note_end(group, end)
                     return self._parts(group, request, reply, count, first)
                 error = refused
                 self._topics.forget(topic)  # it may not be what it was

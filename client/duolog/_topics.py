@@ -1,6 +1,7 @@
 """Which queues a topic has, in which replica groups: asked of the nodes, kept for a while."""
 
 import asyncio
+from dataclasses import dataclass
 
 from duolog._backoff import BackOff
 from duolog._errors import Unavailable, UnknownTopic
@@ -12,6 +13,21 @@ GROUP_SECONDS = 1.0  # that other groups have to answer, once one has named queu
 INCOMPLETE_SECONDS = 5.0  # for which an answer holds that lacks a group
 
 
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """A log offset below which everything was confirmed when a node told of it.
+
+    nonce: of the epoch that wrote the bytes before it. A later master's log may lack some of them
+    (an unclean election): by the epoch a node can tell how far its own log has them.
+    """
+
+    offset: int
+    nonce: int
+
+
+NO_END = LogEnd(0, 0)
+
+
 class TopicCache:
     """A topic's queues by group, kept for 30 seconds."""
 
@@ -20,15 +36,20 @@ class TopicCache:
         self._known: dict[str, tuple[float, list[Slot]]] = {}  # and until when
         self._whole: dict[str, tuple[float, list[Slot]]] = {}  # with every group, and since when
         self._asking: dict[tuple[str, bool], asyncio.Future[list[Slot]]] = {}
-        self._ends: dict[str, int] = {}
+        self._ends: dict[str, LogEnd] = {}
 
-    def known_end(self, group: str) -> int:
-        """Log offset of a group that is confirmed, as far as its nodes told; 0 before they did."""
-        return self._ends.get(group, 0)
+    def known_end(self, group: str) -> LogEnd:
+        """Up to where a group's log is confirmed, as its nodes told; NO_END before they did."""
+        return self._ends.get(group, NO_END)
 
-    def note_end(self, group: str, offset: int) -> None:
-        """A group's log is confirmed up to an offset."""
-        self._ends[group] = max(offset, self._ends.get(group, 0))
+    def note_end(self, group: str, end: LogEnd) -> None:
+        """A group's log is confirmed up to an offset.
+
+        Ends of one epoch only grow. Another epoch's says nothing about them, and is newer: taken.
+        """
+        known = self.known_end(group)
+        if end.nonce != known.nonce or end.offset > known.offset:
+            self._ends[group] = end
 
     async def learn_end(self, group: str, topic: str, timeout: float) -> None:
         """Have a node tell, once, up to where a group's log is confirmed."""
@@ -134,7 +155,7 @@ class TopicCache:
         reply = await connection.call(
             lambda left: connection.admin.ListTopics(request, timeout=left), timeout
         )
-        self.note_end(group, reply.confirm_offset)
+        self.note_end(group, LogEnd(reply.confirm_offset, reply.confirm_nonce))
         return int(reply.topics[0].queues) if reply.topics else 0
 
     async def slot(

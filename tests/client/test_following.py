@@ -11,6 +11,8 @@ import pytest
 from duolog._backoff import HINTED_SECONDS, LONGEST_SECONDS, BackOff
 from duolog._connection import Connection
 from duolog._errors import EPOCH_KEY, ERROR_KEY, MASTER_KEY, error_of
+from duolog._router import Router
+from duolog._topics import LogEnd, TopicCache
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
@@ -94,7 +96,7 @@ class Admin(stubs.AdminServicer):
 
     async def ListTopics(self, request: Any, context: Any) -> wire.ListTopicsReply:
         reply = wire.ListTopicsReply(topics=[wire.TopicReply(topic="T", queues=1)])
-        reply.confirm_offset = 700
+        reply.confirm_offset, reply.confirm_nonce = 700, 77
         return reply
 
 
@@ -125,6 +127,20 @@ async def test_an_unknown_answer_is_asked_again_with_the_same_sequence() -> None
     assert first.bodies == second.bodies
     assert (first.again, second.again) == (False, True)
     assert first.known_end == second.known_end == 700
+    assert first.known_nonce == second.known_nonce == 77
+
+
+def test_the_newest_epochs_end_is_kept_though_an_older_one_reached_further() -> None:
+    topics = TopicCache(Router(("127.0.0.1:1",)))
+    assert topics.known_end("g") == LogEnd(0, 0)
+    for told, kept in (
+        (LogEnd(900, 1), LogEnd(900, 1)),
+        (LogEnd(800, 1), LogEnd(900, 1)),
+        (LogEnd(600, 2), LogEnd(600, 2)),  # an unclean election gave up the rest
+        (LogEnd(650, 2), LogEnd(650, 2)),
+    ):
+        topics.note_end("g", told)
+        assert topics.known_end("g") == kept
 
 
 async def test_what_was_refused_is_sent_for_the_first_time_once_more() -> None:

@@ -123,3 +123,21 @@ def test_a_barrier_is_a_record_of_its_own_topic() -> None:
     master = open_master()
     assert master.store.log.get_message(0).topic == EPOCH_TOPIC
     assert not master.history.open(EpochEntry(1, 0, 0))
+
+
+def test_what_was_known_of_a_log_holds_as_far_as_this_log_went_on_from_it() -> None:
+    history = EpochHistory((EpochEntry(1, 0, 11), EpochEntry(2, 500, 22), EpochEntry(4, 900, 44)))
+    assert history.held_from(450, 11) == 450
+    assert history.held_from(700, 11) == 500  # the rest of that epoch was given up
+    assert history.held_from(880, 22) == 880
+    assert history.held_from(5000, 44) == 5000
+    assert history.held_from(850, 33) == 0  # an epoch of a log that parted from this one
+    assert history.held_from(850, 0) == 0
+    assert EpochHistory().held_from(10, 0) == 0
+    assert [history.entry_at(offset).nonce for offset in (-1, 0, 499, 500, 5000)] == [
+        0,
+        11,
+        11,
+        22,
+        44,
+    ]

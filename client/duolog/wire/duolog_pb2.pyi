@@ -201,7 +201,7 @@ class TransactionCheck(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., half: _Optional[int] = ..., body: _Optional[bytes] = ..., properties: _Optional[_Mapping[str, str]] = ..., born_time: _Optional[int] = ...) -> None: ...
 
 class AppendRequest(_message.Message):
-    __slots__ = ("id", "topic", "queue_id", "bodies", "body_offsets", "properties", "property_offsets", "crc32", "born_time", "flag", "producer_id", "sequence", "no_wait", "delay_level", "deliver_time", "transaction_group", "immunity_seconds", "again", "known_end")
+    __slots__ = ("id", "topic", "queue_id", "bodies", "body_offsets", "properties", "property_offsets", "crc32", "born_time", "flag", "producer_id", "sequence", "no_wait", "delay_level", "deliver_time", "transaction_group", "immunity_seconds", "again", "known_end", "known_nonce")
     ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -221,6 +221,7 @@ class AppendRequest(_message.Message):
     IMMUNITY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
     KNOWN_END_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_NONCE_FIELD_NUMBER: _ClassVar[int]
     id: int
     topic: str
     queue_id: int
@@ -240,10 +241,11 @@ class AppendRequest(_message.Message):
     immunity_seconds: int
     again: bool
     known_end: int
-    def __init__(self, id: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., bodies: _Optional[bytes] = ..., body_offsets: _Optional[bytes] = ..., properties: _Optional[bytes] = ..., property_offsets: _Optional[bytes] = ..., crc32: _Optional[int] = ..., born_time: _Optional[int] = ..., flag: _Optional[int] = ..., producer_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., no_wait: _Optional[bool] = ..., delay_level: _Optional[int] = ..., deliver_time: _Optional[int] = ..., transaction_group: _Optional[str] = ..., immunity_seconds: _Optional[int] = ..., again: _Optional[bool] = ..., known_end: _Optional[int] = ...) -> None: ...
+    known_nonce: int
+    def __init__(self, id: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., bodies: _Optional[bytes] = ..., body_offsets: _Optional[bytes] = ..., properties: _Optional[bytes] = ..., property_offsets: _Optional[bytes] = ..., crc32: _Optional[int] = ..., born_time: _Optional[int] = ..., flag: _Optional[int] = ..., producer_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., no_wait: _Optional[bool] = ..., delay_level: _Optional[int] = ..., deliver_time: _Optional[int] = ..., transaction_group: _Optional[str] = ..., immunity_seconds: _Optional[int] = ..., again: _Optional[bool] = ..., known_end: _Optional[int] = ..., known_nonce: _Optional[int] = ...) -> None: ...
 
 class AppendReply(_message.Message):
-    __slots__ = ("id", "status", "reason", "count", "queue_offset", "physical_offset", "store_time", "duplicates", "store_host", "master", "master_epoch")
+    __slots__ = ("id", "status", "reason", "count", "queue_offset", "physical_offset", "store_time", "duplicates", "store_host", "master", "master_epoch", "epoch_nonce")
     ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -255,6 +257,7 @@ class AppendReply(_message.Message):
     STORE_HOST_FIELD_NUMBER: _ClassVar[int]
     MASTER_FIELD_NUMBER: _ClassVar[int]
     MASTER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_NONCE_FIELD_NUMBER: _ClassVar[int]
     id: int
     status: PutStatus
     reason: str
@@ -266,7 +269,8 @@ class AppendReply(_message.Message):
     store_host: str
     master: str
     master_epoch: int
-    def __init__(self, id: _Optional[int] = ..., status: _Optional[_Union[PutStatus, str]] = ..., reason: _Optional[str] = ..., count: _Optional[int] = ..., queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., store_time: _Optional[int] = ..., duplicates: _Optional[_Iterable[_Union[StoredRun, _Mapping]]] = ..., store_host: _Optional[str] = ..., master: _Optional[str] = ..., master_epoch: _Optional[int] = ...) -> None: ...
+    epoch_nonce: int
+    def __init__(self, id: _Optional[int] = ..., status: _Optional[_Union[PutStatus, str]] = ..., reason: _Optional[str] = ..., count: _Optional[int] = ..., queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., store_time: _Optional[int] = ..., duplicates: _Optional[_Iterable[_Union[StoredRun, _Mapping]]] = ..., store_host: _Optional[str] = ..., master: _Optional[str] = ..., master_epoch: _Optional[int] = ..., epoch_nonce: _Optional[int] = ...) -> None: ...
 
 class StoredRun(_message.Message):
     __slots__ = ("count", "topic", "queue_id", "queue_offset")
@@ -642,12 +646,14 @@ class ListTopicsRequest(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[str]] = ..., system: _Optional[bool] = ..., create: _Optional[bool] = ...) -> None: ...
 
 class ListTopicsReply(_message.Message):
-    __slots__ = ("topics", "confirm_offset")
+    __slots__ = ("topics", "confirm_offset", "confirm_nonce")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     CONFIRM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CONFIRM_NONCE_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedCompositeFieldContainer[TopicReply]
     confirm_offset: int
-    def __init__(self, topics: _Optional[_Iterable[_Union[TopicReply, _Mapping]]] = ..., confirm_offset: _Optional[int] = ...) -> None: ...
+    confirm_nonce: int
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicReply, _Mapping]]] = ..., confirm_offset: _Optional[int] = ..., confirm_nonce: _Optional[int] = ...) -> None: ...
 
 class ListGroupsRequest(_message.Message):
     __slots__ = ()
