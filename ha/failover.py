@@ -212,10 +212,11 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Tell an operator; empty error: done."""
+    """Tell an operator; empty error: done. unknown: it may be done all the same, now or later."""
 
     token: Any
     error: str
+    unknown: bool = False
 
 
 Effect = AskLease | DropLease | Observe | Commit | Lead | Follow | Stand | Wake | Answer
@@ -501,12 +502,12 @@ class Failover:
         effects: list[Effect] = []
         if lost.kind is _Kind.HAND_OVER and self.role is Role.LEADING:
             effects += self._abandon_lease("a hand-over may have been made")
-        effects += self._say(lost.token, "the registry did not answer in time")
+        effects += self._say(lost.token, "the registry did not answer in time", unknown=True)
         return [*effects, *self._look(now_ms)]
 
     @staticmethod
-    def _say(token: Any, error: str) -> list[Effect]:
-        return [Answer(token, error)] if token is not None else []
+    def _say(token: Any, error: str, unknown: bool = False) -> list[Effect]:
+        return [Answer(token, error, unknown)] if token is not None else []
 
     def _take_members(self, state: GroupState, revision: int) -> None:
         assert self._master is not None, "a master has members"
@@ -817,7 +818,8 @@ class Failover:
         if self.role is not Role.LEADING or master is None or state is None:
             return self._say(asked.token, "this node is not the master")
         if self._handing is not None:
-            return self._say(asked.token, "a hand-over is under way")
+            # Perhaps by the same order, whose asker did not hear the answer.
+            return self._say(asked.token, "a hand-over is under way", unknown=True)
         target = asked.target or self._best_heir(state, master)
         heirs = {r.node for r in state.sync_state_set if r != self.me.replica}
         if target == self.me.replica.node:

@@ -415,9 +415,11 @@ class AdminService(stubs.AdminServicer):
 
     @unary
     async def Failover(self, request: wire.FailoverRequest, context: Any) -> wire.FailoverReply:
-        """A planned switch."""
-        await self._failover().hand_over(request.node)
-        return wire.FailoverReply()
+        """A planned switch; a mastership that is over already is not ended again."""
+        newer = await self._failover().hand_over(request.node, request.epoch)
+        if newer is None:
+            return wire.FailoverReply()
+        return wire.FailoverReply(over=True, epoch=newer.epoch, master=newer.master.node)
 
     @unary
     async def Drain(self, request: wire.DrainRequest, context: Any) -> wire.DrainReply:

@@ -40,7 +40,7 @@ from ha.failover import (
     Uncertain,
     Wake,
 )
-from ha.groupstate import Keys, Registration, Replica, View, cluster_prefix, groups_of
+from ha.groupstate import GroupState, Keys, Registration, Replica, View, cluster_prefix, groups_of
 from ha.registry import (
     Delete,
     LeaseGone,
@@ -283,9 +283,9 @@ class FailoverService:
                     self._wake.cancel()
                 delay = max(0.0, (at_ms - mono_ms()) / 1000)
                 self._wake = self._loop.call_later(delay, self.step, Tick())
-            case Answer(token, error):
+            case Answer(token) as answer:
                 if not token.done():
-                    token.set_result(error)
+                    token.set_result(answer)
             case Lead() | Follow() | Stand():
                 if isinstance(effect, Stand):
                     self._stop_at_once(effect)
@@ -395,26 +395,37 @@ class FailoverService:
 
     # -- orders --------------------------------------------------------------------------------
 
-    async def hand_over(self, target: str) -> None:
-        """Make another node the master. Raises NotMaster, BadRequest, Busy."""
-        if self.machine.role is not Role.LEADING:
+    async def hand_over(self, target: str, epoch: int = 0) -> GroupState | None:
+        """Make another node the master. Raises NotMaster, BadRequest, ResultUnknown.
+
+        epoch: the mastership to end, 0 for whichever there is. Where it is over already nothing is
+        done, and the group's state is returned.
+        """
+        state = self.machine.view.state
+        known = state.epoch if state is not None else 0
+        if 0 < epoch < known:
+            return state
+        if self.machine.role is not Role.LEADING or epoch > known:
             raise sdk.NotMaster("this node is not the master", *self._known_master())
         await self._order(lambda token: machine.HandOver(target, token))
+        return None
 
     async def elect_unclean(self, epoch: int) -> None:
-        """Make this node the master whatever others held. Raises BadRequest, Busy."""
+        """Make this node the master whatever others held. Raises BadRequest, ResultUnknown."""
         await self._order(lambda token: machine.ElectUnclean(epoch, token))
 
     async def _order(self, event: Callable[[Any], Event]) -> None:
-        answered: asyncio.Future[str] = self._loop.create_future()
+        answered: asyncio.Future[Answer] = self._loop.create_future()
         self.step(event(answered))
         try:
             async with asyncio.timeout(ORDER_SECONDS):
-                error = await answered
+                answer = await answered
         except TimeoutError:
-            raise sdk.Busy("the group did not decide in time") from None
-        if error:
-            raise sdk.BadRequest(error)
+            raise sdk.ResultUnknown("the group did not decide in time") from None
+        if answer.unknown:
+            raise sdk.ResultUnknown(answer.error)
+        if answer.error:
+            raise sdk.BadRequest(answer.error)
 
     async def drain(self, node: str, undo: bool) -> None:
         """Keep a node from being elected and from counting, or no more. Raises Unavailable."""

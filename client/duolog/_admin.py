@@ -17,6 +17,7 @@ from duolog._errors import (
     error_of,
 )
 from duolog._router import Router
+from duolog._switch import Switch
 from duolog.wire import duolog_pb2 as wire
 
 T = TypeVar("T")
@@ -334,17 +335,20 @@ class Admin:
         request = wire.RouteRequest()
         return await self._call(lambda left: self._connection.admin.Route(request, timeout=left))
 
-    async def failover(self, node: str = "") -> None:
-        """Make another node the master while all live (planned switch); any one where not named.
+    async def failover(self, node: str = "", *, epoch: int = 0) -> None:
+        """Make another node the master while all live (planned switch).
 
-        Raises BadRequest where that node is not in sync.
+        Args:
+            node: the next master; any in-sync one where not named.
+            epoch: the mastership to end, as `route` shows it; the present one where not given.
+                Where it is over already and the node leads, nothing is done.
+
+        Raises:
+            BadRequest: that node is not in sync, or the epoch is over and another node leads.
+            ResultUnknown: the switch may or may not be made. To order it again, name the epoch.
+            Unavailable, Timeout, NotMaster, Busy: nothing was done.
         """
-        request = wire.FailoverRequest(node=node)
-        await self._connection.call(
-            lambda left: self._connection.admin.Failover(request, timeout=left),
-            self._timeout,
-            attempt=self._timeout,
-        )
+        await Switch(self._connection, node, epoch).order(self._timeout)
 
     async def drain(self, node: str, *, undo: bool = False) -> None:
         """Take a node out: it is not elected and does not count for puts; undo brings it back."""

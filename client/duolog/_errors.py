@@ -14,7 +14,7 @@ DuologError
 │   ├── NoPermission
 │   ├── StaleMember           another member of the group has the queue now
 │   └── CorruptBatch          a CRC did not match
-└── ResultUnknown             a send may or may not have been stored
+└── ResultUnknown             a send, or an order to a replica group, may or may not have been done
 """
 
 from typing import Any
@@ -42,8 +42,9 @@ class Timeout(Retryable):
     """The deadline passed without an answer; the call may have run, and may be made again.
 
     Of a send: nothing was stored, it did not go out in time (ResultUnknown where it may have been).
-    Every other call is safe to repeat, and changes nothing more the second time; only a repeated
-    `send_back` may give the group the message twice.
+    Of `failover`: nothing was done (ResultUnknown where it may have been). Every other call is safe
+    to repeat, and changes nothing more the second time; only a repeated `send_back` may give the
+    group the message twice.
     """
 
 
@@ -106,7 +107,11 @@ class CorruptBatch(Fatal):
 
 
 class ResultUnknown(DuologError):
-    """The send may or may not have been stored; sending it again with a new id may double it."""
+    """Nobody can tell whether the call was carried out.
+
+    Of a send: it may or may not have been stored; sending it again with a new id may double it.
+    Of `failover` and `elect_unclean`: the master may or may not change.
+    """
 
 
 _CODES: dict[type[DuologError], grpc.StatusCode] = {

@@ -373,9 +373,9 @@ class Admin:
         """Groups, masters and replicas, and where they are reached."""
         return self._loop.run(self._admin.route())
 
-    def failover(self, node: str = "") -> None:
+    def failover(self, node: str = "", *, epoch: int = 0) -> None:
         """Make another node the master (planned switch)."""
-        self._loop.run(self._admin.failover(node))
+        self._loop.run(self._admin.failover(node, epoch=epoch))
 
     def drain(self, node: str, *, undo: bool = False) -> None:
         """Take a node out, or back in."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ha.failover import Changed, Committed, ElectUnclean, HandOver, Observed, Role, Tick
+from ha.failover import Answer, Changed, Committed, ElectUnclean, HandOver, Observed, Role, Tick
 from ha.groupstate import GroupState
 from ha.membership import PATH, Membership, load, save
 from ha.registry import Check, Delete, Put, RegistryTable, Transaction
@@ -273,6 +273,31 @@ def test_a_switch_that_cannot_be_done_in_time_is_given_up_and_puts_go_on(
     three.until(lambda: bool(leader.answers), 5000)
     assert "in time" in leader.answers[-1] or "may not" in leader.answers[-1]
     assert leader.master.stopped(three.now) == ""
+
+
+def test_a_switch_whose_transaction_is_not_answered_is_told_as_unknown(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    leader.lose_replies = True
+    leader.step(HandOver("", "t"))
+    three.until(lambda: three.leader not in (None, leader), 5000)  # it was made all the same
+    answer = Answer("t", "the registry did not answer in time", unknown=True)
+    assert [said for said in leader.said if isinstance(said, Answer)] == [answer]
+
+
+def test_a_repeat_of_a_switch_under_way_is_no_refusal_of_it(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    assert leader.master is not None
+    put(leader.master, b"not yet copied")
+    for token in ("first", "again"):
+        leader.step(HandOver("", token))
+    three.until(lambda: three.leader not in (None, leader), 5000)
+    answers = [said for said in leader.said if isinstance(said, Answer)]
+    assert answers == [
+        Answer("again", "a hand-over is under way", unknown=True),
+        Answer("first", ""),
+    ]
 
 
 def test_a_drained_master_hands_over_and_leaves_the_set(three: Electorate) -> None:

@@ -277,6 +277,57 @@ async def test_a_deposed_master_tells_its_waiting_senders_that_nobody_knows(
     await until(lambda: voters.leader is not None)
 
 
+def lose_answers(monkeypatch: pytest.MonkeyPatch, lost: int) -> list[int]:
+    """Have so many orders carried out, and their answers lost; the epochs they named."""
+    hand_over = FailoverService.hand_over
+    asked: list[int] = []
+
+    async def losing(self: FailoverService, target: str, epoch: int = 0) -> Any:
+        try:
+            found = await hand_over(self, target, epoch)
+        except duolog.NotMaster:
+            raise
+        asked.append(epoch)
+        if len(asked) <= lost:
+            raise duolog.Unavailable("the connection broke")
+        return found
+
+    monkeypatch.setattr(FailoverService, "hand_over", losing)
+    return asked
+
+
+async def test_a_switch_whose_answer_is_lost_is_made_once(
+    voters: Voters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await voters.start_all()
+    before = voters.the_leader()
+    asked = lose_answers(monkeypatch, 1)
+    async with voters.client() as client:
+        await client.admin.failover()
+        await voters.whole()
+        assert voters.leader is not before
+        assert service(voters.the_leader()).machine.last_epoch == 2
+        assert asked == [1, 1]
+        # An order of one's own that names its epoch may be given again as well.
+        leader = name_of(voters.the_leader())
+        await client.admin.failover(leader, epoch=1)
+        with pytest.raises(duolog.BadRequest, match=r"epoch 1 is over: . leads epoch 2"):
+            await client.admin.failover(name_of(before), epoch=1)
+    assert service(voters.the_leader()).machine.last_epoch == 2
+
+
+async def test_a_switch_that_nobody_can_tell_of_is_told_as_unknown(
+    voters: Voters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await voters.start_all()
+    lose_answers(monkeypatch, 1000)
+    async with voters.client(timeout=2.0) as client:
+        with pytest.raises(duolog.ResultUnknown, match="away from epoch 1 may or may not be made"):
+            await client.admin.failover()
+    await until(lambda: voters.leader is not None)
+    assert service(voters.the_leader()).machine.last_epoch == 2
+
+
 async def test_an_unclean_election_is_an_explicit_order(voters: Voters) -> None:
     await voters.start_all()
     master = name_of(voters.the_leader())

@@ -972,14 +972,22 @@ class ReplicaRoute(_message.Message):
     def __init__(self, node: _Optional[str] = ..., endpoint: _Optional[str] = ..., in_sync: _Optional[bool] = ..., drained: _Optional[bool] = ...) -> None: ...
 
 class FailoverRequest(_message.Message):
-    __slots__ = ("node",)
+    __slots__ = ("node", "epoch")
     NODE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     node: str
-    def __init__(self, node: _Optional[str] = ...) -> None: ...
+    epoch: int
+    def __init__(self, node: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class FailoverReply(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("over", "epoch", "master")
+    OVER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    MASTER_FIELD_NUMBER: _ClassVar[int]
+    over: bool
+    epoch: int
+    master: str
+    def __init__(self, over: _Optional[bool] = ..., epoch: _Optional[int] = ..., master: _Optional[str] = ...) -> None: ...
 
 class DrainRequest(_message.Message):
     __slots__ = ("node", "undo")
