@@ -64,7 +64,7 @@ class AdminService(stubs.AdminServicer):
         check_lite_ttl(config)
         if is_reserved_topic(request.topic):
             raise sdk.BadRequest(f"{request.topic} belongs to the node")
-        known = metadata.topics.get(request.topic) or metadata.creating.get(request.topic)
+        known = metadata.topics.get(request.topic) or metadata.creating(request.topic)
         if known is not None:
             self._broker.check_current()  # it may have been altered, or deleted
         if known is not None and _differs(known, config):

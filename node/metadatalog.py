@@ -80,12 +80,17 @@ class MetadataLog:
         self._tables = Metadata()
         self._files = MetadataFiles(broker.store.disk)
         self._waiting: dict[int, asyncio.Future[None]] = {}
-        self.creating: dict[str, TopicConfig] = {}  # stored, and not in the tables yet
+        # Stored at a queue offset, and not in the tables yet; whoever asked may have gone.
+        self._creating: dict[str, tuple[int, TopicConfig]] = {}
 
     @property
     def topics(self) -> dict[str, TopicConfig]:
         """All topics."""
         return self._tables.topics
+
+    def creating(self, name: str) -> TopicConfig | None:
+        """A topic as a stored change will make it, None where none is on its way."""
+        return self._creating[name][1] if name in self._creating else None
 
     @property
     def tables(self) -> Metadata:
@@ -193,6 +198,9 @@ class MetadataLog:
             if result.next_offset <= tables.applied:
                 break
             tables.applied = result.next_offset
+        for name, (offset, _) in list(self._creating.items()):
+            if offset < tables.applied:
+                del self._creating[name]
         for offset in [offset for offset in self._waiting if offset < tables.applied]:
             waiting = self._waiting.pop(offset)
             if not waiting.done():
@@ -235,7 +243,8 @@ class MetadataLog:
         log.warning("metadata snapshot failed", reason=error.strerror or str(error))
 
     def fail_all(self, error: Exception) -> None:
-        """The store is fenced: nobody's change will come through."""
+        """The store is fenced, or the mastership over: nobody knows what comes through."""
+        self._creating.clear()
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(sdk.ResultUnknown(str(error)))
@@ -270,7 +279,10 @@ class MetadataLog:
 
         Raises NotMaster where it was not stored, ResultUnknown where nobody knows in time.
         """
-        offset, _ = self._put(change)
+        await self._applied(self._put(change)[0])
+
+    async def _applied(self, offset: int) -> None:
+        """Wait until a stored change is applied. Raises ResultUnknown."""
         if offset < self._tables.applied:
             return
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -289,7 +301,8 @@ class MetadataLog:
         limits = self._broker.limits
         queues = queues or limits.default_topic_queues
         check_queues(queues, perm or 6)
-        if name not in self.topics and len(self.topics) >= limits.topics_max:
+        known = len(self.topics.keys() | self._creating.keys())
+        if name not in self.topics and name not in self._creating and known >= limits.topics_max:
             raise sdk.Busy(f"this node has {limits.topics_max} topics, no more are allowed")
         return TopicConfig(name, queues, perm or 6)
 
@@ -298,7 +311,7 @@ class MetadataLog:
 
         Where somebody creates it right now, it is that one, with as many queues as they asked for.
         """
-        creating = self.creating.get(name)
+        creating = self.creating(name)
         if creating is not None:
             self._tables.topics[name] = creating
             return creating
@@ -308,13 +321,10 @@ class MetadataLog:
         return config
 
     async def put_topic(self, config: TopicConfig) -> None:
-        """Create or alter."""
-        self.creating[config.name] = config
-        try:
-            await self.change({"op": "topic", "topic": config.to_json()})
-        finally:
-            if self.creating.get(config.name) is config:
-                del self.creating[config.name]
+        """Create or alter. Raises as `change`; what is stored is made, whoever waits for it."""
+        offset, _ = self._put({"op": "topic", "topic": config.to_json()})
+        self._creating[config.name] = offset, config
+        await self._applied(offset)
         for queue_id, floor in self._tables.floors.get(config.name, {}).items():
             self._apply_floor(config.name, queue_id, floor)
 

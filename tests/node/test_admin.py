@@ -194,6 +194,45 @@ async def test_a_send_does_not_undo_the_creation_of_its_topic(start_node: StartN
     assert broker_of(again).metadata.topics["T"].queues == 8
 
 
+async def test_a_creation_that_is_cut_off_is_undone_by_no_send(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record is stored: whoever waited for it, the topic is the one that was asked for."""
+    node = await start_node(limits={"auto_create_topic": True, "default_topic_queues": 2})
+    broker, metadata = broker_of(node), broker_of(node).metadata
+    with monkeypatch.context() as patched:
+        patched.setattr(broker, "pump_soon", lambda: None)  # it is stored, and not applied
+        creating = asyncio.ensure_future(metadata.put_topic(TopicConfig("T", 8)))
+        await asyncio.sleep(0)
+        creating.cancel()  # as gRPC does at a call's deadline
+        await asyncio.gather(creating, return_exceptions=True)
+        assert "T" not in metadata.topics
+        assert metadata.auto_create("T").queues == 8
+    broker.pump_soon()
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=5) as client:
+        await client.admin.create_topic("T", 8)  # the same again is no error
+        (topic,) = await client.admin.topics(["T"])
+        assert topic.queues == 8
+    assert metadata.creating("T") is None
+    await node.stop()
+    again = await start_node()
+    assert broker_of(again).metadata.topics["T"].queues == 8
+
+
+async def test_a_creation_that_a_mastership_took_with_it_is_forgotten(
+    start_node: StartNode,
+) -> None:
+    node = await start_node(limits={"auto_create_topic": True, "default_topic_queues": 2})
+    metadata = broker_of(node).metadata
+    creating = asyncio.ensure_future(metadata.put_topic(TopicConfig("T", 8)))
+    await asyncio.sleep(0)
+    assert metadata.creating("T") == TopicConfig("T", 8)
+    metadata.fail_all(duolog.Unavailable("the master changed meanwhile"))
+    with pytest.raises(duolog.ResultUnknown):
+        await creating
+    assert metadata.creating("T") is None  # the next master may never have heard of it
+
+
 async def test_without_auto_create_a_send_makes_no_topic(client: duolog.Client) -> None:
     async with client.producer(timeout=2) as producer:
         for how in ({}, {"key": "k"}, {"queue_id": 0}):
