@@ -320,6 +320,7 @@ class AdminService(stubs.AdminServicer):
     async def Track(self, request: wire.TrackRequest, context: Any) -> wire.TrackReply:
         """What became of a message in every group that reads its topic."""
         broker = self._broker
+        broker.check_index()  # only it tells of copies in retry and dead-letter topics
         topic = self._known(request.topic)
         where = request.topic, request.queue_id, request.queue_offset
         if not 0 <= request.queue_id < topic.queues:

@@ -189,6 +189,12 @@ class Broker:
         if self.replication.master is not None and self.store.options.sync_flush:
             self.group_commit.nudge()  # the barrier
         self.pump_soon()
+        if not self.store.options.message_index_enable:
+            log.warning(
+                "the index is off",
+                effect="no lookups by key; after a failover, delayed messages and transactions may "
+                "be delivered twice, and what RocketMQ's clients repeat be stored twice",
+            )
         report = self.recovered
         log.info(
             "recovered",
@@ -260,6 +266,14 @@ class Broker:
                 effect="retention waits an hour" if step_ms > 0 else "store times go on slowly",
             )
         self._age_clock.now(wall, mono)  # so that it knows the time before a jump
+
+    def check_index(self) -> None:
+        """Raise BadRequest where nothing can be found by key."""
+        if not self.store.options.message_index_enable:
+            raise sdk.BadRequest(
+                "this node keeps no index (store.message_index_enable=false), so nothing is found "
+                "by key: read the queue, or name the message by its id"
+            )
 
     def _show_progress(self, done: int, total: int) -> None:
         """Told from the recovery thread, at most once a second."""

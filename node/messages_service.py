@@ -198,6 +198,7 @@ class MessagesService(stubs.MessagesServicer):
                 raise sdk.NoSuchMessage(f"{request.message_id} is no message of a user")
             return wire.FindReply(messages=[record_to_wire(record)])
         self._broker.readable_topic(request.topic)
+        self._broker.check_index()
         if request.unique_key:
             found = store.find_by_unique_key(request.topic, request.unique_key)
             if found is None:

@@ -21,9 +21,9 @@ from google.protobuf.message import DecodeError
 
 from store.columns import Columns
 from store.errors import CorruptRecord, StoreError
-from store.messagestore import PutBatch
+from store.messagestore import MessageStore, PutBatch
 from store.metadata import SYSTEM_PREFIX, Json
-from store.record import Host, Record
+from store.record import Host, Record, decode_properties
 from store.status import PutMessageStatus
 
 if TYPE_CHECKING:
@@ -40,8 +40,10 @@ TICK_SECONDS = 0.2
 PUT_SECONDS = 10.0  # then whoever wants it published asks again, or `run` does
 READABLE_SECONDS = 10.0  # within which what was stored can be read
 PAUSE_SECONDS = 0.02
+READ_ROWS, READ_BYTES = 4096, 8 << 20
 UNCONFIRMED_MAX = 8  # requests that are stored ahead of what replicas have
 _SEQUENCES = 1 << 24  # of one staged request: more messages than a batch may have
+_FIRST_OF_PART = "000000"  # how the unique key of such a sequence ends, in hex
 _LATER = frozenset(
     (
         wire.SERVICE_NOT_AVAILABLE,
@@ -58,6 +60,46 @@ class _Turn:
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     wanted: int = 0
+
+
+class _Earlier:
+    """Which parts of a batch are stored already, where the table of sequences has forgotten it."""
+
+    def __init__(self, store: MessageStore, producer: bytes, published_after: int) -> None:
+        """producer: id of the batch. published_after: log offset that no copy lies below."""
+        self._store = store
+        self._producer = producer
+        self._after = published_after
+        self._found: dict[tuple[str, int], set[str]] = {}
+
+    async def holds(self, request: wire.AppendRequest) -> bool:
+        """Tell whether a request of the batch is in its queue."""
+        key = _unique_key(request)
+        if self._store.options.message_index_enable:
+            return self._store.find_by_unique_key(request.topic, key) is not None
+        place = (request.topic, request.queue_id)
+        if place not in self._found:
+            # Once for all parts: what is stored from here on is stored in their order.
+            self._found[place] = await self._read(*place)
+        return key in self._found[place]
+
+    async def _read(self, topic: str, queue_id: int) -> set[str]:
+        """Unique keys that parts in a queue begin with: without an index, only its records tell."""
+        found: set[str] = set()
+        queue = self._store.queues.get(topic, queue_id)
+        word = f"UNIQ_KEY\x01{self._producer.hex().upper()}".encode()
+        at = queue.next_from(queue.min_offset, self._after) if queue is not None else 0
+        while True:
+            result = self._store.get(topic, queue_id, at, READ_ROWS, READ_BYTES)
+            for _, _, text in result.rows():
+                if word in text:
+                    key = decode_properties(text.decode(errors="replace")).get("UNIQ_KEY", "")
+                    if key.endswith(_FIRST_OF_PART):
+                        found.add(key)
+            if result.next_offset <= at:
+                return found
+            at = result.next_offset
+            await asyncio.sleep(0)  # others have a turn
 
 
 class PublishService:
@@ -253,6 +295,7 @@ class PublishService:
         producer = hashlib.blake2b(f"{sink}\n{row['batch']}".encode(), digest_size=10).digest()
         waiting: list[asyncio.Future[PutMessageStatus]] = []
         lost: list[str] = []
+        earlier: _Earlier | None = None
         staged = row["staged"]
         for at in range(row["done"], len(staged)):
             try:
@@ -266,7 +309,8 @@ class PublishService:
             request.again, request.known_end = True, record.physical_offset
             history = broker.replication.history
             request.known_nonce = history.entry_at(record.physical_offset).nonce
-            future = await self._put(request, record.born_host, lost)
+            earlier = earlier or _Earlier(broker.store, producer, record.physical_offset)
+            future = await self._put(request, record.born_host, lost, earlier)
             if future is not None:
                 waiting.append(future)
             if len(waiting) > UNCONFIRMED_MAX:
@@ -282,17 +326,13 @@ class PublishService:
             log.error("a published batch lacks parts", sink=sink, parts=len(lost), reason=lost[0])
             raise sdk.NoSuchMessage(f"{len(lost)} parts of a published batch are lost: {lost[0]}")
 
-    def _is_stored(self, request: wire.AppendRequest) -> bool:
-        """Look in the index for what the table of sequences has forgotten."""
-        key = _unique_key(request)
-        return self._broker.store.find_by_unique_key(request.topic, key) is not None
-
     async def _put(
-        self, request: wire.AppendRequest, host: Host, lost: list[str]
+        self, request: wire.AppendRequest, host: Host, lost: list[str], earlier: _Earlier
     ) -> "asyncio.Future[PutMessageStatus] | None":
         """Store a request in its queue; wait a while where it can only be stored later.
 
-        lost: told why, where it can never be. Raises Busy, NotMaster: what is noted stays done.
+        lost: told why, where it can never be. earlier: what is stored of the batch. Raises Busy,
+        NotMaster: what is noted stays done.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PUT_SECONDS
@@ -302,7 +342,7 @@ class PublishService:
             if reply.status == wire.PUT_OK:
                 return future
             if reply.status == wire.SEQUENCE_TOO_OLD:
-                if not request.again or self._is_stored(request):
+                if not request.again or await earlier.holds(request):
                     return None  # a later part is stored, so this one is
                 request.again = False
                 continue

@@ -36,7 +36,9 @@ class StoreOptions:
     mapped_file_size_consume_queue_ext: int = option(48 << 20, "file size of ext units")
     max_hash_slot_num: int = option(5_000_000, "slots of an index file")
     max_index_num: int = option(20_000_000, "entries of an index file")
-    message_index_enable: bool = option(True, "index UNIQ_KEY and KEYS")
+    message_index_enable: bool = option(
+        True, "index UNIQ_KEY and KEYS; docs/guarantees.md says what is not promised without it"
+    )
     message_index_safe: bool = option(False, "recovery also waits for the index checkpoint")
     check_crc_on_recover: bool = option(True, "verify every record that recovery reads")
     check_crc_on_read: bool = option(True, "verify every record that a reader gets")

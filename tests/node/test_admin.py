@@ -395,3 +395,23 @@ async def test_a_producer_notices_that_a_topic_was_made_anew_with_fewer_queues(
         await client.admin.create_topic("shrunk", 1)
         for _ in range(4):
             assert (await producer.send("shrunk", b"x")).queue_id == 0
+
+
+async def test_without_an_index_lookups_by_key_are_refused_and_those_by_id_are_not(
+    start_node: StartNode,
+) -> None:
+    node = await start_node(message_index_enable=False)
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=5) as client:
+        await client.admin.create_topic("T", 1)
+        async with client.producer() as producer:
+            receipt = await producer.send("T", b"x", key="k")
+        with pytest.raises(duolog.BadRequest, match="message_index_enable=false"):
+            await client.admin.find("T", key="k")
+        with pytest.raises(duolog.BadRequest, match="message_index_enable=false"):
+            await client.admin.find("T", unique_key=receipt.unique_key)
+        with pytest.raises(duolog.BadRequest, match="message_index_enable=false"):
+            await client.admin.track("T", 0, 0)
+        record = broker_of(node).store.record_at("T", 0, 0)
+        assert record is not None
+        (found,) = await client.admin.find(message_id=record.message_id)
+        assert found.body == b"x"

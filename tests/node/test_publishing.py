@@ -56,10 +56,11 @@ async def test_two_that_publish_one_number_at_once(client: duolog.Client) -> Non
     assert len(await stored(client)) == 1
 
 
+@pytest.mark.parametrize("index", [True, False])
 async def test_a_batch_whose_sequences_are_forgotten_is_finished_without_doubling(
-    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch, index: bool
 ) -> None:
-    node = await start_node(producers_max=2)
+    node = await start_node(producers_max=2, message_index_enable=index)
     metadata = broker_of(node).metadata
     async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
         await client.admin.create_topic("T", 1)
