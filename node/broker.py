@@ -159,6 +159,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         self.recovered = await loop.run_in_executor(self.threads, self.store.start)
         try:
+            await loop.run_in_executor(self.threads, self.store.checkpoint.settle)
             await loop.run_in_executor(
                 self.threads, self.replication.open, self.recovered, self.store_ms()
             )

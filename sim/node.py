@@ -223,6 +223,7 @@ class Node:
     def _recover(self, role: BrokerRole) -> None:
         store = self.store
         report = store.start()
+        store.checkpoint.settle()
         history = recover_history(store)
         who = identity.settle(
             self.disk,

@@ -39,6 +39,7 @@ class StoreCheckpoint:
         self.index_msg_timestamp = 0
         self.master_flushed_offset = 0
         self.confirm_phy_offset = 0
+        self._claimed = 0  # the confirm offset as the file has it
         self.note = ConfirmNote()
 
     def load(self, writable: bool = True) -> None:
@@ -60,6 +61,7 @@ class StoreCheckpoint:
                 self.master_flushed_offset,
                 self.confirm_phy_offset,
             ) = values
+            self._claimed = self.confirm_phy_offset
         elif writable:
             self._file = self._disk.create(PATH, FILE_BYTES)
             self._file.sync()
@@ -84,6 +86,16 @@ class StoreCheckpoint:
         )
         self._file.memory[: _FIELDS.size] = np.frombuffer(data, np.uint8)
         self._file.sync()
+        self._claimed = self.confirm_phy_offset
+
+    def settle(self) -> None:
+        """After recovery: have the file claim no more than the log holds.
+
+        Recovery has told what is lost, and lowered the field; a file that goes on claiming it (the
+        field may be damaged) would have the next start tell of a loss again. Raises OSError.
+        """
+        if self.confirm_phy_offset < self._claimed:
+            self.flush()
 
     @property
     def min_timestamp(self) -> int:
