@@ -609,8 +609,17 @@ class MessageStore:
         return DispatchTargets(self.queues, index, self.idempotence)
 
     def reset(self) -> None:
-        """Forget everything: the log will start anew at another offset."""
+        """Forget everything: the log will start anew at another offset.
+
+        Before anything goes, the checkpoint says on disk that it vouches for nothing: the log that
+        comes may have earlier times, by the clock of another node. Raises OSError.
+        """
+        checkpoint = self.checkpoint
+        checkpoint.physic_msg_timestamp = checkpoint.logics_msg_timestamp = 0
+        checkpoint.index_msg_timestamp = 0
+        self.dispatcher.store_time = 0  # of which the next flush speaks
         self.forget_confirmed(0)
+        checkpoint.flush()
         self.queues.ends.forget()
         self.queues.destroy_logics()
         self.index.drop_from(0)
@@ -618,7 +627,6 @@ class MessageStore:
         self.log.queue.disk_sync_names()
         self.log.corrupt_ranges.clear()
         self.dispatcher.reput_from = 0
-        self.checkpoint.logics_msg_timestamp = 0
         if self.replicated_offset is not None:
             self.replicated_offset = 0
         self.topic_queue_table = QueueEnds()

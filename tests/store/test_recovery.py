@@ -786,3 +786,34 @@ def test_a_checkpoint_vouches_for_nothing_that_came_after_a_cut_by_older_clocks(
     again.start()
     assert [again.queue_range("U", k) for k in range(60)] == [(0, 1)] * 60
     assert again.queue_range("T", 0) == (0, 10)
+
+
+@pytest.mark.parametrize("end", ["kill", "power_cut"])
+def test_a_checkpoint_vouches_for_nothing_that_came_after_a_reset(end: str) -> None:
+    """The log that was given up had later times than the one that is copied in its place."""
+    disk = sim_disk()
+    store, other = MessageStore(disk, SMALL), MessageStore(sim_disk(), SMALL)
+    store.start()
+    other.start()
+    for _ in range(40):
+        put_ok(store, [b"x" * 900], now=NOW + HOUR)
+    flush_all(store)
+    store.reset()
+    checkpoint = StoreCheckpoint(disk)
+    checkpoint.load(writable=False)
+    times = "physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp"
+    assert [getattr(checkpoint, name) for name in times] == [0, 0, 0]
+    for k in range(60):  # each in a queue of its own: no gap tells what is missing
+        put_ok(other, [b"y" * 900], "U", k, now=NOW + 1000 * k)
+        if k == 5:
+            replicated(store, other)
+            flush_all(store)
+    assert store.checkpoint.logics_msg_timestamp < NOW + HOUR
+    replicated(store, other)
+    log_job = store.log.queue.flush_job(0)
+    assert log_job is not None
+    log_job.run()  # the log is on disk, the queues' newest entries are not
+    getattr(disk, end)()
+    again = MessageStore(disk, SMALL)
+    again.start()
+    assert [again.queue_range("U", k) for k in range(60)] == [(0, 1)] * 60
