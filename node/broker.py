@@ -803,6 +803,17 @@ class Broker:
 
     def _does_not_know(self) -> sdk.NotMaster:
         endpoint, epoch = self.replication.master_endpoint
+        away = self.follower.away_seconds if self.follower is not None else 0.0
+        if away and not self.replication.elected:
+            assert self.follower is not None, "it is away from it"
+            return sdk.NotMaster(
+                "this node is a slave and may lack the newest changes of its group; its master "
+                f"{self.follower.describe()} has not been reached for {away:.0f} s. Roles are "
+                "fixed: start that node again, or make another one the master",
+                endpoint,
+                epoch,
+                master_away=True,
+            )
         return sdk.NotMaster(
             "this node may lack the newest changes of its group: ask its master", endpoint, epoch
         )

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import structlog
 from duolog._errors import (
+    AWAY_KEY,
     EPOCH_KEY,
     ERROR_KEY,
     MASTER_KEY,
@@ -36,6 +37,8 @@ async def reporting(context: Any) -> AsyncIterator[None]:
         trailing = [(ERROR_KEY, name)]
         if isinstance(mapped, NotMaster) and mapped.endpoint:
             trailing += [(MASTER_KEY, mapped.endpoint), (EPOCH_KEY, str(mapped.epoch))]
+        if isinstance(mapped, NotMaster) and mapped.master_away:
+            trailing.append((AWAY_KEY, "1"))
         await context.abort(code, str(mapped), tuple(trailing))
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -38,6 +39,7 @@ log = structlog.get_logger("duolog.ha")
 KIND_AT = 5  # byte of a frame that says what it is
 PAUSE_MIN_SECONDS = 0.05
 TICK_SECONDS = 0.25
+AWAY_SECONDS = 2.0  # not followed for so long, a master is not merely starting again
 _CUTTING = (Kind.TRUNCATE, Kind.RESET, Kind.WELCOME)
 
 
@@ -52,6 +54,20 @@ class ReplicationClient:
         self._call: Any = None
         self._writing = asyncio.Lock()
         self._closing = ""
+        self._away_since = time.monotonic()  # while the master is not followed
+
+    @property
+    def away_seconds(self) -> float:
+        """For how long the master has not been followed, where that is long; else 0."""
+        if self._slave.state is ConnectionState.TRANSFER:
+            return 0.0
+        seconds = time.monotonic() - self._away_since
+        return seconds if seconds >= AWAY_SECONDS else 0.0
+
+    def describe(self) -> str:
+        """The master, for people."""
+        name = self._slave.master_node
+        return f"{name} at {self._address}" if name else f"at {self._address}"
 
     async def run(self) -> None:
         """The client's task: connect, follow, and again after a pause."""
@@ -62,6 +78,8 @@ class ReplicationClient:
         try:
             while True:
                 reason, followed = await self._follow()
+                if followed:
+                    self._away_since = time.monotonic()
                 self._slave.step(machine.Lost(reason), mono_ms())
                 said = f"{self._slave.state.value}: {self._slave.reason}"
                 if said != shown:

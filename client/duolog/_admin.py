@@ -48,16 +48,20 @@ class Admin:
         make: Callable[[Connection, float], Awaitable[T]],
         but: type[DuologError] | None = None,
         groups: Sequence[str] | None = None,
+        patient: bool = True,
     ) -> list[T]:
         """Do something in every replica group; what the groups said.
 
-        but: an error that some of them may answer with; raised where all of them do.
+        but: an error that some of them may answer with; raised where all of them do. patient: wait
+        for a master that no other node will replace.
         """
         names = list(groups) if groups is not None else await self._router.groups(self._timeout)
         connections = [self._router.connection(name) for name in names]
 
         def one(connection: Connection) -> Awaitable[T]:
-            return connection.call(lambda left: make(connection, left), self._timeout)
+            return connection.call(
+                lambda left: make(connection, left), self._timeout, patient=patient
+            )
 
         answers = await asyncio.gather(*map(one, connections), return_exceptions=True)
         found: list[T] = []
@@ -183,19 +187,24 @@ class Admin:
         return merged(answers)[0]
 
     async def groups(self) -> list[wire.GroupDescription]:
-        """All groups with their lag."""
+        """All groups with their lag.
+
+        Raises NotMaster, soon, where only a slave answers whose master's role is fixed.
+        """
         request = wire.ListGroupsRequest()
         answers = await self._everywhere(
-            lambda connection, left: connection.admin.ListGroups(request, timeout=left)
+            lambda connection, left: connection.admin.ListGroups(request, timeout=left),
+            patient=False,
         )
         return merged([group for answer in answers for group in answer.groups])
 
     async def group(self, group: str) -> wire.GroupDescription:
-        """One group. Raises UnknownGroup."""
+        """One group. Raises UnknownGroup, and NotMaster as `groups`."""
         request = wire.DescribeGroupRequest(group=group)
         answers = await self._everywhere(
             lambda connection, left: connection.admin.DescribeGroup(request, timeout=left),
             UnknownGroup,
+            patient=False,
         )
         return merged(answers)[0]
 

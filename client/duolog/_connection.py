@@ -17,6 +17,7 @@ from duolog.wire import duolog_pb2_grpc as stubs
 T = TypeVar("T")
 MESSAGE_BYTES_MAX = 64 << 20
 ATTEMPT_SECONDS = 4.0  # for one node; a node that waits for its slaves answers sooner
+AWAY_SECONDS = 1.0  # for a master that its own slave does not reach
 LEARN_SECONDS = 3.0
 ENDPOINTS_MAX = 64
 _CHANNEL_OPTIONS = (
@@ -204,15 +205,19 @@ class Connection:
         retry: bool = True,
         attempt: float = ATTEMPT_SECONDS,
         stay: bool = False,
+        patient: bool = True,
     ) -> T:
         """Run a unary call; where it reaches no node, or not the master, go on to another one.
 
         make: gets the seconds that are left and returns the call. timeout: seconds for everything.
-        attempt: seconds for one node. stay: ask no node but those the user named.
+        attempt: seconds for one node. stay: ask no node but those the user named. patient: wait for
+        a master that no other node will replace; otherwise NotMaster is raised once it could not be
+        reached from here either.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         back_off = BackOff()
+        told_away = False
         while True:
             left = deadline - loop.time()
             if left <= 0:
@@ -233,6 +238,10 @@ class Connection:
             hint, epoch = ("", 0)
             if isinstance(error, NotMaster):
                 hint, epoch = error.endpoint, error.epoch
+                if error.master_away and not patient:
+                    if told_away or not hint:
+                        raise error from None
+                    told_away, attempt = True, min(attempt, AWAY_SECONDS)
             pause = back_off.next(bool(hint))
             if loop.time() + pause >= deadline:
                 raise error from None

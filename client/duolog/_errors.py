@@ -24,6 +24,7 @@ import grpc
 ERROR_KEY = "duolog-error"
 MASTER_KEY = "duolog-master"
 EPOCH_KEY = "duolog-epoch"
+AWAY_KEY = "duolog-master-away"
 
 
 class DuologError(Exception):
@@ -53,13 +54,17 @@ class NotMaster(Retryable):
 
     Attributes:
         endpoint: HOST:PORT of the master, as far as the node knows it, or empty.
-        epoch: number of that master's epoch, 0 where roles are fixed.
+        epoch: number of that master's epoch, 0 where it is not known.
+        master_away: that master is not reached by the node, and no other one takes over by itself.
     """
 
-    def __init__(self, text: str = "", endpoint: str = "", epoch: int = 0) -> None:
+    def __init__(
+        self, text: str = "", endpoint: str = "", epoch: int = 0, master_away: bool = False
+    ) -> None:
         super().__init__(text)
         self.endpoint = endpoint
         self.epoch = epoch
+        self.master_away = master_away
 
 
 class Busy(Retryable):
@@ -159,5 +164,6 @@ def error_of(failure: grpc.RpcError) -> DuologError:
                 trailing = {k: str(v) for k, v in call.trailing_metadata() or ()}
                 found.endpoint = trailing.get(MASTER_KEY, "")
                 found.epoch = int(trailing.get(EPOCH_KEY, "0"))
+                found.master_away = AWAY_KEY in trailing
             return found
     return _BY_CODE.get(call.code(), DuologError)(text)

@@ -25,6 +25,7 @@ from ha import frames
 from ha.frames import Ack, Frame, Hello, Refusal, Refuse, Welcome
 from ha.progress import ConnectionState
 from ha.slave import Slave
+from node import replication_client
 from node.cli.cluster import row_of
 from node.config import Config, ConfigError
 from node.replication import HA_METHOD
@@ -710,3 +711,19 @@ async def test_every_slave_learns_at_once_what_another_ones_acknowledgement_conf
             async with asyncio.timeout(3):  # a heartbeat comes after five
                 while min(broker_of(node).store.confirm_offset for node in group.nodes) < end:
                     await asyncio.sleep(0.005)
+
+
+async def test_a_slave_whose_fixed_master_is_dead_says_so_soon_and_names_it(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replication_client, "AWAY_SECONDS", 0.3)
+    master = await group.start_master()
+    slave = await group.start_slave()
+    await following(slave)
+    async with group.client(slave) as client:
+        assert await client.admin.groups() == []  # its master says so
+    await master.stop()
+    async with asyncio.timeout(5), group.client(slave) as client:
+        for asked in (client.admin.groups(), client.admin.group("G")):
+            with pytest.raises(duolog.NotMaster, match=r"master m at .* not been reached .*fixed"):
+                await asked
