@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -147,6 +148,7 @@ class Broker:
             physical_memory() * self.replication.options.access_message_in_memory_max_ratio // 100
         )
         self._tasks: list[asyncio.Task[None]] = []
+        self._removals: set[asyncio.Task[None]] = set()  # of deleted topics' queues
         self._pumping = False
         self._sample: tuple[int, float] | None = None
         self._file_changes = asyncio.Lock()
@@ -224,7 +226,9 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop working, make everything durable, close the store."""
-        tasks = [*self._tasks, *([self._ack_task] if self._ack_task is not None else [])]
+        tasks = [*self._tasks, *self._removals]
+        if self._ack_task is not None:
+            tasks.append(self._ack_task)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -883,10 +887,41 @@ class Broker:
             self.check_knows()
         return topic
 
-    async def remove_queues(self, topic: str) -> None:
-        """Drop a deleted topic's queues, while no flush works on them."""
-        async with self._file_changes:
-            self.store.queues.remove_topic(topic)
+    async def remove_queues(self, topic: str, ends: dict[int, int]) -> None:
+        """Drop a deleted topic's queues; that goes on where the caller does not wait for it.
+
+        ends: queue offsets at which they ended when it was deleted, by queue id.
+        """
+        work = functools.partial(self._remove_queues, topic, ends)
+        removal = asyncio.get_running_loop().create_task(self.guard(work))
+        self._removals.add(removal)
+        removal.add_done_callback(self._removals.discard)
+        await asyncio.shield(removal)
+
+    async def _remove_queues(self, topic: str, ends: dict[int, int]) -> None:
+        """While no flush works on them, and one at a time: others have a turn in between.
+
+        A topic of the same name may be made meanwhile: its queues that go on past their ends stay,
+        and nobody reads below those. What cannot be removed is at the next start.
+        """
+        queues, metadata = self.store.queues, self.metadata
+        try:
+            async with self._file_changes:
+                for name, queue_id in [key for key in queues.table if key[0] == topic]:
+                    queue = queues.get(name, queue_id)
+                    again = topic in metadata.topics or metadata.creating(topic) is not None
+                    if queue is None or (again and queue.max_offset > ends.get(queue_id, 0)):
+                        continue
+                    queues.remove(name, queue_id)
+                    await asyncio.sleep(0)
+                if not any(name == topic for name, _ in queues.table):
+                    queues.remove_topic(topic)  # its directory
+        except OSError as error:
+            log.warning(
+                "files of a deleted topic are left",
+                topic=topic,
+                reason=error.strerror or str(error),
+            )
         await self._reclaim()
 
     async def remove_light_queues(self, ends: dict[str, int]) -> None:

@@ -191,8 +191,9 @@ class MetadataLog:
                 change = tables.apply(body)
                 if change is None:
                     log.error("metadata record not understood", body=body[:200])
-                elif change["op"] == "delete_topic" and store.role is BrokerRole.SLAVE:
-                    self._apply_floors()
+                elif change["op"] == "delete_topic":
+                    # Before a topic of the same name can be made: its queues may still be there.
+                    self._apply_floors_of(change["topic"])
                 elif change["op"] == "forget_light_queues":
                     self._broker.lite.gone(change["ends"])
             if result.next_offset <= tables.applied:
@@ -208,9 +209,12 @@ class MetadataLog:
 
     def _apply_floors(self) -> None:
         """What a deleted topic held is out of reach; on a slave its files go at a restart."""
-        for topic, floors in self._tables.floors.items():
-            for queue_id, floor in floors.items():
-                self._apply_floor(topic, queue_id, floor)
+        for topic in self._tables.floors:
+            self._apply_floors_of(topic)
+
+    def _apply_floors_of(self, topic: str) -> None:
+        for queue_id, floor in self._tables.floors.get(topic, {}).items():
+            self._apply_floor(topic, queue_id, floor)
 
     def snapshot_bytes(self) -> bytes:
         """The tables as of now, for a slave."""
@@ -331,13 +335,14 @@ class MetadataLog:
     async def delete_topic(self, name: str) -> None:
         """Delete; its queues' offsets are never used again."""
         store = self._broker.store
-        floors = {
-            str(queue): offset
+        ends = {
+            queue: offset
             for (topic, queue), offset in store.topic_queue_table.items()
             if topic == name
         }
+        floors = {str(queue): offset for queue, offset in ends.items()}
         await self.change({"op": "delete_topic", "topic": name, "floors": floors})
-        await self._broker.remove_queues(name)
+        await self._broker.remove_queues(name, ends)
         await self._broker.lite.forget(self._broker.lite.queues_of(name))
 
     async def forget_light_queues(self, names: list[str]) -> None:

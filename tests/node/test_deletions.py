@@ -1,0 +1,97 @@
+"""Deleting a topic, while others work and topics of the same name are made."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import duolog
+import pytest
+
+from node.broker import Broker
+from node.server import Node
+from tests.node.conftest import StartNode
+from tests.node.replicas import broker_of, until
+
+
+@pytest.fixture
+async def node(start_node: StartNode) -> Node:
+    return await start_node(limits={"auto_create_topic": True, "default_topic_queues": 1})
+
+
+@pytest.fixture
+async def client(node: Node) -> AsyncIterator[duolog.Client]:
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as made:
+        yield made
+
+
+async def send(client: duolog.Client, *bodies: bytes) -> None:
+    async with client.producer() as producer:
+        await producer.send_batch("T", list(bodies), queue_id=0)
+
+
+async def stored(client: duolog.Client) -> list[bytes]:
+    batch = await client.pull("T", 0, 0)
+    if not batch.count:  # the first offsets are gone
+        batch = await client.pull("T", 0, batch.next_offset)
+    return batch.body_list()
+
+
+async def deleting(broker: Broker) -> "asyncio.Task[None]":
+    """A deletion whose record is applied, and whose queues are not removed yet."""
+    work = asyncio.ensure_future(broker.metadata.delete_topic("T"))
+    await until(lambda: "T" not in broker.metadata.topics)
+    return work
+
+
+async def test_a_topic_that_is_made_again_while_its_queues_go_keeps_its_messages(
+    node: Node, client: duolog.Client
+) -> None:
+    broker = broker_of(node)
+    await client.admin.create_topic("T", 1)
+    await send(client, b"old 0", b"old 1")
+    async with broker._file_changes:  # as a flush has it
+        work = await deleting(broker)
+        await client.admin.create_topic("T", 1)
+        await send(client, b"new 0", b"new 1")
+        assert await stored(client) == [b"new 0", b"new 1"]
+    await work
+    assert await stored(client) == [b"new 0", b"new 1"]
+    await send(client, b"new 2")
+    assert await stored(client) == [b"new 0", b"new 1", b"new 2"]
+
+
+async def test_a_deletion_that_is_cut_off_brings_nothing_back_and_is_finished(
+    node: Node, client: duolog.Client
+) -> None:
+    broker = broker_of(node)
+    await client.admin.create_topic("T", 1)
+    await client.admin.create_topic("U", 1)
+    await send(client, b"old")
+    async with broker._file_changes:
+        work = await deleting(broker)
+        work.cancel()  # as gRPC does at a call's deadline
+        await asyncio.gather(work, return_exceptions=True)
+        await send(client, b"new")  # which makes the topic
+        assert await stored(client) == [b"new"]
+        await broker.metadata.change({"op": "delete_topic", "topic": "T", "floors": {"0": 2}})
+    await until(lambda: broker.store.queues.get("T", 0) is None)
+
+
+async def test_others_have_a_turn_while_many_queues_are_removed(
+    node: Node, client: duolog.Client
+) -> None:
+    broker, queues = broker_of(node), 50
+    await client.admin.create_topic("T", queues)
+    async with client.producer() as producer:
+        for queue_id in range(queues):
+            await producer.send("T", b"x", queue_id=queue_id)
+    seen: set[int] = set()
+
+    async def watch() -> None:
+        while True:
+            seen.add(sum(topic == "T" for topic, _ in broker.store.queues.table))
+            await asyncio.sleep(0)
+
+    watching = asyncio.ensure_future(watch())
+    await client.admin.delete_topic("T")
+    watching.cancel()
+    assert seen == set(range(queues + 1))
