@@ -106,6 +106,13 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
+class Noted:
+    """A membership that was to be noted is on the disk; None: it has no room for it now."""
+
+    membership: Membership | None
+
+
+@dataclass(frozen=True, slots=True)
 class HandOver:
     """An operator wants another node to be the master; empty: any other."""
 
@@ -144,6 +151,7 @@ Event = (
     | Uncertain
     | Changed
     | Tick
+    | Noted
     | HandOver
     | ElectUnclean
     | Contradicted
@@ -177,6 +185,13 @@ class Commit:
 
     number: int
     transaction: Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Note a membership durably, one at a time, then say `Noted`: until then nothing is decided."""
+
+    membership: Membership
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +234,7 @@ class Answer:
     unknown: bool = False
 
 
-Effect = AskLease | DropLease | Observe | Commit | Lead | Follow | Stand | Wake | Answer
+Effect = AskLease | DropLease | Observe | Commit | Note | Lead | Follow | Stand | Wake | Answer
 
 
 class _Kind(enum.Enum):
@@ -295,6 +310,7 @@ class Failover:
         self._read_again = False
         self._looked_ms = -LOOK_MS
         self._known = False  # anything was read
+        self._noting = False
         self._pending: _Pending | None = None
         self._numbers = 0
         self._opportunity: tuple[int, int] | None = None  # state revision, when to elect
@@ -343,6 +359,8 @@ class Failover:
                 effects += self._uncertain(now_ms)
             case Changed():
                 effects += self._look(now_ms)
+            case Noted(noted):
+                effects += self._noted(noted)
             case HandOver():
                 effects += self._start_hand_over(event, now_ms)
             case ElectUnclean():
@@ -360,8 +378,8 @@ class Failover:
         """The mastership has begun."""
         self._master = master
         master.deadline_ms = self.deadline_ms
-        if self.view.state is not None and self._is_mine():
-            self._take_members(self.view.state, self.view.state_revision)
+        if not self._noting:
+            self._take_members()
 
     def cannot_lead(self, reason: str, now_ms: int) -> list[Effect]:
         """The mastership could not begin: leave it to another node for a while."""
@@ -416,10 +434,7 @@ class Failover:
         wrong = self._distrust()
         if wrong:
             return self._distrust_now(wrong)
-        self._remember()
-        if self._master is not None and self.view.state is not None and self._is_mine():
-            self._take_members(self.view.state, self.view.state_revision)
-        return []
+        return self._remember()
 
     def _distrust(self) -> str:
         """Why the registry cannot be believed, empty where it can."""
@@ -442,24 +457,32 @@ class Failover:
             return self._abandon_lease(reason)
         return self._stand(reason)
 
-    def _remember(self) -> None:
+    def _remember(self) -> list[Effect]:
         """Note the newest state seen, durably: an older one will not be believed.
 
-        Where a full disk has no room for the file it is noted in memory, and saved at a later look.
+        Nothing follows from that state before it is noted. Where a full disk has no room for the
+        file it is noted in memory, and saved at a later look.
         """
         state = self.view.state
         if state is None:
-            return
+            return []
         self.membership = Membership(state.group_id, state.version, self._start.number)
+        if self._noting:
+            return []  # the older one first
         if self.membership == self._saved:
-            return
-        try:
-            membership.save(self._disk, self.membership)
-        except OSError as error:
-            if not no_room(error):
-                raise
-        else:
-            self._saved = self.membership
+            self._take_members()
+            return []
+        self._noting = True
+        return [Note(self.membership)]
+
+    def _noted(self, noted: Membership | None) -> list[Effect]:
+        self._noting = False
+        self._saved = noted or self._saved
+        if noted is not None and self.membership != noted:
+            self._noting = True
+            return [Note(self.membership)]  # seen meanwhile
+        self._take_members()
+        return []
 
     # -- transactions --------------------------------------------------------------------------
 
@@ -483,10 +506,7 @@ class Failover:
                 # registry that fell back.
                 self._read_again = self._read_again or self._reading
                 self.view = replace(self.view, state=done.state, state_revision=revision)
-                self._remember()
-                if self._master is not None:
-                    self._take_members(done.state, revision)
-                return []
+                return self._remember()
             case _Kind.HAND_OVER:
                 effects = self._step_down("handed over") if self.role is Role.LEADING else []
                 return [*effects, *self._say(done.token, ""), *self._look(now_ms)]
@@ -509,10 +529,13 @@ class Failover:
     def _say(token: Any, error: str, unknown: bool = False) -> list[Effect]:
         return [Answer(token, error, unknown)] if token is not None else []
 
-    def _take_members(self, state: GroupState, revision: int) -> None:
-        assert self._master is not None, "a master has members"
+    def _take_members(self) -> None:
+        """A master goes by the set that the registry has, once that is noted here."""
+        state = self.view.state
+        if self._master is None or state is None or not self._is_mine() or self._distrust():
+            return
         assert self._master.sync_state is not None, "an elected one"
-        self._master.sync_state.observe(state.sync_state_set, revision)
+        self._master.sync_state.observe(state.sync_state_set, self.view.state_revision)
         self._master.group_open = state.opened
 
     # -- deciding ------------------------------------------------------------------------------
@@ -525,7 +548,7 @@ class Failover:
         if not self.lease and not self._asked_lease:
             self._asked_lease = True
             effects.append(AskLease())
-        if not self._known or self._pending is not None or self._reading:
+        if not self._known or self._pending is not None or self._reading or self._noting:
             return effects
         if self._distrust() and self._unclean is None:
             return effects

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ha.crc32c import crc32c
-from store.disk import Disk
+from store.disk import Disk, no_room
 from store.errors import BadStoreFile
 
 PATH = "config/membership.jsonl"
@@ -77,6 +77,17 @@ def save(disk: Disk, membership: Membership) -> None:
         file.sync()
     finally:
         file.close()
+
+
+def note(disk: Disk, membership: Membership) -> Membership | None:
+    """As `save`; None where a full disk has no room for the file. Raises OSError, BadStoreFile."""
+    try:
+        save(disk, membership)
+    except OSError as error:
+        if not no_room(error):
+            raise
+        return None
+    return membership
 
 
 def load(disk: Disk) -> Membership:

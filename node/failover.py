@@ -17,6 +17,7 @@ import structlog
 from duolog import _errors as sdk
 
 from ha import failover as machine
+from ha import membership
 from ha.failover import (
     Answer,
     AskLease,
@@ -32,6 +33,8 @@ from ha.failover import (
     Lead,
     Leased,
     LeaseLost,
+    Note,
+    Noted,
     Observe,
     Observed,
     Role,
@@ -41,6 +44,7 @@ from ha.failover import (
     Wake,
 )
 from ha.groupstate import GroupState, Keys, Registration, Replica, View, cluster_prefix, groups_of
+from ha.membership import Membership
 from ha.registry import (
     Delete,
     LeaseGone,
@@ -112,6 +116,8 @@ class FailoverService:
         self._role_set = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._follower: asyncio.Task[None] | None = None
+        self._noting: asyncio.Future[Membership | None] | None = None
+        self._noting_since = 0.0  # by the monotonic clock, 0 while nothing is noted
         self._beat = time.monotonic()
         self._wake: asyncio.TimerHandle | None = None
         self.routes: dict[str, View] = {}
@@ -138,6 +144,8 @@ class FailoverService:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._noting is not None:  # it writes in the directory
+            await asyncio.wait([self._noting], timeout=JOIN_SECONDS)
         await self._follow_nobody()
         self._broker.replication.become_slave()  # nothing is acknowledged from here on
         await self._loop.run_in_executor(None, self._keeper.stop)
@@ -198,6 +206,9 @@ class FailoverService:
         syncing = self._broker.group_commit.syncing_since
         if syncing and now - syncing > self._disk_stall_seconds:
             return f"a sync of the disk has not come back for {now - syncing:.1f} s"
+        noting = self._noting_since
+        if noting and now - noting > self._disk_stall_seconds:
+            return f"a note of the group's state has not come back for {now - noting:.1f} s"
         return self._broker.store.fence_reason
 
     # -- events --------------------------------------------------------------------------------
@@ -278,6 +289,8 @@ class FailoverService:
                     lambda: self._registry.commit(transaction),
                     lambda work: self._committed(number, work),
                 )
+            case Note(found):
+                self._note(found)
             case Wake(at_ms):
                 if self._wake is not None:
                     self._wake.cancel()
@@ -301,6 +314,25 @@ class FailoverService:
     def _call(self, work: Callable[[], T], done: Callable[["asyncio.Future[T]"], None]) -> None:
         future = self._loop.run_in_executor(self._threads, work)
         future.add_done_callback(done)
+
+    def _note(self, found: Membership) -> None:
+        """Have a membership synced in a thread: the event loop waits for no disk."""
+        disk = self._broker.store.disk
+        self._noting_since = time.monotonic()
+        self._noting = self._loop.run_in_executor(
+            self._broker.threads, membership.note, disk, found
+        )
+        self._noting.add_done_callback(self._noted)
+
+    def _noted(self, work: "asyncio.Future[Membership | None]") -> None:
+        self._noting_since = 0.0
+        if work.cancelled():
+            return
+        error = work.exception()
+        if error is None:
+            self.step(Noted(work.result()))
+        elif isinstance(error, Exception):
+            self._broker.give_up(error)
 
     def _observed(self, work: "asyncio.Future[Snapshot]") -> None:
         if work.cancelled():

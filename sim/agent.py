@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from ha import failover as machine
+from ha import membership
 from ha.failover import (
     Answer,
     AskLease,
@@ -17,6 +18,8 @@ from ha.failover import (
     Lead,
     Leased,
     LeaseLost,
+    Note,
+    Noted,
     Observe,
     Observed,
     Stand,
@@ -25,6 +28,7 @@ from ha.failover import (
     Wake,
 )
 from ha.groupstate import Registration, Replica
+from ha.membership import Membership
 from ha.registry import LeaseGone, Put, Snapshot, Transaction
 from sim.etcd import TIMEOUT_MS, SimEtcd
 from sim.witness import Violation
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 TTL_MS = 600
 MARGIN_MS = 90
 RETRY_MS = 60.0
+NOTED_MS = 3.0  # longest until a note is begun, and from its end until that is heard
 
 
 class Agent:
@@ -60,6 +65,8 @@ class Agent:
                 self._renew,
             ),
         )
+        self._chance = node.world.chance(f"agent:{node.name}:{node.boot}")
+        self._no_room = False  # for what was to be noted last
         self._lease = 0
         self._last_lease = 0
         self._deadline_ms = 0
@@ -106,6 +113,8 @@ class Agent:
 
     def _do(self, effect: machine.Effect) -> None:
         node = self.node
+        if isinstance(effect, Commit | Lead | Follow) and not self._no_room:
+            node.ghost.witness.decides(node, self.machine.membership.version)
         match effect:
             case AskLease():
                 self._ask_lease()
@@ -127,6 +136,8 @@ class Agent:
                     lambda result: self._committed(number, result),
                     Uncertain(number),
                 )
+            case Note(found):
+                self._note(found)
             case Lead():
                 self._lead(effect)
             case Follow(master, epoch):
@@ -153,6 +164,17 @@ class Agent:
             case Answer(_, error):
                 node.world.note(f"{node.name} answers: {error or 'done'}")
                 node.ghost.mark("order_failed" if error else "order_done")
+
+    def _note(self, found: Membership) -> None:
+        """In a thread of the node: begins and ends some time later, and may end unheard."""
+        node = self.node
+
+        def write() -> None:
+            noted = membership.note(node.disk, found)
+            self._no_room = noted is None
+            node.later(self._chance.uniform(0, NOTED_MS), lambda: self.step(Noted(noted)))
+
+        node.later(self._chance.uniform(0, NOTED_MS), write)
 
     def _leases_are_own(self, transaction: Transaction) -> None:
         """What vanishes with an older lease would be missed later."""

@@ -126,6 +126,18 @@ def _membership_unnamed() -> list[Patch]:
     return [(membership, "save", save)]
 
 
+def _decides_unnoted() -> list[Patch]:
+    """What follows from a state of the group is done while it is being noted."""
+    original = Failover._remember
+
+    def remember(self: Any) -> Any:
+        effects = original(self)
+        self._noting = False
+        return effects
+
+    return [(Failover, "_remember", remember)]
+
+
 def _membership_unsaved() -> list[Patch]:
     """What was seen of the group is kept in memory only."""
     return [(membership, "save", lambda disk, found: None)]
@@ -291,6 +303,7 @@ OBSERVER = [
     Mutant("nothing-adopted", "a slave keeps its own tables", _nothing_adopted),
     Mutant("membership-unnamed", "a file without a durable name", _membership_unnamed, True),
     Mutant("membership-unsaved", "the group is known in memory only", _membership_unsaved, True),
+    Mutant("decides-unnoted", "a state is acted on before it is noted", _decides_unnoted, True),
     Mutant("connected-counts", "a connection is taken for a replica", _connected_counts, False),
     Mutant("state-unchecked", "the state is written unseen", _state_unchecked, True),
     Mutant(

@@ -62,6 +62,15 @@ class Witness:
             raise Violation(f"{node.name} follows epoch {epoch}, and has not promised it")
         self.promises(node, epoch)
 
+    def decides(self, node: "Node", seen: int) -> None:
+        """A node acts on a version of its group's state: that is on its disk first.
+
+        So it will not believe a registry that is older, whatever happens to it next.
+        """
+        _, version, _ = membership_on(node.disk)
+        if version < seen:
+            raise Violation(f"{node.name} acts on version {seen}, its disk has {version}")
+
     def leads(self, node: "Node", epoch: int) -> None:
         """A node opens an epoch."""
         self._not_older(node, epoch, "leads")

@@ -22,6 +22,8 @@ from ha.failover import (
     Lead,
     Leased,
     LeaseLost,
+    Note,
+    Noted,
     Observe,
     Observed,
     Stand,
@@ -32,6 +34,7 @@ from ha.failover import (
 from ha.groupstate import GroupState, Keys, Registration, Replica
 from ha.handshake import Member
 from ha.master import Master
+from ha.membership import Membership, note
 from ha.options import HaOptions
 from ha.registry import LeaseGone, RegistryTable
 from ha.slave import Contradicts, OlderCopy, Slave
@@ -74,6 +77,8 @@ class Voter:
         self.refuse_to_lead = ""
         self.slow = False  # the registry's answers wait in `late`, with what they were worth
         self.late: list[Event] = []
+        self.slow_disk = False  # what is to be noted waits in `late_notes`
+        self.late_notes: list[Membership] = []
         self._lease = 0
         self.machine = Failover(
             self.disk,
@@ -134,6 +139,11 @@ class Voter:
                     revision = None
                     self.step(LeaseLost(self.machine.lease))
                 self.step(Uncertain(number) if self.lose_replies else Committed(number, revision))
+            case Note(found):
+                if self.slow_disk:
+                    self.late_notes.append(found)
+                else:
+                    self.step(Noted(note(self.disk, found)))
             case Lead():
                 self._lead(effect)
             case Follow(master, epoch):

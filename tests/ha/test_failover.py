@@ -2,9 +2,22 @@
 
 import pytest
 
-from ha.failover import Answer, Changed, Committed, ElectUnclean, HandOver, Observed, Role, Tick
+from ha.failover import (
+    Answer,
+    Changed,
+    Commit,
+    Committed,
+    ElectUnclean,
+    Follow,
+    HandOver,
+    Lead,
+    Noted,
+    Observed,
+    Role,
+    Tick,
+)
 from ha.groupstate import GroupState
-from ha.membership import PATH, Membership, load, save
+from ha.membership import PATH, Membership, load, note, save
 from ha.registry import Check, Delete, Put, RegistryTable, Transaction
 from sim.platter import membership_on
 from store.errors import BadStoreFile
@@ -449,6 +462,59 @@ def test_a_full_disk_keeps_nobody_from_deciding_and_the_group_is_noted_all_the_s
     three.until(lambda: full.machine.membership.version == three.state.version)
     assert load(full.disk) == full.machine.membership
     assert full.machine.role is Role.FOLLOWING
+
+
+def test_nobody_follows_or_leads_before_the_group_is_noted(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    slow, gone = (voter for voter in three.voters.values() if voter is not leader)
+    three.run(1500)
+    slow.slow_disk = True
+    three.kill(leader.name)
+    three.kill(gone.name)
+    three.restart(gone.name)
+    three.until(lambda: gone.master is not None or bool(slow.late_notes))
+    three.run(3000)
+    version = load(slow.disk).version
+    assert slow.machine.view.state is not None
+    assert slow.machine.view.state.version > version
+    decided = [said for said in slow.said if isinstance(said, Lead | Follow | Commit)]
+    three.run(1000)
+    assert [said for said in slow.said if isinstance(said, Lead | Follow | Commit)] == decided
+    (found,) = slow.late_notes  # one at a time
+    slow.slow_disk = False
+    slow.step(Noted(note(slow.disk, found)))
+    assert load(slow.disk) == slow.machine.membership, "what was seen meanwhile is noted next"
+    three.until(lambda: slow.machine.role is Role.FOLLOWING or three.leader is slow)
+
+
+def test_a_member_that_left_is_required_until_that_is_noted(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    assert leader.master is not None
+    sync = leader.master.sync_state
+    assert sync is not None
+    three.run(1500)
+    leader.slow_disk = True
+    gone = next(voter for voter in three.voters.values() if voter is not leader)
+    three.kill(gone.name)
+    three.until(lambda: gone.name not in names(three.state))
+    assert gone.name in {replica.node for replica in sync.required}
+    (found,) = leader.late_notes
+    leader.slow_disk = False
+    leader.step(Noted(note(leader.disk, found)))
+    assert gone.name not in {replica.node for replica in sync.required}
+
+
+def test_a_master_whose_note_does_not_come_back_stops_at_its_deadline(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    three.run(1500)
+    leader.slow_disk = True
+    three.kill(next(voter.name for voter in three.voters.values() if voter is not leader))
+    three.until(lambda: bool(leader.late_notes))
+    leader.cut_off = True
+    three.until(lambda: leader.master is None, 5000)
 
 
 def test_a_disk_that_was_full_from_the_start_notes_the_group_later(three: Electorate) -> None:

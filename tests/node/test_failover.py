@@ -17,8 +17,10 @@ from duolog._errors import error_of
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
+from ha import membership
 from ha.failover import Role
 from ha.groupstate import Keys
+from ha.membership import Membership
 from ha.registry import Delete, LeaseGone, RegistryUnavailable, Transaction
 from node.cli.cluster import row_of
 from node.cli.node import problems_of
@@ -326,6 +328,40 @@ async def test_a_switch_that_nobody_can_tell_of_is_told_as_unknown(
             await client.admin.failover()
     await until(lambda: voters.leader is not None)
     assert service(voters.the_leader()).machine.last_epoch == 2
+
+
+async def test_the_event_loop_waits_for_no_note_of_the_group(
+    voters: Voters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await voters.start_all()
+    leader = voters.the_leader()
+    async with voters.client() as client:
+        await client.admin.create_topic("T", 1)
+    go_on, save = threading.Event(), membership.save
+    writers: set[threading.Thread] = set()
+
+    def slow(disk: Any, found: Membership) -> None:
+        writers.add(threading.current_thread())
+        if disk is broker_of(leader).store.disk:
+            go_on.wait(10)
+        save(disk, found)
+
+    monkeypatch.setattr(membership, "save", slow)
+    monkeypatch.setattr(service(leader), "_disk_stall_seconds", 0.2)
+    try:
+        gone = next(name for name in "abc" if voters.nodes[name] is not leader)
+        await voters.stop(gone)  # the state changes: it is noted
+        async with voters.client(name_of(leader)) as client, client.producer() as producer:
+            await until(lambda: bool(service(leader)._noting_since))
+            await client.admin.node_status()
+            await until(lambda: "a note of the group's state" in service(leader)._unhealthy())
+            go_on.set()
+            await until(lambda: service(leader)._unhealthy() == "")
+            await until(lambda: voters.leader is not None and len(voters.members()) == 2)
+            assert (await producer.send("T", b"x", timeout=15)).status == "PUT_OK"
+    finally:
+        go_on.set()
+    assert threading.main_thread() not in writers
 
 
 async def test_an_unclean_election_is_an_explicit_order(voters: Voters) -> None:
