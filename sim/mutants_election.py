@@ -245,6 +245,21 @@ def _lead_twice() -> list[Patch]:
     return [(Failover, "_step_down", step_down), (Failover, "_abandon_lease", abandon)]
 
 
+def switches_in_bad_weather(seed: int) -> list[Fault]:
+    """Planned switches, most of them while etcd is slow or away."""
+    chance = random.Random(seed)
+    found: list[Fault] = []
+    at = 400.0
+    while at < 3800:
+        found.append(Fault(at, "switch_master", "a", level=chance.random()))
+        if chance.random() < 0.7:
+            kind = chance.choice(("etcd_slow", "etcd_outage"))
+            began = at - 20 + chance.uniform(0, 30)
+            found.append(Fault(began, kind, "a", lasts=chance.uniform(100, 700)))
+        at += chance.uniform(300, 700)
+    return found
+
+
 def slow_etcd_and_short_cuts(seed: int) -> list[Fault]:
     """Changes of the set that are made long after they were sent, while slaves come and go."""
     chance = random.Random(seed)
@@ -283,5 +298,5 @@ ELECTION = [
     Mutant("shrinks-to-one", "the set shrinks to the master", _shrinks_to_one, True),
     Mutant("sequences-forgotten", "a new master stores repeats", _sequences_forgotten, True),
     Mutant("offsets-of-readers", "a new master gives offsets twice", _offsets_of_readers, True),
-    Mutant("leads-twice", "an epoch is led again", _lead_twice, True),
+    Mutant("leads-twice", "an epoch is led again", _lead_twice, True, switches_in_bad_weather),
 ]
