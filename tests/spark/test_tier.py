@@ -16,7 +16,7 @@ import duolog.sync
 import pytest
 from duolog import BadRequest
 from duolog.spark import SCHEMA
-from duolog.spark._plan import Queue, QueueRange
+from duolog.spark._plan import QueueRange
 from duolog.spark._tier import MANIFEST, Tier, read_manifest
 from duolog.spark._tierfile import TierDamaged, file_crc32, read_tier
 from pyspark.sql import SparkSession
@@ -377,15 +377,3 @@ def test_a_group_that_is_no_name_is_refused(directory: Path, tmp_path: Path) -> 
     for group in ("", "../x", "a/b", ".", "..", "x" * 200):
         with pytest.raises(BadJob, match="is no replica group's name"):
             Archive(tmp_path / "out", group)
-
-
-def test_a_segment_that_is_missing_ends_what_files_are_read_for(tmp_path: Path) -> None:
-    folder = tmp_path / MANIFEST / "g"
-    folder.mkdir(parents=True)
-    for number, span in ((0, [0, 10]), (1, [10, 25]), (3, [40, 50])):
-        file = {"path": f"{number}.parquet", "topic": "T", "queues": {"0": span}, "rows": 1}
-        made = {"group": "g", "rows": 1, "files": [file]}
-        (folder / f"{number}.json").write_text(json.dumps(made))
-    found = Tier(str(tmp_path))
-    assert found.reach(Queue("T", "g", 0)) == (0, 25)
-    assert found.reach(Queue("T", "g", 1)) is None

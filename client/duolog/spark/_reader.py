@@ -13,7 +13,7 @@ from duolog.spark._fetch import fetch
 from duolog.spark._oneline import one_line
 from duolog.spark._options import EARLIEST, ReadOptions, past_end
 from duolog.spark._plan import Planner, Queue, QueueRange, Ranges, lost, queues_of, shared
-from duolog.spark._tier import Tier
+from duolog.spark._tier import Tier, sources
 from duolog.spark._tierfile import TierFile, read_tier
 from duolog.wire import duolog_pb2 as wire
 
@@ -44,27 +44,27 @@ class BatchReader(DataSourceReader):
             planner = Planner(client, options)
             topics = planner.topics()
             queues = queues_of(topics)
-            planner.check_names(queues)
             if tier is not None:
-                for group in sorted({topic.group for topic in topics}):
-                    tier.check_log(group, planner.epochs(group))
+                _check_groups(tier, planner, topics)
+                queues |= _tiered_only(tier, queues)
+            planner.check_names(queues)
             for queue, stats in queues.items():
-                reach = tier.reach(queue) if tier is not None else None
-                node_min = stats.min_offset
-                if reach is not None:
-                    stats.min_offset = min(node_min, reach[0])
-                    stats.max_offset = max(stats.max_offset, reach[1])
+                held = tier.held(queue) if tier is not None else []
+                on_nodes = stats.min_offset, stats.max_offset
+                if held:
+                    low, high = held[0][0], held[-1][1]
+                    stats.min_offset = min(stats.min_offset, low)
+                    stats.max_offset = max(stats.max_offset, high)
                 part = self._range(planner, queue, stats)
                 if part is None:
                     continue
-                # The node may drop tomorrow what is tiered: what both have comes from the files.
-                cut = part.start if reach is None else min(max(part.start, reach[1]), part.end)
-                old.append(QueueRange(queue, part.start, cut))
-                if cut < max(node_min, cut):
-                    lost(options, queue, cut, min(node_min, part.end))
-                new.append(QueueRange(queue, max(cut, node_min), part.end))
-        files = tier.parts([part for part in old if part.start < part.end]) if tier else []
-        ranges = shared([part for part in new if part.start < part.end], options.min_partitions)
+                found = sources(part, held, on_nodes)
+                for gone in found.gone:
+                    lost(options, queue, gone.start, gone.end)
+                old += found.files
+                new += found.nodes
+        files = tier.parts(old) if tier is not None else []
+        ranges = shared(new, options.min_partitions)
         return [*(TierPart(file) for file in files), *ranges]
 
     def _range(self, planner: Planner, queue: Queue, stats: wire.QueueStats) -> QueueRange | None:
@@ -94,3 +94,23 @@ class BatchReader(DataSourceReader):
             yield from read_tier(partition.file, arrow, self._options.tags)
         elif isinstance(partition, Ranges):  # else Spark's own: there is nothing to read
             yield from fetch(self._options, self._schema, partition.parts)
+
+
+def _check_groups(tier: Tier, planner: Planner, topics: list[wire.TopicReply]) -> None:
+    """Raise BadRequest where files are not of the log that they are read beside."""
+    for group in sorted({topic.group for topic in topics}):
+        epochs = planner.epochs(group)
+        tier.check_log(group, epochs)
+        tier.check_names(group, epochs)
+
+
+def _tiered_only(tier: Tier, queues: dict[Queue, wire.QueueStats]) -> dict[Queue, wire.QueueStats]:
+    """Queues of the same topics that only files have: a topic was made again with fewer."""
+    known = {(queue.topic, queue.group) for queue in queues}
+    found = {}
+    for queue in tier.queues():
+        if (queue.topic, queue.group) in known and queue not in queues:
+            first, _ = tier.held(queue)[0]
+            stats = wire.QueueStats(queue_id=queue.queue_id, min_offset=first, max_offset=first)
+            found[queue] = stats
+    return found

@@ -1,7 +1,8 @@
 """What was tiered: Parquet files that hold the older part of queues, as manifests tell."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from duolog.spark._tierfile import TierFile, check_size
 MANIFEST = "_manifest"
 LOG = "log"  # beside the manifests of a group: whose log it is
 Epochs = Mapping[int, tuple[int, str]]  # by number: start offset and nonce
+Span = tuple[int, int]  # queue offsets [first, end)
 
 
 def manifest_text(manifest: dict[str, Any]) -> str:
@@ -81,20 +83,27 @@ class Tier:
                     f"{_told(epochs[number])}"
                 )
 
-    def reach(self, queue: Queue) -> tuple[int, int] | None:
-        """The offsets [first, end) that the files hold of a queue without a gap; None for none.
+    def check_names(self, group: str, epochs: Epochs) -> None:
+        """Raise BadRequest where files hold a group's log under the name of another group: they
+        would be passed over. Another cluster's group has another log."""
+        for name, known in sorted(self.epochs.items()):
+            if name != group and known.items() & epochs.items():
+                raise BadRequest(
+                    f"option 'tier': {self._root} holds the log of replica group {group!r} under "
+                    f"the name {name!r}: tier it again with --group {group}, into another folder"
+                )
 
-        A segment may be missing in between: what comes after it is left to the nodes.
+    def queues(self) -> list[Queue]:
+        """All queues that the files hold something of."""
+        return sorted(self._spans)
+
+    def held(self, queue: Queue) -> list[Span]:
+        """The offsets that the files hold of a queue: spans in order, with gaps between them.
+
+        A segment is missing where its manifest is: a job that died, or still runs, writes segments
+        in any order, and a job of another replica began at another one.
         """
-        spans = sorted(self._spans.get(queue, ()))
-        if not spans:
-            return None
-        first, end, _ = spans[0]
-        for low, high, _ in spans:
-            if low > end:
-                break
-            end = max(end, high)
-        return first, end
+        return merged((first, end) for first, end, _ in self._spans.get(queue, ()))
 
     def parts(self, ranges: list[QueueRange]) -> list[TierFile]:
         """The files that hold some ranges. Raises TierDamaged for one with another size."""
@@ -118,6 +127,49 @@ class Tier:
             size,
             None if checksum is None else int(checksum),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where the messages of a range are."""
+
+    files: list[QueueRange]
+    nodes: list[QueueRange]
+    gone: list[QueueRange]
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """Spans in order, those that meet as one."""
+    found: list[Span] = []
+    for first, end in sorted(spans):
+        if found and first <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((first, end))
+    return found
+
+
+def sources(part: QueueRange, held: list[Span], on_nodes: Span) -> Sources:
+    """Each offset of a range once: from the files what they hold, as nodes may drop that at any
+    time, and from the nodes the rest.
+
+    held: of its queue, in order. on_nodes: what the nodes have of the queue.
+    """
+    found = Sources([], [], [])
+    at = part.start
+    for first, end in [*held, (part.end, part.end)]:
+        first, end = min(max(first, at), part.end), min(max(end, at), part.end)
+        low, high = (min(max(edge, at), first) for edge in on_nodes)
+        for kind, start, stop in (
+            (found.gone, at, low),
+            (found.nodes, low, high),
+            (found.gone, max(low, high), first),
+            (found.files, first, end),
+        ):
+            if start < stop:
+                kind.append(QueueRange(part.queue, start, stop))
+        at = end
+    return found
 
 
 def _told(epoch: tuple[int, str]) -> str:
