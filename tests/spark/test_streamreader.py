@@ -1,6 +1,9 @@
 """The stream's reader by itself."""
 
 import json
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -126,3 +129,87 @@ def test_a_careless_stream_waits_while_its_topic_is_gone(monkeypatch: pytest.Mon
         strict.latestOffset(end, ReadAllAvailable())
     reader.stop()
     strict.stop()
+
+
+class Clock:
+    """Time that passes where somebody sleeps."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "sleep", self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def masters(monkeypatch: pytest.MonkeyPatch, ends: Callable[[], dict[str, int]]) -> None:
+    """What masters say of the ends of topics; of those left out there is no master."""
+
+    def say(planner: Planner, queues: set[Queue]) -> dict[Queue, int]:
+        return {queue: ends()[queue.topic] for queue in queues if queue.topic in ends()}
+
+    monkeypatch.setattr(Planner, "ends_on_masters", say)
+
+
+def test_a_log_that_ends_before_what_was_read_is_told_or_read_from_its_end_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node came back with an older copy: what is new there would be taken for what was read."""
+    there = {"T": (0, 6), "U": (0, 7)}
+    checkpoint = {"T": {"g/0": 9}, "U": {"g/0": 7}}
+    masters(monkeypatch, lambda: {"T": 6})
+    clock = Clock(monkeypatch)
+    strict = reader_of(monkeypatch, there, timeout="20")
+    with pytest.raises(DataLoss, match="T/0 does not have its messages 6 to 8"):
+        strict.latestOffset(checkpoint, ReadAllAvailable())
+    assert 20 <= clock.now < 30
+    careless = reader_of(monkeypatch, there, failOnDataLoss="false")
+    end = careless.latestOffset(checkpoint, ReadAllAvailable())
+    assert end == {"T": {"g/0": 6}, "U": {"g/0": 7}}
+    assert careless.partitions(checkpoint, end) == []
+    there["T"] = (0, 8)
+    following = careless.latestOffset(end, ReadAllAvailable())
+    (part,) = careless.partitions(end, following)
+    assert [(p.queue.topic, p.start, p.end) for p in part.parts] == [("T", 6, 8)]
+
+
+def test_a_node_that_is_behind_loses_nothing_of_what_was_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there = {"T": (0, 6), "U": (0, 7)}
+    checkpoint = {"T": {"g/0": 9}, "U": {"g/0": 7}}
+    clock = Clock(monkeypatch)
+    reader = reader_of(monkeypatch, there)
+    masters(monkeypatch, dict)  # nobody leads: a slave answers
+    assert reader.latestOffset(checkpoint, ReadAllAvailable()) == checkpoint
+    assert clock.now == 0
+    masters(monkeypatch, lambda: {"T": 6 if clock.now < 3 else 9})  # it was elected just now
+    assert reader.latestOffset(checkpoint, ReadAllAvailable()) == checkpoint
+    assert 3 <= clock.now < 4
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_what_was_read_of_a_topic_that_is_gone_is_committed_nowhere(
+    monkeypatch: pytest.MonkeyPatch, strict: str
+) -> None:
+    """A pattern's topic was deleted: the others go on."""
+    there = {"T": (0, 9)}
+    said: list[dict[Any, int]] = []
+
+    class Admin:
+        def commit(self, group: str, offsets: dict[Any, int]) -> None:
+            if any(topic not in there for topic, _, _ in offsets):
+                raise UnknownTopic("a topic does not exist")
+            said.append(offsets)
+
+    reader = reader_of(monkeypatch, there, topics="T", group="readers", failOnDataLoss=strict)
+    reader._client = SimpleNamespace(admin=Admin())
+    checkpoint = {"T": {"g/0": 4}, "U": {"g/0": 7}}
+    end = reader.latestOffset(checkpoint, ReadAllAvailable())
+    assert end == {"T": {"g/0": 9}, "U": {"g/0": 7}}
+    assert said == [{("T", "g", 0): 4}]
+    if strict == "false":  # deleted, and nothing newer is known of it
+        there.clear()
+        assert reader.latestOffset(end, ReadAllAvailable()) == end
+        assert len(said) == 1

@@ -9,10 +9,12 @@ from typing import NamedTuple
 from pyspark.sql.datasource import InputPartition
 
 from duolog import Client, sync
+from duolog._connection import ask_one
 from duolog._errors import BadRequest, DuologError, UnknownTopic
 from duolog.spark._options import EARLIEST, LATEST, Offsets, ReadOptions, Where
 from duolog.wire import duolog_pb2 as wire
 
+MASTER_SECONDS = 5.0  # a master that takes longer is asked again
 PACKED_MESSAGES = 10_000  # fewer are not worth a task of their own
 
 
@@ -76,6 +78,26 @@ class Planner:
         found = self._client.admin.topics(self._options.topics)
         return sorted(found, key=lambda topic: (topic.topic, topic.group))
 
+    def ends_on_masters(self, queues: Iterable[Queue]) -> dict[Queue, int]:
+        """Where queues end, as the masters of their replica groups say now; without those whose
+        group has no master that answers. A slave that is behind, or cut off, may say less."""
+        wanted = set(queues)
+
+        async def look(made: Client) -> dict[Queue, int]:
+            masters = {
+                each.group: each.master_endpoint for each in (await made.admin.route()).groups
+            }
+            found = {}
+            for group in sorted({queue.group for queue in wanted}):
+                names = sorted({queue.topic for queue in wanted if queue.group == group})
+                for topic in await _topics_of(masters.get(group, ""), names):
+                    for stats in topic.stats:
+                        found[Queue(topic.topic, group, stats.queue_id)] = stats.max_offset
+            return {queue: end for queue, end in found.items() if queue in wanted}
+
+        ends: dict[Queue, int] = self._client.run(look)
+        return ends
+
     def epochs(self, group: str) -> dict[int, tuple[int, str]]:
         """The oldest epochs of a replica group's log by number: start offset and nonce."""
 
@@ -126,6 +148,17 @@ class Planner:
         if where == EARLIEST:
             return stats.min_offset
         return stats.max_offset if where == LATEST else int(where)
+
+
+async def _topics_of(endpoint: str, names: list[str]) -> list[wire.TopicReply]:
+    """Topics as one node has them; nothing where it does not answer."""
+    if not endpoint:
+        return []
+    request = wire.ListTopicsRequest(topics=names)
+    reply = await ask_one(
+        endpoint, lambda admin, left: admin.ListTopics(request, timeout=left), MASTER_SECONDS
+    )
+    return list(reply.topics) if reply is not None else []
 
 
 def _check_queues(option: str, offsets: Offsets, queues: list[Queue]) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +25,7 @@ from duolog.spark._plan import Planner, Queue, QueueRange, Ranges, lost, queues_
 from duolog.wire import duolog_pb2 as wire
 
 Places = dict[Queue, int]
+BEHIND_PAUSE_SECONDS = 0.5
 BEGAN = ""  # no topic: the start of the first micro-batch
 
 
@@ -114,9 +116,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         that is when the group's offsets are committed.
         """
         before = read_places(start)
-        self._commit(before)
         self._look()
-        after = dict(before)
+        self._commit(before)
+        after = {**before, **self._fallen_back(before)}
         wanted: Places = {}
         for queue, stats in self._stats.items():
             if queue not in before:
@@ -139,6 +141,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if before == self._initial:
             made[BEGAN] = written(before)
         return made
+
+    def _fallen_back(self, before: Places) -> Places:
+        """Where queues end that end before what was read of them: a node came back with an older
+        copy of its log, or with none. Raises DataLoss.
+
+        What was read was confirmed, so the log is another one where the master keeps saying so.
+        Others that answer may just be behind, and so may a master be that was elected just now.
+        """
+        behind = {q for q, place in before.items() if self._end(q, place) < place}
+        if not behind:
+            return {}
+        planner = Planner(self._asked, self._options)
+        deadline = time.monotonic() + self._options.timeout
+        while True:
+            ends = planner.ends_on_masters(behind)
+            behind = {queue for queue in behind if ends.get(queue, before[queue]) < before[queue]}
+            if not behind or time.monotonic() >= deadline:
+                break
+            time.sleep(BEHIND_PAUSE_SECONDS)
+        for queue in sorted(behind):
+            lost(self._options, queue, ends[queue], before[queue])
+        return {queue: ends[queue] for queue in behind}
+
+    def _end(self, queue: Queue, default: int) -> int:
+        return self._stats[queue].max_offset if queue in self._stats else default
 
     def _limited(self, before: Places, wanted: Places) -> Places:
         """So many messages of each queue that the limits hold, each its share of the whole."""
@@ -183,10 +210,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return shared(ranges, self._options.min_partitions)
 
     def _commit(self, places: Places) -> None:
-        """Say in the group how far the stream is; what cannot be said now is said the next time."""
-        if not self._options.group or places == self._committed:
+        """Say in the group how far the stream is; what cannot be said now is said the next time.
+
+        Of queues that are there: the offsets of a deleted topic went with it.
+        """
+        places = {queue: place for queue, place in places.items() if queue in self._stats}
+        if not self._options.group or not places or places == self._committed:
             return
-        with contextlib.suppress(Retryable):
+        with contextlib.suppress(Retryable, UnknownTopic):  # deleted since it was looked for
             self._asked.admin.commit(
                 self._options.group,
                 {(q.topic, q.group, q.queue_id): offset for q, offset in places.items()},
