@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from duolog import Client, sync
 from duolog._errors import BadRequest, MessageTooLarge, UnknownTopic
-from duolog._sink import Sink
+from duolog._sink import Sink, SinkState
 from duolog._sparkworker import task_begins
 from duolog.spark._fetch import client_of
 from duolog.spark._options import WriteOptions
@@ -42,6 +42,7 @@ class Staged(WriterCommitMessage):
     group: str  # replica group
     partition: int
     staged: tuple[int, ...]
+    query: str = ""  # of a stream: its query's id
 
 
 class _Writer:
@@ -52,7 +53,7 @@ class _Writer:
         check_writable(schema, options.topic)
         self._options = options
 
-    def _stage(self, sink_name: str, batches: Iterator[Any]) -> Staged:
+    def _stage(self, sink_name: str, batches: Iterator[Any], query: str = "") -> Staged:
         """Stage a task's rows, a few requests on their way at a time."""
         task_begins()
         client = client_of(self._options.endpoints, self._options.timeout)
@@ -78,22 +79,26 @@ class _Writer:
         finally:
             for future in under_way:
                 future.cancel()
-        return Staged(sink_name, sink.group, partition, tuple(staged))
+        return Staged(sink_name, sink.group, partition, tuple(staged), query)
 
-    def _publish(self, sink_name: str, number: int, messages: list[Any]) -> None:
-        """Make a batch visible, unless it is."""
+    def _publish(
+        self, sink_name: str, number: int, messages: list[Any], publisher: str
+    ) -> SinkState | None:
+        """Make a batch visible, unless it is: then, what the sink has published so far."""
         parts = sorted((m for m in messages if m is not None), key=lambda m: m.partition)
         staged = [offset for part in parts for offset in part.staged]
         options = self._options
         if not staged:
-            return
+            return None
         with sync.Client(options.endpoints, timeout=options.timeout) as client:
 
-            async def publish(made: Client) -> bool:
+            async def publish(made: Client) -> SinkState | None:
                 sink = await made.sink(sink_name, parts[0].group)
-                return await sink.publish(number, staged, options.contents, options.publisher)
+                before = await sink.publish(number, staged, options.contents, publisher)
+                return await sink.state() if before else None
 
-            client.run(publish)
+            found: SinkState | None = client.run(publish)
+            return found
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -113,7 +118,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
     def commit(self, messages: list[Any]) -> None:
         """Publish."""
-        self._publish(self._sink, self._options.batch, messages)
+        self._publish(self._sink, self._options.batch, messages, self._options.publisher)
 
     def abort(self, messages: list[Any]) -> None:
         """What was staged and not published is never seen."""
@@ -129,16 +134,34 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         sink = self._options.sink or (f"query-{query}" if query else "")
         if not sink:
             raise BadRequest("option 'sinkId' is missing, and the query has no id")
-        return self._stage(sink, iterator)
+        return self._stage(sink, iterator, query or "")
 
     def commit(self, messages: list[Any], batchId: int) -> None:
-        """Publish, with the name that the tasks staged for."""
-        found = next((m.sink for m in messages if m is not None), self._options.sink)
-        if found:
-            self._publish(found, batchId, messages)
+        """Publish, with the name that the tasks staged for. Raises BadRequest."""
+        staged = next((m for m in messages if m is not None), None)
+        if staged is not None:
+            state = self._publish(staged.sink, batchId, messages, staged.query)
+            if state is not None:
+                check_repeated(staged.sink, batchId, staged.query, state)
 
     def abort(self, messages: list[Any], batchId: int) -> None:
         """What was staged and not published is never seen; what was published stays."""
+
+
+def check_repeated(sink: str, number: int, query: str, state: SinkState) -> None:
+    """Raise BadRequest where a micro-batch that the sink has published is none that Spark repeats.
+
+    It repeats the last one of a query at most. Another one has other rows, which nobody would see:
+    the checkpoint is a new one, or an older copy.
+    """
+    others = state.publisher not in ("", query)  # none: published by a version that noted none
+    if number < state.batch or others:
+        raise BadRequest(
+            f"sink {sink!r} has published its batches up to {state.batch}"
+            f"{f' for query {state.publisher}' if others else ''}, and this query comes with batch "
+            f"{number}: its checkpoint is not the one of those batches; nothing of this batch was "
+            "published; go on with that checkpoint, or tell another sinkId"
+        )
 
 
 def _group(client: sync.Client, sink: str, topic: str) -> str | None:
