@@ -32,6 +32,11 @@ def test_names_are_not_case_sensitive_and_values_are_typed() -> None:
     assert (found.min_partitions, found.fail_on_data_loss, found.tags) == (8, False, ("a", "b"))
 
 
+def test_a_star_among_the_tags_is_all_of_them_from_nodes_and_from_files() -> None:
+    for tags in ("*", "a,*", ""):
+        assert ReadOptions.of({**GOOD, "tags": tags}).tags == ()
+
+
 @pytest.mark.parametrize(
     ("more", "named"),
     [
@@ -65,6 +70,10 @@ def test_names_are_not_case_sensitive_and_values_are_typed() -> None:
             "T/0 starts at 9, after its end at 8",
         ),
         ({"startingTimestamp": "9", "endingTimestamp": "8"}, "'startingTimestamp' = 9 is after"),
+        ({"topic": " , "}, "'topicPattern'"),
+        ({"startingTimestamp": "9223372036854775808"}, "'startingTimestamp'"),
+        ({"minPartitions": "9" * 5000}, "'minPartitions'"),
+        ({"startingOffsets": "[" * 100_000}, "'startingOffsets': '[[["),
         ({"startingOfsets": "latest"}, "did you mean 'startingOffsets'?"),
     ],
 )
@@ -88,6 +97,7 @@ def test_what_suits_a_read_a_stream_or_a_write_passes_at_first() -> None:
         ({"sinkid": "s", "tags": "a"}, "options endpoints, sinkId, tags, topic do not go together"),
         ({"tag": "a"}, "option 'tag' is none of .*did you mean 'tags'"),
         ({"batchId": "1"}, "'batchId' says something of a 'sinkId'"),
+        ({"batchId": "1", "sinkId": ""}, "'sinkId' is empty"),
         ({"timeout": "soon"}, "'timeout'"),
     ):
         with pytest.raises(BadRequest, match=words):

@@ -1,5 +1,6 @@
 """Rows as requests: cut in halves, nothing is lost."""
 
+import zlib
 from itertools import pairwise
 
 import numpy as np
@@ -63,3 +64,16 @@ def test_rows_of_sliced_columns() -> None:
     (request,) = RowsToRequests("T", {"T": 1}, 0).requests(whole.slice(3, 4))
     assert request.bodies == pack([b"3", b"4", b"5", b"6"])
     assert request.texts == pack([b"KEYS\x01k%d\x02p\x01v%d" % (k, k) for k in range(3, 7)])
+
+
+@pytest.mark.parametrize(
+    "keys", [[None, "k", "", None], [None, ["k"], [], None]], ids=["strings", "lists"]
+)
+def test_rows_without_a_key_take_turns_beside_those_with_one(keys: list[object]) -> None:
+    batch = pa.record_batch({"body": pa.array([b"x"] * 4), "keys": pa.array(keys)})
+    dealer = RowsToRequests("T", {"T": 4}, 0)
+    counts = [{r.queue_id: r.count for r in dealer.requests(batch)} for _ in range(4)]
+    keyed = zlib.crc32(b"k") % 4
+    assert all(sum(found.values()) == 4 and keyed in found for found in counts)
+    totals = {queue_id: sum(found.get(queue_id, 0) for found in counts) for queue_id in range(4)}
+    assert totals == {queue_id: 7 if queue_id == keyed else 3 for queue_id in range(4)}

@@ -11,6 +11,9 @@ from typing import Any
 from duolog._errors import BadRequest
 
 EARLIEST, LATEST = "earliest", "latest"
+ALL_TAGS = "*"
+TOLD_CHARACTERS = 200  # of a value that is wrong
+NUMBER_MAX = (1 << 63) - 1  # of the wire
 _BY_NUMBER = {-2: EARLIEST, -1: LATEST}  # as in Spark's Kafka source
 _ANY_READ = (
     "endpoints",
@@ -85,8 +88,8 @@ class ReadOptions:
     def of(options: Mapping[str, str], stream: bool = False) -> "ReadOptions":
         """Read options; their names are not case-sensitive. Raises BadRequest, naming one."""
         given = _Given(options, _STREAM_READ if stream else _BATCH_READ)
-        ways = [name for name in ("topic", "topics", "topicPattern") if given.text(name)]
-        if len(ways) != 1:
+        ways = [given.words("topic"), given.words("topics"), given.text("topicPattern")]
+        if sum(map(bool, ways)) != 1:  # names of nothing but commas would mean all topics
             raise BadRequest("give one of the options 'topic', 'topics' and 'topicPattern'")
         for word in ("starting", "ending"):
             if given.has(f"{word}Offsets") and given.has(f"{word}Timestamp"):
@@ -108,7 +111,7 @@ class ReadOptions:
             ending_ms,
             given.number("minPartitions") or 0,
             given.boolean("failOnDataLoss", True),
-            given.words("tags"),
+            () if ALL_TAGS in given.words("tags") else given.words("tags"),
             float(given.number("timeout") or 30),
             given.number("maxOffsetsPerTrigger") or 0,
             given.number("maxBytesPerTrigger") or 0,
@@ -147,6 +150,8 @@ class WriteOptions:
     def of(options: Mapping[str, str], stream: bool = False) -> "WriteOptions":
         """Read options; their names are not case-sensitive. Raises BadRequest, naming one."""
         given = _Given(options, _STREAM_WRITE if stream else _BATCH_WRITE)
+        if given.has("sinkId") and not given.text("sinkId"):
+            raise BadRequest("option 'sinkId' is empty: give a name, or leave it out")
         for name in ("batchId", "sinkContents", "publisher"):
             if given.has(name) and not given.has("sinkId"):
                 raise BadRequest(f"option {name!r} says something of a 'sinkId': give both")
@@ -199,6 +204,8 @@ class _Given:
         text = self.text(name)
         if not text.strip().isdecimal():
             raise BadRequest(f"option {name!r}: {text!r} is no number of at least 0")
+        if len(text.strip()) > len(str(NUMBER_MAX)) or int(text) > NUMBER_MAX:
+            raise BadRequest(f"option {name!r}: a number is at most {NUMBER_MAX}")
         return int(text)
 
     def boolean(self, name: str, default: bool) -> bool:
@@ -219,10 +226,11 @@ class _Given:
                 str(topic): {_queue(queue): _place(offset) for queue, offset in row.items()}
                 for topic, row in table.items()
             }
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             why = "" if isinstance(error, json.JSONDecodeError) else f" ({error})"
+            told = text if len(text) <= TOLD_CHARACTERS else f"{text[:TOLD_CHARACTERS]}..."
             raise BadRequest(
-                f"option {name!r}: {text!r} is neither earliest, latest, nor JSON as "
+                f"option {name!r}: {told!r} is neither earliest, latest, nor JSON as "
                 f'{{"topic": {{"0": 17}}}}{why}'
             ) from None
 

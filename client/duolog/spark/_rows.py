@@ -172,7 +172,9 @@ class RowsToRequests:
         if keys.null_count == len(keys):
             return None
         coded = pc.fill_null(_first(keys), "").dictionary_encode()
-        hashes = np.array([_hash(key) % queues for key in coded.dictionary.to_pylist()], int)
+        if "" in (words := coded.dictionary.to_pylist()):
+            self._turn += 1  # of the rows without a key
+        hashes = np.array([_hash(word) if word else self._turn for word in words], int) % queues
         return hashes[coded.indices.to_numpy()]
 
 
