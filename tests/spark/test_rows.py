@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from duolog._columns import pack
-from duolog._errors import MessageTooLarge
+from duolog._errors import BadRequest, MessageTooLarge
 from duolog.spark._rows import Request, RowsToRequests
 from duolog.spark._writer import _staged
 
@@ -77,3 +77,47 @@ def test_rows_without_a_key_take_turns_beside_those_with_one(keys: list[object])
     assert all(sum(found.values()) == 4 and keyed in found for found in counts)
     totals = {queue_id: sum(found.get(queue_id, 0) for found in counts) for queue_id in range(4)}
     assert totals == {queue_id: 7 if queue_id == keyed else 3 for queue_id in range(4)}
+
+
+LISTS = pa.list_(pa.field("element", pa.string(), nullable=False))
+MAPS = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
+
+
+@pytest.mark.parametrize(
+    ("body", "text", "keys", "properties"),
+    [
+        (pa.string(), pa.string(), LISTS, MAPS),  # as array('a'), split(...) and map('p', 'v') are
+        (
+            pa.large_binary(),
+            pa.large_string(),
+            pa.list_(pa.large_string()),
+            pa.map_(pa.large_string(), pa.large_string()),
+        ),
+        (pa.large_string(), pa.large_string(), pa.large_string(), MAPS),
+    ],
+    ids=["not null", "large", "large keys"],
+)
+def test_columns_in_all_the_types_that_spark_has_for_them(
+    body: pa.DataType, text: pa.DataType, keys: pa.DataType, properties: pa.DataType
+) -> None:
+    key = ["k"] if pa.types.is_list(keys) else "k"
+    batch = pa.record_batch(
+        {
+            "body": pa.array(["x", "y"]).cast(body),
+            "topic": pa.array(["T", "T"], text),
+            "tags": pa.array(["t", None], text),
+            "keys": pa.array([key, key], keys),
+            "properties": pa.array([[("p", "v")], []], properties),
+        }
+    )
+    (request,) = RowsToRequests("", {"T": 1}, 0).requests(batch)
+    assert request.bodies == pack([b"x", b"y"])
+    assert request.texts == pack([b"TAGS\x01t\x02KEYS\x01k\x02p\x01v", b"KEYS\x01k"])
+
+
+@pytest.mark.parametrize("name", ["topic", "tags", "keys"])
+def test_text_that_is_no_utf8_is_refused(name: str) -> None:
+    text = pa.array([b"\xff"]).view(pa.string())
+    batch = pa.record_batch({"body": pa.array([b"x"]), name: text})
+    with pytest.raises(BadRequest, match=f"'{name}' has text that is no UTF-8"):
+        list(RowsToRequests("T", {"T": 1}, 0).requests(batch))

@@ -32,6 +32,12 @@ WRITABLE: dict[str, tuple[types.DataType, ...]] = {
 }
 # What a read has and the store makes anew: dropped, so that a read can be written.
 SYSTEM = {column.name: column.dataType for column in SCHEMA if column.name not in WRITABLE}
+_PLAIN = {
+    "topic": pa.string(),
+    "tags": pa.string(),
+    "keys": pa.string(),
+    "properties": pa.map_(pa.string(), pa.string()),
+}
 MESSAGES_MAX = 30_000  # of one request
 _CONTROL = r"[\x00-\x1f\x7f]"
 _DROPPED = pa.array(sorted({*RESERVED, ONE_KEY}))  # properties that the store makes, or `keys` does
@@ -105,13 +111,13 @@ class RowsToRequests:
 
     def requests(self, batch: pa.RecordBatch) -> Iterator[Request]:
         """Requests of a batch of rows, each queue's in their order. Raises BadRequest."""
-        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        named = zip(batch.schema.names, batch.columns, strict=True)
+        columns = {name: _plain(name, column) for name, column in named}
         if self._topic and not SYSTEM.keys().isdisjoint(columns):
             columns.pop("topic", None)  # rows that were read go where the option says
         body = columns["body"]
         if body.null_count:
             raise BadRequest("column 'body' is null in a row")
-        body = body.cast(pa.binary())
         texts = _texts(columns, batch.num_rows)
         for topic, queue_id, chosen in self._dealt(columns, batch.num_rows):
             bodies = body if chosen is None else body.take(chosen)
@@ -176,6 +182,24 @@ class RowsToRequests:
             self._turn += 1  # of the rows without a key
         hashes = np.array([_hash(word) if word else self._turn for word in words], int) % queues
         return hashes[coded.indices.to_numpy()]
+
+
+def _plain(name: str, column: pa.Array) -> pa.Array:
+    """A column in the one type that the rest works on, whatever Spark knows of it: that elements
+    are not null, say, or how long texts may be. Raises BadRequest."""
+    if name == "body":
+        return column.cast(pa.binary())
+    kind = _PLAIN.get(name)
+    if name == "keys" and pa.types.is_nested(column.type):
+        kind = pa.list_(pa.string())
+    if kind is None:
+        return column
+    made = column if column.type == kind else column.cast(kind)
+    try:
+        made.validate(full=True)
+    except pa.ArrowInvalid:
+        raise BadRequest(f"column {name!r} has text that is no UTF-8") from None
+    return made
 
 
 def _hash(key: str) -> int:

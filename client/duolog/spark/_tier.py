@@ -90,7 +90,8 @@ class Tier:
             if name != group and known.items() & epochs.items():
                 raise BadRequest(
                     f"option 'tier': {self._root} holds the log of replica group {group!r} under "
-                    f"the name {name!r}: tier it again with --group {group}, into another folder"
+                    f"the name {name!r}: tier it again with --group {group}, into another folder; "
+                    "plain Spark reads this one as it is"
                 )
 
     def queues(self) -> list[Queue]:
