@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from store.record import decode_properties, keys_of
+
 ARROW = to_arrow_schema(SCHEMA, timezone="UTC")
 TEXT = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1, max_size=8)
 MESSAGES = st.lists(
@@ -64,11 +66,29 @@ def test_columns_are_what_the_sdk_shows(messages: list[Any]) -> None:
         assert row["offset"] == shown.physical_offset
         assert row["body"] == shown.body
         assert (row["tags"] or "") == shown.tags
-        assert [key for key in row["keys"] if key] == shown.keys
+        assert row["keys"] == shown.keys
         assert dict(row["properties"]) == shown.properties
         assert (row["flag"], row["reconsume_times"]) == (7, 2)
         assert row["store_time"] == datetime.fromtimestamp(1_700_000_000.123, UTC)
         assert row["born_time"] == datetime.fromtimestamp(1_600_000_000.001, UTC)
+
+
+def test_keys_are_what_the_store_takes_them_for() -> None:
+    """Also those of other programs, which set KEYS themselves."""
+    texts = [
+        "KEYS\x01a b",
+        "KEYS\x01 a  b ",
+        "KEYS\x01 ",
+        "TAGS\x01t",
+        "KEYS\x01a\u00a0b\tc",
+        "KEYS\x01 a  b \x02ONE_KEY\x01true",
+        "KEYS\x01a b\x02ONE_KEY\x01false",
+        "",
+    ]
+    batch = batch_of([(b"", None, [], {})] * len(texts), [text.encode() for text in texts])
+    wanted = [keys_of(decode_properties(text)) for text in texts]
+    assert [shown.keys for shown in Batch(batch)] == wanted
+    assert record_batch(batch, ARROW, 1 << 60).column("keys").to_pylist() == wanted
 
 
 def test_a_range_ends_where_it_ends_also_between_gaps() -> None:

@@ -85,8 +85,11 @@ def _property(view: _View, name: str) -> pa.Array:
 def _keys(view: _View) -> pa.Array:
     keys = pc.fill_null(_property(view, "KEYS"), "")
     words = pc.split_pattern(keys, " ")
-    none = pa.array([[]], words.type)[0]
-    found = pc.if_else(pc.equal(pc.binary_join(words, " "), ""), none, words)
+    flat = words.flatten()
+    kept = pc.not_equal(flat, "")  # others than us may have several spaces between two
+    before = np.concatenate(([0], np.cumsum(kept.to_numpy(zero_copy_only=False))))
+    offsets = before[words.offsets.to_numpy()].astype(np.int32)
+    found = pa.ListArray.from_arrays(pa.array(offsets), flat.filter(kept))
     one = pc.match_substring(view.texts, _ONE_KEY)
     if not pc.any(one).as_py():
         return found
