@@ -4,8 +4,8 @@ import asyncio
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,8 +27,32 @@ class Figure:
     numbers: dict[str, float]
 
 
+def print_table(figures: Sequence[Figure], older: Mapping[str, str] | None = None) -> None:
+    """Print figures as the table of the documentation. older: measured before, by name."""
+    print("| work | asked | measured | limit of the same run | reached |", end="")
+    print(" before |" if older else "")
+    print("|---|---|---|---|---|" + ("---|" if older else ""))
+    for figure in figures:
+        line = f"| {figure.name} | {figure.asked} | {figure.measured} | {figure.limit} | "
+        line += "yes |" if figure.reached else "**no** |"
+        print(line + (f" {older.get(figure.name, '')} |" if older else ""))
+
+
+@contextmanager
+def fresh_directory() -> Iterator[Path]:
+    """A directory that is removed in the end; TMPDIR says on which disk."""
+    root = Path(tempfile.mkdtemp(prefix="duolog-bench-"))
+    try:
+        yield root
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
 class Node(ChildNode):
-    """A node process whose memory can be looked at."""
+    """A node process whose memory can be looked at; what takes long is measured, not given up."""
+
+    ready_seconds = 600.0
+    stop_seconds = 600.0
 
     def rss_mib(self) -> float:
         """Resident memory without the store's own segments, MiB."""
@@ -40,6 +64,14 @@ class Node(ChildNode):
             elif line.startswith("Rss:") and not mine:
                 total += int(line.split()[1])
         return total / 1024
+
+
+@asynccontextmanager
+async def ready(node: Node) -> AsyncIterator[duolog.Client]:
+    """A client of a node that was started, once it answers."""
+    async with duolog.Client(node.endpoint, timeout=60) as client:
+        await node.wait_ready(client)
+        yield client
 
 
 @asynccontextmanager

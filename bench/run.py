@@ -19,8 +19,8 @@ from typing import Any
 
 import duolog
 
-from bench import limits, replication, services, spark
-from bench.harness import Figure, Node, new_page_rate, running
+from bench import limits, manyqueues, replication, services, spark
+from bench.harness import Figure, Node, new_page_rate, print_table, running
 from node import benchmarks
 
 RESULTS = Path(__file__).parent / "results"
@@ -219,6 +219,8 @@ FIGURES: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
     "due": services.due,
     "idle_polls": services.idle_polls,
     "python_client": services.python_client,
+    "many_queues": manyqueues.many_queues,
+    "very_many_queues": manyqueues.very_many_queues,
     "spark_read_small": spark.read_small,
     "spark_read_large": spark.read_large,
     "spark_write": spark.write,
@@ -259,15 +261,7 @@ def main() -> None:
     if arguments.compare:
         for row in json.loads(arguments.compare.read_text())["figures"]:
             older[row["name"]] = row["measured"]
-    print(
-        "| work | asked | measured | limit of the same run | reached |"
-        + (" before |" if older else "")
-    )
-    print("|---|---|---|---|---|" + ("---|" if older else ""))
-    for figure in figures:
-        line = f"| {figure.name} | {figure.asked} | {figure.measured} | {figure.limit} | "
-        line += "yes |" if figure.reached else "**no** |"
-        print(line + (f" {older.get(figure.name, '')} |" if older else ""))
+    print_table(figures, older)
     RESULTS.mkdir(exist_ok=True)
     target = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
     rows = [vars(figure) for figure in figures]

@@ -41,6 +41,9 @@ def free_endpoint() -> str:
 class ChildNode:
     """One node, started and stopped any number of times, with flags of `duolog node start`."""
 
+    ready_seconds = READY_SECONDS  # longest start
+    stop_seconds = STOP_SECONDS  # longest clean stop, then SIGKILL
+
     def __init__(self, data: Path, *flags: str, name: str = "", log: Path | None = None) -> None:
         """name: the directory's where not given. log: beside the directory where not given."""
         self.name = name or data.name
@@ -93,7 +96,7 @@ class ChildNode:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
             try:
-                self.process.wait(STOP_SECONDS)
+                self.process.wait(self.stop_seconds)
             except subprocess.TimeoutExpired:
                 self.kill()
         return self.process.wait(STOP_SECONDS)
@@ -104,9 +107,9 @@ class ChildNode:
         if not self.running:
             tail = self.log.read_text(errors="replace")[-LOG_TAIL:]
             raise ChildError(f"node {self.name} ended at start:\n{tail}")
-        if time.monotonic() - began > READY_SECONDS:
+        if time.monotonic() - began > self.ready_seconds:
             raise ChildError(
-                f"node {self.name} was not ready within {READY_SECONDS:g} s, see {self.log}"
+                f"node {self.name} was not ready within {self.ready_seconds:g} s, see {self.log}"
             )
 
     def wait_port(self) -> float:

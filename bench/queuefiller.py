@@ -1,0 +1,129 @@
+"""A store of very many queues, as a kill leaves it: python -m bench.queuefiller DATA HEAVY LIGHT.
+
+A process of its own, as it ends without closing or syncing anything. Each queue has one message;
+a message of a light queue is in a queue of the LITE topic, too. Queues of both kinds begin in turn.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from duolog._machine import boot_id
+
+from node.clocks import wall_ms
+from node.liteservice import lite_queue
+from node.metadatalog import QUEUE
+from node.openfiles import raise_limit
+from store.columns import Columns
+from store.messagestore import MessageStore, PutBatch
+from store.metadata import LITE, SYSTEM_TOPIC, Metadata, TopicConfig, changes_of
+from store.options import StoreOptions
+from store.osdisk import OsDisk
+from store.status import PutMessageStatus
+
+QUEUES_EACH = 4
+LITE_TOPIC = "lite"
+DISPATCHED_AT_ONCE = 1000
+USED_RATIO_MAX = 0.85  # of the disk; past it, a node would delete segments
+PRODUCER = b"bench-----"
+BODY = b"." * 100
+DEFAULTS = StoreOptions()
+ROOT = Path(__file__).parent.parent
+
+
+class NoRoom(Exception):
+    """The disk has no room for so many queues."""
+
+
+def check_room(disk: OsDisk) -> None:
+    """Raise NoRoom on a disk that is nearly full."""
+    used = disk.used_ratio()
+    if used > USED_RATIO_MAX:
+        raise NoRoom(
+            f"{used:.0%} of the disk at {disk.root} are used: measure with a lower --scale"
+        )
+
+
+def heavy_topic(number: int) -> str:
+    """A topic of QUEUES_EACH queues."""
+    return f"heavy-{number:05d}"
+
+
+def _places(heavy: int, light: int) -> Iterator[tuple[str, int, tuple[str, ...]]]:
+    """Topic, queue id and light queues of one message for every queue."""
+    made = 0
+    for number in range(heavy + light):
+        if (number + 1) * heavy // (heavy + light) > made:
+            yield heavy_topic(made // QUEUES_EACH), made % QUEUES_EACH, ()
+            made += 1
+        else:
+            name = lite_queue(LITE_TOPIC, f"{number - made:06d}")
+            yield LITE_TOPIC, number % QUEUES_EACH, (name,)
+
+
+def _put(store: MessageStore, batch: PutBatch) -> None:
+    result = store.put(batch, wall_ms())
+    if result.status is not PutMessageStatus.PUT_OK:
+        raise RuntimeError(f"{batch.topic} {batch.queue_id}: {result.status.name} {result.reason}")
+
+
+def _dispatch(store: MessageStore) -> None:
+    while store.dispatch():
+        pass
+    if not store.flags.writeable:
+        raise RuntimeError(f"the queues cannot be made: {', '.join(store.flags.names())}")
+
+
+def fill(data: Path, heavy: int, light: int, options: StoreOptions = DEFAULTS) -> MessageStore:
+    """A store with so many queues of topics and so many light ones, open and not flushed.
+
+    Raises NoRoom, RuntimeError, or what `MessageStore.start` does.
+    """
+    disk = OsDisk(data)
+    options = replace(options, max_lmq_consume_queue_num=light)
+    store = MessageStore(disk, options, boot_id=boot_id())
+    store.events.problem = lambda text: print(text, file=sys.stderr)
+    store.start()
+    names = [heavy_topic(number) for number in range(-(-heavy // QUEUES_EACH))]
+    tables = Metadata(topics={name: TopicConfig(name, QUEUES_EACH) for name in names})
+    tables.topics[LITE_TOPIC] = TopicConfig(LITE_TOPIC, QUEUES_EACH, message_type=LITE)
+    rows = changes_of(tables)
+    rows[0] = {**rows[0], "complete": True}  # the log has all of the tables
+    for at in range(0, len(rows), DISPATCHED_AT_ONCE):
+        changes = [json.dumps(row).encode() for row in rows[at : at + DISPATCHED_AT_ONCE]]
+        _put(store, PutBatch(SYSTEM_TOPIC, QUEUE, Columns.of(changes), wall_ms()))
+    columns = Columns.of([BODY])
+    for number, (topic, queue_id, names_of_light) in enumerate(_places(heavy, light)):
+        _put(
+            store,
+            PutBatch(
+                topic,
+                queue_id,
+                columns,
+                wall_ms(),
+                producer=PRODUCER,
+                sequence=number,
+                light_queues=names_of_light,
+            ),
+        )
+        if number % DISPATCHED_AT_ONCE == 0:
+            check_room(disk)
+            _dispatch(store)
+    _dispatch(store)
+    return store
+
+
+def fill_in_child(data: Path, heavy: int, light: int) -> None:
+    """The directory, made by a process that ended as a killed one. Raises CalledProcessError."""
+    command = [sys.executable, "-m", "bench.queuefiller", str(data), str(heavy), str(light)]
+    subprocess.run(command, check=True, cwd=ROOT)
+
+
+if __name__ == "__main__":
+    raise_limit()
+    fill(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    os._exit(0)

@@ -1,0 +1,150 @@
+"""The measurements of many queues: what they count, and that all of them run."""
+
+import asyncio
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.harness import fresh_directory
+from bench.manyqueues import Size, disk_figure, disk_used, many_queues, portions, very_many_queues
+from bench.neighbour import send_at_rate
+from bench.queuefiller import LITE_TOPIC, NoRoom, check_room, fill
+from bench.queuesends import Turns
+from store.lightqueues import is_light
+from store.options import StoreOptions
+from store.osdisk import OsDisk
+
+SMALL = StoreOptions(
+    mapped_file_size_commit_log=1 << 20,
+    mapped_file_size_consume_queue=4000,
+    max_hash_slot_num=100,
+    max_index_num=1000,
+)
+
+
+def test_disk_is_counted_in_blocks_and_without_the_log(tmp_path: Path) -> None:
+    for name in ("commitlog", "consumequeue/T/0", "index"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "commitlog/00").write_bytes(b"x" * (1 << 20))
+    (tmp_path / "consumequeue/T/0/00").write_bytes(b"x" * 8192)
+    with (tmp_path / "index/sparse").open("wb") as sparse:
+        sparse.truncate(1 << 30)
+    (tmp_path / "checkpoint").write_bytes(b"x" * 4096)
+    found = disk_used(tmp_path)
+    directories = ("consumequeue", "consumequeue/T", "consumequeue/T/0")
+    blocks = sum((tmp_path / name).stat().st_blocks * 512 for name in directories)
+    assert 8192 + blocks <= found["consumequeue"] < (1 << 16) + blocks
+    assert found["index"] < 1 << 16
+    assert 4096 <= found["checkpoint"] < 1 << 16
+    assert "commitlog" not in found
+
+
+def test_the_disk_figure_is_what_came_after_the_queues_were_asked_for() -> None:
+    before = Counter({"index": 420_000_000, "consumequeue": 1_000_000})
+    after = Counter({"index": 420_000_000, "consumequeue": 201_000_000, "config": 4096})
+    figure = disk_figure(before, after, 16_000, 0)
+    assert figure.numbers["bytes"] == 200_004_096
+    assert figure.numbers["queue_bytes"] == 200_000_000
+    assert not figure.reached
+
+
+class Stalling:
+    """A clock that only sleeps and sends move, and a producer whose first send takes long."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.took = [0.05, 0.001, 0.001, 0.001]
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    async def send(self, topic: str, body: bytes, *, queue_id: int) -> None:
+        self.now += self.took.pop(0)
+
+
+async def test_a_send_that_a_stall_made_late_counts_from_when_it_was_due() -> None:
+    slow: Any = Stalling()
+    queues = [("T", 0)] * 4
+    found = await send_at_rate(slow, queues, 50, lambda: slow.now, slow.sleep)
+    assert [due for due, _ in found] == pytest.approx([100.0, 100.02, 100.04, 100.06])
+    assert [seconds for _, seconds in found] == pytest.approx([0.05, 0.031, 0.012, 0.001])
+
+
+async def test_new_and_known_queues_take_turns_with_as_many_sends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[str] = []
+
+    async def send(queues: Any) -> float:
+        sent.append("".join(topic for topic, _ in queues))
+        return float(len(sent))
+
+    async def caught_up(client: Any) -> None:
+        """Nothing is behind."""
+
+    monkeypatch.setattr("bench.queuesends.caught_up", caught_up)
+    client: Any = None
+    rounds = portions([("n", k) for k in range(7)], 2)
+    new, known = await Turns(client, [("a", 0), ("b", 0)], 0).take(rounds, send)
+    assert sent == ["aba", "nnn", "nnnn", "baba"]
+    assert new == [2, 3]
+    assert known == [1, 4]
+
+
+def test_a_filled_store_has_one_message_in_every_queue(tmp_path: Path) -> None:
+    store = fill(tmp_path, 10, 30, SMALL)
+    counts = {
+        (queue.topic, queue.queue_id): queue.max_offset - queue.min_offset for queue in store.queues
+    }
+    heavy = {key: count for key, count in counts.items() if key[0].startswith("heavy-")}
+    light = [count for (topic, _), count in counts.items() if is_light(topic)]
+    assert heavy == {(f"heavy-{k // 4:05d}", k % 4): 1 for k in range(10)}
+    assert light == [1] * 30
+    assert sum(count for (topic, _), count in counts.items() if topic == LITE_TOPIC) == 30
+    assert (tmp_path / "abort").exists()
+    store.shutdown()
+
+
+def test_a_disk_that_is_nearly_full_is_not_filled_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = OsDisk(tmp_path)
+    monkeypatch.setattr(disk, "used_ratio", lambda: 0.84)
+    check_room(disk)
+    monkeypatch.setattr(disk, "used_ratio", lambda: 0.86)
+    with pytest.raises(NoRoom, match="86%"):
+        check_room(disk)
+
+
+def test_a_fresh_directory_is_gone_after_an_error() -> None:
+    with pytest.raises(RuntimeError), fresh_directory() as root:
+        (root / "file").write_bytes(b"x")
+        raise RuntimeError
+    assert not root.exists()
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+def test_every_figure_of_many_queues_is_measured_at_a_small_scale() -> None:
+    size = Size.scaled(0.001)
+    figures = asyncio.run(many_queues(size)) + asyncio.run(very_many_queues(size))
+    assert [figure.name for figure in figures] == [
+        "16 queues with a message each, disk",
+        "a new queue, with its first message",
+        "another client's sends beside 40 new queues a second, p99",
+        "one send at a time over 16 queues, p50",
+        "start with 20 queues after SIGKILL",
+        "start with 40 queues and 160 light ones after SIGKILL",
+    ]
+    disk, cost, beside, one, start, filled = (figure.numbers for figure in figures)
+    assert disk["queue_bytes"] >= 16 * 4096
+    assert disk["before_bytes"] > 0
+    assert cost["known_s"] > 0
+    assert beside["sends"] > 0
+    assert one["spread_p50_s"] > 0
+    assert start["seconds"] > start["extra_s"]
+    assert filled["stopped_s"] > 0
+    assert all(math.isfinite(value) for figure in figures for value in figure.numbers.values())
