@@ -45,9 +45,10 @@ class Member:
 
 
 def tail_of(log: CommitLog, end: int) -> tuple[int, int]:
-    """Start and CRC-32 of the last bytes before an offset, as far as they lie in one segment."""
-    if end <= log.min_offset:
-        return end, 0
+    """Start and CRC-32 of the last bytes before an offset, as far as they lie in one segment.
+
+    The CRC-32 of no bytes is 0, so that an empty log has this one.
+    """
     size = log.queue.file_size
     start = max(log.min_offset, end - TAIL_BYTES, (end - 1) - (end - 1) % size)
     return start, tail_crc(log, start, end) or 0

@@ -7,7 +7,7 @@ import pytest
 from ha import frames
 from ha.epochs import EpochEntry, EpochHistory
 from ha.frames import Refusal, Refuse, Reset, Truncate, Welcome
-from ha.handshake import tail_crc
+from ha.handshake import tail_crc, tail_of
 from ha.master import Master
 from ha.progress import ConnectionState
 from ha.slave import CloseStream, Connected, Received, Slave
@@ -66,6 +66,34 @@ def test_a_prefix_goes_on_at_its_end() -> None:
     answer = answer_to(master, slave)
     assert isinstance(answer, Welcome)
     assert answer.start == end
+
+
+def test_the_tail_of_a_log_lies_in_the_segment_that_it_ends_in() -> None:
+    """The master compares it with one segment of its own: no byte of the one before may be in."""
+    master, slave = filled(open_master(), 2), open_slave()
+    Link(master, slave).pump()
+    first, last = slave.store.log.queue.files
+    while slave.end - last.start > 2000:  # further in, the tail's own length keeps it inside
+        slave.store.truncate(max(o for o in range(last.start, slave.end) if boundary(slave, o)))
+    assert last.start < slave.end
+    assert tail_of(slave.store.log, slave.end)[0] == last.start
+    assert tail_of(slave.store.log, first.end)[0] == first.end - 4096
+    answer = answer_to(master, slave)
+    assert isinstance(answer, Welcome)
+    assert answer.start == slave.end
+
+
+def boundary(slave: Slave, offset: int) -> bool:
+    return slave.store.log.is_boundary(offset) and offset < slave.end
+
+
+def test_the_tail_of_an_empty_log_is_no_bytes_whose_crc_is_0() -> None:
+    """As with any log that has no byte before its end: a Hello says the same with and without."""
+    slave = open_slave()
+    assert tail_of(slave.store.log, 0) == (0, 0)
+    assert (hello_of(slave).tail_start, hello_of(slave).tail_crc) == (0, 0)
+    log = open_master().store.log
+    assert tail_of(log, log.min_offset) == (0, 0)
 
 
 def test_a_slave_beyond_the_masters_end_is_cut_where_the_histories_part() -> None:

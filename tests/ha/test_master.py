@@ -13,6 +13,7 @@ from ha.grouptransfer import Release
 from ha.master import Close, Master
 from ha.progress import RateLimit
 from sim.disk import SimDisk
+from store.clocks import MonoMs
 from store.status import BrokerRole, FlushDiskType, PutMessageStatus
 from tests.ha.pair import Link, ack, close, drain, flush, log_bytes, open_master, open_slave, put
 
@@ -241,6 +242,17 @@ def test_heartbeats_keep_an_idle_connection_and_carry_the_confirm_offset() -> No
     link.pump(151)
     assert link.slave.store.replicated_offset == master.store.replicated_offset
     assert not link.closed
+
+
+def test_a_heartbeat_is_sent_at_the_very_ms_that_the_owner_is_told_to_wait_for() -> None:
+    """Who waits as told and finds nothing to send would be told to wait 0 ms, and spin."""
+    master, link = followed(ha_send_heartbeat_interval=100)
+    link.pump(50)
+    due = 50 + master.wait_ms(link.number, 50)
+    assert master.next_frame(link.number, MonoMs(due - 1)) is None
+    assert master.wait_ms(link.number, MonoMs(due)) == 0
+    assert master.next_frame(link.number, MonoMs(due)) is not None
+    assert master.wait_ms(link.number, MonoMs(due)) == 100
 
 
 def test_no_more_than_the_window_is_sent_unacknowledged_but_a_large_record_gets_through() -> None:

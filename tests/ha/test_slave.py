@@ -13,7 +13,7 @@ from ha.frames import Ack, Chunk, Heartbeat, Kind, Truncate, Welcome
 from ha.master import Close, Master
 from ha.progress import ConnectionState
 from ha.slave import CloseStream, Connected, Received, Send, Slave, Tick
-from store.status import FlushDiskType
+from store.status import BrokerRole, FlushDiskType
 from tests.ha.pair import Link, close, drain, flush, log_bytes, open_master, open_slave, put
 
 
@@ -177,6 +177,26 @@ def test_an_old_master_shows_its_unconfirmed_tail_to_nobody() -> None:
     Link(again, open_slave(name="s2")).pump()
     drain(again.store)
     assert again.store.get("T", 0, 0).count == 2
+
+
+def test_what_an_async_master_showed_is_not_called_confirmed_under_a_sync_master() -> None:
+    """Nobody promised it: readers wait for it, and a master that lacks it may have it cut."""
+    first, slave, other = open_master(role=BrokerRole.ASYNC_MASTER), open_slave(), open_slave()
+    put(first, b"on all")
+    Link(first, other).pump()
+    put(first, b"shown at once")
+    Link(first, slave).pump()
+    flush(slave)
+    slave.store.note_confirmed()
+    assert slave.store.known_confirmed == slave.end, "as readers saw it"
+    second = open_master(close(first), nonce=8, in_sync_replicas=3)
+    Link(second, slave).pump()
+    assert slave.store.known_confirmed == 0
+    drain(slave.store)
+    assert slave.store.get("T", 0, 0).count == 0
+    third = open_master(close(other), "other", nonce=9, number=3)
+    Link(third, slave).pump()
+    assert log_bytes(slave.store) == log_bytes(third.store)
 
 
 def test_a_damaged_record_is_repaired_from_the_master() -> None:
