@@ -35,7 +35,9 @@ from sim.mutation import Mechanical, mutants, mutated
 
 ROOT = Path(__file__).parent.parent
 EQUIVALENT = Path(__file__).parent / "equivalent.toml"
-CPU_SECONDS = 90
+CPU_SECONDS = 90  # that a mutant may take, or SLOWER times what the code as it is took
+SLOWER = 2
+CPU_SECONDS_SOUND = 1800  # that the code as it is may take
 MEMORY_BYTES = 6 << 30
 GOAL = 0.9
 LEAST_JUDGED = 40  # fewer mutants say little about the share
@@ -132,16 +134,24 @@ def plant(mutant: Mechanical) -> None:
 
 
 def try_one(
-    mutant: Mechanical | None, tests: tuple[str, ...], seeds: int, where: Path
+    mutant: Mechanical | None,
+    tests: tuple[str, ...],
+    seeds: int,
+    where: Path,
+    cpu_seconds: int = CPU_SECONDS,
 ) -> tuple[str, str]:
     """Run tests and seeds in a process of its own; None: without a mutant.
 
-    where: a directory for the tests' files, which are removed in the end.
+    where: a directory for the tests' files, which are removed in the end. cpu_seconds: processor
+    time after which the process is killed.
     """
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reader)
+        resource.setrlimit(
+            resource.RLIMIT_CPU, (_used_cpu(resource.RUSAGE_SELF) + cpu_seconds,) * 2
+        )
         _in_child(mutant, tests, seeds, where, writer)
     os.close(writer)
     told, status = b"", -1
@@ -163,7 +173,6 @@ def try_one(
 def _in_child(
     mutant: Mechanical | None, tests: tuple[str, ...], seeds: int, where: Path, writer: int
 ) -> None:  # pragma: no cover - in a process that ends here
-    resource.setrlimit(resource.RLIMIT_CPU, (_used_cpu() + CPU_SECONDS,) * 2)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     silence = os.open(os.devnull, os.O_WRONLY)
@@ -179,8 +188,9 @@ def _in_child(
         os._exit(code)
 
 
-def _used_cpu() -> int:
-    used = resource.getrusage(resource.RUSAGE_SELF)
+def _used_cpu(of: int) -> int:
+    """Seconds of processor time, rounded up; of: this process, or its ended children."""
+    used = resource.getrusage(of)
     return int(used.ru_utime + used.ru_stime) + 1
 
 
@@ -293,18 +303,22 @@ def main(arguments: list[str] | None = None) -> int:
 def _judge(chosen: list[Mechanical], asked: argparse.Namespace, where: Path) -> list[Fate] | None:
     """As many as the budget allows; None where the code as it is fails already."""
     until = time.monotonic() + 60 * asked.budget
-    sound: set[str] = set()  # files whose tests pass on the code as it is
+    sound: dict[str, int] = {}  # files whose tests pass on the code as it is, and a mutant's limit
     fates: list[Fate] = []
     for mutant in chosen:
         if time.monotonic() >= until:
             break
         if mutant.path not in sound:
-            by, why = try_one(None, TESTS[mutant.path], 0 if sound else asked.seeds, where)
+            before = _used_cpu(resource.RUSAGE_CHILDREN)
+            seeds = 0 if sound else asked.seeds
+            by, why = try_one(None, TESTS[mutant.path], seeds, where, CPU_SECONDS_SOUND)
             if by != "nothing":
                 print(f"the code as it is fails already: {by} {why}")
                 return None
-            sound.add(mutant.path)
-        fate = Fate(mutant, *try_one(mutant, TESTS[mutant.path], asked.seeds, where))
+            took = _used_cpu(resource.RUSAGE_CHILDREN) - before
+            sound[mutant.path] = max(CPU_SECONDS, SLOWER * took)
+        tests, limit = TESTS[mutant.path], sound[mutant.path]
+        fate = Fate(mutant, *try_one(mutant, tests, asked.seeds, where, limit))
         fates.append(fate)
         if asked.mutant or fate.killed_by == "nothing":
             print(f"{mutant.name}\n{mutant.diff()}\n{fate.killed_by} {fate.why}\n", flush=True)

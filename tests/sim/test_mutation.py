@@ -92,6 +92,26 @@ def test_a_mutant_is_killed_by_its_tests_in_a_process_of_its_own(tmp_path: Path)
     assert not list(tmp_path.iterdir())
 
 
+def test_a_mutant_may_take_as_long_as_the_code_as_it_is_and_one_that_never_ends_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tests that need more than the usual limit are no failure of the code."""
+    test = tmp_path / "test_long.py"
+    test.write_text(
+        "import time\ndef test_it():\n    begun = time.process_time()\n"
+        "    while time.process_time() < begun + 2.5:\n        pass\n"
+    )
+    files = mechanical.TESTS | {"ha/waiters.py": (str(test),)}
+    monkeypatch.setattr(mechanical, "TESTS", files)
+    monkeypatch.setattr(mechanical, "CPU_SECONDS", 1)
+    mutant = next(m for m in all_mutants().values() if m.path == "ha/waiters.py")
+    asked = mechanical.parse(["--seeds", "0"])
+    fates = mechanical._judge([mutant], asked, tmp_path)
+    assert fates == [Fate(mutant, "nothing", "")]
+    by, why = try_one(None, (str(test),), 0, tmp_path, 1)
+    assert (by, "too long" in why) == ("time", True)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_who_is_ended_by_a_signal_leaves_neither_files_nor_a_child(
     tmp_path: Path, number: signal.Signals
