@@ -4,11 +4,13 @@ A mastership opens with a barrier record on the system topic EPOCH_TOPIC; its of
 start. A nonce, drawn anew each time, tells two masterships of one number apart (a master that lost
 its last barrier to a power cut, two masters by mistake). So two logs hold the same bytes exactly as
 far as their histories agree. Bytes before the first barrier are epoch 0 (a log RocketMQ wrote).
-The history follows from the log; the file keeps what retention has removed from it.
+The history follows from the log; the file keeps what retention or damage has taken from it.
 """
 
 import json
+from bisect import bisect_left
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from ha.crc32c import crc32c
@@ -22,6 +24,7 @@ EPOCH_TOPIC = SYSTEM_PREFIX + "EPOCH"
 EPOCH_QUEUE = 0
 PATH = "config/epochs.json"
 EPOCHS_MAX = 1 << 16
+_START = attrgetter("start")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -153,15 +156,31 @@ def common_end(
 
 
 def recover_history(store: MessageStore) -> EpochHistory:
-    """The history of a recovered store: the log's own barriers, and the file's older ones.
+    """The history of a recovered store: the log's own barriers, and the file's where it has none.
 
-    Where they differ the log is right. Raises BadStoreFile where the file is there and broken.
+    Those are older than the log, or lost with damaged bytes of it. Where both say something the log
+    is right. Raises BadStoreFile where the file is there and broken.
     """
     history = EpochHistory()
     history.load(store.disk)
     kept = history.entries
-    low = store.log.min_offset
-    history.entries = tuple(entry for entry in kept if entry.start < low)
+    log = store.log
+    lost = [(0, log.min_offset), *((found.start, found.end) for found in log.corrupt_ranges)]
+    found = _barriers_in(store)
+    filed = [
+        entry
+        for entry in kept
+        if any(start <= entry.start < end for start, end in lost) and _fits(entry, found)
+    ]
+    history.entries = tuple(sorted((*found, *filed), key=_START))[-EPOCHS_MAX:]
+    if history.entries != kept:
+        history.save(store.disk)
+    return history
+
+
+def _barriers_in(store: MessageStore) -> tuple[EpochEntry, ...]:
+    """The epochs whose barriers are in the log."""
+    found = EpochHistory()
     queue = store.queues.get(EPOCH_TOPIC, EPOCH_QUEUE)
     if queue is not None:
         count = queue.max_offset - queue.min_offset
@@ -171,7 +190,13 @@ def recover_history(store: MessageStore) -> EpochHistory:
             except StoreError:  # a lost record's blank entry
                 continue
             if entry is not None:
-                history.open(entry)
-    if history.entries != kept:
-        history.save(store.disk)
-    return history
+                found.open(entry)
+    return found.entries
+
+
+def _fits(entry: EpochEntry, found: tuple[EpochEntry, ...]) -> bool:
+    """Tell whether an epoch stands in its place among those of the log."""
+    at = bisect_left(found, entry.start, key=_START)
+    after = at == 0 or found[at - 1].epoch < entry.epoch
+    before = at == len(found) or (entry.start < found[at].start and entry.epoch < found[at].epoch)
+    return after and before

@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import given
@@ -14,10 +15,20 @@ from ha.epochs import (
     common_end,
     recover_history,
 )
+from ha.progress import ConnectionState
 from store.errors import BadStoreFile
 from store.osdisk import OsDisk
 from store.status import BrokerRole
-from tests.ha.pair import close, drain, open_master, open_store, put
+from tests.ha.pair import (
+    Link,
+    close,
+    drain,
+    log_bytes,
+    open_master,
+    open_slave,
+    open_store,
+    put,
+)
 
 
 def test_epochs_follow_each_other_or_are_refused() -> None:
@@ -117,6 +128,52 @@ def test_epochs_whose_barriers_retention_removed_are_kept() -> None:
     store = open_store(disk, BrokerRole.SLAVE)
     assert store.log.min_offset > 0
     assert recover_history(store).entries == (EpochEntry(1, 0, 7),)
+
+
+def test_epochs_whose_barriers_are_lost_with_a_segment_are_kept_where_they_fit() -> None:
+    master = open_master()
+    for k in range(1, 4):
+        while len(master.store.log.queue.files) < k:
+            put(master, b"x" * 3000)
+        for nonce in (10 * k, 10 * k + 1):
+            drain(master.store)
+            master = open_master(close(master), nonce=nonce)
+    entries = master.history.entries
+    size = master.store.log.queue.file_size
+    lost = tuple(entry for entry in entries if size <= entry.start < 2 * size)
+    assert [entry.epoch for entry in lost] == [4, 5]
+    disk = close(master)
+    disk.remove(f"commitlog/{size:020d}")
+    damaged = open_store(disk, BrokerRole.SLAVE)
+    assert recover_history(damaged).entries == entries
+    first = lost[0]
+    for wrong in (  # a number or an offset that the log has
+        replace(first, epoch=3),
+        replace(first, epoch=6),
+        replace(first, start=2 * size),
+    ):
+        EpochHistory((wrong,)).save(disk)
+        kept = tuple(entry for entry in entries if entry not in lost)
+        assert recover_history(damaged).entries == kept
+
+
+def test_a_slave_whose_lost_segment_held_a_barrier_is_repaired() -> None:
+    """What it has heard to be confirmed lies behind that barrier: its master has it all."""
+    master, slave = open_master(), open_slave()
+    for k in range(1, 4):
+        while len(master.store.log.queue.files) < k:
+            put(master, b"x" * 3000)
+        drain(master.store)
+        master = open_master(close(master), nonce=k)
+    for now in (0, 100):
+        Link(master, slave).pump(now)
+    assert slave.store.known_confirmed == slave.end == master.store.log.max_offset
+    disk = close(slave)
+    disk.remove(f"commitlog/{slave.store.log.queue.file_size:020d}")
+    damaged = open_slave(disk)
+    Link(master, damaged).pump()
+    assert damaged.state is ConnectionState.TRANSFER, damaged.reason
+    assert log_bytes(damaged.store) == log_bytes(master.store)
 
 
 def test_a_barrier_is_a_record_of_its_own_topic() -> None:
