@@ -282,12 +282,14 @@ class Slave:
         if log.queue.files and log.min_offset == self.end != frame.start:
             self.store.reset()  # files, but not a byte in them
         if log.corrupt_ranges and frame.start == log.sound_end:
-            reaches = max(frame.start, frame.confirm)
+            # What lies below its barrier a master has. It may need this very node to confirm that.
+            opened = max((entry.start for entry in frame.epochs), default=0)
+            reaches = max(frame.start, frame.confirm, opened)
             common, _ = common_end(frame.epochs, reaches, self.history.entries, self.end)
             if min(common, reaches) < self._promised:
                 return self._suspend(
-                    f"the log is damaged at {frame.start}, and the master has not confirmed "
-                    f"{self._promised}, as an earlier one did: not repaired from it"
+                    f"the log is damaged at {frame.start}, and the master is not known to have all "
+                    f"up to {self._promised}, which was confirmed: not repaired from it"
                 )
             self._cut(frame.start)
         if log.queue.files and frame.start != self.end:
