@@ -27,6 +27,7 @@ from store.kernels.jit import EMPTY_I64, I64, U8
 from store.mappedfile import FlushJob
 from store.options import StoreOptions
 from store.queueends import QueueEnds
+from store.queuefloors import drop_floors
 from store.queuenote import NOT_INDEXED, Note
 from store.queues import ConsumeQueues
 from store.reader import ColumnReader, GetMessageStatus, GetResult
@@ -517,6 +518,7 @@ class MessageStore:
         assert offset <= self.log.max_offset, "nothing to cut"
         self.forget_confirmed(offset)
         self._cut_log_times(offset)
+        drop_floors(self.queues, self.log.corrupt_ranges, offset)
         self._cut_queues(offset)
         if self.index.end_offset >= offset:
             self.index.truncate(offset)

@@ -237,6 +237,74 @@ def test_a_missing_segment_is_fetched_from_the_master() -> None:
     assert damaged.store.log.queue.find(hole.start) is not None
 
 
+def test_a_damaged_slave_is_repaired_by_a_new_master_that_can_confirm_nothing_without_it() -> None:
+    """What lies below its barrier the master has: nobody needs to wait for it to be confirmed."""
+    first, slave, third = open_master(in_sync_replicas=3), open_slave(), open_slave(name="third")
+    while len(first.store.log.queue.files) < 3:
+        put(first, b"x" * 900)
+    link = Link(first, slave)
+    link.pump()
+    Link(first, third).pump()
+    link.pump(100)
+    assert slave.store.known_confirmed == first.store.log.max_offset
+    second = open_master(close(third), "third", nonce=8, in_sync_replicas=3)
+    disk = close(slave)
+    disk.remove(sorted(f"commitlog/{name}" for name in disk.list("commitlog"))[1])
+    damaged = open_slave(disk)
+    Link(second, damaged).pump()
+    assert damaged.state is ConnectionState.TRANSFER, damaged.reason
+    assert log_bytes(damaged.store) == log_bytes(second.store)
+
+
+def test_a_damaged_slave_is_not_repaired_by_a_master_that_lacks_what_was_confirmed() -> None:
+    first, slave, behind = open_master(), open_slave(), open_slave(name="behind")
+    put(first, b"on all")
+    Link(first, behind).pump()
+    while len(first.store.log.queue.files) < 3:
+        put(first, b"x" * 900)
+    for now in (0, 100):
+        Link(first, slave).pump(now)
+    disk = close(slave)
+    path = sorted(f"commitlog/{name}" for name in disk.list("commitlog"))[0]
+    disk._names[path].seen[behind.end - 80] ^= 1
+    damaged = open_slave(disk)
+    assert damaged.store.log.sound_end < behind.end
+    before = log_bytes(damaged.store)
+    second = open_master(close(behind), "behind", nonce=8)
+    Link(second, damaged).pump()
+    assert damaged.state is ConnectionState.SUSPEND
+    assert "not repaired" in damaged.reason
+    assert log_bytes(damaged.store) == before
+
+
+def test_messages_of_a_missing_segment_are_served_again_where_no_later_one_of_their_queue_is() -> (
+    None
+):
+    """Their queue offsets are kept free until the records come again, and are theirs then."""
+    master, slave = open_master(), open_slave()
+    put(master, b"before", topic="U")
+    while len(master.store.log.queue.files) < 2:
+        put(master, b"x" * 900)
+    put(master, b"in the segment", b"beside it", topic="U")
+    put(master, b"alone", topic="V")
+    while len(master.store.log.queue.files) < 3:
+        put(master, b"x" * 900)
+    for now in (0, 100):
+        Link(master, slave).pump(now)
+    drain(slave.store)
+    wanted = {topic: slave.store.get(topic, 0, 0).bodies for topic in "TUV"}
+    disk = close(slave)
+    disk.remove(sorted(f"commitlog/{name}" for name in disk.list("commitlog"))[1])
+    damaged = open_slave(disk)
+    assert damaged.store.get("U", 0, 0).bodies == b"before"
+    assert damaged.store.queue_range("U", 0) == (0, 3), "offsets that were given"
+    for now in (0, 100):
+        Link(master, damaged).pump(now)
+        drain(damaged.store)
+    assert not damaged.store.dispatcher.refused
+    assert {topic: damaged.store.get(topic, 0, 0).bodies for topic in "TUV"} == wanted
+
+
 def test_a_master_that_lacks_a_segment_says_so_to_whom_it_would_send_it() -> None:
     disk = close(several(120))
     names = sorted(name for name in disk._names if name.startswith("commitlog/"))
