@@ -36,6 +36,7 @@ from ha.membership import Membership
 from ha.registry import Check, Delete, Put, Row, Snapshot, Transaction
 from ha.starts import Standing as StartStanding
 from ha.starts import Start
+from store.clocks import MonoMs
 from store.disk import Disk, no_room
 
 RANK_MS = 50  # each candidate waits so much longer than the one before it
@@ -63,7 +64,7 @@ class Leased:
     """A lease was granted, or renewed; it is good until the deadline on this node's clock."""
 
     lease: int
-    deadline_ms: int
+    deadline_ms: MonoMs
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +223,7 @@ class Stand:
 class Wake:
     """Step with a Tick at this time at the latest."""
 
-    at_ms: int
+    at_ms: MonoMs
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +261,7 @@ class _Pending:
 @dataclass(slots=True)
 class _HandingOver:
     target: str
-    until_ms: int
+    until_ms: MonoMs
     token: Any
 
 
@@ -289,7 +290,7 @@ class Failover:
         self.reason = "nothing is known of the group yet"
         self.view = View()
         self.lease = 0
-        self.deadline_ms = 0
+        self.deadline_ms = MonoMs(0)
         known = membership.load(disk)
         self.membership = self._saved = replace(known, starts=known.starts + 1)
         membership.save(disk, self.membership)
@@ -308,13 +309,13 @@ class Failover:
         self._asked_lease = False
         self._reading = False
         self._read_again = False
-        self._looked_ms = -LOOK_MS
+        self._looked_ms = MonoMs(-LOOK_MS)
         self._known = False  # anything was read
         self._noting = False
         self._pending: _Pending | None = None
         self._numbers = 0
-        self._opportunity: tuple[int, int] | None = None  # state revision, when to elect
-        self._not_before_ms = 0
+        self._opportunity: tuple[int, MonoMs] | None = None  # state revision, when to elect
+        self._not_before_ms = MonoMs(0)
         self._handing: _HandingOver | None = None
         self._unclean: ElectUnclean | None = None
 
@@ -341,7 +342,7 @@ class Failover:
 
     # -- events --------------------------------------------------------------------------------
 
-    def step(self, event: Event, now_ms: int) -> list[Effect]:
+    def step(self, event: Event, now_ms: MonoMs) -> list[Effect]:
         """What follows from an event. Raises OSError where the disk fails, and BadStoreFile."""
         effects: list[Effect] = []
         match event:
@@ -381,9 +382,9 @@ class Failover:
         if not self._noting:
             self._take_members()
 
-    def cannot_lead(self, reason: str, now_ms: int) -> list[Effect]:
+    def cannot_lead(self, reason: str, now_ms: MonoMs) -> list[Effect]:
         """The mastership could not begin: leave it to another node for a while."""
-        self._not_before_ms = now_ms + PAUSE_MS
+        self._not_before_ms = MonoMs(now_ms + PAUSE_MS)
         return self._abandon_lease(f"could not lead: {reason}")
 
     def _is_pending(self, number: int) -> bool:
@@ -391,7 +392,7 @@ class Failover:
 
     # -- lease ---------------------------------------------------------------------------------
 
-    def _leased(self, lease: int, deadline_ms: int) -> None:
+    def _leased(self, lease: int, deadline_ms: MonoMs) -> None:
         if lease == self.lease:
             self.deadline_ms = max(self.deadline_ms, deadline_ms)
         elif self._asked_lease:
@@ -406,12 +407,12 @@ class Failover:
             effects += self._step_down(reason)
         if self.lease and not dropped:
             effects.append(DropLease(self.lease))
-        self.lease = self.deadline_ms = 0
+        self.lease, self.deadline_ms = 0, MonoMs(0)
         return effects
 
     # -- reading -------------------------------------------------------------------------------
 
-    def _look(self, now_ms: int) -> list[Effect]:
+    def _look(self, now_ms: MonoMs) -> list[Effect]:
         """Read the keys; what is being read now may be too old."""
         if self._reading:
             self._read_again = True
@@ -419,7 +420,7 @@ class Failover:
         self._reading, self._looked_ms = True, now_ms
         return [Observe()]
 
-    def _observed(self, snapshot: Snapshot | None, now_ms: int) -> list[Effect]:
+    def _observed(self, snapshot: Snapshot | None, now_ms: MonoMs) -> list[Effect]:
         self._reading = False
         if snapshot is None:
             return []  # tried again in a while
@@ -491,7 +492,7 @@ class Failover:
         self._pending = _Pending(self._numbers, kind, self.lease, **how)
         return [Commit(self._numbers, transaction)]
 
-    def _committed(self, revision: int | None, now_ms: int) -> list[Effect]:
+    def _committed(self, revision: int | None, now_ms: MonoMs) -> list[Effect]:
         done, self._pending = self._pending, None
         assert done is not None, "asked before"
         if revision is None:
@@ -516,7 +517,7 @@ class Failover:
             self._end_hand_over("")
         return self._say(done.token, "the group changed meanwhile")
 
-    def _uncertain(self, now_ms: int) -> list[Effect]:
+    def _uncertain(self, now_ms: MonoMs) -> list[Effect]:
         lost, self._pending = self._pending, None
         assert lost is not None, "asked before"
         effects: list[Effect] = []
@@ -540,7 +541,7 @@ class Failover:
 
     # -- deciding ------------------------------------------------------------------------------
 
-    def _decide(self, now_ms: int) -> list[Effect]:
+    def _decide(self, now_ms: MonoMs) -> list[Effect]:
         """What to do as things stand."""
         effects: list[Effect] = []
         if self.lease and now_ms >= self.deadline_ms:
@@ -587,7 +588,7 @@ class Failover:
             and view.state.master == self.me.replica
         )
 
-    def _find_a_master(self, now_ms: int) -> list[Effect]:
+    def _find_a_master(self, now_ms: MonoMs) -> list[Effect]:
         view = self.view
         if view.lock is None:
             return [*self._stand("the group has no master"), *self._try_election(now_ms)]
@@ -702,7 +703,7 @@ class Failover:
 
     # -- election ------------------------------------------------------------------------------
 
-    def _try_election(self, now_ms: int) -> list[Effect]:
+    def _try_election(self, now_ms: MonoMs) -> list[Effect]:
         view, state = self.view, self.view.state
         if not self.lease:
             return []
@@ -722,7 +723,7 @@ class Failover:
             self.reason = f"may not lead: {unfit}"
             return []
         if self._opportunity is None or self._opportunity[0] != view.state_revision:
-            self._opportunity = (view.state_revision, now_ms + delay)
+            self._opportunity = (view.state_revision, MonoMs(now_ms + delay))
         at_ms = max(self._opportunity[1], self._not_before_ms)
         if now_ms < at_ms:
             return [Wake(at_ms)]
@@ -798,7 +799,7 @@ class Failover:
 
     # -- leading -------------------------------------------------------------------------------
 
-    def _keep_leading(self, now_ms: int) -> list[Effect]:
+    def _keep_leading(self, now_ms: MonoMs) -> list[Effect]:
         view, state, master = self.view, self.view.state, self._master
         if state is None or not self._is_mine() or state.epoch != self._led_epoch:
             return self._abandon_lease("another node is the master, or the lock is gone")
@@ -808,7 +809,7 @@ class Failover:
             return self._go_on_handing_over(self._handing, state, master, now_ms)
         heir = self._best_heir(state, master)
         if self.me.replica.node in view.drained and heir and now_ms >= self._not_before_ms:
-            self._not_before_ms = now_ms + PAUSE_MS
+            self._not_before_ms = MonoMs(now_ms + PAUSE_MS)
             return self._start_hand_over(HandOver(heir, None), now_ms)
         sync = master.sync_state
         assert sync is not None, "an elected master has one"
@@ -836,7 +837,7 @@ class Failover:
 
     # -- hand-over -----------------------------------------------------------------------------
 
-    def _start_hand_over(self, asked: HandOver, now_ms: int) -> list[Effect]:
+    def _start_hand_over(self, asked: HandOver, now_ms: MonoMs) -> list[Effect]:
         master, state = self._master, self.view.state
         if self.role is not Role.LEADING or master is None or state is None:
             return self._say(asked.token, "this node is not the master")
@@ -852,7 +853,7 @@ class Failover:
                 asked.token,
                 f"{target or 'no node'} may not take over: in sync are {sorted(heirs) or 'none'}",
             )
-        self._handing = _HandingOver(target, now_ms + HAND_OVER_MS, asked.token)
+        self._handing = _HandingOver(target, MonoMs(now_ms + HAND_OVER_MS), asked.token)
         master.pause(f"{target} takes over")
         return []
 
@@ -867,14 +868,14 @@ class Failover:
         return max(live, default=(0, ""))[1]
 
     def _go_on_handing_over(
-        self, handing: _HandingOver, state: GroupState, master: Master, now_ms: int
+        self, handing: _HandingOver, state: GroupState, master: Master, now_ms: MonoMs
     ) -> list[Effect]:
         """Once the heir has everything, the lock goes, and with it the mastership."""
         heir = next((r for r in state.sync_state_set if r.node == handing.target), None)
         if heir is None or now_ms >= handing.until_ms:
             return self._end_hand_over(f"{handing.target} did not catch up in time")
         if master.held_by(heir) < master.store.log.max_offset:
-            return [Wake(now_ms + 5)]
+            return [Wake(MonoMs(now_ms + 5))]
         new = state.changed(heir=handing.target)
         transaction = Transaction(
             self._mine(), (Put(self.keys.state, new.to_bytes()), Delete(self.keys.lock))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ha.waiters import OffsetWaiters
+from store.clocks import MonoMs
 from store.status import PutMessageStatus
 
 
@@ -30,7 +31,7 @@ class GroupTransferService:
         """Puts that wait."""
         return len(self._waiting)
 
-    def put_request(self, end_offset: int, now_ms: int, token: Any) -> None:
+    def put_request(self, end_offset: int, now_ms: MonoMs, token: Any) -> None:
         """Wait until the confirm offset reaches a put's end, or slave_timeout is over."""
         self._waiting.add(end_offset, now_ms + self._timeout_ms, token)
 
@@ -38,7 +39,7 @@ class GroupTransferService:
         """The confirm offset moved."""
         return _release(self._waiting.release(confirm_offset), PutMessageStatus.PUT_OK)
 
-    def expire(self, now_ms: int) -> list[Release]:
+    def expire(self, now_ms: MonoMs) -> list[Release]:
         """Time has passed."""
         return _release(self._waiting.expire(now_ms), PutMessageStatus.FLUSH_SLAVE_TIMEOUT)
 

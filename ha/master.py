@@ -23,7 +23,7 @@ from ha.identity import Identity
 from ha.options import AckMode, HaOptions
 from ha.progress import ConnectionState, RateLimit, SlaveRow, SlaveSession
 from ha.syncstate import Standing, SyncState
-from store.clocks import WallMs
+from store.clocks import MonoMs, WallMs
 from store.columns import Columns
 from store.errors import StoreError
 from store.messagestore import MessageStore, PutBatch
@@ -75,7 +75,7 @@ class Master:
         for the whole SyncStateSet; None where the role is fixed.
         """
         self.sync_state = sync_state
-        self.deadline_ms: int | None = None  # of an elected master's lease
+        self.deadline_ms: MonoMs | None = None  # of an elected master's lease
         self.group_open = True  # an elected master's group has a state to come back to
         self._paused = ""
         self._barrier_end = 0
@@ -178,11 +178,11 @@ class Master:
     def _set_too_small(self, sync: SyncState) -> str:
         if not self.group_open:
             return "the group has only begun: no other replica is in sync yet"
-        needed, standings = self.options.in_sync_replicas, self._standings(0)
+        needed, standings = self.options.in_sync_replicas, self._standings(MonoMs(0))
         found = 1 + sum(1 for replica in sync.members if replica in standings)
         return "" if found >= needed else f"{found} of {needed} needed replicas are in sync"
 
-    def await_slaves(self, end_offset: int, now_ms: int, token: Any) -> PutMessageStatus | None:
+    def await_slaves(self, end_offset: int, now_ms: MonoMs, token: Any) -> PutMessageStatus | None:
         """The status of a stored put, or None where `token` will be released later."""
         if self.sync_state is not None and self.sync_state.required == {self.sync_state.me}:
             self._raise_confirmed(now_ms)  # nobody's acknowledgement will do it
@@ -195,11 +195,11 @@ class Master:
 
     # -- an elected master ---------------------------------------------------------------------
 
-    def is_over(self, now_ms: int) -> bool:
+    def is_over(self, now_ms: MonoMs) -> bool:
         """The lease's deadline has passed: nothing may be stored or acknowledged any more."""
         return self.deadline_ms is not None and now_ms >= self.deadline_ms
 
-    def stopped(self, now_ms: int) -> str:
+    def stopped(self, now_ms: MonoMs) -> str:
         """Why this node is no master for puts right now, empty where it is."""
         return "its lease ran out" if self.is_over(now_ms) else self._paused
 
@@ -219,11 +219,11 @@ class Master:
 
     def held_by(self, replica: Replica) -> int:
         """Offset that a connected replica has acknowledged in the way that counts; 0 for none."""
-        standing = self._standings(0).get(replica)
+        standing = self._standings(MonoMs(0)).get(replica)
         return standing.held if standing is not None else 0
 
     def wanted_members(
-        self, registered: Mapping[str, Registration], drained: Collection[str], now_ms: int
+        self, registered: Mapping[str, Registration], drained: Collection[str], now_ms: MonoMs
     ) -> SyncStateSet | None:
         """The SyncStateSet as it should be; None where it is so."""
         assert self.sync_state is not None, "an elected master has one"
@@ -237,7 +237,7 @@ class Master:
             now_ms,
         )
 
-    def _standings(self, now_ms: int) -> dict[Replica, Standing]:
+    def _standings(self, now_ms: MonoMs) -> dict[Replica, Standing]:
         """What each connected replica holds, and how far behind it is in time."""
         end = self.store.log.max_offset
         return {
@@ -250,7 +250,7 @@ class Master:
 
     # -- confirm offset ------------------------------------------------------------------------
 
-    def advance(self, now_ms: int) -> list[Effect]:
+    def advance(self, now_ms: MonoMs) -> list[Effect]:
         """Move the confirm offset as far as the replicas allow, and release who waited for it."""
         if not self.promises or not self._raise_confirmed(now_ms):
             return []
@@ -258,7 +258,7 @@ class Master:
         # Answers first, dispatch after.
         return [*self.group_transfer.notify_transfer_some(confirmed), Confirmed(confirmed)]
 
-    def _raise_confirmed(self, now_ms: int) -> bool:
+    def _raise_confirmed(self, now_ms: MonoMs) -> bool:
         if self.is_over(now_ms):
             return False
         candidate = self._held_by_enough()
@@ -270,7 +270,7 @@ class Master:
     def _held_by_enough(self) -> int:
         """Offset below which this node and enough others have everything; 0 where too few are."""
         if self.sync_state is not None:
-            held = self.sync_state.held(self.store.local_offset, self._standings(0))
+            held = self.sync_state.held(self.store.local_offset, self._standings(MonoMs(0)))
             # What earlier epochs left is confirmed together with this one's beginning.
             return held if held >= self._barrier_end else 0
         offsets = sorted(self._offsets_by_node().values(), reverse=True)
@@ -293,7 +293,7 @@ class Master:
 
     # -- connections ---------------------------------------------------------------------------
 
-    def connect(self, now_ms: int) -> int | None:
+    def connect(self, now_ms: MonoMs) -> int | None:
         """A peer connected: its session's number; None where there is no room."""
         if len(self.sessions) >= SESSIONS_MAX or not self.opened:
             return None
@@ -313,7 +313,7 @@ class Master:
         if session is not None:
             session.state = ConnectionState.SHUTDOWN
 
-    def receive(self, number: int, data: bytes, now_ms: int) -> list[Effect]:
+    def receive(self, number: int, data: bytes, now_ms: MonoMs) -> list[Effect]:
         """Take in what a peer sent."""
         session = self.sessions.get(number)
         if session is None:
@@ -337,7 +337,7 @@ class Master:
         self.disconnect(session.number)
         return [Close(session.number, reason)]
 
-    def _hello(self, session: SlaveSession, hello: Hello, now_ms: int) -> list[Effect]:
+    def _hello(self, session: SlaveSession, hello: Hello, now_ms: MonoMs) -> list[Effect]:
         verdict = handshake.judge(
             hello,
             self.me,
@@ -383,14 +383,14 @@ class Master:
             f"{self._confirmed()}: its directory is an older copy, or its log is damaged",
         )
 
-    def _remember(self, node: str, refuse: Refuse, now_ms: int) -> None:
+    def _remember(self, node: str, refuse: Refuse, now_ms: MonoMs) -> None:
         self.refusals.pop(node, None)
         self.refusals[node] = (refuse, now_ms)
         while len(self.refusals) > REFUSALS_MAX:
             del self.refusals[next(iter(self.refusals))]
 
     def _welcome(
-        self, session: SlaveSession, hello: Hello, start: int, now_ms: int
+        self, session: SlaveSession, hello: Hello, start: int, now_ms: MonoMs
     ) -> list[Effect]:
         effects: list[Effect] = []
         for other in list(self.sessions.values()):
@@ -420,7 +420,7 @@ class Master:
         session.outbox.append(frames.encode(welcome))
         return effects
 
-    def _acknowledged(self, session: SlaveSession, ack: Ack, now_ms: int) -> list[Effect]:
+    def _acknowledged(self, session: SlaveSession, ack: Ack, now_ms: MonoMs) -> list[Effect]:
         wrong = self._wrong(session, ack)
         if wrong:
             return self._violation(session, f"bad acknowledgement: {wrong}")
@@ -449,7 +449,7 @@ class Master:
     def _confirm_to_send(self) -> int:
         return self.store.confirm_offset
 
-    def next_frame(self, number: int, now_ms: int) -> bytes | None:
+    def next_frame(self, number: int, now_ms: MonoMs) -> bytes | None:
         """What to send next on a connection, None where there is nothing to say now."""
         session = self.sessions.get(number)
         if session is None:
@@ -474,7 +474,7 @@ class Master:
         session.last_sent_ms = now_ms
         return frame
 
-    def _chunk(self, session: SlaveSession, now_ms: int) -> Any:
+    def _chunk(self, session: SlaveSession, now_ms: MonoMs) -> Any:
         """The next bytes for a slave, cut at a segment's end; None where it must wait."""
         if session.sent >= self.store.log.max_offset:
             return None
@@ -494,7 +494,7 @@ class Master:
             return session.last_sent_ms + CONFIRM_DELAY_MS
         return session.last_sent_ms + self.options.ha_send_heartbeat_interval
 
-    def wait_ms(self, number: int, now_ms: int) -> int:
+    def wait_ms(self, number: int, now_ms: MonoMs) -> int:
         """How long `next_frame` will have nothing to say if nothing else happens."""
         session = self.sessions.get(number)
         if session is None or session.state is not _TRANSFER:
@@ -508,7 +508,7 @@ class Master:
 
     # -- time ----------------------------------------------------------------------------------
 
-    def tick(self, now_ms: int) -> list[Effect]:
+    def tick(self, now_ms: MonoMs) -> list[Effect]:
         """Give up silent peers, and answer puts whose time is over."""
         effects: list[Effect] = []
         silent_since = now_ms - self.options.ha_housekeeping_interval
@@ -534,7 +534,7 @@ class Master:
 
     # -- status --------------------------------------------------------------------------------
 
-    def rows(self, now_ms: int) -> list[SlaveRow]:
+    def rows(self, now_ms: MonoMs) -> list[SlaveRow]:
         """The slaves as they stand, and those that were refused lately."""
         end = self.store.log.max_offset
         floor = end - self.options.ha_slave_fallbehind_max

@@ -4,6 +4,8 @@ import enum
 from collections import deque
 from dataclasses import dataclass, field
 
+from store.clocks import MonoMs
+
 
 class ConnectionState(enum.Enum):
     """State of one replication connection, under RocketMQ's names (HAConnectionState)."""
@@ -22,13 +24,13 @@ class RateLimit:
         self._rate = bytes_per_second
         self._free_at_ms = 0.0
 
-    def wait_ms(self, now_ms: int) -> int:
+    def wait_ms(self, now_ms: MonoMs) -> int:
         """Ms until something may be sent, 0 for now."""
         if not self._rate:
             return 0
         return max(0, -int(-(self._free_at_ms - now_ms) // 1))
 
-    def sent(self, size: int, now_ms: int) -> None:
+    def sent(self, size: int, now_ms: MonoMs) -> None:
         """Account for bytes sent; unused time is not saved up."""
         if self._rate:
             self._free_at_ms = max(self._free_at_ms, now_ms) + 1000 * size / self._rate
@@ -39,7 +41,7 @@ class SlaveSession:
     """One connection of one slave. Offsets are log offsets; `sent` is the next byte to send."""
 
     number: int
-    connected_ms: int
+    connected_ms: MonoMs
     rate: RateLimit
     state: ConnectionState = ConnectionState.HANDSHAKE
     node: str = ""
@@ -51,13 +53,14 @@ class SlaveSession:
     durable: int = 0
     acknowledged: bool = False  # at least once in this session
     confirm_sent: int = 0
-    last_heard_ms: int = 0
-    last_sent_ms: int = 0
-    caught_up_ms: int = 0
-    behind_since: tuple[int, int] = (0, 0)  # an end of the master's log, and when it was that
+    last_heard_ms: MonoMs = MonoMs(0)
+    last_sent_ms: MonoMs = MonoMs(0)
+    caught_up_ms: MonoMs = MonoMs(0)
+    # An end of the master's log, and when it was that.
+    behind_since: tuple[int, MonoMs] = (0, MonoMs(0))
     outbox: deque[bytes] = field(default_factory=deque)
 
-    def note_lag(self, end: int, now_ms: int) -> None:
+    def note_lag(self, end: int, now_ms: MonoMs) -> None:
         """Learn how far behind in time the slave is, from an end of the log and the clock."""
         mark, at_ms = self.behind_since
         if self.received >= end:
@@ -67,7 +70,7 @@ class SlaveSession:
             self.caught_up_ms = max(self.caught_up_ms, at_ms)
             self.behind_since = (end, now_ms)
 
-    def lag_ms(self, end: int, now_ms: int) -> int:
+    def lag_ms(self, end: int, now_ms: MonoMs) -> int:
         """How long ago the slave had everything that there was; 0 where it has it all."""
         return 0 if self.received >= end else max(0, now_ms - self.caught_up_ms)
 

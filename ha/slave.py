@@ -36,6 +36,7 @@ from ha.frames import (
 from ha.handshake import Member
 from ha.identity import Identity
 from ha.progress import ConnectionState
+from store.clocks import MonoMs
 from store.kernels import scan
 from store.kernels.jit import EMPTY_I64, I64, U8
 from store.messagestore import MessageStore
@@ -146,7 +147,7 @@ class Slave:
         self.master_end = 0
         self.truncated_bytes = 0
         self.resets = 0
-        self.caught_up_ms = 0
+        self.caught_up_ms = MonoMs(0)
         self._ack_durable = False
         self._promise = False
         self._pending = b""
@@ -156,8 +157,7 @@ class Slave:
         self._ack_tail = frames.ack_tail(me.node, who.incarnation)
         self._heartbeat_ms = 5000
         self._housekeeping_ms = 20_000
-        self._heard_ms = 0
-        self._sent_ms = 0
+        self._heard_ms = self._sent_ms = MonoMs(0)
         self._rows: I64 = np.empty((scan.COLUMNS, ROWS_MAX), np.int64)
         self._result: I64 = np.zeros(2, np.int64)
         if who.confirmed_only:
@@ -174,13 +174,13 @@ class Slave:
         """How much of the master's log is missing here, as far as this node was told."""
         return max(0, self.master_end - self.end)
 
-    def lag_ms(self, now_ms: int) -> int:
+    def lag_ms(self, now_ms: MonoMs) -> int:
         """How long ago this node had all it was told of, 0 where it has it."""
         if self.state is ConnectionState.TRANSFER and self.lag_bytes == 0:
             return 0
         return max(0, now_ms - self.caught_up_ms) if self.caught_up_ms else 0
 
-    def step(self, event: Event, now_ms: int) -> list[Effect]:
+    def step(self, event: Event, now_ms: MonoMs) -> list[Effect]:
         """What follows from an event. Raises OSError where the disk fails."""
         match event:
             case Received(data):
@@ -201,7 +201,7 @@ class Slave:
 
     # -- handshake -----------------------------------------------------------------------------
 
-    def _say_hello(self, now_ms: int) -> list[Effect]:
+    def _say_hello(self, now_ms: MonoMs) -> list[Effect]:
         self.state, self.reason = ConnectionState.HANDSHAKE, ""
         self._pending = b""
         self._sent_ms = now_ms
@@ -230,7 +230,7 @@ class Slave:
             epochs,
         )
 
-    def _received(self, data: bytes, now_ms: int) -> list[Effect]:
+    def _received(self, data: bytes, now_ms: MonoMs) -> list[Effect]:
         try:
             frame = frames.decode(data)
         except BadFrame as error:
@@ -244,7 +244,7 @@ class Slave:
             return self._answered(frame, now_ms)
         return self._close(f"{type(frame).__name__} out of turn")
 
-    def _answered(self, frame: Frame, now_ms: int) -> list[Effect]:
+    def _answered(self, frame: Frame, now_ms: MonoMs) -> list[Effect]:
         if isinstance(frame, Refuse):
             stale = frame.code is Refusal.OLDER_COPY and frame.epoch >= self.identity.promised_epoch
             effects: list[Effect] = [OlderCopy(frame.reason)] if stale else []
@@ -277,7 +277,7 @@ class Slave:
     def _promise_epoch(self, epoch: int) -> None:
         self.identity = identity.promise(self.store.disk, self.identity, epoch)
 
-    def _welcome(self, frame: Welcome, now_ms: int) -> list[Effect]:
+    def _welcome(self, frame: Welcome, now_ms: MonoMs) -> list[Effect]:
         log = self.store.log
         if log.queue.files and log.min_offset == self.end != frame.start:
             self.store.reset()  # files, but not a byte in them
@@ -314,7 +314,7 @@ class Slave:
         self._acked = (-1, -1)
         return effects + self._confirm(frame.confirm) + self._acknowledge(now_ms)
 
-    def _truncate(self, epoch: int, end: int, now_ms: int) -> list[Effect]:
+    def _truncate(self, epoch: int, end: int, now_ms: MonoMs) -> list[Effect]:
         log = self.store.log
         self._cuts += 1
         # The blank of a segment may be another mastership's than the record before it.
@@ -346,7 +346,7 @@ class Slave:
             return 0
         return self.store.known_confirmed
 
-    def _reset(self, start: int, now_ms: int) -> list[Effect]:
+    def _reset(self, start: int, now_ms: MonoMs) -> list[Effect]:
         self._cuts += 1
         if start < self.end or self._cuts > CUTS_MAX:
             return self._close(f"a reset to {start} that makes no sense")
@@ -356,7 +356,7 @@ class Slave:
 
     # -- transfer ------------------------------------------------------------------------------
 
-    def _chunk(self, chunk: Chunk, now_ms: int) -> list[Effect]:
+    def _chunk(self, chunk: Chunk, now_ms: MonoMs) -> list[Effect]:
         if chunk.epoch != self.epoch:
             return self._close(f"log bytes of epoch {chunk.epoch}, this is {self.epoch}")
         expected = self._expected
@@ -447,7 +447,7 @@ class Slave:
                 found.append(entry)
         return found
 
-    def _heartbeat(self, frame: Heartbeat, now_ms: int) -> list[Effect]:
+    def _heartbeat(self, frame: Heartbeat, now_ms: MonoMs) -> list[Effect]:
         if frame.epoch != self.epoch:
             return self._close(f"a heartbeat of epoch {frame.epoch}, this is {self.epoch}")
         if frame.sent > self._expected:
@@ -455,7 +455,7 @@ class Slave:
         self._note_master(frame.end, now_ms)
         return self._confirm(frame.confirm)
 
-    def _note_master(self, end: int, now_ms: int) -> None:
+    def _note_master(self, end: int, now_ms: MonoMs) -> None:
         if self.lag_bytes == 0:
             self.caught_up_ms = now_ms
         self.master_end = max(end, self.end)
@@ -476,7 +476,7 @@ class Slave:
 
     # -- acknowledging -------------------------------------------------------------------------
 
-    def _acknowledge(self, now_ms: int) -> list[Effect]:
+    def _acknowledge(self, now_ms: MonoMs) -> list[Effect]:
         if self.state is not ConnectionState.TRANSFER:
             return []
         if not self.store.log.queue.files:
@@ -491,14 +491,14 @@ class Slave:
             effects.append(FlushSoon())
         return effects
 
-    def _ack(self, received: int, durable: int, now_ms: int) -> Send:
+    def _ack(self, received: int, durable: int, now_ms: MonoMs) -> Send:
         self._acked = (received, durable)
         self._sent_ms = now_ms
         return Send(frames.ack_frame(self.epoch, received, durable, self._ack_tail))
 
     # -- time, ends ----------------------------------------------------------------------------
 
-    def _tick(self, now_ms: int) -> list[Effect]:
+    def _tick(self, now_ms: MonoMs) -> list[Effect]:
         if self.state not in (ConnectionState.HANDSHAKE, ConnectionState.TRANSFER):
             return []
         if now_ms - self._heard_ms > self._housekeeping_ms:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ha.groupstate import Registration, Replica, SyncStateSet
+from store.clocks import MonoMs
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class SyncState:
         self.members = members
         self.revision = revision
         self._proposed: dict[int, SyncStateSet] = {}  # by the revision they were checked against
-        self._gone_ms: dict[Replica, int] = {}
+        self._gone_ms: dict[Replica, MonoMs] = {}
 
     @property
     def required(self) -> SyncStateSet:
@@ -74,7 +75,7 @@ class SyncState:
         standings: Mapping[Replica, Standing],
         registered: Mapping[str, Registration],
         drained: Collection[str],
-        now_ms: int,
+        now_ms: MonoMs,
     ) -> SyncStateSet | None:
         """The set as it should be, None where it is so already.
 
@@ -111,7 +112,7 @@ class SyncState:
         standings: Mapping[Replica, Standing],
         registered: Mapping[str, Registration],
         drained: Collection[str],
-        now_ms: int,
+        now_ms: MonoMs,
     ) -> bool:
         standing = standings.get(replica)
         if standing is not None:

@@ -59,6 +59,7 @@ from ha.syncstate import SyncState
 from node.clocks import mono_ms
 from node.leasekeeper import LeaseKeeper
 from node.replication_client import ReplicationClient
+from store.clocks import MonoMs
 from store.disk import no_room
 from store.errors import StoreError
 
@@ -238,7 +239,7 @@ class FailoverService:
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self.step, event)
 
-    def _granted(self, lease: int, deadline_ms: int) -> None:
+    def _granted(self, lease: int, deadline_ms: MonoMs) -> None:
         self._post(Leased(lease, deadline_ms))
 
     def _lost(self, lease: int) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import structlog
 
 from ha.registry import LeaseGone, Registry, RegistryError
+from store.clocks import MonoMs
 
 log = structlog.get_logger("duolog.ha")
 
@@ -29,7 +30,7 @@ class LeaseKeeper:
         registry: Registry,
         ttl_seconds: int,
         unhealthy: Callable[[], str],
-        granted: Callable[[int, int], None],
+        granted: Callable[[int, MonoMs], None],
         lost: Callable[[int], None],
     ) -> None:
         """granted: lease and deadline (monotonic ms). unhealthy: why not to renew, or empty."""
@@ -45,7 +46,7 @@ class LeaseKeeper:
         self._told = ""
         self._wake = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="duolog-lease", daemon=True)
-        self.current: tuple[int, int] = (0, 0)  # lease, deadline: as of the last renewal
+        self.current: tuple[int, MonoMs] = (0, MonoMs(0))  # lease, deadline: as of the last renewal
 
     def start(self) -> None:
         """Begin."""
@@ -128,7 +129,7 @@ class LeaseKeeper:
         return sent + self._ttl / 3
 
     def _tell(self, lease: int, sent: float) -> None:
-        deadline = int(1000 * (sent + self._ttl * (1 - MARGIN_RATIO)))
+        deadline = MonoMs(int(1000 * (sent + self._ttl * (1 - MARGIN_RATIO))))
         self.current = (lease, deadline)
         self._told = ""
         self._granted(lease, deadline)

@@ -32,6 +32,7 @@ from ha.membership import Membership
 from ha.registry import LeaseGone, Put, Snapshot, Transaction
 from sim.etcd import TIMEOUT_MS, SimEtcd
 from sim.witness import Violation
+from store.clocks import MonoMs
 from store.disk import no_room
 from store.errors import StoreError
 
@@ -69,7 +70,7 @@ class Agent:
         self._no_room = False  # for what was to be noted last
         self._lease = 0
         self._last_lease = 0
-        self._deadline_ms = 0
+        self._deadline_ms = MonoMs(0)
         self._calls = 0
         etcd.watch(node.name, node.guarded(lambda: self.step(Changed())))
         node.later(1.0, self._tick)
@@ -102,7 +103,7 @@ class Agent:
         return row is not None and bool(self._lease) and row.lease == self._lease
 
     @property
-    def deadline_ms(self) -> int:
+    def deadline_ms(self) -> MonoMs:
         """Of the lease that the last mastership stood on, by this node's clock."""
         return self._deadline_ms
 
@@ -237,10 +238,10 @@ class Agent:
         )
         self.node.later(TIMEOUT_MS + RETRY_MS, again)
 
-    def _take(self, lease: int, sent: int) -> None:
-        deadline_ms = sent + TTL_MS - MARGIN_MS
+    def _take(self, lease: int, sent: MonoMs) -> None:
+        deadline_ms = MonoMs(sent + TTL_MS - MARGIN_MS)
         if lease != self._last_lease:
-            self._last_lease, self._deadline_ms = lease, 0
+            self._last_lease, self._deadline_ms = lease, MonoMs(0)
         self._deadline_ms = max(self._deadline_ms, deadline_ms)
         self.step(Leased(lease, deadline_ms))
 

@@ -9,6 +9,7 @@ from ha.failover import Failover, Role
 from ha.syncstate import Standing, SyncState
 from sim.faults import NODES, Fault
 from sim.planted import Mutant, Patch
+from store.clocks import MonoMs
 from store.dispatch import DispatchTargets
 from store.messagestore import MessageStore
 
@@ -61,11 +62,11 @@ def _settled_by_reading() -> list[Patch]:
 
     def uncertain(self: Any, now: int) -> Any:
         quiet[self.me.replica] = now + 400  # it backs off before it asks again
-        return original(self, now)
+        return original(self, MonoMs(now))
 
     def keep(self: Any, now: int) -> Any:
         waits = self._is_mine() and now < quiet.get(self.me.replica, 0)
-        return [] if waits else keep_leading(self, now)
+        return [] if waits else keep_leading(self, MonoMs(now))
 
     quiet: dict[Any, int] = {}
     original, keep_leading = Failover._uncertain, Failover._keep_leading
@@ -102,7 +103,7 @@ def _names_only() -> list[Patch]:
             me = self.me.replica
             members = frozenset(me if r.node == me.node else r for r in state.sync_state_set)
             self.view = replace(self.view, state=replace(state, sync_state_set=members))
-        return original(self, now)
+        return original(self, MonoMs(now))
 
     return [(Failover, "_try_election", attempt)]
 
@@ -116,7 +117,7 @@ def _cut_to_confirmed() -> list[Patch]:
         inside = self.store.log.min_offset < confirmed < self.end
         if self._cuts == 0 and inside and self.store.log.is_boundary(confirmed):
             self._cut(confirmed)
-        return original(self, now)
+        return original(self, MonoMs(now))
 
     return [(_SLAVE, "_say_hello", hello)]
 
@@ -130,7 +131,7 @@ def _elect_outsiders() -> list[Patch]:
         if state is not None:
             members = state.sync_state_set | {self.me.replica}
             self.view = replace(self.view, state=replace(state, sync_state_set=members))
-        return original(self, now)
+        return original(self, MonoMs(now))
 
     return [(Failover, "_try_election", attempt)]
 
@@ -143,13 +144,13 @@ def _no_fencing() -> list[Patch]:
 
     def answered(self: Any, frame: Any, now: int) -> Any:
         self.identity = replace(self.identity, promised_epoch=0)
-        return original(self, frame, now)
+        return original(self, frame, MonoMs(now))
 
     def keep_following(self: Any, now: int) -> Any:
         state, held = self.view.state, self._followed
         if state is not None and held is not None and held[1] == state.epoch - 1:
             return []
-        return find(self, now)
+        return find(self, MonoMs(now))
 
     hello, original, find = _SLAVE.hello, _SLAVE._answered, Failover._find_a_master
     return [
@@ -165,7 +166,7 @@ def _stale_acknowledgements() -> list[Patch]:
     original = _MASTER._standings
 
     def standings(self: Any, now: int) -> Any:
-        found = original(self, now)
+        found = original(self, MonoMs(now))
         known = seen.setdefault(self.me.node, {})
         for replica, standing in found.items():
             known[replica] = max(known.get(replica, 0), standing.held)

@@ -13,7 +13,7 @@ from ha.slave import Adopt
 from ha.syncstate import SyncState
 from sim.faults import INDEX_ON, NODES, Fault
 from sim.planted import Mutant, Patch
-from store.clocks import WallMs
+from store.clocks import MonoMs, WallMs
 from store.dispatch import DispatchTargets
 from store.messagestore import MessageStore
 from store.recovery import Recovery
@@ -80,7 +80,7 @@ def _same_replica() -> list[Patch]:
     original = _MASTER._standings
 
     def standings(self: Any, now: int) -> Any:
-        found = original(self, now)
+        found = original(self, MonoMs(now))
         assert self.sync_state is not None, "asked of elected masters"
         members = {member.node: member for member in self.sync_state.members}
         return {
@@ -105,7 +105,9 @@ def _nothing_adopted() -> list[Patch]:
     original = _SLAVE._welcome
 
     def welcome(self: Any, frame: Any, now: int) -> Any:
-        return [effect for effect in original(self, frame, now) if not isinstance(effect, Adopt)]
+        return [
+            effect for effect in original(self, frame, MonoMs(now)) if not isinstance(effect, Adopt)
+        ]
 
     return [(_SLAVE, "_welcome", welcome)]
 

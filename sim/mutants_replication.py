@@ -13,7 +13,7 @@ from ha.progress import SlaveSession
 from sim.disk import SimDisk
 from sim.faults import Fault
 from sim.planted import Mutant, Patch
-from store.clocks import WallMs
+from store.clocks import MonoMs, WallMs
 from store.consumequeue import ConsumeQueue
 from store.idempotence import IdempotenceTable
 from store.mappedfile import FlushJob, MappedFile
@@ -48,7 +48,7 @@ def _connections_counted() -> list[Patch]:
         others = {n: s.node for n, s in self.sessions.items() if n != session.number}
         for number in others:
             self.sessions[number].node = f"?{number}"
-        effects = original(self, session, hello, start, now)
+        effects = original(self, session, hello, start, MonoMs(now))
         for number, node in others.items():
             self.sessions[number].node = node
         return effects
@@ -71,7 +71,7 @@ def _falling_confirm() -> list[Patch]:
         candidate = self._held_by_enough()
         if self.promises and candidate < (self.store.replicated_offset or 0):
             self.store.replicated_offset = candidate
-        return original(self, now)
+        return original(self, MonoMs(now))
 
     return [(_MASTER, "advance", advance)]
 
@@ -206,7 +206,7 @@ def _gap_ignored() -> list[Patch]:
     original = _SLAVE._chunk
 
     def chunk(self: Any, frame: Any, now: int) -> Any:
-        return original(self, replace(frame, offset=self._expected), now)
+        return original(self, replace(frame, offset=self._expected), MonoMs(now))
 
     return [(_SLAVE, "_chunk", chunk)]
 
@@ -225,7 +225,7 @@ def _ack_ahead() -> list[Patch]:
     original = _SLAVE._acknowledge
 
     def acknowledge(self: Any, now: int) -> Any:
-        effects = original(self, now)
+        effects = original(self, MonoMs(now))
         if self._pending and self._acked[0] < self._expected:
             return [*effects, self._ack(self._expected, self._acked[1], now)]
         return effects

@@ -23,6 +23,7 @@ from ha.progress import ConnectionState
 from ha.slave import Connected, Received, Slave
 from store import jsontext
 from store.checkpoint import StoreCheckpoint
+from store.clocks import MonoMs
 from store.columns import Columns
 from store.commitlog import read_record
 from store.consumequeue import ConsumeQueue
@@ -205,12 +206,14 @@ def master_hears(data: bytes) -> None:
     before = master.store.replicated_offset
     for bytes_in in (data, sealed(data)):
         for greeted in (False, True):
-            number = master.connect(0)
+            number = master.connect(MonoMs(0))
             assert number is not None
             if greeted:
-                master.receive(number, frames.encode(replace(slave.hello(), node="fuzz")), 0)
-                master.next_frame(number, 0)
-            master.receive(number, bytes_in, 0)
+                master.receive(
+                    number, frames.encode(replace(slave.hello(), node="fuzz")), MonoMs(0)
+                )
+                master.next_frame(number, MonoMs(0))
+            master.receive(number, bytes_in, MonoMs(0))
             master.disconnect(number)
     assert master.store.replicated_offset == before
 
@@ -222,9 +225,9 @@ def slave_hears(data: bytes) -> None:
     chunk = frames.chunk_frame(slave.epoch, end, 0, np.frombuffer(data, np.uint8))
     for bytes_in in (data, sealed(data), chunk):
         for state in (ConnectionState.HANDSHAKE, ConnectionState.TRANSFER):
-            slave.step(Connected(), 0)
+            slave.step(Connected(), MonoMs(0))
             slave.state = state
-            slave.step(Received(bytes_in), 0)
+            slave.step(Received(bytes_in), MonoMs(0))
     if slave.store.log.max_offset != end:
         assert slave.store.log.is_boundary(slave.store.log.max_offset)
         machines.cache_clear()

@@ -40,6 +40,7 @@ from ha.registry import LeaseGone, RegistryTable
 from ha.slave import Contradicts, OlderCopy, Slave
 from ha.syncstate import SyncState
 from sim.disk import SimDisk
+from store.clocks import MonoMs
 from store.status import BrokerRole
 from tests.ha.pair import NOW, Link, new_disk, open_store
 
@@ -110,7 +111,7 @@ class Voter:
         return self.group.state
 
     def step(self, event: Event) -> None:
-        for effect in self.machine.step(event, self.group.now):
+        for effect in self.machine.step(event, MonoMs(self.group.now)):
             self._do(effect)
 
     def _do(self, effect: Effect) -> None:
@@ -161,7 +162,7 @@ class Voter:
 
     def _lead(self, effect: Lead) -> None:
         if self.refuse_to_lead:
-            for more in self.machine.cannot_lead(self.refuse_to_lead, self.group.now):
+            for more in self.machine.cannot_lead(self.refuse_to_lead, MonoMs(self.group.now)):
                 self._do(more)
             return
         assert self.slave is not None
@@ -208,7 +209,7 @@ class Voter:
                 gone, self._lease = self._lease, 0
                 self.step(LeaseLost(gone))
                 return
-        self.step(Leased(self._lease, now + TTL_MS - 300))
+        self.step(Leased(self._lease, MonoMs(now + TTL_MS - 300)))
 
 
 class Electorate:
@@ -251,7 +252,7 @@ class Electorate:
 
     def _replicate(self, voter: Voter) -> None:
         if voter.master is not None:
-            voter.master.tick(self.now)
+            voter.master.tick(MonoMs(self.now))
         link = voter.link
         if link is None or voter.slave is None:
             if voter.slave is not None and voter.machine.role.value == "FOLLOWING":

@@ -24,7 +24,7 @@ from ha.slave import (
     Slave,
 )
 from sim.disk import SimDisk
-from store.clocks import WallMs
+from store.clocks import MonoMs, WallMs
 from store.columns import Columns
 from store.messagestore import MessageStore, PutBatch, PutResult
 from store.options import StoreOptions
@@ -104,10 +104,10 @@ class Link:
         self.closed = ""
         self.effects: list[Effect] = []
         self.told: list[Contradicts | OlderCopy] = []  # for the failover machine
-        number = master.connect(now)
+        number = master.connect(MonoMs(now))
         assert number is not None
         self.number = number
-        self.from_slave(slave.step(Connected(), now), now)
+        self.from_slave(slave.step(Connected(), MonoMs(now)), now)
 
     def from_slave(self, effects: list[Any], now: int = 0) -> None:
         for effect in effects:
@@ -121,10 +121,10 @@ class Link:
                     self.told.append(effect)
                 case FlushSoon():
                     flush(self.slave)
-                    self.from_slave(self.slave.step(Flushed(), now), now)
+                    self.from_slave(self.slave.step(Flushed(), MonoMs(now)), now)
 
     def to_master(self, data: bytes, now: int = 0) -> None:
-        for effect in self.master.receive(self.number, data, now):
+        for effect in self.master.receive(self.number, data, MonoMs(now)):
             self.effects.append(effect)
             if isinstance(effect, Close) and effect.session == self.number:
                 self.closed = effect.reason
@@ -132,10 +132,10 @@ class Link:
     def pump(self, now: int = 0) -> None:
         """Let everything flow until nothing is left to say."""
         while not self.closed:
-            frame = self.master.next_frame(self.number, now)
+            frame = self.master.next_frame(self.number, MonoMs(now))
             if frame is None:
                 return
-            self.from_slave(self.slave.step(Received(frame), now), now)
+            self.from_slave(self.slave.step(Received(frame), MonoMs(now)), now)
 
     @property
     def released(self) -> list[Any]:
@@ -176,7 +176,7 @@ def ack(master: Master, number: int, received: int, durable: int = 0, **changes:
     """An acknowledgement as the session's own slave would send it, with changes."""
     session = master.sessions[number]
     frame = Ack(master.epoch, received, durable, session.node, session.incarnation)
-    return master.receive(number, frames.encode(replace(frame, **changes)), 0)
+    return master.receive(number, frames.encode(replace(frame, **changes)), MonoMs(0))
 
 
 __all__ = ["ConnectionState", "Link", "ack", "hello_of", "open_master", "open_slave", "tail_of"]

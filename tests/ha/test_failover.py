@@ -20,6 +20,7 @@ from ha.groupstate import GroupState
 from ha.membership import PATH, Membership, load, note, save
 from ha.registry import Check, Delete, Put, RegistryTable, Transaction
 from sim.platter import membership_on
+from store.clocks import MonoMs
 from store.errors import BadStoreFile
 from tests.ha.electorate import KEYS, Electorate, names
 from tests.ha.pair import new_disk, put
@@ -114,9 +115,9 @@ def test_a_master_stops_at_its_deadline_by_its_own_clock(three: Electorate) -> N
     deadline = master.deadline_ms
     assert deadline is not None
     end = put(master, b"late").end_offset
-    master.await_slaves(end, three.now, "token")
-    assert master.advance(deadline) == []
-    assert master.stopped(deadline)
+    master.await_slaves(end, MonoMs(three.now), "token")
+    assert master.advance(MonoMs(deadline)) == []
+    assert master.stopped(MonoMs(deadline))
     three.now = deadline
     leader.step(Tick())
     assert leader.master is None
@@ -257,7 +258,7 @@ def test_a_planned_switch_waits_until_the_heir_has_everything(three: Electorate)
     put(leader.master, b"not yet copied")
     leader.step(HandOver(target, "t"))
     assert leader.master is not None
-    assert "takes over" in leader.master.stopped(three.now)
+    assert "takes over" in leader.master.stopped(MonoMs(three.now))
     three.until(lambda: three.leader is three.voters[target], 500)
 
 
@@ -270,7 +271,7 @@ def test_a_switch_to_a_node_that_may_not_lead_is_refused(three: Electorate) -> N
     other.step(HandOver("", "t"))
     assert "not the master" in other.answers[-1]
     assert leader.master is not None
-    assert leader.master.stopped(three.now) == ""
+    assert leader.master.stopped(MonoMs(three.now)) == ""
 
 
 def test_a_switch_that_cannot_be_done_in_time_is_given_up_and_puts_go_on(
@@ -285,7 +286,7 @@ def test_a_switch_that_cannot_be_done_in_time_is_given_up_and_puts_go_on(
     leader.step(HandOver(target, "t"))
     three.until(lambda: bool(leader.answers), 5000)
     assert "in time" in leader.answers[-1] or "may not" in leader.answers[-1]
-    assert leader.master.stopped(three.now) == ""
+    assert leader.master.stopped(MonoMs(three.now)) == ""
 
 
 def test_a_switch_whose_transaction_is_not_answered_is_told_as_unknown(three: Electorate) -> None:

@@ -11,15 +11,16 @@ from ha.handshake import tail_crc, tail_of
 from ha.master import Master
 from ha.progress import ConnectionState
 from ha.slave import CloseStream, Connected, Received, Slave
+from store.clocks import MonoMs
 from tests.ha.pair import Link, close, drain, hello_of, log_bytes, open_master, open_slave, put
 
 
 def answer_to(master: Master, slave: Slave, **changes: Any) -> frames.Frame:
     """What the master says to the slave's Hello, with changes."""
-    number = master.connect(0)
+    number = master.connect(MonoMs(0))
     assert number is not None
-    master.receive(number, frames.encode(hello_of(slave, **changes)), 0)
-    data = master.next_frame(number, 0)
+    master.receive(number, frames.encode(hello_of(slave, **changes)), MonoMs(0))
+    data = master.next_frame(number, MonoMs(0))
     assert data is not None
     master.disconnect(number)
     return frames.decode(data)
@@ -160,7 +161,7 @@ def test_who_does_not_belong_here_is_refused_with_the_reason(
     assert isinstance(answer, Refuse)
     assert answer.code is code
     if code is not Refusal.CLUSTER and changes.get("node") != "":
-        assert any(code.name in row.reason for row in master.rows(0)), "shown in status"
+        assert any(code.name in row.reason for row in master.rows(MonoMs(0))), "shown in status"
 
 
 def test_a_slave_in_mid_record_is_refused() -> None:
@@ -211,10 +212,10 @@ def test_a_master_that_asks_for_senseless_cuts_is_left_and_nothing_is_cut() -> N
     for end in (0, slave.end, slave.end + 5, slave.end - 3):
         slave.store.replicated_offset = 0
         slave.store.checkpoint.confirm_phy_offset = 0
-        slave.step(Connected(), 0)
-        effects = slave.step(Received(frames.encode(Truncate(1, end))), 0)
+        slave.step(Connected(), MonoMs(0))
+        effects = slave.step(Received(frames.encode(Truncate(1, end))), MonoMs(0))
         assert any(isinstance(effect, CloseStream) for effect in effects)
-    slave.step(Connected(), 0)
-    effects = slave.step(Received(frames.encode(Reset(1, slave.end - 1))), 0)
+    slave.step(Connected(), MonoMs(0))
+    effects = slave.step(Received(frames.encode(Reset(1, slave.end - 1))), MonoMs(0))
     assert any(isinstance(effect, CloseStream) for effect in effects)
     assert log_bytes(slave.store) == before

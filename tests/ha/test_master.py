@@ -37,7 +37,7 @@ def confirmed(master: Master) -> int:
 def test_a_put_is_released_when_the_slave_has_it_and_not_before() -> None:
     master, link = followed()
     result = put(master, b"x")
-    assert master.await_slaves(result.end_offset, 0, "token") is None
+    assert master.await_slaves(result.end_offset, MonoMs(0), "token") is None
     assert confirmed(master) < result.end_offset
     assert master.store.confirm_offset < result.end_offset, "readers wait as well"
     link.pump()
@@ -49,16 +49,16 @@ def test_a_put_is_released_when_the_slave_has_it_and_not_before() -> None:
 def test_a_put_that_waits_too_long_is_told_so_and_stays_stored() -> None:
     master, _ = followed(slave_timeout=100)
     result = put(master, b"x")
-    assert master.await_slaves(result.end_offset, 0, "token") is None
-    assert master.tick(99) == []
-    assert master.tick(100) == [Release(["token"], PutMessageStatus.FLUSH_SLAVE_TIMEOUT)]
-    assert master.tick(101) == []
+    assert master.await_slaves(result.end_offset, MonoMs(0), "token") is None
+    assert master.tick(MonoMs(99)) == []
+    assert master.tick(MonoMs(100)) == [Release(["token"], PutMessageStatus.FLUSH_SLAVE_TIMEOUT)]
+    assert master.tick(MonoMs(101)) == []
 
 
 def test_without_a_slave_in_sync_nobody_waits() -> None:
     master = open_master()
     result = put(master, b"x")
-    status = master.await_slaves(result.end_offset, 0, "token")
+    status = master.await_slaves(result.end_offset, MonoMs(0), "token")
     assert status is PutMessageStatus.SLAVE_NOT_AVAILABLE
     assert master.store.confirm_offset < result.end_offset, "nor is it shown to readers"
 
@@ -66,10 +66,12 @@ def test_without_a_slave_in_sync_nobody_waits() -> None:
 def test_a_slave_that_fell_far_behind_does_not_count() -> None:
     master, _ = followed(ha_slave_fallbehind_max=4000)
     first = put(master, b"x" * 1000)
-    assert master.await_slaves(first.end_offset, 0, "a") is None
+    assert master.await_slaves(first.end_offset, MonoMs(0), "a") is None
     last = put(master, b"x" * 3500)
     assert master.in_sync() == 1
-    assert master.await_slaves(last.end_offset, 0, "b") is PutMessageStatus.SLAVE_NOT_AVAILABLE
+    assert (
+        master.await_slaves(last.end_offset, MonoMs(0), "b") is PutMessageStatus.SLAVE_NOT_AVAILABLE
+    )
 
 
 def test_too_few_in_sync_replicas_refuse_puts() -> None:
@@ -86,7 +88,7 @@ def test_the_least_of_those_needed_confirms_not_the_fastest() -> None:
     first.pump()
     second.pump()
     result = put(master, b"x")
-    assert master.await_slaves(result.end_offset, 0, "token") is None
+    assert master.await_slaves(result.end_offset, MonoMs(0), "token") is None
     first.pump()
     assert first.released == []
     assert master.push2slave_max_offset == result.end_offset
@@ -100,11 +102,11 @@ def test_two_connections_of_one_slave_count_once() -> None:
     slave = open_slave()
     first = Link(master, slave)
     first.pump()
-    number = master.connect(0)
+    number = master.connect(MonoMs(0))
     assert number is not None
-    effects = master.receive(number, frames.encode(slave.hello()), 0)
+    effects = master.receive(number, frames.encode(slave.hello()), MonoMs(0))
     assert [effect for effect in effects if isinstance(effect, Close)], "the older one is ended"
-    master.next_frame(number, 0)
+    master.next_frame(number, MonoMs(0))
     ack(master, number, slave.end)
     assert master.in_sync() == 2
     assert confirmed(master) < master.store.log.max_offset
@@ -117,7 +119,7 @@ def test_a_slave_that_disconnects_does_not_lower_what_is_confirmed() -> None:
     before = master.store.confirm_offset
     master.disconnect(link.number)
     put(master, b"y")
-    master.advance(0)
+    master.advance(MonoMs(0))
     assert master.store.confirm_offset == before
     again = Link(master, link.slave)
     assert master.store.confirm_offset == before
@@ -129,7 +131,7 @@ def test_durable_acknowledgements_count_only_what_the_disk_has() -> None:
     master, link = followed(ack="durable")
     master.ack_durable = True
     result = put(master, b"x")
-    frame = master.next_frame(link.number, 0)
+    frame = master.next_frame(link.number, MonoMs(0))
     assert frame is not None
     ack(master, link.number, result.end_offset, 0)
     assert master.store.confirm_offset < result.end_offset
@@ -143,13 +145,13 @@ def test_under_sync_flush_the_masters_own_disk_counts_too() -> None:
     link = Link(master, open_slave())
     link.pump()
     flush(master)
-    master.advance(0)
+    master.advance(MonoMs(0))
     result = put(master, b"x")
     link.pump()
     assert link.slave.store.flushed_offset == result.end_offset
     assert master.store.confirm_offset < result.end_offset
     flush(master)
-    master.advance(0)
+    master.advance(MonoMs(0))
     assert master.store.confirm_offset == result.end_offset
 
 
@@ -172,7 +174,7 @@ def test_an_acknowledgement_that_cannot_be_ends_the_connection_and_moves_nothing
 ) -> None:
     master, link = followed()
     end = put(master, b"x").end_offset
-    master.next_frame(link.number, 0)
+    master.next_frame(link.number, MonoMs(0))
     before = master.store.replicated_offset, master.push2slave_max_offset
     received = changes.pop("received", end)
     durable = changes.pop("durable", 0)
@@ -193,10 +195,10 @@ def test_an_acknowledgement_of_what_was_never_sent_moves_nothing() -> None:
 
 def test_frames_before_hello_and_twice_are_out_of_turn() -> None:
     master = open_master()
-    number = master.connect(0)
+    number = master.connect(MonoMs(0))
     assert number is not None
     data = frames.encode(Ack(1, 0, 0, "s", 2))
-    assert isinstance(master.receive(number, data, 0)[0], Close)
+    assert isinstance(master.receive(number, data, MonoMs(0))[0], Close)
     slave = open_slave()
     link = Link(master, slave)
     link.pump()
@@ -217,28 +219,28 @@ def test_no_bytes_from_a_peer_move_the_confirm_offset(noise: list[bytes], seed: 
         )
         good[chance.randrange(len(good))] ^= 1 << chance.randrange(8)
         for piece in (data, bytes(good)):
-            number = master.connect(0)
+            number = master.connect(MonoMs(0))
             assert number is not None
-            master.receive(number, piece, 0)
-            master.receive(link.number, piece, 0)
+            master.receive(number, piece, MonoMs(0))
+            master.receive(link.number, piece, MonoMs(0))
             master.disconnect(number)
     assert master.store.replicated_offset == before
 
 
 def test_a_silent_slave_is_given_up_and_a_silent_stranger_too() -> None:
     master, link = followed(ha_housekeeping_interval=100)
-    stranger = master.connect(50)
-    effects = master.tick(101)
+    stranger = master.connect(MonoMs(50))
+    effects = master.tick(MonoMs(101))
     assert [effect.session for effect in effects if isinstance(effect, Close)] == [link.number]
-    assert [e.session for e in master.tick(151) if isinstance(e, Close)] == [stranger]
+    assert [e.session for e in master.tick(MonoMs(151)) if isinstance(e, Close)] == [stranger]
     assert master.in_sync() == 1
 
 
 def test_heartbeats_keep_an_idle_connection_and_carry_the_confirm_offset() -> None:
     master, link = followed(ha_send_heartbeat_interval=100)
     link.pump(50)
-    assert master.next_frame(link.number, 60) is None
-    assert 0 < master.wait_ms(link.number, 60) <= 100
+    assert master.next_frame(link.number, MonoMs(60)) is None
+    assert 0 < master.wait_ms(link.number, MonoMs(60)) <= 100
     link.pump(151)
     assert link.slave.store.replicated_offset == master.store.replicated_offset
     assert not link.closed
@@ -248,7 +250,7 @@ def test_a_heartbeat_is_sent_at_the_very_ms_that_the_owner_is_told_to_wait_for()
     """Who waits as told and finds nothing to send would be told to wait 0 ms, and spin."""
     master, link = followed(ha_send_heartbeat_interval=100)
     link.pump(50)
-    due = 50 + master.wait_ms(link.number, 50)
+    due = 50 + master.wait_ms(link.number, MonoMs(50))
     assert master.next_frame(link.number, MonoMs(due - 1)) is None
     assert master.wait_ms(link.number, MonoMs(due)) == 0
     assert master.next_frame(link.number, MonoMs(due)) is not None
@@ -261,9 +263,9 @@ def test_no_more_than_the_window_is_sent_unacknowledged_but_a_large_record_gets_
     link = Link(master, slave)
     for _ in range(20):
         put(master, b"x" * 300)
-    master.next_frame(link.number, 0)  # the welcome
+    master.next_frame(link.number, MonoMs(0))  # the welcome
     sent = 0
-    while (frame := master.next_frame(link.number, 0)) is not None:
+    while (frame := master.next_frame(link.number, MonoMs(0))) is not None:
         sent += len(frame) - frames.HEADER_BYTES
     assert sent == 2048
     master.disconnect(link.number)
@@ -275,14 +277,14 @@ def test_no_more_than_the_window_is_sent_unacknowledged_but_a_large_record_gets_
 
 def test_a_byte_rate_is_kept() -> None:
     rate = RateLimit(1000)
-    assert rate.wait_ms(0) == 0
-    rate.sent(500, 0)
-    assert rate.wait_ms(0) == 500
-    assert rate.wait_ms(499) == 1
-    assert rate.wait_ms(500) == 0
-    rate.sent(100, 10_000)
-    assert rate.wait_ms(10_000) == 100, "idle time is not saved up"
-    assert RateLimit(0).wait_ms(5) == 0
+    assert rate.wait_ms(MonoMs(0)) == 0
+    rate.sent(500, MonoMs(0))
+    assert rate.wait_ms(MonoMs(0)) == 500
+    assert rate.wait_ms(MonoMs(499)) == 1
+    assert rate.wait_ms(MonoMs(500)) == 0
+    rate.sent(100, MonoMs(10_000))
+    assert rate.wait_ms(MonoMs(10_000)) == 100, "idle time is not saved up"
+    assert RateLimit(0).wait_ms(MonoMs(5)) == 0
     master = open_master(max_ha_transfer_byte_in_second=100_000, ha_transfer_batch_size=1024)
     link = Link(master, open_slave())
     for _ in range(10):
@@ -290,7 +292,7 @@ def test_a_byte_rate_is_kept() -> None:
     now = 0
     while link.slave.end < master.store.log.max_offset:
         link.pump(now)
-        now += max(1, master.wait_ms(link.number, now))
+        now += max(1, master.wait_ms(link.number, MonoMs(now)))
     assert now >= 1000 * (master.store.log.max_offset - 2048) / 100_000
 
 
@@ -300,28 +302,30 @@ def test_a_slave_whose_next_segment_was_removed_must_come_again() -> None:
         put(master, b"x" * 3000)
     drain(master.store)
     master.store.log.queue.remove(master.store.log.queue.files[0])
-    assert master.next_frame(link.number, 10) is not None, "a heartbeat: nothing can be sent"
-    (effect,) = master.tick(20)
+    assert master.next_frame(link.number, MonoMs(10)) is not None, (
+        "a heartbeat: nothing can be sent"
+    )
+    (effect,) = master.tick(MonoMs(20))
     assert isinstance(effect, Close)
     assert "removed" in effect.reason
 
 
 def test_lag_is_told_in_bytes_and_time() -> None:
     master, link = followed()
-    master.tick(1000)
+    master.tick(MonoMs(1000))
     put(master, b"x" * 100)
-    (row,) = master.rows(5000)
+    (row,) = master.rows(MonoMs(5000))
     assert row.lag_bytes == master.store.log.max_offset - link.slave.end > 0
     assert row.lag_ms == 5000
     assert row.in_sync
     link.pump(6000)
-    (row,) = master.rows(7000)
+    (row,) = master.rows(MonoMs(7000))
     assert (row.lag_bytes, row.lag_ms) == (0, 0)
 
 
 def test_sessions_are_bounded() -> None:
     master = open_master()
-    numbers = [master.connect(0) for _ in range(70)]
+    numbers = [master.connect(MonoMs(0)) for _ in range(70)]
     assert numbers.count(None) == 6
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from ha.master import Master
 from ha.progress import ConnectionState
 from ha.slave import Received, Slave
+from store.clocks import MonoMs
 from tests.ha.pair import Link, close, log_bytes, new_disk, open_master, open_slave, put
 
 SEGMENT = 4096
@@ -71,16 +72,16 @@ def fill(master: Master, left: int) -> None:
 def pump(link: Link, frames_max: int) -> None:
     """Let so many frames of the master arrive."""
     for _ in range(frames_max):
-        frame = link.master.next_frame(link.number, 0)
+        frame = link.master.next_frame(link.number, MonoMs(0))
         if frame is None or link.closed:
             return
-        link.from_slave(link.slave.step(Received(frame), 0))
+        link.from_slave(link.slave.step(Received(frame), MonoMs(0)))
 
 
 def deliver(link: Link) -> None:
     """Let everything arrive, and no answer come back: nothing is confirmed by it."""
-    while (frame := link.master.next_frame(link.number, 0)) is not None:
-        link.slave.step(Received(frame), 0)
+    while (frame := link.master.next_frame(link.number, MonoMs(0))) is not None:
+        link.slave.step(Received(frame), MonoMs(0))
 
 
 @settings(max_examples=120)

@@ -8,6 +8,7 @@ from ha.groupstate import Replica
 from ha.registry import Put, Transaction
 from ha.slave import Connected, Send
 from ha.starts import Standing, Start
+from store.clocks import MonoMs
 from tests.ha.electorate import KEYS, Electorate, Voter, names
 from tests.ha.pair import log_bytes, put
 
@@ -139,12 +140,12 @@ def test_a_member_that_comes_back_with_less_does_not_count_as_before(three: Elec
     three.kill(name)
     older = three.restart(name, copy)
     assert older.slave is not None
-    hello = older.slave.step(Connected(), 0)[0]
+    hello = older.slave.step(Connected(), MonoMs(0))[0]
     assert isinstance(hello, Send)
-    number = leader.master.connect(0)
+    number = leader.master.connect(MonoMs(0))
     assert number is not None
-    leader.master.receive(number, hello.data, 0)
-    frame = leader.master.next_frame(number, 0)
+    leader.master.receive(number, hello.data, MonoMs(0))
+    frame = leader.master.next_frame(number, MonoMs(0))
     assert frame is not None
     refuse = decode(frame)
     assert isinstance(refuse, Refuse)

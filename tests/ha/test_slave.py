@@ -13,6 +13,7 @@ from ha.frames import Ack, Chunk, Heartbeat, Kind, Truncate, Welcome
 from ha.master import Close, Master
 from ha.progress import ConnectionState
 from ha.slave import CloseStream, Connected, Received, Send, Slave, Tick
+from store.clocks import MonoMs
 from store.status import BrokerRole, FlushDiskType
 from tests.ha.pair import Link, close, drain, flush, log_bytes, open_master, open_slave, put
 
@@ -30,9 +31,9 @@ def welcomed(master: Master) -> Slave:
     """An empty slave in TRANSFER."""
     slave = open_slave()
     link = Link(master, slave)
-    data = master.next_frame(link.number, 0)
+    data = master.next_frame(link.number, MonoMs(0))
     assert data is not None
-    slave.step(Received(data), 0)
+    slave.step(Received(data), MonoMs(0))
     assert slave.state is ConnectionState.TRANSFER
     return slave
 
@@ -42,7 +43,7 @@ def feed(slave: Slave, master: Master, sizes: "list[int]") -> None:
     log, at, turn = master.store.log, 0, 0
     while at < log.max_offset:
         data = log.get_data(at)[: sizes[turn % len(sizes)]]
-        slave.step(Received(frames.chunk_frame(1, at, 0, data)), 0)
+        slave.step(Received(frames.chunk_frame(1, at, 0, data)), MonoMs(0))
         assert slave.state is ConnectionState.TRANSFER, slave.reason
         at += len(data)
         turn += 1
@@ -71,7 +72,9 @@ def test_a_stream_cut_at_any_byte_leaves_whole_records_and_goes_on() -> None:
     whole = log_bytes(master.store)
     for cut in range(1, len(whole), 97):
         slave = welcomed(master)
-        slave.step(Received(frames.chunk_frame(1, 0, 0, master.store.log.get_data(0)[:cut])), 0)
+        slave.step(
+            Received(frames.chunk_frame(1, 0, 0, master.store.log.get_data(0)[:cut])), MonoMs(0)
+        )
         assert whole.startswith(log_bytes(slave.store))
         assert master.store.log.is_boundary(slave.end)
         Link(master, slave).pump()
@@ -88,7 +91,7 @@ def test_a_flip_of_any_byte_is_never_applied() -> None:
         damaged = bytearray(whole)
         damaged[at] ^= 0x10
         data = np.frombuffer(bytes(damaged), np.uint8)
-        slave.step(Received(frames.chunk_frame(1, 0, 0, data)), 0)
+        slave.step(Received(frames.chunk_frame(1, 0, 0, data)), MonoMs(0))
         applied = log_bytes(slave.store)
         assert whole.startswith(applied)
         assert len(applied) <= at
@@ -103,15 +106,15 @@ def test_gaps_repeats_and_other_epochs() -> None:
     log = master.store.log
     first = int(log.record_bytes(0))
     one = frames.chunk_frame(1, 0, 0, log.get_data(0)[:first])
-    slave.step(Received(one), 0)
-    assert slave.step(Received(one), 0) == [], "said twice"
+    slave.step(Received(one), MonoMs(0))
+    assert slave.step(Received(one), MonoMs(0)) == [], "said twice"
     assert slave.end == first
     gap = frames.chunk_frame(1, first + 1, 0, log.get_data(first + 1)[:50])
-    assert any(isinstance(e, CloseStream) for e in slave.step(Received(gap), 0))
+    assert any(isinstance(e, CloseStream) for e in slave.step(Received(gap), MonoMs(0)))
     assert slave.end == first
     slave = welcomed(master)
     stale = frames.encode(Chunk(0, 0, 0, log.get_data(0)[:first]))
-    assert any(isinstance(e, CloseStream) for e in slave.step(Received(stale), 0))
+    assert any(isinstance(e, CloseStream) for e in slave.step(Received(stale), MonoMs(0)))
     assert slave.end == 0
 
 
@@ -119,7 +122,7 @@ def test_a_lost_frame_is_noticed_by_the_next_heartbeat() -> None:
     master = several(1)
     slave = welcomed(master)
     beat = frames.encode(Heartbeat(1, 500, 0, 500))
-    assert any(isinstance(e, CloseStream) for e in slave.step(Received(beat), 0))
+    assert any(isinstance(e, CloseStream) for e in slave.step(Received(beat), MonoMs(0)))
 
 
 def test_a_master_of_an_older_epoch_is_not_followed() -> None:
@@ -129,12 +132,12 @@ def test_a_master_of_an_older_epoch_is_not_followed() -> None:
     assert slave.identity.promised_epoch == 2
     again = open_slave(close(slave))
     assert again.identity.promised_epoch == 2
-    again.step(Connected(), 0)
+    again.step(Connected(), MonoMs(0))
     old = Welcome(1, again.end, 0, "m", "", False, True, 100, 100, (), b"")
-    again.step(Received(frames.encode(old)), 0)
+    again.step(Received(frames.encode(old)), MonoMs(0))
     assert again.state is ConnectionState.SUSPEND
-    again.step(Connected(), 0)
-    again.step(Received(frames.encode(Truncate(1, 5))), 0)
+    again.step(Connected(), MonoMs(0))
+    again.step(Received(frames.encode(Truncate(1, 5))), MonoMs(0))
     assert again.state is ConnectionState.SUSPEND
     assert again.truncated_bytes == 0
 
@@ -313,7 +316,7 @@ def test_a_master_that_lacks_a_segment_says_so_to_whom_it_would_send_it() -> Non
     link = Link(master, slave)
     link.pump()
     assert slave.end == int(names[1].rpartition("/")[2])
-    link.effects += master.tick(100)
+    link.effects += master.tick(MonoMs(100))
     closed = [effect.reason for effect in link.effects if isinstance(effect, Close)]
     assert closed
     assert f"no segment for offset {slave.end}" in closed[0]
@@ -322,11 +325,11 @@ def test_a_master_that_lacks_a_segment_says_so_to_whom_it_would_send_it() -> Non
 def test_a_silent_master_is_left_and_heartbeats_go_both_ways() -> None:
     master, slave = several(1), open_slave()
     Link(master, slave).pump()
-    assert slave.step(Tick(), 4999) == []
-    (beat,) = slave.step(Tick(), 5000)
+    assert slave.step(Tick(), MonoMs(4999)) == []
+    (beat,) = slave.step(Tick(), MonoMs(5000))
     assert isinstance(beat, Send)
     assert beat.data[5] == Kind.ACK
-    effects = slave.step(Tick(), 20_001)
+    effects = slave.step(Tick(), MonoMs(20_001))
     assert any(isinstance(effect, CloseStream) for effect in effects)
 
 
@@ -348,12 +351,12 @@ def test_no_bytes_from_a_master_break_a_slave(noise: list[bytes]) -> None:
     link.pump()
     before = log_bytes(slave.store)
     for data in noise:
-        slave.step(Received(data), 0)
-        slave.step(Connected(), 0)
-        slave.step(Received(data), 0)
+        slave.step(Received(data), MonoMs(0))
+        slave.step(Connected(), MonoMs(0))
+        slave.step(Received(data), MonoMs(0))
         slave.state = ConnectionState.TRANSFER
         chunk = frames.chunk_frame(slave.epoch, slave.end, 0, np.frombuffer(data, np.uint8))
-        slave.step(Received(chunk), 0)
+        slave.step(Received(chunk), MonoMs(0))
     assert log_bytes(slave.store) == before
 
 
@@ -363,11 +366,11 @@ def test_a_sync_that_nobody_told_of_is_acknowledged_with_the_next_tick() -> None
     link = Link(master, slave)
     link.pump()
     put(master, b"x")
-    frame = master.next_frame(link.number, 0)
+    frame = master.next_frame(link.number, MonoMs(0))
     assert frame is not None
-    slave.step(Received(frame), 0)
+    slave.step(Received(frame), MonoMs(0))
     flush(slave)
-    (told,) = slave.step(Tick(), 1)
+    (told,) = slave.step(Tick(), MonoMs(1))
     assert isinstance(told, Send)
     ack = frames.decode(told.data)
     assert isinstance(ack, Ack)

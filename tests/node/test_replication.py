@@ -30,6 +30,7 @@ from node.cli.cluster import row_of
 from node.config import Config, ConfigError
 from node.replication import HA_METHOD
 from node.server import Node
+from store.clocks import MonoMs
 from store.osdisk import OsDisk
 from tests.certificates import certificates
 from tests.node.conftest import StartNode
@@ -571,7 +572,7 @@ async def test_the_port_refuses_unknown_clusters_and_tells_them_nothing(group: G
         assert answer.code is Refusal.CLUSTER
     machine = broker_of(master).replication.master
     assert machine is not None
-    assert machine.rows(0) == []
+    assert machine.rows(MonoMs(0)) == []
     assert machine.in_sync() == 1
 
 
@@ -610,7 +611,7 @@ async def test_who_has_no_certificate_of_the_group_is_not_heard(
         ):
             await someone.say(hello())
         assert await someone.hear() is None
-    assert [row.node for row in before.rows(0)] == ["s"]
+    assert [row.node for row in before.rows(MonoMs(0))] == ["s"]
 
 
 def has_reason(slave: Slave) -> bool:
