@@ -211,6 +211,8 @@ class Consumer:
             return  # a node says nothing of what it may not know yet
         self.history.polls += 1
         check_visible(node, result)
+        if _passes_over(node, asked, result):
+            return  # what its log lacks; whoever reads on elsewhere gets it
         self.cluster.network.call(
             node.name, "client", lambda: self._got(node.name, key, asked, result, began)
         )
@@ -235,6 +237,12 @@ class Consumer:
                 )
             self.history.saw(key, offset, body, where)
             self.offsets[key] = offset + 1
+
+
+def _passes_over(node: Node, asked: int, result: GetResult) -> bool:
+    """A node that knows of damage in its log skips messages of it."""
+    skips = bool(result.count) and messages(result)[0][0] != asked
+    return skips and bool(node.store.log.corrupt_ranges)
 
 
 def messages(result: GetResult) -> list[tuple[int, bytes]]:

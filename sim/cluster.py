@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from ha.groupstate import Keys
 from ha.progress import ConnectionState
-from sim import checks, config, copies, faults
+from sim import checks, config, copies, decay, faults, lostsegments
 from sim.caretaker import Caretaker
 from sim.clients import Consumer, History, Producer
 from sim.copies import Copies
@@ -64,6 +64,8 @@ class Cluster:
             config.draw(self.world.chance("setup"), self.elected),
             index=any(fault.kind == faults.INDEX_ON for fault in self.planned),
         )
+        if any(fault.kind == faults.DECAY_OFTEN for fault in self.planned):
+            self.setup = replace(self.setup, decay_share=decay.OFTEN)
         self.network = Network(self.world)
         self.etcd = SimEtcd(self.world, self.network, Keys("sim", "group"))
         self.ghost = Ghost(
@@ -87,6 +89,9 @@ class Cluster:
     def _plan(self) -> list[Fault]:
         found = faults.plan(self.world.chance("faults"), FAULTY_MS * 0.9, self.elected)
         found += copies.plan(self.world.chance("copies"), FAULTY_MS * 0.9)
+        found += lostsegments.plan(self.world.chance("lost segments"), FAULTY_MS * 0.9)
+        if not self.elected:
+            found += faults.async_spells(self.world.chance("async"), FAULTY_MS * 0.9)
         return sorted(found, key=lambda fault: fault.at)
 
     # -- running -------------------------------------------------------------------------------
@@ -282,8 +287,19 @@ class Cluster:
             node.lose_disk()
             self.down_until[node.name] = self.world.now + fault.lasts
 
+    def _lose_segment(self, fault: Fault, node: Node) -> None:
+        lostsegments.lose(self, node, fault)
+
+    def _go_async(self, fault: Fault, node: Node) -> None:
+        keeper = self.keeper
+        if isinstance(keeper, Operator) and not self.copies.unresolved and keeper.go_async():
+            self.ghost.mark("went_async")
+            self._later(fault, keeper.go_sync)
+
     def _index_on(self, fault: Fault, node: Node) -> None:
         """Nothing happens: the setup looks for it."""
+
+    _decay_often = _index_on
 
     def _clock_step(self, fault: Fault, node: Node) -> None:
         node.wall_offset += CLOCK_STEPS_MS[int(fault.level * 4) % 4]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ha.options import AckMode, HaOptions
+from sim import decay
 from store.options import StoreOptions
 from store.status import BrokerRole, FlushDiskType
 
@@ -34,6 +35,7 @@ class Setup:
     producers_max: int = 10_000  # that a node remembers the sequences of
     quick: bool = False  # flushes come often; otherwise by a node's own schedule
     index: bool = False  # messages have keys, by which they are looked for
+    decay_share: float = decay.SHARE  # of restarts that find a derived file damaged
 
     def store_options(self, role: BrokerRole) -> StoreOptions:
         """The engine's options for a role."""

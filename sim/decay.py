@@ -1,21 +1,22 @@
 """What a disk loses while nobody looks: files that the log can make anew are gone at a restart.
 
-Only derived files decay here. A lost segment costs a copy of what was acknowledged, which
-the sum of faults of a run is not made for.
+Only derived files decay here. A lost segment costs a copy of what was acknowledged: those are
+faults of their own, where the others have it (`sim.lostsegments`).
 """
 
 import random
 
 from sim.disk import Inode, SimDisk
 
-DERIVED = ("consumequeue/", "lightqueue/", "queueends")
+DERIVED = ("consumequeue/", "lightqueue/", "queueends", "index/")
 SHARE = 0.15  # of restarts that meet it
+OFTEN = 0.9
 
 
-def decay(disk: SimDisk, chance: random.Random) -> str:
-    """Damage one derived file now and then; what was done, empty for nothing."""
+def decay(disk: SimDisk, chance: random.Random, share: float) -> str:
+    """Damage one derived file at a share of the restarts; what was done, empty for nothing."""
     names = sorted(name for name in disk._names if name.startswith(DERIVED))
-    if not names or chance.random() >= SHARE:
+    if not names or chance.random() >= share:
         return ""
     name = chance.choice(names)
     way = chance.choice(("lost", "zeroed", "emptied", "directory lost"))

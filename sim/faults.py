@@ -32,6 +32,7 @@ ETCD_KINDS = (
     "etcd_wipe",
 )
 INDEX_ON = "index_on"  # no fault: a part of the setup that a kept run must repeat
+DECAY_OFTEN = "decay_often"  # as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,21 @@ def plan(chance: random.Random, duration: float, elected: bool = False) -> list[
     if chance.random() < 0.3:
         found.append(Fault(0.0, INDEX_ON, NODES[0]))
     return sorted(found, key=lambda fault: fault.at)
+
+
+def async_spells(chance: random.Random, duration: float) -> list[Fault]:
+    """Times in which the master that an operator chose waits for nobody; in one run of four."""
+    if chance.random() >= 0.25:
+        return []
+    return [
+        Fault(
+            round(chance.uniform(100, duration), 3),
+            "go_async",
+            NODES[0],
+            lasts=round(chance.choice((100, 500, 1500)) * chance.uniform(0.5, 1.5), 3),
+        )
+        for _ in range(chance.choice((1, 1, 2)))
+    ]
 
 
 def dumps(seed: int, faults: list[Fault], why: str, elected: bool) -> str:

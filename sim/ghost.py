@@ -16,6 +16,7 @@ from ha.progress import ConnectionState
 from sim.platter import same_until
 from sim.witness import Violation, Witness
 from store.kernels.jit import U8
+from store.status import BrokerRole
 
 if TYPE_CHECKING:
     from sim.etcd import SimEtcd
@@ -33,7 +34,9 @@ class Ghost:
 
     logs: the bytes of each mastership, as its master wrote them. held: per mastership and replica,
     how many of these the replica has had (on disk, where acknowledgements are durable) while it
-    followed or led. safe: the bytes that were confirmed; sure: those that were acknowledged.
+    followed or led. safe: the bytes that were confirmed, and what an ASYNC_MASTER wrote: its
+    slaves show what they have of it, and it loses nothing meanwhile. sure: those that were
+    acknowledged.
     """
 
     def __init__(self, needed: int, durable: bool, etcd: "SimEtcd | None" = None) -> None:
@@ -219,7 +222,7 @@ class Ghost:
         end = node.bytes.record_end(body)
         if end < 0:
             raise Violation(f"{node.name} acknowledged {body[:24]!r}, which is not in its log")
-        if end > len(self.safe):
+        if end > len(self.safe) or node.ordered is BrokerRole.ASYNC_MASTER:
             self._must_be_held(node, key, end, "acknowledged")
         self._take(self.sure, key, end, f"{node.name} acknowledged")
 
@@ -232,7 +235,7 @@ class Ghost:
         known += wrote[len(known) : end]
 
     def _must_be_held(self, node: "Node", key: Mastership, end: int, what: str) -> None:
-        needed = self.needed
+        needed = 1 if node.ordered is BrokerRole.ASYNC_MASTER else self.needed
         if self.etcd is not None and self.etcd.truth is not None:
             for members in {state.sync_state_set for state in self.etcd.possible_states()}:
                 self._whole_set_holds(node, key, end, what, members)
@@ -283,6 +286,9 @@ class Ghost:
     def _check_master(self, node: "Node") -> None:
         key = self._capture(node)
         confirmed = node.store.replicated_offset or 0
+        if node.ordered is BrokerRole.ASYNC_MASTER:
+            self._begin_again()
+            self._take(self.safe, key, len(self.logs[key]), f"{node.name} wrote")
         if confirmed < self.confirmed.get(node.name, 0):
             raise Violation(f"{node.name}: the confirm offset fell to {confirmed}")
         self.confirmed[node.name] = confirmed
@@ -326,11 +332,19 @@ class Ghost:
         if shown > proved:
             wanted = self.safe[:shown]
             proved = self._first_missing(node, wanted, False, proved)
+            while proved < shown and (known := _damage_at(node, proved)):
+                proved = self._first_missing(node, wanted, False, known)
             if proved < shown:
                 raise Violation(
                     f"{node.name} takes {shown} for confirmed, only {proved} of it is safe"
                 )
         self._proved[node.name] = proved
+
+
+def _damage_at(node: "Node", offset: int) -> int:
+    """Where damage ends that a node knows of, and shows nobody; 0 for none at an offset."""
+    known = node.store.log.corrupt_ranges
+    return next((found.end for found in known if found.start <= offset < found.end), 0)
 
 
 def _array(data: bytearray) -> U8:

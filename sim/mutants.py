@@ -2,12 +2,13 @@
 
 from sim.mutants_clocks import CLOCKS
 from sim.mutants_copies import COPIES
+from sim.mutants_decay import DECAY
 from sim.mutants_election import ELECTION
 from sim.mutants_light import LIGHT
 from sim.mutants_observer import OBSERVER
 from sim.mutants_replication import REPLICATION
 from sim.planted import Mutant
 
-MUTANTS = [*REPLICATION, *ELECTION, *LIGHT, *OBSERVER, *CLOCKS, *COPIES]
+MUTANTS = [*REPLICATION, *ELECTION, *LIGHT, *OBSERVER, *CLOCKS, *COPIES, *DECAY]
 
 __all__ = ["MUTANTS", "Mutant"]

@@ -56,6 +56,7 @@ LIGHT_QUEUES = 3
 FORGETTING = 0.03  # how often one is forgotten before it gets a message
 FLUSH_TICK_MS = 100.0
 RECONNECT_MS = 60.0
+DAMAGED = "damaged"  # why a node lacks what it had, beside the kinds of older copies
 
 Reply = Callable[[PutMessageStatus, PutResult | None], None]
 
@@ -91,10 +92,11 @@ class Node:
         self.paused_until = 0.0
         self.sync_ms = 1.0
         self.follows = ""
+        self.ordered = BrokerRole.SLAVE  # its role, as it was told at its start
         self.etcd: SimEtcd
         self.agent: Agent | None = None
         self.incarnation = 0
-        self.older = ""  # it runs on an older copy of its directory, and has not caught up
+        self.older = ""  # it runs on an older copy, or without a segment, and has not caught up
         self.tainted = False  # lost power, and has not found out yet
         self.store: MessageStore
         self.master: Master | None = None
@@ -107,6 +109,7 @@ class Node:
         self._flushing = False
         self._flush_again = False
         self._cuttings = 0
+        self._unnamed = -1  # start of a segment that it lost, and has not told of yet
 
     # -- clocks and events ---------------------------------------------------------------------
 
@@ -166,7 +169,8 @@ class Node:
         self.bytes = LogBytes(self.disk)
         self.truncated_bytes = 0
         self.follows = follows
-        decayed = decay(self.disk, self.decaying)
+        self.ordered = role
+        decayed = decay(self.disk, self.decaying, self.setup.decay_share)
         if decayed:
             self.ghost.mark("decayed")
             self.world.note(f"{self.name} finds {decayed}")
@@ -178,11 +182,13 @@ class Node:
         self.master = self.slave = None
         self._ends, self._stream, self._spare = {}, None, None
         self._flushing = self._flush_again = False
+        self._unflushed: list[tuple[int, Callable[[], None]]] = []
         failed_syncs = self.disk.failed_syncs
         try:
             self._recover(role)
         except OSError as error:
             return self._cannot_start(error, failed_syncs)
+        self._names_what_it_lost()
         self.up = True
         if role is BrokerRole.AUTO:
             try:
@@ -330,6 +336,21 @@ class Node:
         self.empty_disk()
         self.lost_disk = True
 
+    def lose_segment(self, name: str) -> None:
+        """A file of its log is gone; it must say so when it starts."""
+        self.die()
+        path = f"commitlog/{name}"
+        self.disk.remove(path)
+        self.disk.sync_dir("commitlog")
+        self.bytes = LogBytes(self.disk)
+        self.older, self.lost_disk = DAMAGED, True
+        self._unnamed = int(name)
+
+    def _names_what_it_lost(self) -> None:
+        start, self._unnamed = self._unnamed, -1
+        if start >= 0 and not any(f"[{start}, " in problem for problem in self.problems):
+            raise Violation(f"{self.name} starts without its segment {start}, and names it nowhere")
+
     def begin_anew(self) -> bool:
         """What a refusal advises: emptied, where nothing that it holds was ever confirmed."""
         if self.store.known_confirmed:
@@ -397,13 +418,22 @@ class Node:
 
         status = master.await_slaves(result.end_offset, self.mono(), answer)
         if status is not None:
-            answer(status)
+            self._answer_when_flushed(result.end_offset, lambda: answer(status))
         elif self.agent is None:
             self.ghost.accepts(self, master, self.setup.in_sync)
+
+    def _answer_when_flushed(self, end: int, answer: Callable[[], None]) -> None:
+        """Who waits for no slave waits for this node's own sync, where that was asked for."""
+        if self.ordered is BrokerRole.ASYNC_MASTER and self.store.local_offset < end:
+            self._unflushed.append((end, answer))
+        else:
+            answer()
 
     def _wanted_in_sync(self) -> int:
         """So many replicas must be with a master that stores a put."""
         setup = self.setup
+        if self.ordered is BrokerRole.ASYNC_MASTER:
+            return 1
         return setup.min_in_sync if self.agent is None else setup.in_sync
 
     def _forget(self, name: str, master: Master) -> None:
@@ -478,6 +508,8 @@ class Node:
     def _take_flushed(self, job: FlushJob) -> None:
         self.store.commit_log_flushed(job)
         self.ghost.check(self)
+        while self._unflushed and self._unflushed[0][0] <= self.store.local_offset:
+            self._unflushed.pop(0)[1]()
         if self.master is not None:
             self._perform(self.master.advance(self.mono()))
         if self.slave is not None:

@@ -29,6 +29,8 @@ class Operator:
         self._chance = cluster.world.chance("operator")
         self._zombies: set[str] = set()
         self._masterships: list[EpochEntry] = []
+        self._asynchronous = False
+        self._alone = False
 
     @property
     def master(self) -> Node:
@@ -37,8 +39,8 @@ class Operator:
 
     @property
     def busy(self) -> bool:
-        """A replaced master still runs."""
-        return bool(self._zombies)
+        """A replaced master still runs, or the master alone has what it acknowledged."""
+        return bool(self._zombies) or self._alone
 
     def target(self, chosen: str) -> Node:
         """The node a producer sends to: users are told."""
@@ -52,7 +54,7 @@ class Operator:
         """Start a node in its role."""
         node.reboot_if_needed()
         if node.name == self.master_name:
-            sure = node.start(BrokerRole.SYNC_MASTER)
+            sure = node.start(self._master_role)
         else:
             sure = node.start(BrokerRole.SLAVE, self.master_name)
         if node.up and node.master is not None:
@@ -60,7 +62,41 @@ class Operator:
         if not sure:
             self.cluster.down_until[node.name] = self.world.now + 200
 
+    @property
+    def _master_role(self) -> BrokerRole:
+        return BrokerRole.ASYNC_MASTER if self._asynchronous else BrokerRole.SYNC_MASTER
+
+    def go_async(self) -> bool:
+        """Restart the master as an ASYNC_MASTER; False where it is no time for that.
+
+        Until it is a SYNC_MASTER again, and enough slaves have all that it stored meanwhile, nobody
+        takes its place and it loses nothing: what it acknowledges is on this one node only.
+        """
+        master = self.master
+        if self.busy or not master.up or not all(self.trusted(node) for node in self.cluster.nodes):
+            return False
+        self._asynchronous = self._alone = True
+        self._restart_as_told()
+        return True
+
+    def go_sync(self) -> None:
+        """Restart it as a SYNC_MASTER."""
+        self._asynchronous = False
+        self._restart_as_told()
+
+    def _restart_as_told(self) -> None:
+        master = self.master
+        if master.up:
+            master.die()
+            self.boot(master)
+
+    def _look_for_replicas(self) -> None:
+        machine = self.master.master if self.master.up else None
+        if self._alone and machine is not None and machine.promises and machine.epoch_confirmed:
+            self._alone = False
+
     def _operate(self) -> None:
+        self._look_for_replicas()
         for node in self.cluster.nodes:
             if node.up:
                 if node.slave is not None and node.slave.reason.startswith("NEWER_EPOCH"):
@@ -102,6 +138,8 @@ class Operator:
 
     def may_lose_power(self, node: Node) -> bool:
         """The atlas: what page caches acknowledged stays somewhere it can be had from."""
+        if self._alone and node is self.master:
+            return False
         if self.cluster.setup.durable:
             return True
         others = [other for other in self.cluster.nodes if other is not node]
@@ -110,6 +148,8 @@ class Operator:
     def may_lose_disk(self, node: Node) -> bool:
         """One after the other: whoever lost something has it back first."""
         others = [other for other in self.cluster.nodes if other is not node]
+        if self._alone and node is self.master:
+            return False
         return not self._zombies and all(self.trusted(other) for other in others)
 
     def after_kill(self, node: Node, level: float) -> None:
@@ -120,7 +160,7 @@ class Operator:
     def switch(self, level: float) -> None:
         """Replace the master, which may be alive."""
         old = self.master
-        if self._zombies:
+        if self.busy:
             return
         if level < 0.6 and old.up:
             old.die()
@@ -128,6 +168,10 @@ class Operator:
 
     def _switch(self, old: Node) -> None:
         """Make the slave that has the most the master; the old one will follow it."""
+        if self._alone:
+            if not old.up:
+                self.boot(old)
+            return
         slaves = [node for node in self.cluster.nodes if node is not old]
         if not all(self.trusted(node) for node in slaves):
             if not self._master_is_lost(old) and not old.up:
