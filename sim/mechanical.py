@@ -46,12 +46,13 @@ PREFIX = "mechanical-"  # of a directory's name; the number of the process that 
 _LOG = ("_close_segment", "_go_back", "append_data", "is_boundary", "before_blank", "next_valid")
 _STORE = ("truncate", "hide_from", "_cut_queues")
 _HA = "tests/ha"
+_MASTERSHIPS = f"{_HA}/test_masterships.py"
 _RECOVERY = ("tests/store/test_commitlog.py", "tests/store/test_recovery.py")
 _SLOW = frozenset({"tests/store/test_recovery.py"})  # run after the seeds
 # What is mutated: file, the functions of it (all where None), the tests that are near.
 TARGETS: tuple[tuple[str, tuple[str, ...] | None, tuple[str, ...]], ...] = (
     ("ha/epochs.py", None, (f"{_HA}/test_epochs.py", f"{_HA}/test_masterships.py")),
-    ("ha/failover.py", None, (f"{_HA}/test_failover.py",)),
+    ("ha/failover.py", None, (f"{_HA}/test_failover.py", f"{_HA}/test_oldercopies.py")),
     ("ha/frames.py", None, (f"{_HA}/test_frames.py",)),
     ("ha/groupstate.py", None, (f"{_HA}/test_groupstate.py", f"{_HA}/test_failover.py")),
     ("ha/grouptransfer.py", None, (f"{_HA}/test_master.py", f"{_HA}/test_waiters.py")),
@@ -62,7 +63,7 @@ TARGETS: tuple[tuple[str, tuple[str, ...] | None, tuple[str, ...]], ...] = (
     ("ha/options.py", None, (f"{_HA}/test_master.py",)),
     ("ha/progress.py", None, (f"{_HA}/test_master.py",)),
     ("ha/registry.py", None, (f"{_HA}/test_registry.py",)),
-    ("ha/slave.py", None, (f"{_HA}/test_slave.py", f"{_HA}/test_masterships.py")),
+    ("ha/slave.py", None, (f"{_HA}/test_slave.py", f"{_HA}/test_handshake.py", _MASTERSHIPS)),
     ("ha/syncstate.py", None, (f"{_HA}/test_syncstate.py", f"{_HA}/test_failover.py")),
     ("ha/waiters.py", None, (f"{_HA}/test_waiters.py",)),
     ("store/recovery.py", None, _RECOVERY),

@@ -198,3 +198,9 @@ def test_what_was_known_of_a_log_holds_as_far_as_this_log_went_on_from_it() -> N
         22,
         44,
     ]
+
+
+def test_a_masters_history_is_adopted_as_far_as_its_bytes_are_held() -> None:
+    history = EpochHistory((EpochEntry(1, 0, 7),))
+    history.adopt((EpochEntry(1, 0, 8), EpochEntry(2, 50, 9), EpochEntry(3, 90, 9)), 90)
+    assert history.entries == (EpochEntry(1, 0, 8), EpochEntry(2, 50, 9))

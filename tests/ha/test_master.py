@@ -1,6 +1,7 @@
 """The master believes nothing that cannot be: what counts, what is released, what is refused."""
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,8 +10,10 @@ from hypothesis import strategies as st
 
 from ha import frames
 from ha.frames import Ack
+from ha.groupstate import Replica
 from ha.grouptransfer import Release
 from ha.master import Close, Master
+from ha.options import HaOptions
 from ha.progress import RateLimit
 from sim.disk import SimDisk
 from store.clocks import MonoMs
@@ -363,3 +366,36 @@ def test_damage_is_not_taken_for_a_hole_and_what_was_confirmed_is_never_cut() ->
     assert open_master(disk, nonce=2).store.log.max_offset > end
     disk, end = damaged(3584, 4608, 0, confirm=6000)
     assert open_master(disk, nonce=2).store.log.max_offset > end
+
+
+def test_who_is_unknown_holds_nothing_and_is_told_nothing() -> None:
+    master = open_master()
+    assert master.held_by(Replica("nobody", 1)) == 0
+    assert master.next_frame(99, MonoMs(0)) is None
+
+
+def test_who_was_refused_may_not_say_hello_again_on_the_same_connection() -> None:
+    master, slave = open_master(), open_slave(name="m")
+    link = Link(master, slave)
+    link.to_master(frames.encode(slave.hello()))
+    assert "out of turn" in link.closed
+    (row,) = master.rows(MonoMs(0))
+    told = (row.sent, row.received, row.durable, row.lag_bytes, row.lag_ms, row.in_sync)
+    assert told == (0, 0, 0, 0, 0, False)
+
+
+def test_a_slave_that_lacks_exactly_what_it_may_not_lack_is_not_in_sync() -> None:
+    master, link = followed(ha_slave_fallbehind_max=1000)
+    while master.store.log.wrote_offset - link.slave.end < 1000:
+        put(master, b"x")
+    behind = master.store.log.wrote_offset - link.slave.end
+    master.options = replace(master.options, ha_slave_fallbehind_max=behind)
+    assert master.in_sync() == 1
+    master.options = replace(master.options, ha_slave_fallbehind_max=behind + 1)
+    assert master.in_sync() == 2
+
+
+def test_a_chunk_must_fit_the_window() -> None:
+    with pytest.raises(ValueError, match="ha_in_flight_max must hold"):
+        HaOptions(ha_transfer_batch_size=4096, ha_in_flight_max=4095)
+    HaOptions(ha_transfer_batch_size=4096, ha_in_flight_max=4096)

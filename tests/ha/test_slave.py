@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ha import frames
-from ha.frames import Ack, Chunk, Heartbeat, Kind, Truncate, Welcome
+from ha.frames import Ack, Chunk, Heartbeat, Kind, Reset, Truncate, Welcome
 from ha.master import Close, Master
 from ha.progress import ConnectionState
-from ha.slave import CloseStream, Connected, Received, Send, Slave, Tick
+from ha.slave import CUTS_MAX, CloseStream, Connected, Flushed, Received, Send, Slave, Tick
 from store.clocks import MonoMs
 from store.status import BrokerRole, FlushDiskType
 from tests.ha.pair import Link, close, drain, flush, log_bytes, open_master, open_slave, put
@@ -375,3 +375,63 @@ def test_a_sync_that_nobody_told_of_is_acknowledged_with_the_next_tick() -> None
     ack = frames.decode(told.data)
     assert isinstance(ack, Ack)
     assert ack.durable == ack.received == slave.end
+
+
+def test_nothing_is_acknowledged_before_the_handshake() -> None:
+    slave = open_slave()
+    assert slave.step(Flushed(), MonoMs(0)) == []
+
+
+def test_a_master_that_does_not_answer_a_hello_is_left_after_twenty_seconds() -> None:
+    slave = open_slave()
+    slave.step(Connected(), MonoMs(0))
+    assert slave.step(Tick(), MonoMs(20_000)) == []
+    (effect,) = slave.step(Tick(), MonoMs(20_001))
+    assert isinstance(effect, CloseStream)
+
+
+def test_a_slave_tells_since_when_it_lacks_something() -> None:
+    master, slave = several(1), open_slave()
+    link = Link(master, slave)
+    link.pump()
+    for now in (100, 200):
+        beat = Heartbeat(1, slave.end + 7 * (now == 200), 0, slave.end)
+        slave.step(Received(frames.encode(beat)), MonoMs(now))
+    assert slave.lag_bytes == 7
+    assert slave.lag_ms(MonoMs(500)) == 300
+    more = Heartbeat(1, slave.end + 9, 0, slave.end)
+    slave.step(Received(frames.encode(more)), MonoMs(400))
+    assert slave.lag_ms(MonoMs(500)) == 300, "since it lacks the first byte, not the last"
+
+
+def test_what_a_welcome_calls_confirmed_is_known_after_a_kill() -> None:
+    master, slave, other = open_master(), open_slave(), open_slave(name="other")
+    put(master, b"x")
+    Link(master, slave).pump()
+    Link(master, other).pump()
+    fresh = Link(master, open_slave(close(other), name="other"))
+    frame = master.next_frame(fresh.number, MonoMs(0))
+    assert frame is not None
+    fresh.slave.step(Received(frame), MonoMs(0))
+    assert open_slave(close(fresh.slave)).store.known_confirmed == slave.end
+
+
+def test_senseless_and_endless_resets_are_left_and_reset_nothing() -> None:
+    slave = welcomed(several(1))
+    Link(several(1), slave).pump()
+    before = log_bytes(slave.store)
+    slave.step(Connected(), MonoMs(0))
+    effects = slave.step(Received(frames.encode(Reset(1, slave.end - 1))), MonoMs(0))
+    assert [type(effect) for effect in effects] == [CloseStream]
+    assert log_bytes(slave.store) == before
+    slave.step(Connected(), MonoMs(0))
+    beyond = frames.encode(Reset(1, slave.end))
+    for _ in range(CUTS_MAX):
+        effects = slave.step(Received(beyond), MonoMs(0))
+        assert not any(isinstance(effect, CloseStream) for effect in effects)
+    effects = slave.step(Received(beyond), MonoMs(0))
+    assert [type(effect) for effect in effects] == [CloseStream]
+    slave.step(Connected(), MonoMs(0))
+    effects = slave.step(Received(beyond), MonoMs(0))
+    assert not any(isinstance(effect, CloseStream) for effect in effects), "counted anew"
+    assert slave.resets == CUTS_MAX + 1

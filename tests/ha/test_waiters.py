@@ -42,3 +42,11 @@ def test_everybody_is_told_once_and_in_order(steps: list[tuple[str, int, int]]) 
         assert waiters.next_deadline() == min((v[1] for v in plain.values()), default=None)
     assert waiters.drain() == sorted(plain)
     assert len(waiters) == 0
+
+
+def test_those_who_wait_on_are_not_dropped_with_those_who_are_gone() -> None:
+    waiters: OffsetWaiters[int] = OffsetWaiters()
+    for number in range(200):
+        waiters.add(number, 1.0 if number % 50 else 9.0, number)
+    assert len(waiters.expire(1.0)) == 196
+    assert waiters.release(1000) == [0, 50, 100, 150]
