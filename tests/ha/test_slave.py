@@ -404,16 +404,29 @@ def test_a_slave_tells_since_when_it_lacks_something() -> None:
     assert slave.lag_ms(MonoMs(500)) == 300, "since it lacks the first byte, not the last"
 
 
-def test_what_a_welcome_calls_confirmed_is_known_after_a_kill() -> None:
-    master, slave, other = open_master(), open_slave(), open_slave(name="other")
-    put(master, b"x")
-    Link(master, slave).pump()
-    Link(master, other).pump()
-    fresh = Link(master, open_slave(close(other), name="other"))
-    frame = master.next_frame(fresh.number, MonoMs(0))
+def test_what_a_first_welcome_calls_confirmed_is_known_after_a_kill() -> None:
+    first, slave = open_master(role=BrokerRole.ASYNC_MASTER), open_slave()
+    put(first, b"x")
+    Link(first, slave).pump()
+    assert slave.store.known_confirmed == 0
+    second = open_master(close(first), nonce=8)
+    Link(second, open_slave(name="other")).pump()
+    link = Link(second, slave)
+    frame = second.next_frame(link.number, MonoMs(0))
     assert frame is not None
-    fresh.slave.step(Received(frame), MonoMs(0))
-    assert open_slave(close(fresh.slave)).store.known_confirmed == slave.end
+    slave.step(Received(frame), MonoMs(0))
+    assert open_slave(close(slave)).store.known_confirmed == slave.end > 0
+
+
+def test_epochs_whose_barriers_are_cut_are_forgotten_at_once() -> None:
+    disk = close(open_master(role=BrokerRole.ASYNC_MASTER))
+    master, slave = open_master(disk, nonce=8, role=BrokerRole.ASYNC_MASTER), open_slave()
+    Link(master, slave).pump()
+    first, second = slave.history.entries
+    slave.step(Connected(), MonoMs(0))
+    slave.step(Received(frames.encode(Truncate(2, second.start))), MonoMs(0))
+    assert slave.end == second.start
+    assert slave.history.entries == (first,)
 
 
 def test_senseless_and_endless_resets_are_left_and_reset_nothing() -> None:
