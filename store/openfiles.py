@@ -66,7 +66,9 @@ class LazyFile:
             file.close()
 
     def allocate(self, end: int) -> None:
-        """Have blocks below a position."""
+        """Have blocks below a position. Raises OSError where too many files wait for a sync."""
+        if self._file is None:
+            self._owner.check_room()
         self._opened().allocate(end)
 
     def data_ranges(self, start: int) -> list[tuple[int, int]]:
@@ -105,7 +107,10 @@ class OpenFiles:
         self._open: deque[LazyFile] = deque()  # some may be closed, or gone, meanwhile
 
     def check_room(self) -> None:
-        """Raise EMFILE before the process has no descriptor left for anything else."""
+        """Before more is stored: raise EMFILE where no descriptor would be left for all else.
+
+        Readers are not refused: what they open can be closed again.
+        """
         limit = self.most + self.most // 2
         if len(self._open) >= limit:
             self.close_some(2 * len(self._open))  # one that was used is closed at the second look
@@ -130,7 +135,6 @@ class OpenFiles:
 
     def opened(self, lazy: LazyFile) -> DiskFile:
         """Open one, and close others where there are too many."""
-        self.check_room()
         file = lazy.open()
         self.took(lazy)
         return file

@@ -391,7 +391,7 @@ async def test_a_slave_with_a_full_disk_says_so_and_goes_on_when_there_is_room(
     full = True
     create = store.disk.create
 
-    def maybe(path: str, size: int) -> Any:
+    def maybe(path: str, size: int, *told: int) -> Any:
         if full and path.startswith("commitlog"):
             raise OSError(28, "No space left on device")
         return create(path, size)

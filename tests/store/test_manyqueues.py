@@ -128,6 +128,7 @@ def test_a_file_with_bytes_that_are_not_synced_stays_open(tmp_path: Path) -> Non
     assert not store.dispatch(), "no descriptor is left for it"
     assert store.flags.names() == ["WRITE_LOGICS_QUEUE_ERROR"]
     assert store.queues.is_crowded
+    assert all(read_all(store, "T", number) == [b"m"] for number in range(30))
     job = store.queues_flush_job(2)  # a round that else syncs full pages only
     assert job is not None
     job.run()
