@@ -28,7 +28,6 @@ from node.groupcommit import GroupCommitService
 from node.groups import NO_GRACE, GroupCoordinator
 from node.liteservice import LiteService
 from node.metadatalog import MetadataLog
-from node.openfiles import light_queues_max
 from node.popservice import PopService
 from node.publishservice import PublishService
 from node.replication import Replication
@@ -113,8 +112,6 @@ class Broker:
         self.advertised = config.node.advertise or f"{store_host.address}:{store_host.port}"
         self.limits = config.limits
         options = config.store_options()
-        light = light_queues_max(options.max_lmq_consume_queue_num)
-        options = replace(options, max_lmq_consume_queue_num=light)
         events = StoreEvents(problem=lambda text: log.error("store", problem=text))
         self.store = MessageStore(disk, options, events, store_host, boot_id())
         self.store.events.progress = self._show_progress

@@ -93,10 +93,8 @@ class ConsumeQueue:
         state: I64 = np.zeros(3, np.int64)
         outcome = PutOutcome()
         position = first
-        if end > first:  # after a kill most of what is dispatched again is there already
-            newest = order[end - 1]
-            if rows[scan.PHY, newest] + rows[scan.SIZE, newest] <= self.max_physical_offset:
-                return outcome
+        if end <= first or self.has(rows, int(order[end - 1])):
+            return outcome
         while position < end:
             mapped = self._file_for(int(rows[scan.QUEUE_OFFSET, order[position]]))
             mapped.allocate(mapped.wrote + ENTRY_BYTES)
@@ -128,6 +126,10 @@ class ConsumeQueue:
                 outcome.refused.append(row)
                 position += 1
         return outcome
+
+    def has(self, rows: I64, row: int) -> bool:
+        """Whether a row's entry, and those before it, are there: most are after a kill."""
+        return bool(rows[scan.PHY, row] + rows[scan.SIZE, row] <= self.max_physical_offset)
 
     def _file_for(self, queue_offset: int) -> MappedFile:
         last = self.files.last

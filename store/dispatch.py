@@ -230,7 +230,8 @@ class Dispatcher:
             targets.compare((topic, queue_id), rows[:, order[first:end]])
             return
         queue = queues.get_or_make(topic, queue_id)
-        queues.touch((topic, queue_id))
+        if not queue.has(rows, int(order[end - 1])):
+            queues.touch((topic, queue_id))
         ext = queues.ext.get((topic, queue_id))
         if ext is not None:
             wanted = order[first:end]

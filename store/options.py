@@ -80,9 +80,7 @@ class StoreOptions:
     clean_resource_interval: int = option(10_000, "rounds of the cleaner")
     delete_file_batch_max: int = option(10, "segments one round removes at most")
     message_delay_level: str = option(DEFAULT_DELAY_LEVELS, "the delay levels, level 1 first")
-    max_lmq_consume_queue_num: int = option(
-        20_000, "most light queues: a lite topic takes one, and two file descriptors at least"
-    )
+    max_lmq_consume_queue_num: int = option(20_000, "most light queues: a lite topic takes one")
     max_msgs_num_batch: int = option(64, "most messages of one key query")
     producers_max: int = option(10_000, "producers remembered, for dropping repeats")
     producer_window: int = option(

@@ -3,9 +3,14 @@
 import errno
 import random
 import resource
+import struct
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sim.disk import SimDisk
 from store.columns import Columns
@@ -14,6 +19,7 @@ from store.messagestore import MessageStore, PutBatch
 from store.openfiles import LazyFile, OpenFiles
 from store.options import StoreOptions
 from store.osdisk import OsDisk
+from store.queuenote import Noted, parse
 from store.status import PutMessageStatus, RunningFlags
 from tests.support import NOW, crash, drain, open_store, options, put_ok, read_all
 
@@ -199,3 +205,149 @@ def test_a_file_that_cannot_grow_keeps_what_it_has(tmp_path: Path) -> None:
     drain(store)
     assert read_all(store)[-1] == b"204"
     crash(store)
+
+
+def flush_queues(store: MessageStore) -> None:
+    """A thorough round, as a node makes one every minute."""
+    job = store.queues_flush_job(0)
+    assert job is not None
+    job.run()
+    store.queues_flushed(job, True)
+
+
+def started(path: Path, boot_id: str = "") -> MessageStore:
+    store = MessageStore(OsDisk(path), WIDE, boot_id=boot_id)
+    store.start()
+    return store
+
+
+@pytest.fixture
+def noted(tmp_path: Path) -> Path:
+    """A killed store of 20 queues, all of them noted."""
+    store = started(tmp_path)
+    for number in range(20):
+        put_ok(store, [b"%d" % number], "T", number)
+    flush_queues(store)
+    crash(store)
+    return tmp_path
+
+
+def test_queues_that_nobody_touched_are_not_opened_at_the_start(noted: Path) -> None:
+    store = started(noted)
+    assert len(store.queues.trusted) == 20
+    assert open_count(store) == 0
+    assert store.queues_flush_job(0) is None, "nothing is to be synced or noted"
+    assert [read_all(store, "T", number) for number in range(20)] == [
+        [b"%d" % number] for number in range(20)
+    ]
+    put_ok(store, [b"more"], "T", 7)
+    crash(store)
+    again = started(noted)
+    assert len(again.queues.trusted) == 19
+    assert read_all(again, "T", 7) == [b"7", b"more"]
+    crash(again)
+
+
+def test_after_a_power_cut_all_queues_are_looked_into(noted: Path) -> None:
+    store = started(noted, "another boot")
+    assert not store.queues.trusted
+    crash(store)
+
+
+@pytest.mark.parametrize("harm", ["byte", "copy", "extra", "lost", "short"])
+def test_a_queue_whose_files_were_touched_is_looked_into(noted: Path, harm: str) -> None:
+    file = noted / f"consumequeue/T/5/{0:020d}"
+    if harm == "byte":
+        with file.open("r+b") as opened:
+            opened.write(bytes(20))
+    elif harm == "copy":
+        data = file.read_bytes()
+        file.unlink()
+        file.write_bytes(data)
+    elif harm == "extra":
+        (file.parent / f"{20 * 300_000:020d}").write_bytes(bytes(20 * 300_000))
+    elif harm == "lost":
+        file.unlink()
+    else:
+        with file.open("r+b") as opened:
+            opened.truncate(40)
+    store = started(noted)
+    assert ("T", 5) not in store.queues.trusted
+    assert len(store.queues.trusted) == 19
+    assert [read_all(store, "T", number) for number in range(20)] == [
+        [b"%d" % number] for number in range(20)
+    ]
+    assert put_ok(store, [b"next"], "T", 5).queue_offset == 1
+    crash(store)
+
+
+def test_stale_entries_past_a_noted_end_are_gone_once_something_is_put(noted: Path) -> None:
+    """As a tmpfs or a lost change time leaves them: the file looks untouched."""
+    file = noted / f"consumequeue/T/3/{0:020d}"
+    before = OsDisk.look
+
+    def unmoved(disk: OsDisk, path: str) -> Any:
+        found = before(disk, path)
+        return replace(found, digest=1) if path.endswith("T/3") else found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OsDisk, "look", unmoved)
+        store = started(noted)
+        put_ok(store, [b"x"], "T", 3)
+        flush_queues(store)  # notes the digest
+        crash(store)
+        with file.open("r+b") as opened:
+            opened.seek(40)
+            opened.write(struct.pack(">qiq", 1 << 40, 100, 0) * 3)
+        again = started(noted)
+        assert ("T", 3) in again.queues.trusted
+        put_ok(again, [b"y"], "T", 3)
+        crash(again)
+    assert file.read_bytes()[60:200] == bytes(140)
+    last = started(noted)
+    assert read_all(last, "T", 3) == [b"3", b"x", b"y"]
+    crash(last)
+
+
+def test_a_torn_block_leaves_the_note_before_it(noted: Path) -> None:
+    note = noted / "queueends"
+    whole = note.read_bytes()
+    store = started(noted)
+    put_ok(store, [b"more"], "T", 0)
+    flush_queues(store)
+    crash(store)
+    changed = bytearray(note.read_bytes())
+    end = max(at for at in range(len(whole)) if whole[at])
+    assert parse(bytes(changed))[0].position > parse(whole)[0].position  # type: ignore[index]
+    changed[end + 30] ^= 1
+    note.write_bytes(bytes(changed))
+    again = started(noted)
+    assert read_all(again, "T", 0) == [b"0", b"more"]
+    assert not note.read_bytes()[end + 200 :].strip(b"\0"), "what followed is cleared"
+    crash(again)
+
+
+def test_the_note_is_made_anew_where_it_is_full_and_says_the_same(tmp_path: Path) -> None:
+    store = started(tmp_path)
+    sizes = set()
+    for round_ in range(400):
+        for number in range(20):
+            put_ok(store, [b"m"], f"a_topic_with_a_long_name_{number}", round_ % 3)
+        flush_queues(store)
+        sizes.add((tmp_path / "queueends").stat().st_size)
+    store.queues.remove_topic("a_topic_with_a_long_name_0")
+    assert 1 < len(sizes) < 20
+    crash(store)
+    found = parse((tmp_path / "queueends").read_bytes())
+    assert found is not None
+    assert len(found[0].queues) == 19 * 3
+    again = started(tmp_path)
+    assert len(again.queues.trusted) == 19 * 3
+    crash(again)
+
+
+@settings(max_examples=60)
+@given(st.binary(max_size=300))
+def test_no_bytes_after_the_magic_are_more_than_no_note(data: bytes) -> None:
+    found = parse(b"DLGQEND2" + data)
+    assert found is None or isinstance(found[0], Noted)
