@@ -141,4 +141,5 @@ class FlushJob:
     def done(self) -> None:
         """Note the success in the files; called where the store is owned."""
         for mapped, position in self.files:
-            mapped.flushed = max(mapped.flushed, position)
+            # It may have been cut meanwhile: what is put in the place of that is not synced.
+            mapped.flushed = max(mapped.flushed, min(position, mapped.readable))

@@ -550,11 +550,18 @@ class MessageStore:
         if self.checkpoint.logics_msg_timestamp > trusted:
             self.checkpoint.logics_msg_timestamp = trusted
             self.checkpoint.flush()
+        note_under_way = self.queues.ends.entries_go()
         self.queues.truncate(offset)
-        if self.queues.ends.position > offset:
+        if not note_under_way and self.queues.ends.position > offset:
             note = self.queues.note(offset, self._indexed_up_to)
             note.write()
             self.queues.noted_now(note)
+
+    def _correct_note(self) -> None:
+        """A note told of entries that were cut while it was written."""
+        note = self._queues_note()
+        note.write()
+        self.queues.noted_now(note)
 
     def _time_before(self, offset: int) -> int:
         """A store time that nothing at or after an offset is before, whatever is stored there yet.
@@ -686,6 +693,8 @@ class MessageStore:
         note, self._pending_note = self._pending_note, None
         if note is not None:
             self.queues.noted_now(note)
+            if note.overtaken:
+                self._correct_note()
         if thorough:
             self.checkpoint.logics_msg_timestamp = max(
                 self.checkpoint.logics_msg_timestamp, job.store_time

@@ -22,6 +22,7 @@ def drop_floors(queues: ConsumeQueues, corrupt: Iterable[CorruptRange], offset: 
     starts = [found.start for found in corrupt]
     if not starts or min(starts) < offset:
         return
+    queues.ends.entries_go()
     for key, queue in queues.table.items():
         if _drop_last_blanks(queue):
             queues.changed.add(key)

@@ -102,12 +102,16 @@ class Note:
     others: dict[QueueKey, bytes] | None  # rows of all queues, where the file is made anew
     rows: dict[QueueKey, bytes] = field(default_factory=dict)
     end: int = 0  # of the blocks, once it is written; 0: not written, the older note stays
+    overtaken: bool = False  # entries were cut since it was made: digests may be of shorter files
 
     def write(self) -> None:
         """Write and sync it. A full disk keeps the older note, which is true as well."""
         for key, reached in self.ends.items():
             digest = digest_of(self.disk, self.directories[key])
             self.rows[key] = row_of(key, reached._replace(digest=digest))
+        # Entries that are cut from here on change the files, and the digests are theirs no more.
+        if self.overtaken:
+            self.rows = {key: row_of(key, reached) for key, reached in self.ends.items()}
         if self.file is None:
             self._make_anew()
             return
@@ -201,6 +205,13 @@ class QueueNotes:
         for key in removed:
             self.removed(key)
         return []
+
+    def entries_go(self) -> bool:
+        """Before entries are cut: a note that is under way may say too much; whether one is."""
+        if self._under_way is None:
+            return False
+        self._under_way.overtaken = True
+        return True
 
     def removed(self, key: QueueKey) -> None:
         """A queue is about to be removed on purpose: its files are not missed after a kill."""

@@ -247,6 +247,7 @@ class ConsumeQueues:
 
     def truncate(self, physical_offset: int) -> None:
         """truncateDirtyLogicFiles over all queues."""
+        self.ends.entries_go()
         for key, queue in list(self.table.items()):
             if queue.max_physical_offset > physical_offset:
                 self.changed.add(key)

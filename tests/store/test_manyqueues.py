@@ -351,3 +351,41 @@ def test_the_note_is_made_anew_where_it_is_full_and_says_the_same(tmp_path: Path
 def test_no_bytes_after_the_magic_are_more_than_no_note(data: bytes) -> None:
     found = parse(b"DLGQEND2" + data)
     assert found is None or isinstance(found[0], Noted)
+
+
+@pytest.mark.parametrize("when", ["before it is written", "after"])
+def test_a_note_that_entries_were_cut_under_vouches_for_no_file(tmp_path: Path, when: str) -> None:
+    """The kill comes before the owner hears that the note was written."""
+    store = started(tmp_path)
+    put_ok(store, [b"%d" % n for n in range(10)])
+    end = put_ok(store, [b"%d" % n for n in range(10, 20)]).physical_offset
+    job = store.queues_flush_job(0)
+    assert job is not None
+    if when == "after":
+        job.run()
+    store.truncate(end)
+    if when != "after":
+        job.run()
+    crash(store)
+    again = started(tmp_path)
+    assert not again.queues.trusted
+    assert read_all(again) == [b"%d" % n for n in range(10)]
+    assert put_ok(again, [b"next"]).queue_offset == 10
+    crash(again)
+
+
+def test_a_note_that_entries_were_cut_under_is_corrected(tmp_path: Path) -> None:
+    store = started(tmp_path)
+    put_ok(store, [b"%d" % n for n in range(10)])
+    end = put_ok(store, [b"%d" % n for n in range(10, 20)]).physical_offset
+    job = store.queues_flush_job(0)
+    assert job is not None
+    store.truncate(end)
+    job.run()
+    store.queues_flushed(job, True)
+    assert store.queues.ends.position == end
+    crash(store)
+    again = started(tmp_path)
+    assert again.queues.trusted == {("T", 0)}
+    assert read_all(again) == [b"%d" % n for n in range(10)]
+    crash(again)
