@@ -124,7 +124,9 @@ def test_who_is_ended_by_a_signal_leaves_neither_files_nor_a_child(
         "    time.sleep(60)\n"
     )
     program = (
-        "import sys\nfrom pathlib import Path\nfrom sim.mechanical import try_one, workspace\n"
+        "import signal, sys\nfrom pathlib import Path\n"
+        "from sim.mechanical import try_one, workspace\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # background jobs ignore it
         f"with workspace(Path({str(tmp_path)!r})) as where:\n"
         f"    try_one(None, ({str(test)!r},), 0, where)\n"
     )
