@@ -413,13 +413,16 @@ class Broker:
             return PutResult(PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, too_few)
         return None
 
+    def refuses(self) -> bool:
+        """Whether any put is refused now, with a reason of its own."""
+        return self._refused() is not None or not self.store.flags.writeable
+
     def may_store(self) -> bool:
         """Whether the node's own batches may be stored now.
 
         Not where it may be behind: what the last master stored of its own would be stored again.
         """
-        behind = self.replication.may_be_behind()
-        return not behind and self._refused() is None and self.store.flags.writeable
+        return not self.replication.may_be_behind() and not self.refuses()
 
     def settle(
         self, end_offset: int, no_wait: bool = False

@@ -227,7 +227,12 @@ class Sender:
         Not before it is known what the last master stored: until then nothing may be stored, and
         then the index has to reach the end of that.
         """
-        if self._is_after_failover() and self._broker.may_store():
+        if self._broker.refuses():
+            return self._broker.put_batch(batch)  # which says why
+        if self._broker.replication.may_be_behind():
+            reason = "what the last master stored is not confirmed yet"
+            return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason), None
+        if self._is_after_failover():
             if self._broker.store.dispatcher.reput_from < self._older_end:
                 reason = "what the last master stored is not indexed yet"
                 return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason), None

@@ -221,6 +221,30 @@ async def test_a_repeat_waits_until_what_the_last_master_stored_is_indexed(node:
     assert sum(table.get(("T", queue), 0) for queue in range(QUEUES)) == 1
 
 
+async def test_a_repeat_waits_until_the_new_master_knows_what_the_last_one_stored(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its epoch is not confirmed yet: what the last master stored is hidden from lookups."""
+    broker = broker_of(node)
+    behind = True
+    monkeypatch.setattr(broker.replication, "may_be_behind", lambda: behind)
+    repeated = message(b"x")
+    host = Host("127.0.0.1", 1)
+    loop = asyncio.get_running_loop()
+    sending = asyncio.ensure_future(Sender(broker).send("T", [repeated], host, loop.time() + 5))
+    await asyncio.sleep(0.1)
+    assert not sending.done()
+    batch = sent(repeated, 100).batch("T", 0, host)
+    assert broker.store.put(batch, broker.wall_ms()).count == 1  # the last master's, shown now
+    broker.pump_soon()
+    await until(lambda: broker.store.queue_range("T", 0) == (0, 1))
+    behind = False
+    (entry,) = await sending
+    assert (entry.status.code, entry.offset) == (Code.OK, 0)
+    table = broker.store.topic_queue_table
+    assert sum(table.get(("T", queue), 0) for queue in range(QUEUES)) == 1
+
+
 async def test_sends_wait_out_a_failover_and_are_stored_once(
     start_node: StartNode, tmp_path: Path
 ) -> None:
