@@ -42,6 +42,7 @@ MUST_SEE = (
     "suspended",
     "double_connected",
     "link_cut",
+    "segment_lost",
     "went_async",
     "elected",
     "failed_over",

@@ -240,9 +240,9 @@ class Consumer:
 
 
 def _passes_over(node: Node, asked: int, result: GetResult) -> bool:
-    """A node that knows of damage in its log skips messages of it."""
-    skips = bool(result.count) and messages(result)[0][0] != asked
-    return skips and bool(node.store.log.corrupt_ranges)
+    """A node that knows of damage in its log skips messages of it: first ones, or in between."""
+    found = [offset for offset, _ in messages(result)] if result.count else []
+    return found != list(range(asked, asked + len(found))) and bool(node.store.log.corrupt_ranges)
 
 
 def messages(result: GetResult) -> list[tuple[int, bytes]]:

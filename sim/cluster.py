@@ -89,6 +89,7 @@ class Cluster:
     def _plan(self) -> list[Fault]:
         found = faults.plan(self.world.chance("faults"), FAULTY_MS * 0.9, self.elected)
         found += copies.plan(self.world.chance("copies"), FAULTY_MS * 0.9)
+        found += lostsegments.plan(self.world.chance("lost segments"), FAULTY_MS * 0.9)
         if not self.elected:
             found += faults.async_spells(self.world.chance("async"), FAULTY_MS * 0.9)
         return sorted(found, key=lambda fault: fault.at)
