@@ -232,7 +232,7 @@ class ConsumeQueue:
     def truncate(self, physical_offset: int) -> None:
         """truncateDirtyLogicFiles: drop entries of records that start at or after an offset."""
         if not 0 <= self.max_physical_offset <= physical_offset:
-            self._cut(physical_offset, self._drop, self.files.truncate, self.destroy)
+            self._cut(physical_offset, self.files.remove, self.files.truncate, self.destroy)
 
     def rewind(self, physical_offset: int) -> None:
         """As `truncate`, and the entries come again at once: their files stay for them.
@@ -251,9 +251,6 @@ class ConsumeQueue:
         if self._left and not taken:
             self.files.destroy()
         self._left.clear()
-
-    def _drop(self, mapped: MappedFile) -> None:
-        self.files.remove(mapped)
 
     def _leave(self, mapped: MappedFile) -> None:
         self.files.files = [other for other in self.files.files if other is not mapped]

@@ -200,6 +200,10 @@ class MessageStore:
         """After recovery: note all queues, once they are synced."""
         self.queues.note_all()
         self.queues.sync()
+        self._write_note()
+
+    def _write_note(self) -> None:
+        """Note what changed. What it says has to be synced, and nothing else notes meanwhile."""
         note = self._queues_note()
         note.write()
         self.queues.noted_now(note)
@@ -557,12 +561,6 @@ class MessageStore:
             note.write()
             self.queues.noted_now(note)
 
-    def _correct_note(self) -> None:
-        """A note told of entries that were cut while it was written."""
-        note = self._queues_note()
-        note.write()
-        self.queues.noted_now(note)
-
     def _time_before(self, offset: int) -> int:
         """A store time that nothing at or after an offset is before, whatever is stored there yet.
 
@@ -693,8 +691,9 @@ class MessageStore:
         note, self._pending_note = self._pending_note, None
         if note is not None:
             self.queues.noted_now(note)
-            if note.overtaken:
-                self._correct_note()
+            if note.overtaken:  # it told of entries that were cut while it was written
+                self.queues.sync_touched()
+                self._write_note()
         if thorough:
             self.checkpoint.logics_msg_timestamp = max(
                 self.checkpoint.logics_msg_timestamp, job.store_time

@@ -11,7 +11,8 @@ all queues, and takes the older one's place. The last valid block says what hold
 | at | field | bytes |
 |---:|-------|------:|
 | 0 | magic `DLGQEND2` | 8 |
-| 8 | blocks, one after the other; zeros follow the last one | |
+| 8 | 1 from before entries are cut until a note tells of it: no digest holds | 1 + 7 |
+| 16 | blocks, one after the other; zeros follow the last one | |
 
 | at | field of a block | bytes |
 |---:|------------------|------:|
@@ -42,6 +43,8 @@ NOT_INDEXED = (1 << 63) - 1  # no index reaches so far: what is missing is looke
 MAGIC = b"DLGQEND2"
 ROOM_BYTES = 64 << 10  # of a new file, beside twice what all queues take
 REMOVED = -1
+_CUT_AT = len(MAGIC)  # whether entries were cut
+_BLOCKS_AT = 16
 _HEAD = struct.Struct(">IIIqq")
 _CRC = struct.Struct(">I")
 _NAME = struct.Struct(">H")
@@ -86,6 +89,7 @@ class Noted:
     position: int
     index_end: int
     queues: dict[QueueKey, QueueEnd]
+    digests_hold: bool = True
 
 
 @dataclass(slots=True)
@@ -121,7 +125,7 @@ class Note:
 
     def _make_anew(self) -> None:
         rows = list({**(self.others or {}), **self.rows}.values())
-        size = len(MAGIC) + 2 * (_HEAD.size + sum(map(len, rows))) + ROOM_BYTES
+        size = _BLOCKS_AT + 2 * (_HEAD.size + sum(map(len, rows))) + ROOM_BYTES
         made = f"{PATH}.tmp"
         try:
             self.disk.remove(made)
@@ -131,7 +135,7 @@ class Note:
                 raise
             return
         file.memory[: len(MAGIC)] = memoryview(MAGIC)
-        end = put_block(file, len(MAGIC), self.position, self.index_end, rows)
+        end = put_block(file, _BLOCKS_AT, self.position, self.index_end, rows)
         file.sync()
         file.close()
         self.disk.rename(made, PATH)
@@ -154,7 +158,7 @@ class QueueNotes:
 
     def load(self) -> Noted | None:
         """Read the note; None where there is none, or it is damaged."""
-        if self._disk.size(PATH) <= len(MAGIC):
+        if self._disk.size(PATH) <= _BLOCKS_AT:
             return None
         data = self._disk.read(PATH)
         found = parse(data)
@@ -202,12 +206,19 @@ class QueueNotes:
         if note.file is None:
             self._close_file()
             self._file = self._disk.open(PATH, True)
+        if self._file is not None:
+            self._file.memory[_CUT_AT] = note.overtaken
         for key in removed:
             self.removed(key)
         return []
 
     def entries_go(self) -> bool:
-        """Before entries are cut: a note that is under way may say too much; whether one is."""
+        """Before entries are cut: what is noted may say too much; whether a note is under way.
+
+        The change times of files would tell it too, but for those of a tmpfs.
+        """
+        if self._file is not None:
+            self._file.memory[_CUT_AT] = 1
         if self._under_way is None:
             return False
         self._under_way.overtaken = True
@@ -291,7 +302,7 @@ def parse(data: bytes) -> tuple[Noted, dict[QueueKey, bytes], int] | None:
     """What the blocks say, the row of each queue, and where they end; None where there is none."""
     if data[: len(MAGIC)] != MAGIC:
         return None
-    at = len(MAGIC)
+    at = _BLOCKS_AT
     rows: dict[QueueKey, bytes] = {}
     queues: dict[QueueKey, QueueEnd] = {}
     noted = None
@@ -311,6 +322,6 @@ def parse(data: bytes) -> tuple[Noted, dict[QueueKey, bytes], int] | None:
             else:
                 rows[key], queues[key] = data[row:after], noted_end
             row = after
-        noted = Noted(position, index_end, queues)
+        noted = Noted(position, index_end, queues, not data[_CUT_AT])
         at = end
     return (noted, rows, at) if noted is not None else None

@@ -60,6 +60,7 @@ class ConsumeQueues:
         Queues whose files cannot be right are in `doubted`. Sources of both: `store.queuenote`.
         """
         self.noted = self.ends.load() if writable else None
+        trusting = trusting and self.noted is not None and self.noted.digests_hold
         for root in ROOTS:
             for topic in self.disk.list(root):
                 if (root == lightqueues.ROOT) != lightqueues.is_light(topic):
