@@ -1,4 +1,4 @@
-"""How many files this process may have open: every queue's open file takes two descriptors."""
+"""How many files and connections this process may have open."""
 
 import resource
 

@@ -87,14 +87,15 @@ class ConsumeQueue:
         """Append the entries of rows order[first:end]; entries already there are passed over.
 
         missing_max: entries that may be missing because their records are corrupt; a gap up to
-        that is closed with blank entries, a larger one is refused. Raises OSError (full disk):
-        what was put before it stays, the rest may be put again.
+        that is closed with blank entries, a larger one is refused. Raises OSError (full disk, or
+        TooManyUnsynced): what was put before it stays, the rest may be put again.
         """
         state: I64 = np.zeros(3, np.int64)
         outcome = PutOutcome()
         position = first
         if end <= first or self.has(rows, int(order[end - 1])):
             return outcome
+        self.files.check_room()
         while position < end:
             mapped = self._file_for(int(rows[scan.QUEUE_OFFSET, order[position]]))
             mapped.allocate(mapped.wrote + ENTRY_BYTES)

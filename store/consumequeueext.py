@@ -67,6 +67,7 @@ class ConsumeQueueExt:
         size = _UNIT.size + len(unit.filter_bit_map)
         if size > UNIT_BYTES_MAX:
             return 0
+        self.files.check_room()
         last = self.files.last
         if last is None or last.wrote + size > last.size - END_RESERVE:
             if last is not None:

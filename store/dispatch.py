@@ -273,22 +273,14 @@ class Dispatcher:
     def _remember(self, memory: U8, n: int, table: IdempotenceTable) -> None:
         runs: I64 = np.empty((3, n), np.int64)
         log_end = int((self._rows[scan.PHY, :n] + self._rows[scan.SIZE, :n]).max())
-        for k in range(int(scan.sequence_runs(memory, self._rows, n, runs))):
-            row, count, sequence = (int(number) for number in runs[:, k])
-            at = int(self._rows[scan.UNIQ_KEY_AT, row])
+        runs = runs[:, : int(scan.sequence_runs(memory, self._rows, n, runs))]
+        columns = self._rows[[scan.UNIQ_KEY_AT, scan.QUEUE_OFFSET]][:, runs[0]]
+        # Python numbers, all at once: a start reads millions of runs.
+        for row, count, sequence, at, queue_offset in np.vstack((runs, columns)).T.tolist():
             producer = bytes.fromhex(memory[at : at + 20].tobytes().decode())
             topic, queue_id = self.queue_key(memory, self._rows, row)
-            table.add(
-                producer,
-                Run(
-                    sequence,
-                    sequence + count,
-                    topic,
-                    queue_id,
-                    int(self._rows[scan.QUEUE_OFFSET, row]),
-                ),
-                log_end,
-            )
+            run = Run(sequence, sequence + count, topic, queue_id, queue_offset)
+            table.add(producer, run, log_end)
 
 
 def light_rows(memory: U8, rows: I64, n: int) -> I64:

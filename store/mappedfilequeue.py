@@ -147,9 +147,14 @@ class MappedFileQueue:
     def _create_growing(self, open_files: OpenFiles, start: int, room: int) -> MappedFile:
         room = min(self.file_size, max(PAGE, room))
         path = self.path_of(start)
-        open_files.check_room()
         made = self.disk.create(path, self.file_size, room)
         return _growing(open_files.made(path, made), start, room)
+
+    def check_room(self) -> None:
+        """Before the last segment is stored into, or a new one. Raises TooManyUnsynced."""
+        file = self.files[-1].file if self.files else None
+        if self._open_files is not None and not (isinstance(file, LazyFile) and file.is_open):
+            self._open_files.check_room()
 
     def roll(self, wanted: int = 0) -> MappedFile:
         """Append the next segment: allocated ahead, or new. OSError on a full disk.

@@ -25,6 +25,7 @@ from store.kernels import decode
 from store.kernels.encode import FIELDS, NO_FIELDS
 from store.kernels.jit import EMPTY_I64, I64, U8
 from store.mappedfile import FlushJob
+from store.openfiles import TooManyUnsynced
 from store.options import StoreOptions
 from store.queueends import QueueEnds
 from store.queuefloors import drop_floors
@@ -185,8 +186,7 @@ class MessageStore:
             self._settle_confirmed(abnormal)
             self.disk.write(ABORT, b"")
             self.disk.sync_dir("")
-            while self.dispatch():
-                pass
+            self._dispatch_all()
             self.recover_topic_queue_table()
             if not work.noted:
                 self._note_queues()
@@ -261,8 +261,7 @@ class MessageStore:
             if job is not None:
                 job.run()
                 self.commit_log_flushed(job)
-        while self.dispatch():
-            pass
+        self._dispatch_all()
         for job in (self.index.flush_all_job(), self.queues_flush_job(0)):
             if job is not None:
                 job.run()
@@ -703,7 +702,8 @@ class MessageStore:
         """Build queues and index for the next stretch of log; False where nothing is left to do.
 
         An error stops it (False) and raises a flag that refuses puts: DISK_FULL, or for any other
-        WRITE_LOGICS_QUEUE_ERROR, lowered by itself. It goes on where it stood, by the next call.
+        WRITE_LOGICS_QUEUE_ERROR, lowered by itself. It goes on where it stood, by the next call;
+        where it waits for a flush of the queues, nothing is wrong.
         """
         flag = RunningFlags.WRITE_LOGICS_QUEUE_ERROR
         try:
@@ -711,6 +711,8 @@ class MessageStore:
             more = self.dispatcher.step(self.confirm_offset, False, targets)
             self.flags.clear(flag)
             return more
+        except TooManyUnsynced:
+            return False
         except OSError as error:
             if no_room(error):
                 flag = RunningFlags.DISK_FULL
@@ -721,6 +723,10 @@ class MessageStore:
                 self.events.problem(f"queues and index cannot follow the log, puts stop: {what}")
             self.flags.set(flag)
             return False
+
+    def _dispatch_all(self) -> None:
+        while self.dispatch() or self.queues.make_room():
+            pass
 
     def take_arrivals(self) -> list[Arrival]:
         """Queues that got entries since the last call."""

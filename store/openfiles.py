@@ -1,8 +1,8 @@
 """Mapped files of many queues: opened when they are touched, few of them open at once.
 
-A mapping and two descriptors each: the system lets one process have so many, and a store may have
-far more queues. Those that nobody touched for the longest are closed; never one with bytes that no
-sync has reached, whose error would be told to nobody.
+The system lets one process have so many mappings, and a store may have far more queues. Those that
+nobody touched for the longest are closed; never one with bytes that no sync has reached, whose
+error would be told to nobody.
 """
 
 import errno
@@ -14,6 +14,13 @@ from store.kernels.jit import U8
 
 LOOKS = 8  # at files that could be closed, each time one is opened
 LOOKS_AFTER_SYNC = 256  # so many can be closed in a few ms
+
+
+class TooManyUnsynced(OSError):
+    """Nothing may be stored into one more file before the next flush; nothing is broken."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EMFILE, "as many files of queues wait for a sync as may be open")
 
 
 class LazyFile:
@@ -66,9 +73,7 @@ class LazyFile:
             file.close()
 
     def allocate(self, end: int) -> None:
-        """Have blocks below a position. Raises OSError where too many files wait for a sync."""
-        if self._file is None:
-            self._owner.check_room()
+        """Have blocks below a position. Raises OSError."""
         self._opened().allocate(end)
 
     def data_ranges(self, start: int) -> list[tuple[int, int]]:
@@ -107,16 +112,19 @@ class OpenFiles:
         self._open: deque[LazyFile] = deque()  # some may be closed, or gone, meanwhile
 
     def check_room(self) -> None:
-        """Before more is stored: raise EMFILE where no descriptor would be left for all else.
+        """Before a file that is not open is stored into. Raises TooManyUnsynced.
 
         Readers are not refused: what they open can be closed again.
         """
-        limit = self.most + self.most // 2
-        if len(self._open) >= limit:
+        if self.is_full:
             self.close_some(2 * len(self._open))  # one that was used is closed at the second look
-        if len(self._open) >= limit:
-            why = "as many files of queues wait for a sync as may be open"
-            raise OSError(errno.EMFILE, why)
+        if self.is_full:
+            raise TooManyUnsynced
+
+    @property
+    def is_full(self) -> bool:
+        """Whether files that are not open may not be stored into."""
+        return len(self._open) >= self.most + self.most // 2
 
     @property
     def is_crowded(self) -> bool:

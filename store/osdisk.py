@@ -1,132 +1,113 @@
-"""The disk port on the operating system: preallocated or growing files, mmap, fdatasync.
+"""The disk port on the operating system: preallocated or growing files, mapped and synced.
 
 Files are allocated under `allocating/` and linked into place, so a crash never leaves one of a
 wrong size where RocketMQ or recovery would trip over it. A file that grows has its full size from
 the start, and blocks as far as it was asked for: the rest is a hole, which nobody stores into.
 Large files that are removed go there as well, which takes no time; `reclaim` unlinks them, which
-may take long. `mmap.flush` holds the GIL for the whole write-back; `os.fdatasync` persists the same
-stores and does not, so it is used alone.
+may take long.
 """
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import hashlib
 import itertools
 import mmap
 import os
-import resource
 import stat
 from collections import deque
 from pathlib import Path
 
-import numpy as np
-
 from store.disk import Listing, no_room
 from store.errors import BadStoreDirectory, StoreLocked
 from store.kernels.jit import EMPTY_U8, U8
+from store.mapping import Mapping, mappings_max
 
 STAGING = "allocating"
 UNLINKED_AT_ONCE_BYTES = 1 << 20
-PAGE = 4096
 BLOCK = 512  # what st_blocks counts
-POPULATE_READ = 22
-POPULATE_WRITE = 23
-POPULATE_STEP = 256 << 10
-MAPPED_MAX = 8192  # Linux lets a process have 65,530 mappings of all kinds
+MAPPED_MAX = 16_384  # each takes a page of page tables at least
 READ_AHEAD_FROM = 1 << 20  # a file with less in it is not read ahead: the rest of it is a hole
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class OsFile:
-    """A mapped file, with one descriptor kept for syncing: fsync errors are told once per open."""
+    """A mapped file; no descriptor is kept."""
 
-    def __init__(self, path: str, descriptor: int, size: int, writable: bool) -> None:
+    def __init__(self, path: str, full: str, descriptor: int, size: int, writable: bool) -> None:
+        """full: where it lies, to be opened once more. The descriptor is the caller's to close."""
         self.path = path
         self.size = size
-        self._descriptor = descriptor
-        self._map = mmap.mmap(
-            descriptor, size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-        )
-        self.memory: U8 = np.frombuffer(self._map, np.uint8)
+        self._full = full
+        self._mapping: Mapping | None = Mapping(descriptor, size, writable)
+        self.memory: U8 = self._mapping.memory
         if os.fstat(descriptor).st_blocks * BLOCK < min(size, READ_AHEAD_FROM):
             # Else the first touch fills the page cache with the hole that follows: over 1 ms.
-            self._map.madvise(mmap.MADV_RANDOM)
+            self._mapping.advise(mmap.MADV_RANDOM)
+
+    def _mapped(self) -> Mapping:
+        mapping = self._mapping
+        if mapping is None:
+            raise OSError(errno.EBADF, "the file was closed", self.path)
+        return mapping
 
     def allocate(self, end: int) -> None:
         """fallocate, which keeps what is there."""
-        os.posix_fallocate(self._descriptor, 0, end)
+        descriptor = os.open(self._full, os.O_RDWR | os.O_NOFOLLOW)
+        try:
+            os.posix_fallocate(descriptor, 0, end)
+        finally:
+            os.close(descriptor)
         if end >= READ_AHEAD_FROM:
-            self._map.madvise(mmap.MADV_NORMAL)
+            self._mapped().advise(mmap.MADV_NORMAL)
 
     def sync(self) -> None:
-        """fdatasync: covers stores through the mapping."""
-        os.fdatasync(self._descriptor)
+        """Make all stores through the mapping durable. Raises OSError, which is final."""
+        self._mapped().sync()
 
     def data_ranges(self, start: int) -> list[tuple[int, int]]:
-        """Data extents by SEEK_DATA; preallocated space never written is none.
-
-        All are looked up before any is read: reading makes the kernel cache zero pages further on,
-        which would then count as data.
-        """
-        ranges: list[tuple[int, int]] = []
-        position = start
-        while position < self.size:
-            try:
-                low = os.lseek(self._descriptor, position, os.SEEK_DATA)
-                high = os.lseek(self._descriptor, low, os.SEEK_HOLE)
-            except OSError as error:
-                if error.errno != errno.ENXIO:
-                    ranges.append((position, self.size))
-                return ranges
-            ranges.append((low, min(high, self.size)))
-            position = high
-        return ranges
+        """Data extents by SEEK_DATA; preallocated space never written is none."""
+        descriptor = os.open(self._full, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            return _data_ranges(descriptor, start, self.size)
+        finally:
+            os.close(descriptor)
 
     def populate(self, start: int, size: int) -> None:
-        """MADV_POPULATE_WRITE (Linux 5.14): a first write then costs no page fault.
-
-        Without it, the writer's thread spends most of its time in faults. Older kernels refuse it,
-        and the pages are faulted in one by one as before.
-        """
-        memory = self.memory  # keeps the mapping while the kernel works on it
-        end = min(start + size, len(memory))
-        # In small steps: while it works, nobody in the process can map or unmap anything.
-        for at in range(start - start % PAGE, end, POPULATE_STEP):
-            step = min(POPULATE_STEP, end - at)
-            address = ctypes.c_void_p(memory.ctypes.data + at)
-            if _libc.madvise(address, ctypes.c_size_t(step), POPULATE_WRITE):
-                return
+        """See `Mapping.populate`."""
+        self._mapped().populate(start, size)
 
     def load(self, start: int, size: int) -> None:
-        """MADV_POPULATE_READ: pages come from the disk here, not in whoever reads them next."""
-        memory = self.memory
-        begin = start - start % PAGE
-        address = ctypes.c_void_p(memory.ctypes.data + begin)
-        length = ctypes.c_size_t(min(start + size, len(memory)) - begin)
-        if length.value and _libc.madvise(address, length, POPULATE_READ):
-            _libc.madvise(address, length, mmap.MADV_WILLNEED)
+        """See `Mapping.load`."""
+        self._mapped().load(start, size)
 
     def lock(self) -> None:
         """Mlock; a refusal (ulimit) is not an error."""
-        _libc.mlock(ctypes.c_void_p(self.memory.ctypes.data), ctypes.c_size_t(len(self.memory)))
+        self._mapped().lock()
 
     def close(self) -> None:
         """Drop the mapping; while a reader holds the memory it lives on, and ends with it."""
-        if self._descriptor < 0:
-            return
         self.memory = EMPTY_U8
-        with contextlib.suppress(BufferError):
-            self._map.close()
-        os.close(self._descriptor)
-        self._descriptor = -1
+        self._mapping = None
 
 
-def _mapped_max() -> int:
-    """So that three quarters of the descriptors are taken at most: two by each file."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MAPPED_MAX if soft == resource.RLIM_INFINITY else min(MAPPED_MAX, soft // 4)
+def _data_ranges(descriptor: int, start: int, size: int) -> list[tuple[int, int]]:
+    """All are looked up before any is read.
+
+    Reading makes the kernel cache zero pages further on, which would then count as data.
+    """
+    ranges: list[tuple[int, int]] = []
+    position = start
+    while position < size:
+        try:
+            low = os.lseek(descriptor, position, os.SEEK_DATA)
+            high = os.lseek(descriptor, low, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                ranges.append((position, size))
+            return ranges
+        ranges.append((low, min(high, size)))
+        position = high
+    return ranges
 
 
 class OsDisk:
@@ -139,7 +120,7 @@ class OsDisk:
         self._lock = -1
         self._staged = itertools.count()
         self._removed: deque[Path] = deque()  # to be unlinked, by any thread
-        self.mapped_max = _mapped_max()
+        self.mapped_max = min(MAPPED_MAX, mappings_max() // 4)
         if read_only:
             if not self.root.is_dir():
                 raise BadStoreDirectory(str(root), "no such directory")
@@ -195,11 +176,9 @@ class OsDisk:
             os.ftruncate(descriptor, size)
             os.posix_fallocate(descriptor, 0, size if allocated is None else max(allocated, 1))
             os.link(staged, full)
-            return OsFile(path, descriptor, size, writable=True)
-        except OSError:
-            os.close(descriptor)
-            raise
+            return OsFile(path, full, descriptor, size, writable=True)
         finally:
+            os.close(descriptor)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(staged)
 
@@ -212,10 +191,9 @@ class OsDisk:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode) or found.st_size == 0:
                 raise OSError(errno.EINVAL, "not a regular file with content", path)
-            return OsFile(path, descriptor, found.st_size, writable)
-        except BaseException:
+            return OsFile(path, full, descriptor, found.st_size, writable)
+        finally:
             os.close(descriptor)
-            raise
 
     def read(self, path: str) -> bytes:
         """Whole content."""

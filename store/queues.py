@@ -165,6 +165,13 @@ class ConsumeQueues:
         """Whether files wait for a sync that could be closed after it."""
         return self._open_files.is_crowded
 
+    def make_room(self) -> bool:
+        """Sync queues where no more files may be open before; tell whether that was so."""
+        if not self._open_files.is_full:
+            return False
+        self.sync_touched()
+        return True
+
     def to_flush(self, all_of_them: bool) -> list[ConsumeQueue]:
         """Queues that may have entries that are not on disk: few of many, for the most part.
 
@@ -217,7 +224,8 @@ class ConsumeQueues:
     def sync_touched(self) -> None:
         """Sync what may have entries that are not on disk, so that files can be closed."""
         queues = self.to_flush(all_of_them=True)
-        jobs = [job for queue in queues if (job := queue.files.flush_job(0)) is not None]
+        rows = [queue.files for queue in queues] + [ext.files for ext in self.ext.values()]
+        jobs = [job for files in rows if (job := files.flush_job(0)) is not None]
         work = FlushJob.of(self.disk, jobs)
         work.run()
         work.done()

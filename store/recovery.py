@@ -6,7 +6,6 @@ kept), and makes queues, index and idempotence table agree with the log. It may 
 point and started again. The checkpoint only shortens the work.
 """
 
-import errno
 import struct
 from bisect import bisect_right
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from store.indexservice import IndexService
 from store.kernels import scan
 from store.lightqueues import is_light
 from store.mappedfile import MappedFile
+from store.openfiles import TooManyUnsynced
 from store.options import StoreOptions
 from store.queuecheck import Comparison, doubtful, faults_of_units
 from store.queueends import QueueKey
@@ -125,7 +125,7 @@ class Recovery:
         lost = [found for found in self.log.corrupt_ranges if found.end <= first.start]
         self.dispatcher.allow_missing(sum(found.records_max for found in lost))
         self._remember_producers(first)
-        end = self._scan(first.start, with_index=redo)
+        end = self._scan(first.start, redo, noted, doubted)
         late = self._lacking(first is files[0], known - set(doubted), set(doubted))
         for key in late:
             self.queues.discard(key)
@@ -273,14 +273,22 @@ class Recovery:
         self.idempotence.begins_at(start.start)
         self.dispatcher.remember(start.start, first.start, self.idempotence)
 
-    def _scan(self, start: int, with_index: bool) -> int:
-        """Verify and dispatch everything from a segment's start; the end of the valid records."""
-        targets = DispatchTargets(
-            self.queues,
-            self.index if with_index and self.options.message_index_enable else None,
-            self.idempotence,
-        )
-        self._run_dispatcher(start, self.log.max_offset, targets, self.options.check_crc_on_recover)
+    def _scan(
+        self, start: int, with_index: bool, noted: Noted | None, doubted: dict[QueueKey, str]
+    ) -> int:
+        """Verify and dispatch everything from a segment's start; the end of the valid records.
+
+        Of records below the note's position, only queues that are made anew take entries.
+        """
+        index = self.index if with_index and self.options.message_index_enable else None
+        targets = DispatchTargets(self.queues, index, self.idempotence)
+        check_crc = self.options.check_crc_on_recover
+        self.dispatcher.reput_from = start
+        if noted is not None and self.queues.table.keys() >= noted.queues.keys() - doubted.keys():
+            some = self.queues if doubted else None
+            fewer = DispatchTargets(some, index, self.idempotence, only=doubted.keys())
+            self._dispatch_to(min(noted.position, self.log.max_offset), check_crc, fewer)
+        self._dispatch_to(self.log.max_offset, check_crc, targets)
         return self.dispatcher.reput_from
 
     def _index_up_to(self, end: int, noted: Noted | None = None) -> None:
@@ -310,9 +318,8 @@ class Recovery:
         while more:
             try:
                 more = self.dispatcher.step(end, check_crc, targets)
-            except OSError as error:
-                if error.errno != errno.EMFILE or not self.queues.is_crowded:
-                    raise
+            except TooManyUnsynced:
+                more = True
             if self.queues.is_crowded:
                 self.queues.sync_touched()
             self.progress(self.dispatcher.reput_from - start, end - start)
