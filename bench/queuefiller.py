@@ -1,6 +1,6 @@
 """A store of very many queues, as a kill leaves it: python -m bench.queuefiller DATA HEAVY LIGHT.
 
-A process of its own, as it ends without closing or syncing anything. Each queue has one message;
+A process of its own, as it ends without closing anything, and without a last sync. Each queue has one message;
 a message of a light queue is in a queue of the LITE topic, too. Queues of both kinds begin in turn.
 """
 
@@ -8,17 +8,19 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from duolog._machine import boot_id
 
-from node.clocks import wall_ms
+from node.clocks import mono_ms, wall_ms
 from node.liteservice import lite_queue
 from node.metadatalog import QUEUE
 from node.openfiles import raise_limit
 from store.columns import Columns
+from store.flush import FlushSchedule, QueuesFlush
 from store.messagestore import MessageStore, PutBatch
 from store.metadata import LITE, SYSTEM_TOPIC, Metadata, TopicConfig, changes_of
 from store.options import StoreOptions
@@ -71,9 +73,20 @@ def _put(store: MessageStore, batch: PutBatch) -> None:
         raise RuntimeError(f"{batch.topic} {batch.queue_id}: {result.status.name} {result.reason}")
 
 
-def _dispatch(store: MessageStore) -> None:
-    while store.dispatch():
-        pass
+def _dispatch(store: MessageStore, schedule: FlushSchedule) -> None:
+    """Dispatch all, and flush queues as often as a node does."""
+    while True:
+        while store.dispatch():
+            pass
+        pages = schedule.queues.due(mono_ms())
+        if pages is not None:
+            work = QueuesFlush(store, pages)
+            work.sync()
+            if work.settle():
+                store.checkpoint.flush()
+        if not store.dispatcher.behind_bytes() or not store.flags.writeable:
+            break
+        time.sleep(0.01)  # as many files wait for a sync as may be open
     if not store.flags.writeable:
         raise RuntimeError(f"the queues cannot be made: {', '.join(store.flags.names())}")
 
@@ -88,6 +101,7 @@ def fill(data: Path, heavy: int, light: int, options: StoreOptions = DEFAULTS) -
     store = MessageStore(disk, options, boot_id=boot_id())
     store.events.problem = lambda text: print(text, file=sys.stderr)
     store.start()
+    schedule = FlushSchedule.of(options)
     names = [heavy_topic(number) for number in range(-(-heavy // QUEUES_EACH))]
     tables = Metadata(topics={name: TopicConfig(name, QUEUES_EACH) for name in names})
     tables.topics[LITE_TOPIC] = TopicConfig(LITE_TOPIC, QUEUES_EACH, message_type=LITE)
@@ -112,8 +126,8 @@ def fill(data: Path, heavy: int, light: int, options: StoreOptions = DEFAULTS) -
         )
         if number % DISPATCHED_AT_ONCE == 0:
             check_room(disk)
-            _dispatch(store)
-    _dispatch(store)
+            _dispatch(store, schedule)
+    _dispatch(store, schedule)
     return store
 
 

@@ -20,6 +20,7 @@ QUEUES_EACH = 4  # of a topic
 ALONE = "alone"  # a topic of one queue
 NEIGHBOUR_RATE = 200.0  # sends a second
 AT_ONCE = 64
+TURN = 100  # sends at a stretch: what else the machine does meets both sides
 CAUGHT_UP_SECONDS = 600.0
 
 
@@ -169,27 +170,25 @@ async def one_at_a_time(
     client: duolog.Client, other: duolog.Client, queues: Sequence[Queue], rounds: int, sends: int
 ) -> Figure:
     """Sends over all queues of a node, against the one queue of another node, in turns."""
-    order = itertools.cycle(random.Random(1).sample(queues, len(queues)))
-    names = ("spread", "beside", "alone")
-    turns: dict[str, list[list[float]]] = {name: [] for name in names}
+    order = random.Random(1).sample(queues, len(queues))
+    spread, names = itertools.cycle(order), ("spread", "beside", "alone")
+    turns: dict[str, list[float]] = {name: [] for name in (*names, "first")}
     async with client.producer() as here, other.producer() as there:
-        for number in range(rounds + 1):  # the first round warms up
+        turns["first"] = await send_each(here, order)  # since the node was started
+        for number in range(rounds * sends // TURN):
             for name in names if number % 2 else reversed(names):
-                some: Iterable[Queue] = itertools.repeat((ALONE, 0), sends)
+                some: Iterable[Queue] = itertools.repeat((ALONE, 0), TURN)
                 if name == "spread":
-                    some = itertools.islice(order, sends)
-                took = await send_each(there if name == "alone" else here, some)
-                turns[name] += [took] if number else []
-    p50 = {
-        name: statistics.median(percentile(row, 0.5) for row in rows)
-        for name, rows in turns.items()
-    }
-    p99 = {name: percentile(list(itertools.chain(*rows)), 0.99) for name, rows in turns.items()}
+                    some = itertools.islice(spread, TURN)
+                turns[name] += await send_each(there if name == "alone" else here, some)
+    p50 = {name: statistics.median(row) for name, row in turns.items()}
+    p99 = {name: percentile(row, 0.99) for name, row in turns.items()}
     ratio = p50["spread"] / p50["alone"]
     return Figure(
         f"one send at a time over {len(queues):,} queues, p50",
         "<= 1.1 x the one queue of another node",
-        f"{p50['spread'] * 1e6:.0f} us, {ratio:.2f} x (p99 {p99['spread'] * 1e6:,.0f} us)",
+        f"{p50['spread'] * 1e6:.0f} us, {ratio:.2f} x (p99 {p99['spread'] * 1e6:,.0f} us; the first "
+        f"send to each queue since the start {p50['first'] * 1e6:.0f} us)",
         f"one queue {p50['alone'] * 1e6:.0f} us (p99 {p99['alone'] * 1e6:,.0f} us)",
         ratio <= 1.1,
         {

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ctypes
+import gc
 import ipaddress
 import logging
 import signal
@@ -282,6 +283,7 @@ async def serve(config: Config) -> int:
     configure_logging(config.node)
     tune_allocator()
     raise_limit()
+    gc.disable()  # a start makes millions of objects that stay: looking for garbage finds none
     node = Node(config)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -293,6 +295,8 @@ async def serve(config: Config) -> int:
         log.error("cannot start", reason=str(error))
         return 1
     assert node.broker is not None, "start made it"
+    gc.freeze()  # nor does it later, with pauses for all who send
+    gc.enable()
     waits = [
         asyncio.ensure_future(stop.wait()),
         asyncio.ensure_future(node.broker.failed.wait()),

@@ -83,7 +83,8 @@ class QueuesFlush:
     """
 
     def __init__(self, store: MessageStore, pages: int) -> None:
-        """pages: as `Interval.due` said; 0: a thorough round."""
+        """pages: as `Interval.due` said; 0: a thorough round, as is one for want of open files."""
+        pages = 0 if store.queues.is_crowded else pages
         self._store = store
         self._thorough = pages == 0
         self._queues: FlushJob | None = store.queues_flush_job(pages)

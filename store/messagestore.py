@@ -665,15 +665,17 @@ class MessageStore:
         )
 
     def queues_flush_job(self, least_pages: int) -> FlushJob | None:
-        """Sync all queues that are worth it, and the directories that got new names."""
-        pages = 0 if self.queues.is_crowded else least_pages
-        queues = self.queues.to_flush(pages == 0)
+        """Sync all queues that are worth it, and the directories that got new names.
+
+        least_pages: 0 syncs everything, which is noted then.
+        """
+        queues = self.queues.to_flush(least_pages == 0)
         for queue in queues:
             queue.let_go()
         self._flushing = queues
         store_time = self.dispatcher.store_time
         rows = [queue.files for queue in queues] + [ext.files for ext in self.queues.ext.values()]
-        jobs = [job for files in rows if (job := files.flush_job(pages)) is not None]
+        jobs = [job for files in rows if (job := files.flush_job(least_pages)) is not None]
         merged = FlushJob.of(self.disk, jobs, self.queues.directories_to_sync(), store_time)
         thorough = least_pages == 0 and bool(self.queues.changed)
         if not (merged.files or merged.directories or thorough):

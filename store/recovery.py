@@ -278,18 +278,23 @@ class Recovery:
     ) -> int:
         """Verify and dispatch everything from a segment's start; the end of the valid records.
 
-        Of records below the note's position, only queues that are made anew take entries.
+        Of records below the position of a note that holds, only queues that are made anew take
+        entries.
         """
         index = self.index if with_index and self.options.message_index_enable else None
         targets = DispatchTargets(self.queues, index, self.idempotence)
         check_crc = self.options.check_crc_on_recover
         self.dispatcher.reput_from = start
-        if noted is not None and self.queues.table.keys() >= noted.queues.keys() - doubted.keys():
+        if noted is not None and noted.digests_hold and self._has_all(noted, doubted):
             some = self.queues if doubted else None
             fewer = DispatchTargets(some, index, self.idempotence, only=doubted.keys())
             self._dispatch_to(min(noted.position, self.log.max_offset), check_crc, fewer)
         self._dispatch_to(self.log.max_offset, check_crc, targets)
         return self.dispatcher.reput_from
+
+    def _has_all(self, noted: Noted, doubted: dict[QueueKey, str]) -> bool:
+        """Whether each queue of a note has its files, or is known to be made anew."""
+        return self.queues.table.keys() >= noted.queues.keys() - doubted.keys()
 
     def _index_up_to(self, end: int, noted: Noted | None = None) -> None:
         """Index what lies between the newest index entry and an offset.

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sim.disk import SimDisk
 from store import osdisk
 from store.columns import Columns
+from store.flush import QueuesFlush
 from store.mappedfile import CHUNK, PAGE
 from store.messagestore import MessageStore, PutBatch
 from store.openfiles import LazyFile, OpenFiles
@@ -136,10 +137,9 @@ def test_a_file_with_bytes_that_are_not_synced_stays_open(tmp_path: Path) -> Non
     assert store.flags.writeable
     assert store.queues.is_crowded
     assert all(read_all(store, "T", number) == [b"m"] for number in range(30))
-    job = store.queues_flush_job(2)  # a round that else syncs full pages only
-    assert job is not None
-    job.run()
-    store.queues_flushed(job, False)
+    work = QueuesFlush(store, 2)  # a round that else syncs full pages only
+    work.sync()
+    assert work.settle()
     drain(store)
     assert store.flags.writeable
     assert read_all(store, "T", 30) == [b"m"]
