@@ -1,7 +1,8 @@
 """A store of very many queues, as a kill leaves it: python -m bench.queuefiller DATA HEAVY LIGHT.
 
-A process of its own, as it ends without closing anything, and without a last sync. Each queue has one message;
-a message of a light queue is in a queue of the LITE topic, too. Queues of both kinds begin in turn.
+A process of its own, as it ends without closing anything, and without a last sync. Each queue has
+one message; a message of a light queue is in a queue of the LITE topic, too. Queues of both kinds
+begin in turn.
 """
 
 import json

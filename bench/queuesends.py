@@ -187,8 +187,8 @@ async def one_at_a_time(
     return Figure(
         f"one send at a time over {len(queues):,} queues, p50",
         "<= 1.1 x the one queue of another node",
-        f"{p50['spread'] * 1e6:.0f} us, {ratio:.2f} x (p99 {p99['spread'] * 1e6:,.0f} us; the first "
-        f"send to each queue since the start {p50['first'] * 1e6:.0f} us)",
+        f"{p50['spread'] * 1e6:.0f} us, {ratio:.2f} x (p99 {p99['spread'] * 1e6:,.0f} us; the "
+        f"first send to each queue since the start {p50['first'] * 1e6:.0f} us)",
         f"one queue {p50['alone'] * 1e6:.0f} us (p99 {p99['alone'] * 1e6:,.0f} us)",
         ratio <= 1.1,
         {

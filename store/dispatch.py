@@ -23,6 +23,8 @@ from store.queueends import QueueKey
 from store.queues import ConsumeQueues
 
 ROWS_MAX = 16384
+FEW_ROWS = 512  # looked at once, while there are many queues to be made
+NEW_QUEUES_MAX = 16  # made by one step of a store that serves: a few ms
 SEGMENT_MISSING = -1  # beside the scan codes: the log has no file for an offset
 
 
@@ -67,9 +69,12 @@ class Dispatcher:
     arrivals: list[Arrival] = field(default_factory=list)
     on_problem: Callable[[str], None] = print
     refused: int = 0
+    new_queues_max: int | None = None  # made by one step; None: as many as there are
     refusing: set[QueueKey] = field(default_factory=set)  # queues that could not take a record
     bit_map_of: Callable[[str, bytes], bytes] | None = None  # of a topic and a property text
     _rows: I64 = field(default_factory=lambda: np.empty((scan.COLUMNS, ROWS_MAX), np.int64))
+    _spare_rows: I64 = field(default_factory=lambda: np.empty((scan.COLUMNS, FEW_ROWS), np.int64))
+    _stopped_short: bool = False  # the last step had too many queues to make
     _order: I64 = field(default_factory=lambda: np.empty(ROWS_MAX, np.int64))
     _starts: I64 = field(default_factory=lambda: np.empty(ROWS_MAX + 1, np.int64))
     _missing: int = 0
@@ -103,13 +108,20 @@ class Dispatcher:
         if start >= end:
             return False  # the segment's end is in the pool's buffer yet
         result: I64 = np.zeros(2, np.int64)
+        if self._stopped_short != (self._rows.shape[1] == FEW_ROWS):
+            self._rows, self._spare_rows = self._spare_rows, self._rows
+        self._stopped_short = False
         code = scan.scan(
             mapped.memory, start, end, mapped.start, check_crc, self.delays_ms, self._rows, result
         )
         n = int(result[0])
         if n:
-            self._put(mapped.memory, n, targets)
-            self.store_time = max(self.store_time, int(self._rows[scan.STORE_TIME, n - 1]))
+            put = self._put(mapped.memory, n, targets)
+            self.store_time = max(self.store_time, int(self._rows[scan.STORE_TIME, put - 1]))
+            if put < n:
+                self._stopped_short = True
+                self.reput_from = int(self._rows[scan.PHY, put])
+                return True
         self.reput_from = mapped.start + int(result[1])
         if code == scan.SCAN_BLANK:
             self.reput_from = self.log.roll_next_file(self.reput_from)
@@ -172,9 +184,15 @@ class Dispatcher:
         """Queues may lack so many entries more: their records are lost."""
         self._missing += entries
 
-    def _put(self, memory: U8, n: int, targets: DispatchTargets) -> None:
+    def _put(self, memory: U8, n: int, targets: DispatchTargets) -> int:
+        """Feed the first n rows, or fewer where those have too many new queues; how many."""
         rows = self._rows
         groups = int(scan.group_rows(memory, rows, n, self._order, self._starts))
+        if self.new_queues_max is not None and targets.queues is not None:
+            fewer = self._before_too_many(memory, n, groups, targets.queues)
+            if fewer < n:
+                n = fewer
+                groups = int(scan.group_rows(memory, rows, n, self._order, self._starts))
         if targets.queues is not None:
             for group in range(groups):
                 first, end = int(self._starts[group]), int(self._starts[group + 1])
@@ -184,6 +202,42 @@ class Dispatcher:
             targets.index.put(memory, rows, n)
         if targets.idempotence is not None:
             self._remember(memory, n, targets.idempotence)
+        return n
+
+    def _before_too_many(self, memory: U8, n: int, groups: int, queues: ConsumeQueues) -> int:
+        """How many of n rows, in groups, come before the one that makes one queue too many."""
+        rows = self._rows
+        n = self._first_too_many(memory, rows, self._order, self._starts, groups, queues, n)
+        light = light_rows(memory, rows, n)
+        m = light.shape[1]
+        order, starts = (np.empty(m + 1, np.int64) for _ in range(2))
+        groups = int(scan.group_rows(memory, light, m, order, starts)) if m else 0
+        row = self._first_too_many(memory, light, order, starts, groups, queues, m)
+        if row < m:
+            n = int(np.searchsorted(rows[scan.PHY, :n], light[scan.PHY, row]))
+        return max(1, n)  # one message may be in many light queues
+
+    def _first_too_many(
+        self,
+        memory: U8,
+        rows: I64,
+        order: I64,
+        starts: I64,
+        groups: int,
+        queues: ConsumeQueues,
+        n: int,
+    ) -> int:
+        """The first row of the first group past the number of new queues; n where there is none."""
+        left = self.new_queues_max
+        if left is None or groups <= left:
+            return n
+        for first in starts[:groups].tolist():  # groups are in the order of their first rows
+            row = int(order[first])
+            if self.queue_key(memory, rows, row) not in queues.table:
+                if not left:
+                    return row
+                left -= 1
+        return n
 
     def _put_light(self, memory: U8, targets: DispatchTargets, n: int) -> None:
         """Entries in light queues, of the records that are in any."""

@@ -16,7 +16,7 @@ from store.commitlog import CommitLog
 from store.consumequeue import ConsumeQueue
 from store.delay import parse_delay_levels
 from store.disk import Disk, no_room
-from store.dispatch import Arrival, Dispatcher, DispatchTargets
+from store.dispatch import NEW_QUEUES_MAX, Arrival, Dispatcher, DispatchTargets
 from store.errors import BadMessage, CorruptRecord, OffsetOutOfRange, StoreClosed, StoreError
 from store.filterbits import FilterBits
 from store.idempotence import IdempotenceTable, Run
@@ -190,6 +190,7 @@ class MessageStore:
             self.recover_topic_queue_table()
             if not work.noted:
                 self._note_queues()
+            self.dispatcher.new_queues_max = NEW_QUEUES_MAX
         except BaseException:
             self._release()
             raise
@@ -256,6 +257,7 @@ class MessageStore:
             self._release()
 
     def _settle(self) -> None:
+        self.dispatcher.new_queues_max = None
         self.log.commit()
         for job in (self.log.queue.flush_job(0),):
             if job is not None:

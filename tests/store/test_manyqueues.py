@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sim.disk import SimDisk
 from store import osdisk
 from store.columns import Columns
+from store.dispatch import NEW_QUEUES_MAX
 from store.flush import QueuesFlush
 from store.mappedfile import CHUNK, PAGE
 from store.messagestore import MessageStore, PutBatch
@@ -438,4 +439,31 @@ def test_a_note_that_entries_were_cut_under_is_corrected(tmp_path: Path) -> None
     again = started(tmp_path)
     assert again.queues.trusted == {("T", 0)}
     assert read_all(again) == [*(b"%d" % n for n in range(10)), b"later"]
+    crash(again)
+
+
+def test_a_step_makes_few_queues_and_all_are_made_in_the_end(tmp_path: Path) -> None:
+    store = open_store(tmp_path, WIDE)
+    for number in range(300):
+        names = tuple(f"%LMQ%$T{number}${k}" for k in range(0 if number % 3 else number % 40))
+        batch = PutBatch(f"T{number}", 0, Columns.of([b"m"]), NOW, light_queues=names)
+        assert store.put(batch, NOW).status.name == "PUT_OK"
+        for queue_id in range(2):
+            batch = PutBatch("T", queue_id, Columns.of([b"m"]), NOW)
+            assert store.put(batch, NOW).status.name == "PUT_OK"
+    steps, made = 0, 0
+    while store.dispatch():
+        steps += 1
+        new, made = len(store.queues.table) - made, len(store.queues.table)
+        assert new <= 2 * NEW_QUEUES_MAX + 40, "one message may be in many light queues"
+    assert store.dispatcher.behind_bytes() == 0
+    assert steps > 300 // NEW_QUEUES_MAX
+    for number in range(300):
+        assert read_all(store, f"T{number}") == [b"m"]
+        for k in range(0 if number % 3 else number % 40):
+            assert read_all(store, f"%LMQ%$T{number}${k}") == [b"m"]
+    assert read_all(store, "T", 0) == read_all(store, "T", 1) == [b"m"] * 300
+    store.shutdown()
+    again = open_store(tmp_path, WIDE)
+    assert read_all(again, "T", 1) == [b"m"] * 300
     crash(again)
