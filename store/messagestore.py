@@ -259,15 +259,19 @@ class MessageStore:
     def _settle(self) -> None:
         self.dispatcher.new_queues_max = None
         self.log.commit()
-        for job in (self.log.queue.flush_job(0),):
-            if job is not None:
-                job.run()
-                self.commit_log_flushed(job)
+        job = self.log.queue.flush_job(0)
+        if job is not None:
+            job.run()
+            self.commit_log_flushed(job)
         self._dispatch_all()
-        for job in (self.index.flush_all_job(), self.queues_flush_job(0)):
-            if job is not None:
-                job.run()
-                job.done()
+        job = self.index.flush_all_job()
+        if job is not None:
+            job.run()
+            job.done()
+        job = self.queues_flush_job(0)
+        if job is not None:
+            job.run()
+            self.queues_flushed(job, True)
         self.checkpoint.logics_msg_timestamp = self.dispatcher.store_time
         self.index.flushed_all()
         self._note_indexed()
@@ -671,6 +675,8 @@ class MessageStore:
 
         least_pages: 0 syncs everything, which is noted then.
         """
+        if self._pending_note is not None:  # nobody took its word: a stop was faster
+            self.queues.changed.update(self._pending_note.ends)
         queues = self.queues.to_flush(least_pages == 0)
         for queue in queues:
             queue.let_go()

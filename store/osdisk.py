@@ -26,7 +26,7 @@ from store.mapping import Mapping, mappings_max
 STAGING = "allocating"
 UNLINKED_AT_ONCE_BYTES = 1 << 20
 BLOCK = 512  # what st_blocks counts
-MAPPED_MAX = 16_384  # each takes a page of page tables at least
+MAPPED_MAX = 20_000  # each takes a page of page tables at least
 READ_AHEAD_FROM = 1 << 20  # a file with less in it is not read ahead: the rest of it is a hole
 
 
@@ -120,7 +120,7 @@ class OsDisk:
         self._lock = -1
         self._staged = itertools.count()
         self._removed: deque[Path] = deque()  # to be unlinked, by any thread
-        self.mapped_max = min(MAPPED_MAX, mappings_max() // 4)
+        self.mapped_max = min(MAPPED_MAX, mappings_max() // 3)
         if read_only:
             if not self.root.is_dir():
                 raise BadStoreDirectory(str(root), "no such directory")

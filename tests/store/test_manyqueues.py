@@ -182,7 +182,7 @@ def test_a_reader_keeps_the_bytes_of_a_file_that_was_closed(tmp_path: Path) -> N
 def test_as_many_files_as_the_process_may_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for system, mapped in [(4000, 1000), (65_530, 16_382), (1 << 20, 16_384)]:
+    for system, mapped in [(3000, 1000), (65_530, 20_000), (1 << 20, 20_000)]:
         monkeypatch.setattr(osdisk, "mappings_max", lambda system=system: system)
         assert OsDisk(tmp_path).mapped_max == mapped
 
@@ -466,4 +466,19 @@ def test_a_step_makes_few_queues_and_all_are_made_in_the_end(tmp_path: Path) -> 
     store.shutdown()
     again = open_store(tmp_path, WIDE)
     assert read_all(again, "T", 1) == [b"m"] * 300
+    crash(again)
+
+
+def test_a_stop_in_the_middle_of_a_flush_notes_what_that_was_to_note(tmp_path: Path) -> None:
+    store = started(tmp_path)
+    for number in range(10):
+        put_ok(store, [b"m"], "T", number)
+    job = store.queues_flush_job(0)
+    assert job is not None
+    job.run()  # and nobody comes back to take its word
+    put_ok(store, [b"m"], "T", 0)
+    store.shutdown()
+    again = started(tmp_path)
+    assert len(again.queues.trusted) == 10
+    assert open_count(again) == 0
     crash(again)
