@@ -82,6 +82,8 @@ def _dispatch(store: MessageStore, schedule: FlushSchedule) -> None:
         pages = schedule.queues.due(mono_ms())
         if pages is not None:
             work = QueuesFlush(store, pages)
+            for _ in work.gather():
+                pass
             work.sync()
             if work.settle():
                 store.checkpoint.flush()

@@ -681,6 +681,8 @@ class Broker:
         store = self.store
         async with self._file_changes:
             work = QueuesFlush(store, pages)
+            for _ in work.gather():
+                await asyncio.sleep(0)
             if await self._synced(work.sync) and work.settle():
                 await self._synced(store.checkpoint.flush)
 

@@ -529,6 +529,8 @@ class Node:
         if pages is not None:
             store.retention.check_space()
             work = QueuesFlush(store, pages)
+            for _ in work.gather():
+                pass  # a node has other work between the steps; it has more queues as well
             self._sync(work.sync)
             if work.settle():
                 self._sync(store.checkpoint.flush)

@@ -13,6 +13,7 @@ A node's event loop and the simulator both work by this table and by `QueuesFlus
 finds on the disk is the same for both.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from store.clocks import MonoMs
@@ -79,16 +80,22 @@ class FlushSchedule:
 class QueuesFlush:
     """One round of flushing queues and full index files; the checkpoint follows what is synced.
 
-    `sync` may run in a thread, while nothing cuts or removes files.
+    `gather`, then `sync`, which may run in a thread, then `settle`. Meanwhile the store may be put
+    to, and nothing cuts or removes files.
     """
 
     def __init__(self, store: MessageStore, pages: int) -> None:
         """pages: as `Interval.due` said; 0: a thorough round, as is one for want of open files."""
         pages = 0 if store.queues.is_crowded else pages
         self._store = store
-        self._thorough = pages == 0
-        self._queues: FlushJob | None = store.queues_flush_job(pages)
-        self._index: FlushJob | None = store.index.flush_full_job()
+        self._pages = pages
+        self._queues: FlushJob | None = None
+        self._index: FlushJob | None = None
+
+    def gather(self) -> Iterator[None]:
+        """Find what is to be synced, a few ms of it at each step."""
+        self._queues = yield from self._store.queues_flush(self._pages)
+        self._index = self._store.index.flush_full_job()
 
     def sync(self) -> None:
         """Sync the files. Raises OSError, which is final."""
@@ -100,10 +107,10 @@ class QueuesFlush:
         """After the sync: True where the checkpoint has moved and is to be flushed."""
         store = self._store
         if self._queues is not None:
-            store.queues_flushed(self._queues, self._thorough)
+            store.queues_flushed(self._queues, self._pages == 0)
         if self._index is not None:
             store.index_flushed()
-        moved = (self._thorough and self._queues is not None) or self._index is not None
+        moved = (self._pages == 0 and self._queues is not None) or self._index is not None
         if moved:
             store.note_confirmed()
         return moved

@@ -5,7 +5,7 @@ must wait (for a flush, for an arrival) is told by offsets that the owner watche
 """
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field, replace
 
 from store import lightqueues, recovery
@@ -30,7 +30,7 @@ from store.options import StoreOptions
 from store.queueends import QueueEnds
 from store.queuefloors import drop_floors
 from store.queuenote import NOT_INDEXED, Note
-from store.queues import ConsumeQueues
+from store.queues import QUEUES_AT_ONCE, ConsumeQueues
 from store.reader import ColumnReader, GetMessageStatus, GetResult
 from store.record import (
     BORN_HOST_V6,
@@ -48,6 +48,7 @@ from store.record import (
 from store.recovery import Recovery, RecoveryReport
 from store.retention import Retention
 from store.status import BrokerRole, PutMessageStatus, RunningFlags
+from store.steps import at_once
 
 ABORT = "abort"
 _PAST_THE_END = (
@@ -205,13 +206,12 @@ class MessageStore:
 
     def _write_note(self) -> None:
         """Note what changed. What it says has to be synced, and nothing else notes meanwhile."""
-        note = self._queues_note()
+        self._note_up_to(self.dispatcher.reput_from)
+
+    def _note_up_to(self, position: int) -> None:
+        note = at_once(self.queues.note(position, self._indexed_up_to))
         note.write()
         self.queues.noted_now(note)
-
-    def _queues_note(self) -> Note:
-        """How far the queues reach now."""
-        return self.queues.note(self.dispatcher.reput_from, self._indexed_up_to)
 
     @property
     def _indexed_up_to(self) -> int:
@@ -562,9 +562,7 @@ class MessageStore:
         note_under_way = self.queues.ends.entries_go()
         self.queues.truncate(offset)
         if not note_under_way and self.queues.ends.position > offset:
-            note = self.queues.note(offset, self._indexed_up_to)
-            note.write()
-            self.queues.noted_now(note)
+            self._note_up_to(offset)
 
     def _time_before(self, offset: int) -> int:
         """A store time that nothing at or after an offset is before, whatever is stored there yet.
@@ -671,26 +669,40 @@ class MessageStore:
         )
 
     def queues_flush_job(self, least_pages: int) -> FlushJob | None:
+        """All steps of `queues_flush` at once."""
+        return at_once(self.queues_flush(least_pages))
+
+    def queues_flush(self, least_pages: int) -> Generator[None, None, FlushJob | None]:
         """Sync all queues that are worth it, and the directories that got new names.
 
-        least_pages: 0 syncs everything, which is noted then.
+        least_pages: 0 syncs everything, which is noted then. A few queues at each step: the store
+        may be put to between them, but nothing cut or removed. None: there is nothing to do.
         """
+        store_time = self.dispatcher.store_time
         if self._pending_note is not None:  # nobody took its word: a stop was faster
             self.queues.changed.update(self._pending_note.ends)
-        queues = self.queues.to_flush(least_pages == 0)
+            self._pending_note = None
+        note = None
+        if least_pages == 0 and self.queues.changed:
+            noting = self.queues.note(self.dispatcher.reput_from, self._indexed_up_to)
+            self._pending_note = note = yield from noting
+        # After the note: whatever it tells of is among them.
+        self._flushing = queues = self.queues.to_flush(least_pages == 0)
+        rows = [queue.files for queue in queues] + [ext.files for ext in self.queues.ext.values()]
+        jobs = []
         for queue in queues:
             queue.let_go()
-        self._flushing = queues
-        store_time = self.dispatcher.store_time
-        rows = [queue.files for queue in queues] + [ext.files for ext in self.queues.ext.values()]
-        jobs = [job for files in rows if (job := files.flush_job(least_pages)) is not None]
+        for number, files in enumerate(rows, 1):
+            job = files.flush_job(least_pages)
+            if job is not None:
+                jobs.append(job)
+            if number % QUEUES_AT_ONCE == 0:
+                yield
         merged = FlushJob.of(self.disk, jobs, self.queues.directories_to_sync(), store_time)
-        thorough = least_pages == 0 and bool(self.queues.changed)
-        if not (merged.files or merged.directories or thorough):
+        if not (merged.files or merged.directories or note is not None):
             return None
-        if thorough:
-            self._pending_note = self._queues_note()
-            merged.then = self._pending_note.write
+        if note is not None:
+            merged.then = note.write
         return merged
 
     def queues_flushed(self, job: FlushJob, thorough: bool) -> None:

@@ -99,11 +99,12 @@ class Note:
     disk: Disk
     position: int
     index_end: int
-    ends: dict[QueueKey, QueueEnd]
-    directories: dict[QueueKey, list[str]]  # where the files of each lie
-    file: DiskFile | None  # that has room after `at`
-    at: int
-    others: dict[QueueKey, bytes] | None  # rows of all queues, where the file is made anew
+    ends: dict[QueueKey, QueueEnd] = field(default_factory=dict)
+    directories: dict[QueueKey, list[str]] = field(default_factory=dict)  # of the files of each
+    size_max: int = _HEAD.size
+    file: DiskFile | None = None  # that has room after `at`
+    at: int = 0
+    others: dict[QueueKey, bytes] | None = None  # rows of all queues, to make the file anew
     rows: dict[QueueKey, bytes] = field(default_factory=dict)
     end: int = 0  # of the blocks, once it is written; 0: not written, the older note stays
     overtaken: bool = False  # entries were cut since it was made: digests may be of shorter files
@@ -172,25 +173,25 @@ class QueueNotes:
         self.position, self._index_end = noted.position, noted.index_end
         return noted
 
-    def note(
-        self, changed: Iterable[tuple[ConsumeQueue, list[str]]], position: int, index_end: int
-    ) -> Note:
-        """A note for now. changed: queues that moved since the last one, and their directories."""
-        ends: dict[QueueKey, QueueEnd] = {}
-        directories: dict[QueueKey, list[str]] = {}
-        size = _HEAD.size
-        for queue, places in changed:
-            key = (queue.topic, queue.queue_id)
-            before = self._rows.get(key)
-            ends[key] = QueueEnd.of(queue, parse_row(before, 0)[1] if before else None)
-            directories[key] = places
-            size += _NAME.size + _ROW.size + 4 * len(queue.topic)
-        file, others = self._file, None
-        if file is None or self._end + size > file.size:
-            file, others = None, dict(self._rows)
-        made = Note(self._disk, position, index_end, ends, directories, file, self._end, others)
-        self._under_way = made
-        return made
+    def begin(self, position: int, index_end: int) -> Note:
+        """A note for now; `add` every queue that moved since the last one, then `finish` it."""
+        self._under_way = Note(self._disk, position, index_end)
+        return self._under_way
+
+    def add(self, note: Note, queue: ConsumeQueue, directories: list[str]) -> None:
+        """Note how far a queue reaches, now or later than the note's position was taken."""
+        key = (queue.topic, queue.queue_id)
+        before = self._rows.get(key)
+        note.ends[key] = QueueEnd.of(queue, parse_row(before, 0)[1] if before else None)
+        note.directories[key] = directories
+        note.size_max += _NAME.size + _ROW.size + 4 * len(queue.topic)
+
+    def finish(self, note: Note) -> Note:
+        """Find where it is written: by `write`, once everything it tells of is synced."""
+        note.file, note.at = self._file, self._end
+        if note.file is None or note.at + note.size_max > note.file.size:
+            note.file, note.others = None, dict(self._rows)
+        return note
 
     def written(self, note: Note) -> list[QueueKey]:
         """Take a note's word after `write`; called where the store is owned.
@@ -233,7 +234,7 @@ class QueueNotes:
             return
         row = row_of(key, QueueEnd(REMOVED, 0, 0, 0))
         if self._end + _HEAD.size + len(row) > self._file.size:
-            note = self.note((), self.position, self._index_end)
+            note = self.finish(self.begin(self.position, self._index_end))
             note.write()
             self.written(note)
             return

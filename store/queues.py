@@ -1,6 +1,6 @@
 """All consume queues of a store, by topic and queue id, with their ext units where enabled."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 
 from store import lightqueues
 from store.consumequeue import ConsumeQueue
@@ -16,6 +16,7 @@ from store.queuenote import Note, Noted, QueueNotes, combined
 ROOT = "consumequeue"
 EXT_ROOT = "consumequeue_ext"
 ROOTS = (ROOT, lightqueues.ROOT)
+QUEUES_AT_ONCE = 200  # by one step of what goes through many: about 2 ms
 
 
 def new_queue(
@@ -106,15 +107,20 @@ class ConsumeQueues:
         """Take every queue for changed since the last note."""
         self.changed.update(self.table)
 
-    def note(self, position: int, index_end: int) -> Note:
-        """A note of all queues' ends: to be written when everything is synced."""
-        changed = [
-            (queue, self._directories(key, queue))
-            for key in self.changed
-            if (queue := self.table.get(key)) is not None
-        ]
-        self.changed.clear()
-        return self.ends.note(changed, position, index_end)
+    def note(self, position: int, index_end: int) -> Generator[None, None, Note]:
+        """A note of all queues' ends: to be written when everything is synced.
+
+        A few queues at each step; what they get meanwhile lies at and after the position.
+        """
+        note = self.ends.begin(position, index_end)
+        for number, key in enumerate(list(self.changed), 1):
+            self.changed.discard(key)
+            queue = self.table.get(key)
+            if queue is not None:
+                self.ends.add(note, queue, self._directories(key, queue))
+            if number % QUEUES_AT_ONCE == 0:
+                yield
+        return self.ends.finish(note)
 
     def _directories(self, key: QueueKey, queue: ConsumeQueue) -> list[str]:
         ext = self.ext.get(key)

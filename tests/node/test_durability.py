@@ -181,7 +181,7 @@ async def test_a_background_task_that_dies_fences_the_node(
     def explode(*_: Any) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(node.broker.store, "queues_flush_job", explode)
+    monkeypatch.setattr(node.broker.store, "queues_flush", explode)
     await asyncio.wait_for(node.broker.failed.wait(), 10)
     assert "a bug" in node.broker.store.fence_reason
 

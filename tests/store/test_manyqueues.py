@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.disk import SimDisk
-from store import osdisk
+from store import messagestore, osdisk, queues
 from store.columns import Columns
 from store.dispatch import NEW_QUEUES_MAX
 from store.flush import QueuesFlush
@@ -24,7 +24,7 @@ from store.options import StoreOptions
 from store.osdisk import OsDisk
 from store.queuenote import Noted, parse
 from store.status import PutMessageStatus, RunningFlags
-from tests.support import NOW, crash, drain, open_store, options, put_ok, read_all
+from tests.support import NOW, SMALL, crash, drain, open_store, options, put_ok, read_all
 
 WIDE = options(mapped_file_size_consume_queue=20 * 300_000, mapped_file_size_commit_log=4 << 20)
 
@@ -139,6 +139,8 @@ def test_a_file_with_bytes_that_are_not_synced_stays_open(tmp_path: Path) -> Non
     assert store.queues.is_crowded
     assert all(read_all(store, "T", number) == [b"m"] for number in range(30))
     work = QueuesFlush(store, 2)  # a round that else syncs full pages only
+    for _ in work.gather():
+        pass
     work.sync()
     assert work.settle()
     drain(store)
@@ -482,3 +484,50 @@ def test_a_stop_in_the_middle_of_a_flush_notes_what_that_was_to_note(tmp_path: P
     assert len(again.queues.trusted) == 10
     assert open_count(again) == 0
     crash(again)
+
+
+@given(seed=st.integers(0, 1 << 32))
+@settings(deadline=None, max_examples=60)
+def test_what_is_put_between_the_steps_of_a_flush_is_noted_only_if_it_is_synced(seed: int) -> None:
+    chance = random.Random(seed)
+    disk = SimDisk(random.Random(seed), lambda: 0.0)
+    disk.mapped_max = 1000
+    store = MessageStore(disk, SMALL)
+    store.start()
+    sent: dict[int, list[bytes]] = {}
+
+    def put_some() -> None:
+        for _ in range(chance.randrange(4)):
+            queue_id, body = chance.randrange(8), b"%d" % len(sent)
+            put_ok(store, [body], "T", queue_id)
+            sent.setdefault(queue_id, []).append(body)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (messagestore, queues):
+            patch.setattr(module, "QUEUES_AT_ONCE", 1)
+        for _ in range(chance.randrange(1, 5)):
+            put_some()
+            work = QueuesFlush(store, chance.choice((0, 0, 1)))
+            for _ in work.gather():
+                put_some()
+            job = store.log.queue.flush_job(0)
+            if job is not None:
+                job.run()
+                store.commit_log_flushed(job)
+            work.sync()
+            put_some()
+            if chance.random() < 0.8 and work.settle():
+                store.checkpoint.flush()
+    ends = {key: end for key, end in store.topic_queue_table.items() if key[0] == "T"}
+    job = store.log.queue.flush_job(0)
+    if job is not None:
+        job.run()
+    disk.power_cut()
+    again = MessageStore(disk, SMALL)
+    told: list[str] = []
+    again.events.problem = told.append
+    again.start()
+    assert told == [], "the note told of more than was synced"
+    assert {key: end for key, end in again.topic_queue_table.items() if key[0] == "T"} == ends
+    for queue_id, bodies in sent.items():
+        assert read_all(again, "T", queue_id) == bodies
