@@ -503,6 +503,8 @@ class Failover:
                 return [*self._say(done.token, ""), *self._look(now_ms)]
             case _Kind.MEMBERS:
                 assert done.state is not None, "it changes the state"
+                if revision <= self.view.state_revision:
+                    return self._look(now_ms)  # a read was faster, and may have seen what followed
                 # A read that is under way may show what was before: that would look like a
                 # registry that fell back.
                 self._read_again = self._read_again or self._reading

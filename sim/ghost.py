@@ -288,17 +288,20 @@ class Ghost:
         confirmed = node.store.replicated_offset or 0
         if node.ordered is BrokerRole.ASYNC_MASTER:
             self._begin_again()
-            self._take(self.safe, key, len(self.logs[key]), f"{node.name} wrote")
+            end = node.store.log.before_blank(len(self.logs[key]))
+            self._take(self.safe, key, end, f"{node.name} wrote")
         if confirmed < self.confirmed.get(node.name, 0):
             raise Violation(f"{node.name}: the confirm offset fell to {confirmed}")
         self.confirmed[node.name] = confirmed
         if confirmed > node.bytes.end():
             raise Violation(f"{node.name} confirms {confirmed}, its log ends before")
         self._waits_for_all(node)
-        if confirmed > len(self.safe):
-            self._must_be_held(node, key, confirmed, "confirmed")
+        # No message is lost with the blank at the end: another mastership may begin in its place.
+        end = node.store.log.before_blank(confirmed) if confirmed > len(self.safe) else confirmed
+        if end > len(self.safe):
+            self._must_be_held(node, key, end, "confirmed")
             self._begin_again()
-            self._take(self.safe, key, confirmed, f"{node.name} confirmed")
+            self._take(self.safe, key, end, f"{node.name} confirmed")
 
     def _waits_for_all(self, node: "Node") -> None:
         """I4: a master requires whoever its own changes may bring in, before they are answered."""
@@ -334,7 +337,7 @@ class Ghost:
             proved = self._first_missing(node, wanted, False, proved)
             while proved < shown and (known := _damage_at(node, proved)):
                 proved = self._first_missing(node, wanted, False, known)
-            if proved < shown:
+            if proved < node.store.log.before_blank(shown):
                 raise Violation(
                     f"{node.name} takes {shown} for confirmed, only {proved} of it is safe"
                 )

@@ -128,7 +128,8 @@ class Operator:
 
     def _master_is_lost(self, node: Node) -> bool:
         """Tell whether the master's own disk may not be trusted with what was acknowledged."""
-        return node.lost_disk or (node.lost_power and not self.cluster.setup.durable)
+        gone = node.lost_disk or bool(node.older)
+        return gone or (node.lost_power and not self.cluster.setup.durable)
 
     def trusted(self, node: Node) -> bool:
         """It has lost nothing that it has not got back."""

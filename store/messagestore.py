@@ -788,10 +788,9 @@ class MessageStore:
     def _may_come(self, key: tuple[str, int], queue_offset: int) -> bool:
         """Tell whether an offset past a queue's end is one that readers will see later.
 
-        Stored and not confirmed yet; or confirmed, and on its way to this slave.
+        Stored and not confirmed yet, or not on disk where that is waited for (a slave may be faster
+        and show it); or confirmed, and on its way to this slave.
         """
-        if self.replicated_offset is None and self.role is not BrokerRole.SLAVE:
-            return False
         if self.role is BrokerRole.SLAVE:
             return queue_offset > 0
         return 0 < queue_offset <= self.topic_queue_table.get(key, 0)

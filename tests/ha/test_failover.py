@@ -1,5 +1,7 @@
 """The failover machine: elections, leases, hand-overs, and a registry that forgot."""
 
+from dataclasses import replace
+
 import pytest
 
 from ha.failover import (
@@ -218,6 +220,32 @@ def test_a_read_from_before_a_change_of_the_set_is_no_registry_that_fell_back(
     assert names(three.state) == set("abc") - {gone}
     assert three.leader is leader
     assert three.state.epoch == 1
+
+
+def test_a_change_that_was_answered_after_what_followed_it_was_seen_is_old(
+    three: Electorate,
+) -> None:
+    """A process that was stopped for a while hears all of it at once, in any order."""
+    leader = three.leader
+    assert leader is not None
+    gone = max(set("abc") - {leader.name})
+    lease = three.voters[gone].machine.lease
+    three.kill(gone)
+    three.table.drop(lease)
+    leader.slow = True
+    leader.step(Changed())
+    leader.step(leader.late.pop())  # it sees that one is gone, and takes it out
+    (change,) = leader.late
+    assert isinstance(change, Committed)
+    state = three.state
+    newer = replace(state, version=state.version + 1)
+    three.table.commit(Transaction((), (Put(KEYS.state, newer.to_bytes()),)))
+    leader.step(Changed())
+    leader.step(leader.late.pop())
+    assert load(leader.disk).version == newer.version
+    leader.step(change)
+    assert leader.machine.membership.version == newer.version
+    assert load(leader.disk).version == newer.version
 
 
 def test_elections_without_a_write_in_between_count_on(three: Electorate) -> None:

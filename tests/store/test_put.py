@@ -412,6 +412,22 @@ def test_runs_that_continue_each_other_are_one(tmp_path: Path) -> None:
 # -- reading -----------------------------------------------------------------------------------
 
 
+def test_what_waits_for_the_disk_may_come(tmp_path: Path) -> None:
+    """A slave may be faster than the disk of its master, and show what that one does not yet."""
+    store = open_store(tmp_path, options(flush_disk_type=FlushDiskType.SYNC_FLUSH))
+    put_ok(store, [b"a"])
+    job = store.log.queue.flush_job(0)
+    assert job is not None
+    job.run()
+    store.commit_log_flushed(job)
+    drain(store)
+    put_ok(store, [b"b", b"c"])
+    for asked in (1, 2, 3):
+        assert store.get("T", 0, asked).status is GetMessageStatus.OFFSET_OVERFLOW_ONE
+    assert store.get("T", 0, 4).status is GetMessageStatus.OFFSET_OVERFLOW_BADLY
+    crash(store)
+
+
 def test_read_statuses(store: MessageStore) -> None:
     assert store.get("no", 0, 0).status is GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
     put_ok(store, [b"a", b"b"])
