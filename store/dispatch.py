@@ -188,7 +188,8 @@ class Dispatcher:
         """Feed the first n rows, or fewer where those have too many new queues; how many."""
         rows = self._rows
         groups = int(scan.group_rows(memory, rows, n, self._order, self._starts))
-        if self.new_queues_max is not None and targets.queues is not None:
+        limit = self.new_queues_max
+        if limit is not None and n > limit and targets.queues is not None:
             fewer = self._before_too_many(memory, n, groups, targets.queues)
             if fewer < n:
                 n = fewer

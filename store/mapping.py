@@ -9,6 +9,7 @@ holds the GIL for the whole write-back.
 import ctypes
 import mmap
 import os
+from collections.abc import Callable
 
 import numpy as np
 
@@ -67,9 +68,9 @@ class _Pages:
             "data": (address, not writable),
         }
 
-    def __del__(self) -> None:
-        if hasattr(self, "size"):
-            _libc.munmap(self.address, self.size)
+    def __del__(self, munmap: Callable[[int, int], int] = _libc.munmap) -> None:
+        if hasattr(self, "size"):  # else it could not be mapped
+            munmap(self.address, self.size)
 
 
 class Mapping:

@@ -209,7 +209,9 @@ class MessageStore:
         self._note_up_to(self.dispatcher.reput_from)
 
     def _note_up_to(self, position: int) -> None:
-        note = at_once(self.queues.note(position, self._indexed_up_to))
+        note = self.queues.ends.begin(position, self._indexed_up_to)
+        for _ in self.queues.fill(note):
+            pass
         note.write()
         self.queues.noted_now(note)
 
@@ -684,8 +686,9 @@ class MessageStore:
             self._pending_note = None
         note = None
         if least_pages == 0 and self.queues.changed:
-            noting = self.queues.note(self.dispatcher.reput_from, self._indexed_up_to)
-            self._pending_note = note = yield from noting
+            note = self.queues.ends.begin(self.dispatcher.reput_from, self._indexed_up_to)
+            self._pending_note = note
+            yield from self.queues.fill(note)
         # After the note: whatever it tells of is among them.
         self._flushing = queues = self.queues.to_flush(least_pages == 0)
         rows = [queue.files for queue in queues] + [ext.files for ext in self.queues.ext.values()]

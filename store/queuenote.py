@@ -186,12 +186,11 @@ class QueueNotes:
         note.directories[key] = directories
         note.size_max += _NAME.size + _ROW.size + 4 * len(queue.topic)
 
-    def finish(self, note: Note) -> Note:
+    def finish(self, note: Note) -> None:
         """Find where it is written: by `write`, once everything it tells of is synced."""
         note.file, note.at = self._file, self._end
         if note.file is None or note.at + note.size_max > note.file.size:
             note.file, note.others = None, dict(self._rows)
-        return note
 
     def written(self, note: Note) -> list[QueueKey]:
         """Take a note's word after `write`; called where the store is owned.
@@ -234,7 +233,8 @@ class QueueNotes:
             return
         row = row_of(key, QueueEnd(REMOVED, 0, 0, 0))
         if self._end + _HEAD.size + len(row) > self._file.size:
-            note = self.finish(self.begin(self.position, self._index_end))
+            note = self.begin(self.position, self._index_end)
+            self.finish(note)
             note.write()
             self.written(note)
             return

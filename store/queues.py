@@ -1,6 +1,6 @@
 """All consume queues of a store, by topic and queue id, with their ext units where enabled."""
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from store import lightqueues
 from store.consumequeue import ConsumeQueue
@@ -107,12 +107,11 @@ class ConsumeQueues:
         """Take every queue for changed since the last note."""
         self.changed.update(self.table)
 
-    def note(self, position: int, index_end: int) -> Generator[None, None, Note]:
-        """A note of all queues' ends: to be written when everything is synced.
+    def fill(self, note: Note) -> Iterator[None]:
+        """Note the ends of all queues that changed: to be written when everything is synced.
 
-        A few queues at each step; what they get meanwhile lies at and after the position.
+        A few queues at each step; what they get meanwhile lies at and after the note's position.
         """
-        note = self.ends.begin(position, index_end)
         for number, key in enumerate(list(self.changed), 1):
             self.changed.discard(key)
             queue = self.table.get(key)
@@ -120,7 +119,7 @@ class ConsumeQueues:
                 self.ends.add(note, queue, self._directories(key, queue))
             if number % QUEUES_AT_ONCE == 0:
                 yield
-        return self.ends.finish(note)
+        self.ends.finish(note)
 
     def _directories(self, key: QueueKey, queue: ConsumeQueue) -> list[str]:
         ext = self.ext.get(key)

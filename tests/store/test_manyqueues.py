@@ -1,6 +1,7 @@
 """A store of many queues: what each of them costs on the disk and in open files."""
 
 import errno
+import itertools
 import os
 import random
 import struct
@@ -471,13 +472,19 @@ def test_a_step_makes_few_queues_and_all_are_made_in_the_end(tmp_path: Path) -> 
     crash(again)
 
 
-def test_a_stop_in_the_middle_of_a_flush_notes_what_that_was_to_note(tmp_path: Path) -> None:
+@pytest.mark.parametrize("steps", [0, 1, 5, 10, 15, 100])
+def test_a_stop_in_the_middle_of_a_flush_notes_what_that_was_to_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    for module in (messagestore, queues):
+        monkeypatch.setattr(module, "QUEUES_AT_ONCE", 1)
     store = started(tmp_path)
     for number in range(10):
         put_ok(store, [b"m"], "T", number)
-    job = store.queues_flush_job(0)
-    assert job is not None
-    job.run()  # and nobody comes back to take its word
+    work = QueuesFlush(store, 0)
+    for _ in itertools.islice(work.gather(), steps):
+        pass
+    work.sync()  # and nobody comes back to take its word
     put_ok(store, [b"m"], "T", 0)
     store.shutdown()
     again = started(tmp_path)
