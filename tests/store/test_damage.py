@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from store import dump
+from store import dump, queuenote
 from store.consumequeue import BLANK
 from store.messagestore import MessageStore
 from store.osdisk import OsDisk
@@ -393,6 +393,26 @@ def test_a_queue_that_was_removed_is_not_missed_after_a_kill(tmp_path: Path) -> 
     opened = open_noisily(tmp_path, EXT)
     assert opened.problems == []
     assert opened.store.queues.get("Old", 0) is None
+    crash(opened.store)
+
+
+def test_a_removed_queue_stays_removed_where_the_note_has_no_room_for_its_row(
+    tmp_path: Path,
+) -> None:
+    """However little room is left in the file: for the head of a block and not for the row, too."""
+    build(tmp_path, clean=True)
+    store = open_store(tmp_path, EXT)
+    ends, key = store.queues.ends, ("Old", 0)
+    assert ends._file is not None
+    ends._end = ends._file.size - queuenote._HEAD.size
+    store.queues.remove_topic("Old")
+    noted = queuenote.parse((tmp_path / "queueends").read_bytes())
+    assert noted is not None
+    assert key not in noted[0].queues
+    crash(store)
+    opened = open_noisily(tmp_path, EXT)
+    assert opened.problems == []
+    assert opened.store.queues.get(*key) is None
     crash(opened.store)
 
 
