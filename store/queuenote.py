@@ -158,15 +158,17 @@ class QueueNotes:
         self.position = 0  # of the newest note; 0: there is none
 
     def load(self) -> Noted | None:
-        """Read the note; None where there is none, or it is damaged."""
-        if self._disk.size(PATH) <= _BLOCKS_AT:
-            return None
-        data = self._disk.read(PATH)
-        found = parse(data)
-        if found is None:
-            return None
+        """Read the note; None where there is none, it is damaged, or cannot be opened."""
+        try:
+            if self._disk.size(PATH) <= _BLOCKS_AT:
+                return None
+            found = parse(self._disk.read(PATH))
+            if found is None:
+                return None
+            self._file = self._disk.open(PATH, True)
+        except OSError:
+            return None  # queues are not wrong for that
         noted, self._rows, self._end = found
-        self._file = self._disk.open(PATH, True)
         after = self._file.memory[self._end :]
         if after.any():
             after[:] = 0  # of a block that was never synced: another one will lie there

@@ -4,6 +4,7 @@ The reader parses the log with `struct` alone. What it finds must be served; que
 given are not given again; what is missing is told.
 """
 
+import errno
 import random
 import shutil
 import struct
@@ -15,7 +16,7 @@ import pytest
 from store import dump, queuenote
 from store.consumequeue import BLANK
 from store.messagestore import MessageStore
-from store.osdisk import OsDisk
+from store.osdisk import OsDisk, OsFile
 from tests.support import (
     NOW,
     SMALL,
@@ -413,6 +414,31 @@ def test_a_removed_queue_stays_removed_where_the_note_has_no_room_for_its_row(
     opened = open_noisily(tmp_path, EXT)
     assert opened.problems == []
     assert opened.store.queues.get(*key) is None
+    crash(opened.store)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_note_that_cannot_be_opened_costs_no_queue_its_files(
+    tmp_path: Path, clean: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is damaged: all queues are compared with the log, and none is removed."""
+    build(tmp_path, clean=True)
+    for name in files_of(tmp_path, "commitlog")[:2]:
+        (tmp_path / name).unlink()
+    if not clean:
+        crash(open_store(tmp_path, EXT))
+    open_file = OsDisk.open
+
+    def fails(disk: OsDisk, path: str, writable: bool) -> OsFile:
+        if path == queuenote.PATH:
+            monkeypatch.undo()
+            raise OSError(errno.EMFILE, "too many open files", path)
+        return open_file(disk, path, writable)
+
+    monkeypatch.setattr(OsDisk, "open", fails)
+    opened = open_noisily(tmp_path, EXT)
+    assert [text for text in opened.problems if "rebuilt" in text] == []
+    assert put_ok(opened.store, [b"next"], "Old", 0).queue_offset == 9
     crash(opened.store)
 
 
