@@ -198,7 +198,7 @@ class ConsumeQueue:
         self._check_files()
         state: I64 = np.zeros(1, np.int64)
         for mapped in self.files.files[-RECOVER_FILES:]:
-            end = int(kernel.walk_entries(mapped.memory, mapped.size, state))
+            end = int(kernel.walk_entries(mapped.memory, mapped.held, state))
             if state[0] >= 0:
                 self.max_physical_offset = int(state[0])
             if end < mapped.size:

@@ -117,9 +117,9 @@ class ConsumeQueueExt:
         for mapped in self.files.files[:-1]:
             if self._read(mapped.memory[:UNIT_BYTES_MAX].tobytes()) is None:
                 raise BadStoreDirectory(mapped.file.path, "holds other bytes than units")
-        data = last.memory
+        data = last.memory[: last.held]
         position = 0
-        while position + _UNIT.size <= last.size:
+        while position + _UNIT.size <= len(data):
             unit = self._read(data[position : position + UNIT_BYTES_MAX].tobytes())
             if unit is None:
                 break

@@ -75,6 +75,16 @@ class MappedFile:
         self.file.allocate(room)
         self.allocated = room
 
+    @property
+    def held(self) -> int:
+        """Bytes from the start up to the first hole, which is zeros and is not to be read.
+
+        Reading it takes a page on a tmpfs; where that is full, it kills the process (SIGBUS).
+        """
+        for low, high in self.file.data_ranges(0):
+            return high if low == 0 else 0
+        return 0
+
     def commit(self) -> None:
         """Copy what the pool buffer holds into the file."""
         if self.buffer is not None and self.committed < self.wrote:

@@ -5,6 +5,7 @@ import itertools
 import os
 import random
 import struct
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,28 @@ def test_a_queue_takes_room_for_what_is_in_it(tmp_path: Path) -> None:
     put_ok(again, [b"%d" % n for n in range(1000)], "T0", 0)
     assert read_all(again, "T0") == [b"m"] + [b"%d" % n for _ in range(10) for n in range(1000)]
     crash(again)
+
+
+@pytest.mark.parametrize("entries", [1, 409, 819, 1638])
+def test_a_start_reads_no_hole_which_would_take_room_on_a_tmpfs(entries: int) -> None:
+    """Where there is none left, reading it kills the process, as storing into it does."""
+    if not os.access("/dev/shm", os.W_OK):
+        pytest.skip("no tmpfs here")
+    wide = replace(WIDE, enable_consume_queue_ext=True)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        path = Path(name)
+        store = open_store(path, wide)
+        put_ok(store, [b"m"] * entries)
+        store.shutdown()
+        files = sorted(path.glob("consumequeue*/*/*/*"))
+        assert len(files) == 2
+        for file in files:
+            os.utime(file)  # so that it is looked into
+        taken = [blocks(file) for file in files]
+        again = open_store(path, wide)
+        assert [blocks(file) for file in files] == taken
+        assert len(read_all(again)) == entries
+        crash(again)
 
 
 def test_a_queue_that_begins_late_has_room_for_the_blanks_before_it(tmp_path: Path) -> None:
