@@ -293,8 +293,12 @@ class Recovery:
         return self.dispatcher.reput_from
 
     def _has_all(self, noted: Noted, doubted: dict[QueueKey, str]) -> bool:
-        """Whether each queue of a note has its files, or is known to be made anew."""
-        return self.queues.table.keys() >= noted.queues.keys() - doubted.keys()
+        """Whether each queue of a note has its files, or is known to be made anew.
+
+        One that was noted without entries has none to miss.
+        """
+        wanted = {key for key, end in noted.queues.items() if end.end}
+        return self.queues.table.keys() >= wanted - doubted.keys()
 
     def _index_up_to(self, end: int, noted: Noted | None = None) -> None:
         """Index what lies between the newest index entry and an offset.

@@ -442,6 +442,25 @@ def test_a_note_that_cannot_be_opened_costs_no_queue_its_files(
     crash(opened.store)
 
 
+def test_a_noted_queue_without_entries_is_not_missed(tmp_path: Path) -> None:
+    """Its entries were cut: no record below the note's position is dispatched again for it."""
+    store = open_store(tmp_path)
+    put_ok(store, [b"m"], "T", 0)
+    put_ok(store, [b"gone"], "Old", 0)
+    store.queues.remove_topic("Old")
+    end = store.log.max_offset
+    put_ok(store, [b"cut"], "Cut", 0)
+    store.truncate(end)
+    store.shutdown()
+    noted = queuenote.parse((tmp_path / "queueends").read_bytes())
+    assert noted is not None
+    assert noted[0].queues["Cut", 0].end == 0
+    opened = open_noisily(tmp_path)
+    assert opened.problems == []
+    assert opened.store.queues.table.keys() == {("T", 0)}
+    crash(opened.store)
+
+
 def test_a_log_that_ends_before_its_queues_is_told(tmp_path: Path) -> None:
     build(tmp_path, clean=True)
     last = files_of(tmp_path, "commitlog")[-1]
