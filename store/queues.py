@@ -297,13 +297,14 @@ class ConsumeQueues:
             wipe_tree(self.disk, f"{above}/{topic}/{queue_id}")
 
     def remove_topic(self, topic: str) -> None:
-        """Destroy all queues of a topic and their directory."""
+        """Destroy all queues of a topic and their directories."""
         for found, queue_id in list(self.table):
             if found == topic:
                 self.remove(topic, queue_id)
         self._new_directories.discard(f"{ROOT}/{topic}")
         if self.disk.size(f"{ROOT}/{topic}") >= 0:
             self.disk.remove(f"{ROOT}/{topic}")
+        wipe_tree(self.disk, f"{EXT_ROOT}/{topic}")  # units may be off by now
 
     def remove_light(self, name: str) -> None:
         """Destroy a light queue and its directory."""

@@ -82,6 +82,19 @@ def test_a_start_reads_no_hole_which_would_take_room_on_a_tmpfs(entries: int) ->
         crash(again)
 
 
+@pytest.mark.parametrize("units_stay_on", [True, False])
+def test_nothing_is_left_of_a_topic_that_is_removed(tmp_path: Path, units_stay_on: bool) -> None:
+    store = open_store(tmp_path, replace(WIDE, enable_consume_queue_ext=True))
+    put_ok(store, [b"m"], "T", 0)
+    put_ok(store, [b"m"], "Old", 0)
+    if not units_stay_on:
+        store.shutdown()
+        store = open_store(tmp_path, WIDE)
+    store.queues.remove_topic("Old")
+    assert sorted(path.name for path in tmp_path.glob("consumequeue*/*")) == ["T", "T"]
+    crash(store)
+
+
 def test_a_queue_that_begins_late_has_room_for_the_blanks_before_it(tmp_path: Path) -> None:
     store = open_store(tmp_path, WIDE)
     queue = store.queues.get_or_make("T", 0)
