@@ -62,6 +62,7 @@ class ConsumeQueue:
         self._begins_again = begins_again
         self._left: list[MappedFile] = []  # by `rewind`; those that are not filled again go
         self._replaced: list[MappedFile] = []
+        self._rewound = False
         self.files = MappedFileQueue(
             disk,
             f"{root}/{topic}/{queue_id}",
@@ -244,7 +245,10 @@ class ConsumeQueue:
             self._cut(physical_offset, self._leave, self._end_before, self._leave_all)
 
     def settle(self) -> None:
-        """After a rewind, once all entries came again: remove files that hold none."""
+        """After a rewind, once all entries came again: what holds none of them goes.
+
+        Files, and in the last one what lies behind the end: other records come where theirs lay.
+        """
         taken = {mapped.start for mapped in self.files.files}
         for mapped in self._left:
             if mapped.start not in taken:
@@ -252,6 +256,11 @@ class ConsumeQueue:
         if self._left and not taken:
             self.files.destroy()
         self._left.clear()
+        last = self.files.last
+        if self._rewound and last is not None and last.tail_unknown:
+            last.clear_from(last.wrote)
+            last.tail_unknown = False
+        self._rewound = False
 
     def _leave(self, mapped: MappedFile) -> None:
         self.files.files = [other for other in self.files.files if other is not mapped]
@@ -265,7 +274,7 @@ class ConsumeQueue:
 
     def _end_before(self, logic_bytes: int) -> None:
         self.files.end_at_most(min(logic_bytes, self.files.next_start(logic_bytes)))
-        self.files.files[-1].tail_unknown = True
+        self.files.files[-1].tail_unknown = self._rewound = True
 
     def _cut(
         self,

@@ -82,6 +82,30 @@ def test_a_start_reads_no_hole_which_would_take_room_on_a_tmpfs(entries: int) ->
         crash(again)
 
 
+def test_entries_whose_records_a_power_cut_took_do_not_stay_in_the_file(tmp_path: Path) -> None:
+    """Other records come to lie where theirs did: who reads the files alone would believe them."""
+    store = MessageStore(OsDisk(tmp_path), SMALL, boot_id="a")
+    store.start()
+    put_ok(store, [b"1", b"2", b"3"], "T", 0)
+    flush = QueuesFlush(store, 0)
+    for _ in flush.gather():
+        pass
+    flush.sync()
+    flush.settle()
+    end = store.log.max_offset
+    put_ok(store, [b"4", b"5"], "T", 0)
+    crash(store)
+    log = tmp_path / "commitlog" / f"{0:020d}"
+    log.write_bytes(log.read_bytes()[:end].ljust(SMALL.mapped_file_size_commit_log, b"\0"))
+    store = MessageStore(OsDisk(tmp_path), SMALL, boot_id="b")
+    store.start()
+    assert store.queue_range("T", 0) == (0, 3)
+    put_ok(store, [b"x"] * 5, "U", 0)
+    store.shutdown()
+    entries = (tmp_path / "consumequeue/T/0" / f"{0:020d}").read_bytes()
+    assert not any(entries[60:])
+
+
 @pytest.mark.parametrize("units_stay_on", [True, False])
 def test_nothing_is_left_of_a_topic_that_is_removed(tmp_path: Path, units_stay_on: bool) -> None:
     store = open_store(tmp_path, replace(WIDE, enable_consume_queue_ext=True))
