@@ -236,7 +236,6 @@ class QueueNotes:
         row = row_of(key, QueueEnd(REMOVED, 0, 0, 0))
         if self._end + _HEAD.size + len(row) > self._file.size:
             note = self.begin(self.position, self._index_end)
-            note = self.begin(self.position, self._index_end)
             note.size_max += len(row)  # there is room for a head, perhaps, and that is not enough
             self.finish(note)
             note.write()
