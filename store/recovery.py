@@ -85,6 +85,7 @@ class Recovery:
     problem: Callable[[str], None]
     known_end: int = 0  # records up to here had queue entries when the store was opened
     noted: bool = False  # what the note says of the queues' ends is true
+    halved: bool = False  # the note's position is inside a record
 
     def run(self, abnormal: bool, queues_sound: bool, index_sound: bool) -> RecoveryReport:
         """Recover. abnormal: there was an abort file. Sound: those files could be read."""
@@ -138,7 +139,7 @@ class Recovery:
         if (
             not redo
         ):  # the scan has indexed nothing; done again, the newest record's keys come twice
-            self._index_up_to(end, noted if index_sound else None)
+            self._index_up_to(end, noted if index_sound and not self.halved else None)
         if abnormal or rebuilt or doubted or late:
             self._sync(first.start)
         if noted is None or rebuilt:
@@ -150,7 +151,7 @@ class Recovery:
         self.dispatcher.refusing.clear()
         for key in noted.queues.keys() - self.queues.table.keys() if noted is not None else ():
             self.queues.ends.removed(key)
-        self.noted = noted is not None and not rebuilt and noted.position <= end
+        self.noted = noted is not None and not (rebuilt or self.halved) and noted.position <= end
         return RecoveryReport(
             abnormal,
             first.start,
@@ -289,8 +290,19 @@ class Recovery:
             some = self.queues if doubted else None
             fewer = DispatchTargets(some, index, self.idempotence, only=doubted.keys())
             self._dispatch_to(min(noted.position, self.log.max_offset), check_crc, fewer)
+            self._take_back_half(noted.position)
         self._dispatch_to(self.log.max_offset, check_crc, targets)
         return self.dispatcher.reput_from
+
+    def _take_back_half(self, position: int) -> None:
+        """A note from before the log was cut may end inside a record: that one is not damaged."""
+        for found in self.log.corrupt_ranges:
+            if found.start < position < found.end:
+                self.log.corrupt_ranges = [r for r in self.log.corrupt_ranges if r != found]
+                self.dispatcher.allow_missing(-found.records_max)
+                self.dispatcher.reput_from = found.start
+                self.halved = True
+                return
 
     def _has_all(self, noted: Noted, doubted: dict[QueueKey, str]) -> bool:
         """Whether each queue of a note has its files, or is known to be made anew.

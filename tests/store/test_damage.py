@@ -461,6 +461,28 @@ def test_a_noted_queue_without_entries_is_not_missed(tmp_path: Path) -> None:
     crash(opened.store)
 
 
+def test_a_note_from_before_a_cut_hides_no_record_that_lies_across_its_position(
+    tmp_path: Path,
+) -> None:
+    wide = options(mapped_file_size_commit_log=1 << 16)
+    store = open_store(tmp_path, wide)
+    put_ok(store, [b"x"] * 10)
+    end = store.log.max_offset
+    put_ok(store, [b"x"] * 20)
+    store.shutdown()
+    note = (tmp_path / "queueends").read_bytes()
+    store = open_store(tmp_path, wide)
+    store.truncate(end)
+    put_ok(store, [b"longer body than before"] * 20)
+    store.shutdown()
+    (tmp_path / "queueends").write_bytes(note)
+    for _ in range(2):
+        store = open_store(tmp_path, wide)
+        assert store.log.corrupt_ranges == []
+        assert all(store.record_at("T", 0, offset) for offset in range(30))
+        crash(store)
+
+
 def test_a_log_that_ends_before_its_queues_is_told(tmp_path: Path) -> None:
     build(tmp_path, clean=True)
     last = files_of(tmp_path, "commitlog")[-1]
