@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from store.disk import Disk, DiskFile
+from store.disk import Disk, DiskFile, no_room
 from store.kernels.jit import U8
 
 PAGE = 4096
@@ -71,8 +71,14 @@ class MappedFile:
             return
         base = max(self.allocated, self.wrote)
         wanted = max(end, base + min(max(base, PAGE), CHUNK))
-        room = min(self.size, -(-wanted // PAGE) * PAGE)
-        self.file.allocate(room)
+        room, least = (min(self.size, -(-size // PAGE) * PAGE) for size in (wanted, end))
+        try:
+            self.file.allocate(room)
+        except OSError as error:
+            if not no_room(error) or least == room:
+                raise
+            room = least  # which may be there already, from before it was written anew
+            self.file.allocate(room)
         self.allocated = room
 
     @property

@@ -189,6 +189,8 @@ class MessageStore:
             self.disk.sync_dir("")
             self._dispatch_all()
             self.recover_topic_queue_table()
+            for key, end in work.ends.items():
+                self.topic_queue_table[key] = max(end, self.topic_queue_table.get(key, 0))
             if not work.noted:
                 self._note_queues()
             self.dispatcher.new_queues_max = NEW_QUEUES_MAX
@@ -596,7 +598,7 @@ class MessageStore:
         if self.role is BrokerRole.SLAVE and role is not BrokerRole.SLAVE:
             visible, arrivals = self.known_confirmed, list(self.dispatcher.arrivals)
             try:
-                while self.dispatcher.step(self.log.max_offset, False, self._replica_targets()):
+                while self._step_to_end():
                     pass
                 self.recover_topic_queue_table()
                 self.hide_from(visible)
@@ -607,6 +609,14 @@ class MessageStore:
             finally:
                 self.dispatcher.arrivals = arrivals
         self.role = role
+
+    def _step_to_end(self) -> bool:
+        """Dispatch what is not confirmed as well; False where nothing is left."""
+        try:
+            return self.dispatcher.step(self.log.max_offset, False, self._replica_targets())
+        except TooManyUnsynced:
+            self.queues.sync_touched()
+            return True
 
     @property
     def known_confirmed(self) -> int:

@@ -9,17 +9,19 @@ point and started again. The checkpoint only shortens the work.
 import struct
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from store.checkpoint import StoreCheckpoint
 from store.commitlog import CommitLog
 from store.consumequeue import ENTRY_BYTES
+from store.disk import no_room
 from store.dispatch import Dispatcher, DispatchTargets
 from store.errors import BadStoreDirectory
 from store.idempotence import IdempotenceTable
 from store.indexcheck import first_untrusted
 from store.indexservice import IndexService
 from store.kernels import scan
+from store.kernels.jit import I64
 from store.lightqueues import is_light
 from store.mappedfile import MappedFile
 from store.openfiles import TooManyUnsynced
@@ -86,6 +88,8 @@ class Recovery:
     known_end: int = 0  # records up to here had queue entries when the store was opened
     noted: bool = False  # what the note says of the queues' ends is true
     halved: bool = False  # the note's position is inside a record
+    stopped_at: int | None = None  # the disk is full: records from there on lack queue entries
+    ends: dict[QueueKey, int] = field(default_factory=dict)  # queue offsets after those records
 
     def run(self, abnormal: bool, queues_sound: bool, index_sound: bool) -> RecoveryReport:
         """Recover. abnormal: there was an abort file. Sound: those files could be read."""
@@ -146,12 +150,13 @@ class Recovery:
             self.queues.sync()
         else:
             self.queues.take_for_unsynced()
-        self.dispatcher.reput_from = end
+        self.dispatcher.reput_from = end if self.stopped_at is None else self.stopped_at
         self.dispatcher.refused = 0
         self.dispatcher.refusing.clear()
         for key in noted.queues.keys() - self.queues.table.keys() if noted is not None else ():
             self.queues.ends.removed(key)
-        self.noted = noted is not None and not (rebuilt or self.halved) and noted.position <= end
+        done = self.dispatcher.reput_from
+        self.noted = noted is not None and not (rebuilt or self.halved) and noted.position <= done
         return RecoveryReport(
             abnormal,
             first.start,
@@ -286,13 +291,26 @@ class Recovery:
         targets = DispatchTargets(self.queues, index, self.idempotence)
         check_crc = self.options.check_crc_on_recover
         self.dispatcher.reput_from = start
-        if noted is not None and noted.digests_hold and self._has_all(noted, doubted):
-            some = self.queues if doubted else None
-            fewer = DispatchTargets(some, index, self.idempotence, only=doubted.keys())
-            self._dispatch_to(min(noted.position, self.log.max_offset), check_crc, fewer)
-            self._take_back_half(noted.position)
-        self._dispatch_to(self.log.max_offset, check_crc, targets)
+        try:
+            if noted is not None and noted.digests_hold and self._has_all(noted, doubted):
+                some = self.queues if doubted else None
+                fewer = DispatchTargets(some, index, self.idempotence, only=doubted.keys())
+                self._dispatch_to(min(noted.position, self.log.max_offset), check_crc, fewer)
+                self._take_back_half(noted.position)
+            self._dispatch_to(self.log.max_offset, check_crc, targets)
+        except OSError as error:
+            if not no_room(error):
+                raise
+            # What is there can be read, and the rest is dispatched when there is room.
+            self.stopped_at = self.dispatcher.reput_from
+            rest = DispatchTargets(self.queues, None, self.idempotence, compare=self._note_end)
+            self._dispatch_to(self.log.max_offset, check_crc, rest)
         return self.dispatcher.reput_from
+
+    def _note_end(self, key: QueueKey, rows: I64) -> None:
+        """Of rows that get no entries now: their queue offsets are not given again."""
+        end = int(rows[scan.QUEUE_OFFSET].max()) + 1
+        self.ends[key] = max(self.ends.get(key, 0), end)
 
     def _take_back_half(self, position: int) -> None:
         """A note from before the log was cut may end inside a record: that one is not damaged."""

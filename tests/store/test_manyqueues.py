@@ -598,3 +598,35 @@ def test_what_is_put_between_the_steps_of_a_flush_is_noted_only_if_it_is_synced(
     assert {key: end for key, end in again.topic_queue_table.items() if key[0] == "T"} == ends
     for queue_id, bodies in sent.items():
         assert read_all(again, "T", queue_id) == bodies
+
+
+@pytest.mark.parametrize("cleanly", [True, False])
+def test_a_start_on_a_full_disk_serves_what_is_there(cleanly: bool) -> None:
+    disk = SimDisk(random.Random(1), lambda: 0.0)
+    disk.mapped_max = 1000
+    store = MessageStore(disk, WIDE)
+    store.start()
+    put_ok(store, [b"%d" % n for n in range(150)])
+    disk.full = True
+    bodies = [b"%d" % n for n in range(150, 450)]
+    for queue_id, some in ((0, bodies), (1, [b"a"])):
+        batch = PutBatch("T", queue_id, Columns.of(some), NOW)
+        assert store.put(batch, NOW).status is PutMessageStatus.PUT_OK
+    assert not store.dispatch()
+    if cleanly:
+        store.shutdown()
+    else:
+        crash(store)
+    again = MessageStore(disk, WIDE)
+    again.start()
+    assert again.flags.has(RunningFlags.DISK_FULL)
+    assert read_all(again)[:150] == [b"%d" % n for n in range(150)]
+    batch = PutBatch("T", 0, Columns.of([b"no"]), NOW)
+    assert again.put(batch, NOW).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    disk.full = False
+    again.retention.check_space()
+    put_ok(again, [b"last"])
+    put_ok(again, [b"b"], "T", 1)
+    assert read_all(again) == [b"%d" % n for n in range(450)] + [b"last"]
+    assert read_all(again, "T", 1) == [b"a", b"b"]
+    crash(again)
