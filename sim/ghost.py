@@ -117,6 +117,11 @@ class Ghost:
         mine = node.bytes.read(first, len(wanted), durable)
         return first + same_until(mine, _array(wanted)[first:])
 
+    def failed(self, node: "Node") -> None:
+        """A node's disk fails in the middle of an event: what it has confirmed by then counts."""
+        if node.master is not None:
+            self._check_master(node)
+
     def died(self, node: "Node") -> None:
         """A node ends."""
         self._forget(node)

@@ -139,6 +139,7 @@ class Node:
                 do(*arguments)
             except OSError as error:
                 self.world.note(f"{self.name} dies: {error.strerror}")
+                self.ghost.failed(self)
                 self.die()
                 return
             self._settle()

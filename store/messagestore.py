@@ -530,6 +530,9 @@ class MessageStore:
         """Cut the log at a record's start, durably, and all that was derived from the rest."""
         assert offset <= self.log.max_offset, "nothing to cut"
         self.forget_confirmed(offset)
+        if self.replicated_offset is not None:
+            self.replicated_offset = min(self.replicated_offset, offset)
+        # From here on a full disk may stop it; it is asked for again then.
         self._cut_log_times(offset)
         drop_floors(self.queues, self.log.corrupt_ranges, offset)
         self._cut_queues(offset)
@@ -538,8 +541,6 @@ class MessageStore:
             self.dispatcher.index_again(offset)
         self.dispatcher.reput_from = min(self.dispatcher.reput_from, offset)
         self.log.queue.truncate(offset)
-        if self.replicated_offset is not None:
-            self.replicated_offset = min(self.replicated_offset, offset)
         self.log.corrupt_ranges = [r for r in self.log.corrupt_ranges if r.end <= offset]
         self.recover_topic_queue_table()
         self.idempotence.cut(self.topic_queue_table)
