@@ -299,8 +299,8 @@ class Recovery:
                 self._take_back_half(noted.position)
             self._dispatch_to(self.log.max_offset, check_crc, targets)
         except OSError as error:
-            if not no_room(error):
-                raise
+            if not no_room(error) or doubted or self.log.corrupt_ranges:
+                raise  # what is damaged is mended before anything is served
             # What is there can be read, and the rest is dispatched when there is room.
             self.stopped_at = self.dispatcher.reput_from
             rest = DispatchTargets(self.queues, None, self.idempotence, compare=self._note_end)
