@@ -67,6 +67,7 @@ TARGETS: tuple[tuple[str, tuple[str, ...] | None, tuple[str, ...]], ...] = (
     ("ha/syncstate.py", None, (f"{_HA}/test_syncstate.py", f"{_HA}/test_failover.py")),
     ("ha/waiters.py", None, (f"{_HA}/test_waiters.py",)),
     ("store/recovery.py", None, _RECOVERY),
+    ("store/queuecheck.py", None, ("tests/store/test_queuecheck.py",)),
     ("store/dispatch.py", None, (*_RECOVERY, "tests/store/test_lightqueues.py")),
     ("store/checkpoint.py", None, ("tests/store/test_smallfiles.py", *_RECOVERY)),
     ("store/commitlog.py", _LOG, _RECOVERY),
