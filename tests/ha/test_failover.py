@@ -5,18 +5,28 @@ from dataclasses import replace
 import pytest
 
 from ha.failover import (
+    HAND_OVER_MS,
+    HEIR_MS,
+    RANK_MS,
     Answer,
+    AskLease,
     Changed,
     Commit,
     Committed,
+    Contradicted,
+    DropLease,
     ElectUnclean,
     Follow,
     HandOver,
     Lead,
+    Leased,
+    LeaseLost,
     Noted,
+    Observe,
     Observed,
     Role,
     Tick,
+    Wake,
 )
 from ha.groupstate import GroupState
 from ha.membership import PATH, Membership, load, note, save
@@ -24,7 +34,7 @@ from ha.registry import Check, Delete, Put, RegistryTable, Transaction
 from sim.platter import membership_on
 from store.clocks import MonoMs
 from store.errors import BadStoreFile
-from tests.ha.electorate import KEYS, Electorate, names
+from tests.ha.electorate import KEYS, Electorate, Voter, names
 from tests.ha.pair import new_disk, put
 
 
@@ -72,6 +82,30 @@ def test_a_node_with_a_log_begins_a_group_before_an_empty_one() -> None:
     fresh.restart("b", disk)
     fresh.until(lambda: fresh.leader is not None)
     assert fresh.leader is fresh.voters["b"]
+    assert not [said for said in fresh.leader.said if isinstance(said, Wake)], "it waits for nobody"
+
+
+def test_a_group_that_was_never_open_is_begun_again_by_its_first_node_only() -> None:
+    """Nothing was acknowledged: an empty directory in the place of the first one lacks nothing."""
+    group = Electorate("a", "b")
+    group.down.add("b")
+    group.until(lambda: group.leader is not None)
+    before = group.state
+    assert (before.version, before.opened) == (1, False)
+    group.kill("a")
+    group.run(6000)  # its lease ends: nobody copies from it any more
+    group.down.discard("b")
+    group.run(6000)
+    assert group.leader is None, "the other node is empty as well, and is no member"
+    group.restart("a", new_disk(99), incarnation=4242)
+    group.until(lambda: len(group.state.sync_state_set) == 2)
+    states = [
+        said.state
+        for said in group.voters["a"].said
+        if isinstance(said, Lead) and said.state.epoch == 2
+    ]
+    assert [(state.version, state.group_id) for state in states] == [(2, before.group_id)]
+    assert group.leader is group.voters["a"]
 
 
 def test_when_the_master_dies_another_member_leads_the_next_epoch(three: Electorate) -> None:
@@ -134,6 +168,151 @@ def test_a_master_whose_lease_is_revoked_stops_at_once(three: Electorate) -> Non
     three.table.drop(leader.machine.lease)
     leader.step(Changed())
     assert leader.master is None
+
+
+def test_a_lease_that_is_lost_is_not_dropped_and_another_one_is_asked_for(
+    three: Electorate,
+) -> None:
+    leader = three.leader
+    assert leader is not None
+    other = three.voters[min(set("abc") - {leader.name})]
+    other.said.clear()
+    other.step(LeaseLost(other.machine.lease))
+    assert other.machine.lease == 0
+    assert AskLease() in other.said
+    assert not [said for said in other.said if isinstance(said, DropLease)]
+
+
+def test_a_lease_that_is_given_up_is_dropped_once(three: Electorate) -> None:
+    """The others need not wait for its end."""
+    leader = three.leader
+    assert leader is not None
+    other = three.voters[min(set("abc") - {leader.name})]
+    lease = other.machine.lease
+    other.cut_off = True
+    other.said.clear()
+    three.now = other.machine.deadline_ms
+    other.step(Tick())
+    other.step(Tick())
+    assert [said for said in other.said if isinstance(said, DropLease)] == [DropLease(lease)]
+    assert other.said.count(AskLease()) == 1
+
+
+def test_a_lease_that_was_not_asked_for_is_not_taken(three: Electorate) -> None:
+    """An answer that comes late: the registry may have ended that lease already."""
+    leader = three.leader
+    assert leader is not None
+    lease, deadline = leader.machine.lease, leader.machine.deadline_ms
+    leader.step(Leased(lease + 1000, MonoMs(deadline + 1000)))
+    assert (leader.machine.lease, leader.machine.deadline_ms) == (lease, deadline)
+
+
+def test_a_master_whose_lease_is_renewed_goes_on_past_its_first_deadline(
+    three: Electorate,
+) -> None:
+    leader = three.leader
+    assert leader is not None
+    assert leader.master is not None
+    first = leader.master.deadline_ms
+    assert first is not None
+    three.until(lambda: three.now > first)
+    assert leader.master is not None
+    assert leader.master.stopped(MonoMs(three.now)) == ""
+    assert leader.master.deadline_ms == leader.machine.deadline_ms
+
+
+def test_what_changes_while_the_keys_are_read_is_read_again(three: Electorate) -> None:
+    """The answer that is on its way may be from before the change."""
+    leader = three.leader
+    assert leader is not None
+    leader.slow = True
+    leader.said.clear()
+    leader.step(Changed())
+    leader.step(Changed())
+    assert leader.said.count(Observe()) == 1, "one read at a time"
+    leader.step(leader.late.pop())
+    assert leader.said.count(Observe()) == 2
+    leader.step(leader.late.pop())
+    assert leader.said.count(Observe()) == 2
+
+
+def without_its_master(group: Electorate) -> list[Voter]:
+    """The candidates, in their order: nobody has looked since the master's lock went."""
+    leader = group.leader
+    assert leader is not None
+    group.kill(leader.name)
+    group.table.drop(leader.machine.lease)
+    left = [group.voters[name] for name in sorted(set("abc") - {leader.name})]
+    assert leader.name < left[0].name, "it would come first, were it there"
+    for voter in left:
+        voter.said.clear()
+    return left
+
+
+def leads(voter: Voter) -> bool:
+    return any(isinstance(said, Lead) for said in voter.said)
+
+
+def test_each_candidate_leaves_the_election_to_those_before_it(three: Electorate) -> None:
+    first, second = without_its_master(three)
+    second.step(Changed())
+    assert Wake(MonoMs(three.now + RANK_MS)) in second.said
+    first.step(Changed())
+    assert leads(first)
+    assert not leads(second)
+
+
+def test_a_named_heir_is_elected_at_once_and_the_others_wait_for_it(three: Electorate) -> None:
+    first, second = without_its_master(three)
+    write_state(three, three.state.changed(heir=second.name))
+    first.step(Changed())
+    assert Wake(MonoMs(three.now + HEIR_MS)) in first.said
+    second.step(Changed())
+    assert leads(second)
+    assert not leads(first)
+
+
+def test_a_named_heir_that_is_gone_is_not_waited_for(three: Electorate) -> None:
+    gone = three.state.master.node
+    first, _ = without_its_master(three)
+    write_state(three, three.state.changed(heir=gone))
+    first.step(Changed())
+    assert leads(first)
+
+
+def test_a_drained_candidate_comes_last(three: Electorate) -> None:
+    first, second = without_its_master(three)
+    three.table.commit(Transaction((), (Put(KEYS.drained(first.name), b"{}"),)))
+    first.step(Changed())
+    assert Wake(MonoMs(three.now + RANK_MS)) in first.said
+    second.step(Changed())
+    assert leads(second)
+
+
+def test_only_a_member_removes_a_master_that_lacks_what_it_knows(three: Electorate) -> None:
+    """What another node knows may be what nobody had confirmed."""
+    leader = three.leader
+    assert leader is not None
+    first, second = (three.voters[name] for name in sorted(set("abc") - {leader.name}))
+    left = three.state.sync_state_set - {first.machine.me.replica}
+    write_state(three, three.state.changed(sync_state_set=left))
+    first.step(Changed())
+    first.step(Contradicted(1, "it lacks a record"))
+    assert leader.machine.me.replica in three.state.sync_state_set
+    second.step(Changed())
+    second.step(Contradicted(1, "it lacks a record"))
+    assert names(three.state) == {second.name}
+    assert leads(second)
+
+
+def test_a_contradiction_is_told_as_long_as_its_epoch_is_the_groups(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    assert leader.machine.notice == ""
+    leader.step(Contradicted(three.state.epoch, "it lacks a record"))
+    assert "older copy: it lacks a record" in leader.machine.notice
+    leader.step(Contradicted(three.state.epoch + 1, "it lacks a record"))
+    assert leader.machine.notice == ""
 
 
 def test_a_node_outside_the_set_is_never_elected(three: Electorate) -> None:
@@ -288,6 +467,55 @@ def test_a_planned_switch_waits_until_the_heir_has_everything(three: Electorate)
     assert leader.master is not None
     assert "takes over" in leader.master.stopped(MonoMs(three.now))
     three.until(lambda: three.leader is three.voters[target], 500)
+
+
+def test_the_member_that_holds_most_takes_over(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    assert leader.master is not None
+    first, second = (three.voters[name] for name in sorted(set("abc") - {leader.name}))
+    put(leader.master, b"copied by one")
+    assert first.link is not None
+    first.link.pump(three.now)
+    held = [leader.master.held_by(v.machine.me.replica) for v in (first, second)]
+    assert held[0] > held[1]
+    leader.step(HandOver("", "t"))
+    three.until(lambda: three.leader is first, 500)
+    assert leader.answers == [""]
+
+
+def test_a_drained_member_does_not_take_over_though_it_holds_most(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    assert leader.master is not None
+    first, second = (three.voters[name] for name in sorted(set("abc") - {leader.name}))
+    put(leader.master, b"copied by one")
+    assert first.link is not None
+    first.link.pump(three.now)
+    three.table.commit(Transaction((), (Put(KEYS.drained(first.name), b"{}"),)))
+    leader.slow = True
+    leader.step(Changed())
+    leader.step(leader.late.pop())  # it sees that, and has no answer yet that the set is smaller
+    leader.step(HandOver("", "t"))
+    assert leader.master.stopped(MonoMs(three.now)) == f"{second.name} takes over"
+
+
+def test_a_switch_is_tried_again_soon_and_given_up_when_its_time_is_over(
+    three: Electorate,
+) -> None:
+    leader = three.leader
+    assert leader is not None
+    assert leader.master is not None
+    put(leader.master, b"never copied")
+    leader.step(HandOver(max(set("abc") - {leader.name}), "t"))
+    assert Wake(MonoMs(three.now + 5)) in leader.said
+    three.now += HAND_OVER_MS - 1
+    leader.step(Changed())
+    assert leader.answers == []
+    three.now += 1
+    leader.step(Changed())
+    assert "in time" in leader.answers[-1]
+    assert leader.master.stopped(MonoMs(three.now)) == ""
 
 
 def test_a_switch_to_a_node_that_may_not_lead_is_refused(three: Electorate) -> None:
