@@ -659,6 +659,39 @@ def truth_is_served(store: MessageStore, directory: Path) -> bool:
     return read_log(directory).bodies.items() <= served(store).items()
 
 
+def test_a_queue_that_began_after_the_note_is_made_anew_without_a_word(tmp_path: Path) -> None:
+    """A kill may take its directory: the stretch that is dispatched anew has all its records."""
+    grown(tmp_path)
+    store = open_store(tmp_path)
+    flush(store)
+    put_ok(store, [b"first"], "New", 0, now=NOW + 60_000 * 121)
+    crash(store)
+    shutil.rmtree(tmp_path / "consumequeue" / "New")
+    opened = open_noisily(tmp_path)
+    assert opened.problems == []
+    assert opened.store.queue_range("New", 0) == (0, 1)
+    crash(opened.store)
+
+
+def test_keys_before_the_end_of_a_log_that_was_cut_are_found(tmp_path: Path) -> None:
+    """The index reached further: what it loses with the cut comes again from the log."""
+    store = open_store(tmp_path)
+    for n in range(120):
+        put_ok(
+            store, [b"%d" % n + b"." * 900], "T", 0,
+            properties=[b"KEYS\x01k%d" % n], now=NOW + 60_000 * n,
+        )  # fmt: skip
+    flush(store)
+    crash(store)
+    zero(tmp_path / files_of(tmp_path, "commitlog")[-1])
+    truth = read_log(tmp_path)
+    store = open_noisily(tmp_path).store
+    assert 90 < len(truth.keys) < 120
+    for key, body in truth.keys.items():
+        assert [record.body for record in store.find_by_key("T", key)] == [body]
+    crash(store)
+
+
 def test_queue_files_that_retention_removed_since_the_note_are_not_missed(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     for n in range(260):
