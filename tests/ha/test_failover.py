@@ -555,6 +555,36 @@ def test_a_switch_whose_transaction_is_not_answered_is_told_as_unknown(three: El
     assert [said for said in leader.said if isinstance(said, Answer)] == [answer]
 
 
+def test_a_master_whose_switch_is_not_answered_stops_before_it_reads_anything(
+    three: Electorate,
+) -> None:
+    """The heir may lead already."""
+    leader = three.leader
+    assert leader is not None
+    leader.cut_off = True
+    leader.step(HandOver("", "t"))
+    leader.step(Changed())
+    assert leader.master is None
+
+
+def test_a_change_of_the_set_is_proposed_before_it_is_sent(three: Electorate) -> None:
+    """Until it is answered both sets count."""
+    leader = three.leader
+    assert leader is not None
+    assert leader.master is not None
+    sync = leader.master.sync_state
+    assert sync is not None
+    assert not sync.unsettled
+    gone = three.voters[max(set("abc") - {leader.name})]
+    three.kill(gone.name)
+    three.table.drop(gone.machine.lease)
+    leader.slow = True
+    leader.step(Changed())
+    leader.step(leader.late.pop())
+    assert isinstance(leader.late[-1], Committed)
+    assert sync.unsettled
+
+
 def test_a_repeat_of_a_switch_under_way_is_no_refusal_of_it(three: Electorate) -> None:
     leader = three.leader
     assert leader is not None
@@ -658,6 +688,29 @@ def test_an_unclean_election_begins_a_lost_registry_anew_for_everybody(three: El
     three.until(lambda: three.leader is three.voters["b"])
     three.until(lambda: len(three.state.sync_state_set) == 3)
     assert three.state.epoch == 2
+
+
+def test_an_unclean_election_is_the_next_version_of_a_group_that_is_open(
+    three: Electorate,
+) -> None:
+    before = three.state
+    first, _ = without_its_master(three)
+    first.step(ElectUnclean(before.epoch, "t"))
+    assert leads(first)
+    after = next(said.state for said in first.said if isinstance(said, Lead))
+    assert (after.version, after.epoch, after.opened) == (before.version + 1, 2, True)
+    assert after.group_id == before.group_id
+
+
+def test_a_master_that_does_not_believe_the_registry_gives_up_its_lease(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    lease = leader.machine.lease
+    write_state(three, replace(three.state, group_id="another"))
+    leader.step(Changed())
+    assert leader.master is None
+    assert DropLease(lease) in leader.said
+    assert leader.machine.lease == 0
 
 
 def test_nobody_is_elected_uncleanly_while_there_is_a_master(three: Electorate) -> None:
