@@ -63,9 +63,14 @@ class LazyFile:
     def sync(self) -> None:
         """Make what was stored durable; in any thread, so it is not noted as open for this."""
         file = self._file
-        if file is not None:
-            file.sync()
-            return
+        try:
+            if file is not None:
+                file.sync()
+                return
+        except OSError:
+            if self._file is file:
+                raise
+            # It was closed at this moment, as somebody else has just synced it.
         file = self._owner.disk.open(self.path, True)
         try:
             file.sync()
