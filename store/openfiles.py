@@ -63,14 +63,9 @@ class LazyFile:
     def sync(self) -> None:
         """Make what was stored durable; in any thread, so it is not noted as open for this."""
         file = self._file
-        try:
-            if file is not None:
-                file.sync()
-                return
-        except OSError:
-            if self._file is file:
-                raise
-            # It was closed at this moment, as somebody else has just synced it.
+        if file is not None:
+            file.sync()
+            return
         file = self._owner.disk.open(self.path, True)
         try:
             file.sync()

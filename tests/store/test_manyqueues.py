@@ -23,7 +23,7 @@ from store.mappedfile import CHUNK, PAGE
 from store.messagestore import MessageStore, PutBatch
 from store.openfiles import LazyFile, OpenFiles
 from store.options import StoreOptions
-from store.osdisk import OsDisk, OsFile
+from store.osdisk import OsDisk
 from store.queuenote import Noted, parse
 from store.status import PutMessageStatus, RunningFlags
 from tests.support import NOW, SMALL, crash, drain, open_store, options, put_ok, read_all
@@ -240,24 +240,6 @@ def test_a_reader_keeps_the_bytes_of_a_file_that_was_closed(tmp_path: Path) -> N
     assert (one.is_open, other.is_open) == (False, True)
     assert memory[0] == 7
     assert one.memory[0] == 7, "opened again"
-
-
-def test_a_sync_of_a_file_that_is_closed_meanwhile_is_no_failure(tmp_path: Path) -> None:
-    files = OpenFiles(OsDisk(tmp_path))
-    files.disk.create("a", PAGE).close()
-    lazy = files.file("a", PAGE, True)
-    file = lazy.open()
-
-    def closed_before() -> None:
-        lazy.close()
-        OsFile.sync(file)  # type: ignore[arg-type]
-
-    file.sync = closed_before  # type: ignore[method-assign]
-    lazy.sync()
-    file = lazy.open()
-    file.close()
-    with pytest.raises(OSError, match="closed"):
-        lazy.sync()
 
 
 def test_as_many_files_as_the_process_may_have(
