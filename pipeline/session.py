@@ -2,9 +2,11 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -56,6 +58,36 @@ def spark_session(name: str, master: str = "") -> "SparkSession":
     # that came with spark-submit, may not be in.
     register(session)
     return session
+
+
+def end_session(spark: "SparkSession") -> None:
+    """Stop the session, its Python processes before its JVM.
+
+    One that waits for its next task when the JVM ends finds its pipe closed, and PySpark prints a
+    traceback of that into the user's terminal, now and then cut off in the middle.
+    """
+    spark.sparkContext.setLogLevel("OFF")
+    for daemon in _daemons():
+        with suppress(ProcessLookupError):
+            os.killpg(daemon, signal.SIGKILL)
+    spark.stop()
+
+
+def _daemons() -> list[int]:
+    """PySpark's daemons, children of this process's JVM; each leads the group of its workers."""
+    parents, groups = {}, {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent, group = path.read_text().rpartition(")")[2].split()[1:3]
+        except OSError:  # it has ended
+            continue
+        parents[int(path.parent.name)] = int(parent)
+        groups[int(path.parent.name)] = int(group)
+    return [
+        process
+        for process, parent in parents.items()
+        if groups[process] == process and parents.get(parent) == os.getpid()
+    ]
 
 
 _SETTINGS = {

@@ -32,7 +32,7 @@ def _job(name: str, master: str, work: Callable[[Any], T]) -> T:
     from duolog import DuologError
 
     from pipeline.errors import BadJob
-    from pipeline.session import spark_session
+    from pipeline.session import end_session, spark_session
     from pipeline.sparkerrors import reason_of
     from store.errors import StoreError
 
@@ -50,7 +50,7 @@ def _job(name: str, master: str, work: Callable[[Any], T]) -> T:
             raise
         fail(reason_of(error), f"duolog pipeline {name} --help")
     finally:
-        spark.stop()
+        end_session(spark)
 
 
 @contextmanager
