@@ -365,8 +365,9 @@ class CommitLog:
         return min((found.start for found in self.corrupt_ranges), default=self.wrote_offset)
 
     def corrupt_range_at(self, offset: int) -> CorruptRange | None:
-        """The known corrupt range that starts at an offset."""
-        return next((found for found in self.corrupt_ranges if found.start == offset), None)
+        """The known corrupt range that an offset is in."""
+        ranges = self.corrupt_ranges
+        return next((found for found in ranges if found.start <= offset < found.end), None)
 
     def note_holes(self) -> list[CorruptRange]:
         """Take missing segments for corrupt ranges; those found."""
