@@ -27,6 +27,7 @@ from store.metadata import LITE, SYSTEM_TOPIC, Metadata, TopicConfig, changes_of
 from store.options import StoreOptions
 from store.osdisk import OsDisk
 from store.status import PutMessageStatus
+from store.steps import at_once
 
 QUEUES_EACH = 4
 LITE_TOPIC = "lite"
@@ -82,8 +83,7 @@ def _dispatch(store: MessageStore, schedule: FlushSchedule) -> None:
         pages = schedule.queues.due(mono_ms())
         if pages is not None:
             work = QueuesFlush(store, pages)
-            for _ in work.gather():
-                pass
+            at_once(work.gather())
             work.sync()
             if work.settle():
                 store.checkpoint.flush()

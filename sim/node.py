@@ -49,6 +49,7 @@ from store.mappedfile import FlushJob
 from store.messagestore import MessageStore, PutBatch, PutResult
 from store.reader import GetResult
 from store.status import BrokerRole, PutMessageStatus
+from store.steps import at_once
 
 WALL_MS = 1_700_000_000_000
 TICK_MS = 60.0
@@ -530,8 +531,7 @@ class Node:
         if pages is not None:
             store.retention.check_space()
             work = QueuesFlush(store, pages)
-            for _ in work.gather():
-                pass  # a node has other work between the steps; it has more queues as well
+            at_once(work.gather())  # a node has other work between the steps, and more queues
             self._sync(work.sync)
             if work.settle():
                 self._sync(store.checkpoint.flush)

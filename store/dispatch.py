@@ -6,6 +6,7 @@ reported, never placed wrongly; no record stops the ones after it.
 """
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -69,7 +70,7 @@ class Dispatcher:
     arrivals: list[Arrival] = field(default_factory=list)
     on_problem: Callable[[str], None] = print
     refused: int = 0
-    new_queues_max: int | None = None  # made by one step; None: as many as there are
+    new_queues_max: int = sys.maxsize  # made by one step
     refusing: set[QueueKey] = field(default_factory=set)  # queues that could not take a record
     bit_map_of: Callable[[str, bytes], bytes] | None = None  # of a topic and a property text
     _rows: I64 = field(default_factory=lambda: np.empty((scan.COLUMNS, ROWS_MAX), np.int64))
@@ -188,8 +189,7 @@ class Dispatcher:
         """Feed the first n rows, or fewer where those have too many new queues; how many."""
         rows = self._rows
         groups = int(scan.group_rows(memory, rows, n, self._order, self._starts))
-        limit = self.new_queues_max
-        if limit is not None and n > limit and targets.queues is not None:
+        if n > self.new_queues_max and targets.queues is not None:
             fewer = self._before_too_many(memory, n, groups, targets.queues)
             if fewer < n:
                 n = fewer
@@ -208,12 +208,12 @@ class Dispatcher:
     def _before_too_many(self, memory: U8, n: int, groups: int, queues: ConsumeQueues) -> int:
         """How many of n rows, in groups, come before the one that makes one queue too many."""
         rows = self._rows
-        n = self._first_too_many(memory, rows, self._order, self._starts, groups, queues, n)
+        n = self._first_too_many(memory, rows, self._order[self._starts[:groups]], queues, n)
         light = light_rows(memory, rows, n)
         m = light.shape[1]
         order, starts = (np.empty(m + 1, np.int64) for _ in range(2))
         groups = int(scan.group_rows(memory, light, m, order, starts)) if m else 0
-        row = self._first_too_many(memory, light, order, starts, groups, queues, m)
+        row = self._first_too_many(memory, light, order[starts[:groups]], queues, m)
         if row < m:
             n = int(np.searchsorted(rows[scan.PHY, :n], light[scan.PHY, row]))
         return max(1, n)  # one message may be in many light queues
@@ -222,18 +222,19 @@ class Dispatcher:
         self,
         memory: U8,
         rows: I64,
-        order: I64,
-        starts: I64,
-        groups: int,
+        firsts: I64,
         queues: ConsumeQueues,
         n: int,
     ) -> int:
-        """The first row of the first group past the number of new queues; n where there is none."""
+        """The first row of the first group past the number of new queues; n where there is none.
+
+        firsts: the first row of each group, in order.
+        """
         left = self.new_queues_max
-        if left is None or groups <= left:
+        if len(firsts) <= left:
             return n
-        for first in starts[:groups].tolist():  # groups are in the order of their first rows
-            row = int(order[first])
+        row: int
+        for row in firsts.tolist():
             if self.queue_key(memory, rows, row) not in queues.table:
                 if not left:
                     return row

@@ -13,7 +13,7 @@ A node's event loop and the simulator both work by this table and by `QueuesFlus
 finds on the disk is the same for both.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 
 from store.clocks import MonoMs
@@ -92,7 +92,7 @@ class QueuesFlush:
         self._queues: FlushJob | None = None
         self._index: FlushJob | None = None
 
-    def gather(self) -> Iterator[None]:
+    def gather(self) -> Generator[None, None, None]:
         """Find what is to be synced, a few ms of it at each step."""
         self._queues = yield from self._store.queues_flush(self._pages)
         self._index = self._store.index.flush_full_job()

@@ -5,6 +5,7 @@ must wait (for a flush, for an arrival) is told by offsets that the owner watche
 """
 
 import contextlib
+import sys
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field, replace
 
@@ -212,8 +213,7 @@ class MessageStore:
 
     def _note_up_to(self, position: int) -> None:
         note = self.queues.ends.begin(position, self._indexed_up_to)
-        for _ in self.queues.fill(note):
-            pass
+        at_once(self.queues.fill(note))
         note.write()
         self.queues.noted_now(note)
 
@@ -261,7 +261,7 @@ class MessageStore:
             self._release()
 
     def _settle(self) -> None:
-        self.dispatcher.new_queues_max = None
+        self.dispatcher.new_queues_max = sys.maxsize
         self.log.commit()
         job = self.log.queue.flush_job(0)
         if job is not None:

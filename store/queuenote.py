@@ -156,6 +156,7 @@ class QueueNotes:
         self._under_way: Note | None = None
         self._removed: list[QueueKey] = []  # while a note is under way
         self.position = 0  # of the newest note; 0: there is none
+        self.unreadable = ""  # why the file could not be read
 
     def load(self) -> Noted | None:
         """Read the note; None where there is none, it is damaged, or cannot be opened."""
@@ -166,8 +167,9 @@ class QueueNotes:
             if found is None:
                 return None
             self._file = self._disk.open(PATH, True)
-        except OSError:
-            return None  # queues are not wrong for that
+        except OSError as error:  # queues are not wrong for that
+            self.unreadable = str(error)
+            return None
         noted, self._rows, self._end = found
         after = self._file.memory[self._end :]
         if after.any():

@@ -1,6 +1,6 @@
 """All consume queues of a store, by topic and queue id, with their ext units where enabled."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 
 from store import lightqueues
 from store.consumequeue import ConsumeQueue
@@ -107,7 +107,7 @@ class ConsumeQueues:
         """Take every queue for changed since the last note."""
         self.changed.update(self.table)
 
-    def fill(self, note: Note) -> Iterator[None]:
+    def fill(self, note: Note) -> Generator[None, None, None]:
         """Note the ends of all queues that changed: to be written when everything is synced.
 
         A few queues at each step; what they get meanwhile lies at and after the note's position.

@@ -406,6 +406,8 @@ def load_queues(queues: ConsumeQueues, trusting: bool, report: Callable[[str], N
     """
     try:
         queues.load(trusting=trusting)
+        if queues.ends.unreadable:
+            report(f"all queues are compared with the commit log: {queues.ends.unreadable}")
     except (BadStoreDirectory, OSError) as error:
         report(f"consume queues will be rebuilt from the commit log: {error}")
         queues.close()

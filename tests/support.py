@@ -9,10 +9,12 @@ from typing import Any
 
 from store.clocks import WallMs
 from store.columns import Columns
+from store.flush import QueuesFlush
 from store.messagestore import MessageStore, PutBatch, PutResult, StoreEvents
 from store.options import StoreOptions
 from store.osdisk import OsDisk, OsFile
 from store.status import PutMessageStatus
+from store.steps import at_once
 
 SMALL = StoreOptions(
     mapped_file_size_commit_log=16 << 10,
@@ -83,6 +85,33 @@ def drain(store: MessageStore) -> None:
     """Dispatch everything."""
     while store.dispatch():
         pass
+
+
+def flush_log(store: MessageStore) -> None:
+    """Group commit."""
+    job = store.log.queue.flush_job(0)
+    if job is not None:
+        job.run()
+        store.commit_log_flushed(job)
+
+
+def flush_queues(store: MessageStore) -> None:
+    """Sync and note all queues."""
+    job = store.queues_flush_job(0)
+    if job is not None:
+        job.run()
+        store.queues_flushed(job, True)
+
+
+def flush_all(store: MessageStore) -> None:
+    """A thorough round of all flushes, as a node makes one every minute."""
+    flush_log(store)
+    work = QueuesFlush(store, 0)
+    at_once(work.gather())
+    work.sync()
+    work.settle()
+    store.note_confirmed()
+    store.checkpoint.flush()
 
 
 def crash(store: MessageStore) -> None:

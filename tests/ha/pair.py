@@ -29,7 +29,7 @@ from store.columns import Columns
 from store.messagestore import MessageStore, PutBatch, PutResult
 from store.options import StoreOptions
 from store.status import BrokerRole, PutMessageStatus
-from tests.support import options
+from tests.support import flush_log, options
 
 NOW = WallMs(1_700_000_000_000)
 
@@ -148,15 +148,7 @@ class Link:
 
 
 def flush(machine: Master | Slave) -> None:
-    job = machine.store.log.queue.flush_job(0)
-    if job is not None:
-        job.run()
-        machine.store.commit_log_flushed(job)
-
-
-def drain(store: MessageStore) -> None:
-    while store.dispatch():
-        pass
+    flush_log(machine.store)
 
 
 def log_bytes(store: MessageStore) -> bytes:

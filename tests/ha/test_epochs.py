@@ -22,13 +22,13 @@ from store.status import BrokerRole
 from tests.ha.pair import (
     Link,
     close,
-    drain,
     log_bytes,
     open_master,
     open_slave,
     open_store,
     put,
 )
+from tests.support import drain
 
 
 def test_epochs_follow_each_other_or_are_refused() -> None:

@@ -373,21 +373,30 @@ def test_an_election_whose_answer_was_lost_is_found_out(three: Electorate) -> No
     assert three.state.epoch == 2
 
 
-def test_a_read_from_before_a_change_of_the_set_is_no_registry_that_fell_back(
-    three: Electorate,
-) -> None:
+def one_is_taken_out(three: Electorate) -> tuple[Voter, str, Observed, Committed]:
+    """A slow leader takes out of the set one that is gone, and has not heard the answer yet.
+
+    The leader, who is gone, the registry as it was before, and the answer.
+    """
     leader = three.leader
     assert leader is not None
     gone = max(set("abc") - {leader.name})
     lease = three.voters[gone].machine.lease
     three.kill(gone)
     three.table.drop(lease)
-    stale = Observed(three.table.get(KEYS.prefix))
+    before = Observed(three.table.get(KEYS.prefix))
     leader.slow = True
     leader.step(Changed())
-    leader.step(leader.late.pop())  # it sees that one is gone, and takes it out
+    leader.step(leader.late.pop())
     (change,) = leader.late
     assert isinstance(change, Committed)
+    return leader, gone, before, change
+
+
+def test_a_read_from_before_a_change_of_the_set_is_no_registry_that_fell_back(
+    three: Electorate,
+) -> None:
+    leader, gone, stale, change = one_is_taken_out(three)
     leader.step(Changed())  # a read begins, and is overtaken by the answer to the change
     leader.late.clear()
     leader.step(change)
@@ -405,17 +414,7 @@ def test_a_change_that_was_answered_after_what_followed_it_was_seen_is_old(
     three: Electorate,
 ) -> None:
     """A process that was stopped for a while hears all of it at once, in any order."""
-    leader = three.leader
-    assert leader is not None
-    gone = max(set("abc") - {leader.name})
-    lease = three.voters[gone].machine.lease
-    three.kill(gone)
-    three.table.drop(lease)
-    leader.slow = True
-    leader.step(Changed())
-    leader.step(leader.late.pop())  # it sees that one is gone, and takes it out
-    (change,) = leader.late
-    assert isinstance(change, Committed)
+    leader, _, _, change = one_is_taken_out(three)
     state = three.state
     newer = replace(state, version=state.version + 1)
     three.table.commit(Transaction((), (Put(KEYS.state, newer.to_bytes()),)))

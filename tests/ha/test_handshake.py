@@ -12,7 +12,8 @@ from ha.master import Master
 from ha.progress import ConnectionState
 from ha.slave import CloseStream, Connected, Received, Slave
 from store.clocks import MonoMs
-from tests.ha.pair import Link, close, drain, hello_of, log_bytes, open_master, open_slave, put
+from tests.ha.pair import Link, close, hello_of, log_bytes, open_master, open_slave, put
+from tests.support import drain
 
 
 def answer_to(master: Master, slave: Slave, **changes: Any) -> frames.Frame:

@@ -18,7 +18,8 @@ from ha.progress import RateLimit
 from sim.disk import SimDisk
 from store.clocks import MonoMs
 from store.status import BrokerRole, FlushDiskType, PutMessageStatus
-from tests.ha.pair import Link, ack, close, drain, flush, log_bytes, open_master, open_slave, put
+from tests.ha.pair import Link, ack, close, flush, log_bytes, open_master, open_slave, put
+from tests.support import drain
 
 
 def followed(**how: Any) -> tuple[Master, Link]:

@@ -15,7 +15,8 @@ from ha.progress import ConnectionState
 from ha.slave import CUTS_MAX, CloseStream, Connected, Flushed, Received, Send, Slave, Tick
 from store.clocks import MonoMs
 from store.status import BrokerRole, FlushDiskType
-from tests.ha.pair import Link, close, drain, flush, log_bytes, open_master, open_slave, put
+from tests.ha.pair import Link, close, flush, log_bytes, open_master, open_slave, put
+from tests.support import drain
 
 
 def several(count: int = 30) -> Master:

@@ -8,7 +8,7 @@ from store.confirmnote import SLOT_BYTES, ConfirmNote
 from store.messagestore import MessageStore
 from store.status import BrokerRole
 from tests.ha.pair import new_disk
-from tests.support import options, put_ok
+from tests.support import flush_log, options, put_ok
 
 
 def memory() -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
@@ -98,10 +98,7 @@ def test_a_power_cut_leaves_no_claim_to_bytes_that_it_took() -> None:
         store = open_store(disk)
         store.hide_from(0)
         store.confirm(put_ok(store, [b"a"]).end_offset)
-        job = store.log.queue.flush_job(0)
-        assert job is not None
-        job.run()
-        store.commit_log_flushed(job)
+        flush_log(store)
         store.note_confirmed()
         store.checkpoint.flush()
         durable = store.flushed_offset

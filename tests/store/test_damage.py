@@ -23,6 +23,7 @@ from tests.support import (
     Opened,
     crash,
     drain,
+    flush_all,
     open_noisily,
     open_store,
     options,
@@ -100,26 +101,6 @@ def lost_on_reading(store: MessageStore) -> int:
     return lost
 
 
-def flush(store: MessageStore) -> None:
-    """A thorough round of all flushes, as the node does it."""
-    job = store.log.queue.flush_job(0)
-    if job is not None:
-        job.run()
-        store.commit_log_flushed(job)
-    queues = store.queues_flush_job(0)
-    if queues is not None:
-        queues.run()
-        store.queues_flushed(queues, True)
-    index = store.index.flush_full_job()
-    while index is not None:
-        index.run()
-        store.index.flushed_full()
-        store.checkpoint.index_msg_timestamp = index.store_time
-        index = store.index.flush_full_job()
-    store.note_confirmed()
-    store.checkpoint.flush()
-
-
 def build(path: Path, clean: bool) -> None:
     """Eight segments, queues of some files, one of old records only, light queues, an index."""
     store = open_store(path, EXT)
@@ -133,14 +114,14 @@ def build(path: Path, clean: bool) -> None:
             now=NOW + 1000 * n, producer=b"0123456789", sequence=n, **how,
         )  # fmt: skip
         if n == 300:
-            flush(store)
+            flush_all(store)
             late = len(store.log.queue.files)
     assert len(store.log.queue.files) >= late + 3
     assert len(store.index.files) >= 4
     if clean:
         store.shutdown()
     else:
-        flush(store)
+        flush_all(store)
         put_ok(store, [b"after the flush"], "T", 1, now=NOW + 700_000)
         crash(store)
 
@@ -339,7 +320,7 @@ def test_the_newest_segment_may_be_missing_before_one_that_was_allocated_ahead(
 def test_an_old_copy_of_one_queue_file_is_noticed(tmp_path: Path, clean: bool) -> None:
     store = open_store(tmp_path)
     put_ok(store, [b"%d" % n for n in range(20)], "Old", 0)
-    flush(store)
+    flush_all(store)
     name = tmp_path / "consumequeue" / "Old" / "0" / f"{0:020d}"
     copy = name.read_bytes()
     put_ok(store, [b"%d" % n for n in range(20, 40)], "Old", 0)
@@ -349,7 +330,7 @@ def test_an_old_copy_of_one_queue_file_is_noticed(tmp_path: Path, clean: bool) -
     if clean:
         store.shutdown()
     else:
-        flush(store)
+        flush_all(store)
         crash(store)
     name.write_bytes(copy)
     opened = open_noisily(tmp_path)
@@ -536,11 +517,11 @@ def grown(path: Path) -> list[bytes]:
     """A directory whose queue T/0 has several files; the note and first file of its beginning."""
     store = open_store(path)
     put_ok(store, [b"first"], "T", 0)
-    flush(store)
+    flush_all(store)
     old = [(path / name).read_bytes() for name in ("queueends", f"consumequeue/T/0/{0:020d}")]
     for n in range(120):
         put_ok(store, [b"%d" % n + b"." * 900], "T", 0, now=NOW + 60_000 * n)
-    flush(store)
+    flush_all(store)
     crash(store)
     assert len(files_of(path, "commitlog")) > 5
     return old
@@ -552,7 +533,7 @@ def test_a_note_of_a_segment_that_is_gone_vouches_for_nothing_after_it(tmp_path:
     store = open_store(tmp_path)
     for n in range(60):
         put_ok(store, [b"." * 900], "U", 0, now=NOW + 60_000 * (120 + n))
-    flush(store)
+    flush_all(store)
     crash(store)
     (tmp_path / files_of(tmp_path, "commitlog")[0]).unlink()
     (tmp_path / "queueends").write_bytes(old_note)
@@ -589,11 +570,11 @@ def test_a_queue_that_lacks_entries_costs_no_other_queue_its_offsets(tmp_path: P
     """All records of the other one were taken by retention: only its own file knows its end."""
     store = open_store(tmp_path, EXT)
     put_ok(store, [b"gone"] * 9, "Old", 0)
-    flush(store)
+    flush_all(store)
     old_note = (tmp_path / "queueends").read_bytes()
     for n in range(120):
         put_ok(store, [b"%d" % n + b"." * 900], "T", 0, now=NOW + 60_000 * n)
-    flush(store)
+    flush_all(store)
     crash(store)
     (tmp_path / files_of(tmp_path, "commitlog")[0]).unlink()
     (tmp_path / "queueends").write_bytes(old_note)
@@ -663,7 +644,7 @@ def test_a_queue_that_began_after_the_note_is_made_anew_without_a_word(tmp_path:
     """A kill may take its directory: the stretch that is dispatched anew has all its records."""
     grown(tmp_path)
     store = open_store(tmp_path)
-    flush(store)
+    flush_all(store)
     put_ok(store, [b"first"], "New", 0, now=NOW + 60_000 * 121)
     crash(store)
     shutil.rmtree(tmp_path / "consumequeue" / "New")
@@ -681,7 +662,7 @@ def test_keys_before_the_end_of_a_log_that_was_cut_are_found(tmp_path: Path) -> 
             store, [b"%d" % n + b"." * 900], "T", 0,
             properties=[b"KEYS\x01k%d" % n], now=NOW + 60_000 * n,
         )  # fmt: skip
-    flush(store)
+    flush_all(store)
     crash(store)
     zero(tmp_path / files_of(tmp_path, "commitlog")[-1])
     truth = read_log(tmp_path)
@@ -696,7 +677,7 @@ def test_queue_files_that_retention_removed_since_the_note_are_not_missed(tmp_pa
     store = open_store(tmp_path)
     for n in range(260):
         put_ok(store, [b"." * 200], "T", 0, now=NOW + n)
-    flush(store)
+    flush_all(store)
     while len(store.log.queue.files) > 1:
         store.log.queue.remove(store.log.queue.files[0])
     store.log.queue.disk_sync_names()
@@ -712,7 +693,7 @@ def test_the_only_file_with_entries_may_be_missing_before_an_empty_one(tmp_path:
     store = open_store(tmp_path)
     put_ok(store, [b"x"] * 50, "T", 0)
     store.queues.table["T", 0].files.roll()
-    flush(store)
+    flush_all(store)
     crash(store)
     (tmp_path / "consumequeue" / "T" / "0" / f"{0:020d}").unlink()
     truth = read_log(tmp_path)

@@ -10,7 +10,7 @@ from store.delay import parse_delay_levels
 from store.flush import FlushSchedule, Interval
 from store.options import StoreOptions
 from store.osdisk import OsDisk
-from tests.support import NOW, crash, drain, open_store, options, put_ok, read_all
+from tests.support import NOW, crash, drain, flush_log, open_store, options, put_ok, read_all
 
 
 def test_work_is_due_every_interval_and_thorough_once_in_a_while() -> None:
@@ -114,10 +114,7 @@ def test_what_a_flush_covered_is_in_the_file_pool_or_not(tmp_path: Path, pool: b
         put_ok(store, [b"%02d" % k * 700])
         if k % 9 == 8:
             store.log.commit()
-            job = store.log.queue.flush_job(0)
-            assert job is not None
-            job.run()
-            store.commit_log_flushed(job)
+            flush_log(store)
             (tmp_path / "copy").mkdir(exist_ok=True)
             copy = tmp_path / f"copy/{k}"
             shutil.copytree(tmp_path / "commitlog", copy / "commitlog")

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.disk import SimDisk
-from store import messagestore, osdisk, queues
+from store import messagestore, osdisk, queuenote, queues
 from store.columns import Columns
 from store.dispatch import NEW_QUEUES_MAX
 from store.flush import QueuesFlush
@@ -26,9 +26,34 @@ from store.options import StoreOptions
 from store.osdisk import OsDisk
 from store.queuenote import Noted, parse
 from store.status import PutMessageStatus, RunningFlags
-from tests.support import NOW, SMALL, crash, drain, open_store, options, put_ok, read_all
+from store.steps import at_once
+from tests.support import (
+    NOW,
+    SMALL,
+    crash,
+    drain,
+    flush_log,
+    flush_queues,
+    open_noisily,
+    open_store,
+    options,
+    put_ok,
+    read_all,
+)
 
 WIDE = options(mapped_file_size_consume_queue=20 * 300_000, mapped_file_size_commit_log=4 << 20)
+
+
+def started(
+    path: Path, boot_id: str = "", chosen: StoreOptions = WIDE, mapped_max: int | None = None
+) -> MessageStore:
+    """A store on the operating system's disk, with so many mapped files."""
+    disk = OsDisk(path)
+    if mapped_max is not None:
+        disk.mapped_max = mapped_max
+    store = MessageStore(disk, chosen, boot_id=boot_id)
+    store.start()
+    return store
 
 
 def open_count(store: MessageStore) -> int:
@@ -84,21 +109,15 @@ def test_a_start_reads_no_hole_which_would_take_room_on_a_tmpfs(entries: int) ->
 
 def test_entries_whose_records_a_power_cut_took_do_not_stay_in_the_file(tmp_path: Path) -> None:
     """Other records come to lie where theirs did: who reads the files alone would believe them."""
-    store = MessageStore(OsDisk(tmp_path), SMALL, boot_id="a")
-    store.start()
+    store = started(tmp_path, "a", SMALL)
     put_ok(store, [b"1", b"2", b"3"], "T", 0)
-    flush = QueuesFlush(store, 0)
-    for _ in flush.gather():
-        pass
-    flush.sync()
-    flush.settle()
+    flush_queues(store)
     end = store.log.max_offset
     put_ok(store, [b"4", b"5"], "T", 0)
     crash(store)
     log = tmp_path / "commitlog" / f"{0:020d}"
     log.write_bytes(log.read_bytes()[:end].ljust(SMALL.mapped_file_size_commit_log, b"\0"))
-    store = MessageStore(OsDisk(tmp_path), SMALL, boot_id="b")
-    store.start()
+    store = started(tmp_path, "b", SMALL)
     assert store.queue_range("T", 0) == (0, 3)
     put_ok(store, [b"x"] * 5, "U", 0)
     store.shutdown()
@@ -145,10 +164,7 @@ def test_a_full_disk_stops_a_queue_and_nothing_is_stored_where_there_is_no_room(
     while store.dispatch():
         pass
     assert store.flags.has(RunningFlags.DISK_FULL)
-    job = store.queues_flush_job(0)
-    assert job is not None
-    job.run()  # what was stored can be synced
-    store.queues_flushed(job, True)
+    flush_queues(store)  # what was stored can be synced
     disk.full = False
     drain(store)
     assert read_all(store) == [b"%d" % n for n in range(9000)]
@@ -168,17 +184,11 @@ def test_what_is_stored_past_the_blocks_of_a_simulated_file_is_seen() -> None:
 
 
 def test_few_files_are_open_and_all_queues_can_be_read(tmp_path: Path) -> None:
-    disk = OsDisk(tmp_path)
-    disk.mapped_max = 40
-    store = MessageStore(disk, WIDE)
-    store.start()
+    store = started(tmp_path, mapped_max=40)
     for round_ in range(3):
         for number in range(60):
             put_ok(store, [b"%d" % round_], "T", number)
-        job = store.queues_flush_job(0)
-        assert job is not None
-        job.run()
-        store.queues_flushed(job, True)
+        flush_queues(store)
     for number in range(60):
         assert read_all(store, "T", number) == [b"0", b"1", b"2"]
     assert open_count(store) <= 40
@@ -186,10 +196,7 @@ def test_few_files_are_open_and_all_queues_can_be_read(tmp_path: Path) -> None:
 
 
 def test_a_file_with_bytes_that_are_not_synced_stays_open(tmp_path: Path) -> None:
-    disk = OsDisk(tmp_path)
-    disk.mapped_max = 20
-    store = MessageStore(disk, WIDE)
-    store.start()
+    store = started(tmp_path, mapped_max=20)
     for number in range(30):
         put_ok(store, [b"m"], "T", number)
     assert open_count(store) == 30
@@ -200,8 +207,7 @@ def test_a_file_with_bytes_that_are_not_synced_stays_open(tmp_path: Path) -> Non
     assert store.queues.is_crowded
     assert all(read_all(store, "T", number) == [b"m"] for number in range(30))
     work = QueuesFlush(store, 2)  # a round that else syncs full pages only
-    for _ in work.gather():
-        pass
+    at_once(work.gather())
     work.sync()
     assert work.settle()
     drain(store)
@@ -216,10 +222,7 @@ def test_recovery_syncs_what_it_made_where_too_many_files_would_be_open(tmp_path
         put_ok(store, [b"m"], "T", number)
     crash(store)
     (tmp_path / "queueends").unlink()
-    disk = OsDisk(tmp_path)
-    disk.mapped_max = 10
-    again = MessageStore(disk, WIDE)
-    again.start()
+    again = started(tmp_path, mapped_max=10)
     assert all(read_all(again, "T", number) == [b"m"] for number in range(200))
     assert open_count(again) <= 15
     crash(again)
@@ -262,10 +265,7 @@ def test_queues_take_no_descriptors(tmp_path: Path) -> None:
 
 def test_room_that_files_have_lets_no_more_of_them_open(tmp_path: Path) -> None:
     """All have a page with room already: the second round asks for no block."""
-    disk = OsDisk(tmp_path)
-    disk.mapped_max = 20
-    store = MessageStore(disk, WIDE)
-    store.start()
+    store = started(tmp_path, mapped_max=20)
     for round_ in range(2):
         for number in range(200):
             batch = PutBatch("T", number, Columns.of([b"%d" % round_]), NOW)
@@ -280,10 +280,7 @@ def test_room_that_files_have_lets_no_more_of_them_open(tmp_path: Path) -> None:
 
 
 def test_a_clean_stop_has_all_entries_where_files_wait_for_a_sync(tmp_path: Path) -> None:
-    disk = OsDisk(tmp_path)
-    disk.mapped_max = 20
-    store = MessageStore(disk, replace(WIDE, enable_consume_queue_ext=True))
-    store.start()
+    store = started(tmp_path, "", replace(WIDE, enable_consume_queue_ext=True), 20)
     for number in range(100):
         batch = PutBatch("T", number, Columns.of([b"m"]), NOW)
         assert store.put(batch, NOW).status.name == "PUT_OK"
@@ -317,20 +314,6 @@ def test_a_file_that_cannot_grow_keeps_what_it_has(tmp_path: Path) -> None:
     drain(store)
     assert read_all(store)[-1] == b"204"
     crash(store)
-
-
-def flush_queues(store: MessageStore) -> None:
-    """A thorough round, as a node makes one every minute."""
-    job = store.queues_flush_job(0)
-    assert job is not None
-    job.run()
-    store.queues_flushed(job, True)
-
-
-def started(path: Path, boot_id: str = "") -> MessageStore:
-    store = MessageStore(OsDisk(path), WIDE, boot_id=boot_id)
-    store.start()
-    return store
 
 
 @pytest.fixture
@@ -437,6 +420,24 @@ def test_a_torn_block_leaves_the_note_before_it(noted: Path) -> None:
     assert read_all(again, "T", 0) == [b"0", b"more"]
     assert not note.read_bytes()[end + 200 :].strip(b"\0"), "what followed is cleared"
     crash(again)
+
+
+def test_a_note_that_cannot_be_read_is_told_of(
+    noted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = OsDisk.read
+
+    def refuse(disk: OsDisk, path: str) -> bytes:
+        if path == queuenote.PATH:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return read(disk, path)
+
+    monkeypatch.setattr(OsDisk, "read", refuse)
+    opened = open_noisily(noted, WIDE)
+    told = "all queues are compared with the commit log: [Errno 13] Permission denied: 'queueends'"
+    assert opened.problems == [told]
+    assert all(read_all(opened.store, "T", n) == [b"%d" % n] for n in range(20))
+    crash(opened.store)
 
 
 def test_the_note_is_made_anew_where_it_is_full_and_says_the_same(tmp_path: Path) -> None:
@@ -577,10 +578,7 @@ def test_what_is_put_between_the_steps_of_a_flush_is_noted_only_if_it_is_synced(
             work = QueuesFlush(store, chance.choice((0, 0, 1)))
             for _ in work.gather():
                 put_some()
-            job = store.log.queue.flush_job(0)
-            if job is not None:
-                job.run()
-                store.commit_log_flushed(job)
+            flush_log(store)
             work.sync()
             put_some()
             if chance.random() < 0.8 and work.settle():

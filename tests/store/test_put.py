@@ -32,6 +32,7 @@ from tests.support import (
     FaultDisk,
     crash,
     drain,
+    flush_log,
     open_store,
     options,
     put,
@@ -226,10 +227,7 @@ def test_under_sync_flush_nothing_is_read_before_it_is_on_disk(tmp_path: Path) -
     assert read_all(store) == []
     with pytest.raises(OffsetOutOfRange):
         store.get_message(result.physical_offset)
-    job = store.log.queue.flush_job(0)
-    assert job is not None
-    job.run()
-    store.commit_log_flushed(job)
+    flush_log(store)
     drain(store)
     assert read_all(store) == [b"x"]
     assert store.checkpoint.physic_msg_timestamp == NOW
@@ -416,10 +414,7 @@ def test_what_waits_for_the_disk_may_come(tmp_path: Path) -> None:
     """A slave may be faster than the disk of its master, and show what that one does not yet."""
     store = open_store(tmp_path, options(flush_disk_type=FlushDiskType.SYNC_FLUSH))
     put_ok(store, [b"a"])
-    job = store.log.queue.flush_job(0)
-    assert job is not None
-    job.run()
-    store.commit_log_flushed(job)
+    flush_log(store)
     drain(store)
     put_ok(store, [b"b", b"c"])
     for asked in (1, 2, 3):

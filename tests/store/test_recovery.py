@@ -28,6 +28,9 @@ from tests.support import (
     Opened,
     crash,
     drain,
+    flush_all,
+    flush_log,
+    flush_queues,
     open_noisily,
     open_store,
     options,
@@ -212,7 +215,8 @@ def test_a_checkpoint_shortens_abnormal_recovery_and_decides_nothing(
 ) -> None:
     store = open_store(tmp_path, options(message_index_safe=safe))
     bodies = fill(store, 900)
-    flush_all(store)
+    flush_log(store)
+    flush_queues(store)
     store.checkpoint.physic_msg_timestamp = NOW + 800 + 3000
     store.checkpoint.logics_msg_timestamp = NOW + 800 + 3000
     store.checkpoint.flush()
@@ -611,20 +615,6 @@ def sim_disk() -> SimDisk:
     disk = SimDisk(random.Random(3), lambda: 0.0)
     disk.mapped_max = 100
     return disk
-
-
-def flush_all(store: MessageStore) -> None:
-    """What the node's flush rounds do."""
-    for job in (store.log.queue.flush_job(0),):
-        if job is not None:
-            job.run()
-            store.commit_log_flushed(job)
-    queues = store.queues_flush_job(0)
-    if queues is not None:
-        queues.run()
-        store.queues_flushed(queues, True)
-    store.note_confirmed()
-    store.checkpoint.flush()
 
 
 def test_queue_entries_found_after_a_kill_survive_a_power_cut() -> None:

@@ -13,7 +13,7 @@ from store.clocks import WallMs
 from store.messagestore import MessageStore
 from store.osdisk import OsDisk
 from store.status import PutMessageStatus, RunningFlags
-from tests.support import NOW, SMALL, crash, open_store, options, put, put_ok, read_all
+from tests.support import NOW, SMALL, crash, flush_log, open_store, options, put, put_ok, read_all
 
 HOUR = 3_600_000
 
@@ -34,10 +34,7 @@ def filled(path: Path, ratio: float = 0.1, messages: int = 300, **how: object) -
     store = open_store(path, options(**how), disk)
     for n in range(messages):
         put_ok(store, [b"%d" % n * 100], properties=[b"KEYS\x01k%d" % n])
-    job = store.log.queue.flush_job(0)
-    assert job is not None
-    job.run()
-    store.commit_log_flushed(job)
+    flush_log(store)
     for mapped in store.log.queue.files:
         os.utime(path / mapped.file.path, (NOW / 1000, NOW / 1000))
     return store
@@ -222,10 +219,7 @@ def test_a_queue_all_of_whose_messages_are_gone_keeps_its_offsets(tmp_path: Path
     store = filled(tmp_path, messages=20)
     for _ in range(300):
         put_ok(store, [b"x" * 300], "U")
-    job = store.log.queue.flush_job(0)
-    assert job is not None
-    job.run()
-    store.commit_log_flushed(job)
+    flush_log(store)
     for mapped in store.log.queue.files:
         os.utime(tmp_path / mapped.file.path, (NOW / 1000, NOW / 1000))
     clean(store, 73, hour=4)
