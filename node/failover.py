@@ -5,12 +5,13 @@ the order in which the machine said so.
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import secrets
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
@@ -55,8 +56,10 @@ from ha.registry import (
     Snapshot,
     Transaction,
 )
+from ha.slave import Slave
 from ha.syncstate import SyncState
 from node.clocks import mono_ms
+from node.directorywrites import DirectoryWrites
 from node.leasekeeper import LeaseKeeper
 from node.replication_client import ReplicationClient
 from store.clocks import MonoMs
@@ -117,8 +120,8 @@ class FailoverService:
         self._role_set = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._follower: asyncio.Task[None] | None = None
-        self._noting: asyncio.Future[Membership | None] | None = None
-        self._noting_since = 0.0  # by the monotonic clock, 0 while nothing is noted
+        self._writes = DirectoryWrites(broker.threads)
+        self._promising: Future[None] | None = None
         self._beat = time.monotonic()
         self._wake: asyncio.TimerHandle | None = None
         self.routes: dict[str, View] = {}
@@ -145,8 +148,7 @@ class FailoverService:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._noting is not None:  # it writes in the directory
-            await asyncio.wait([self._noting], timeout=JOIN_SECONDS)
+        await self._writes.ended(JOIN_SECONDS)
         await self._follow_nobody()
         self._broker.replication.become_slave()  # nothing is acknowledged from here on
         await self._loop.run_in_executor(None, self._keeper.stop)
@@ -179,6 +181,8 @@ class FailoverService:
         part = replication.master or replication.slave
         assert part is not None, "one of both"
         incarnation = secrets.randbits(64)
+        if self._promising is not None:  # it writes the same file
+            concurrent.futures.wait([self._promising])
         part.renew(incarnation)
         log.error(
             "this node's directory is an older copy: it counts for nothing until it has caught up",
@@ -207,9 +211,9 @@ class FailoverService:
         syncing = self._broker.group_commit.syncing_since
         if syncing and now - syncing > self._disk_stall_seconds:
             return f"a sync of the disk has not come back for {now - syncing:.1f} s"
-        noting = self._noting_since
-        if noting and now - noting > self._disk_stall_seconds:
-            return f"a note of the group's state has not come back for {now - noting:.1f} s"
+        writing = self._writes.under_way_seconds()
+        if writing > self._disk_stall_seconds:
+            return f"a write of the group's state has not come back for {writing:.1f} s"
         return self._broker.store.fence_reason
 
     # -- events --------------------------------------------------------------------------------
@@ -317,16 +321,11 @@ class FailoverService:
         future.add_done_callback(done)
 
     def _note(self, found: Membership) -> None:
-        """Have a membership synced in a thread: the event loop waits for no disk."""
-        disk = self._broker.store.disk
-        self._noting_since = time.monotonic()
-        self._noting = self._loop.run_in_executor(
-            self._broker.threads, membership.note, disk, found
-        )
-        self._noting.add_done_callback(self._noted)
+        """Have a membership synced."""
+        work = self._writes.begin(membership.note, self._broker.store.disk, found)
+        asyncio.wrap_future(work).add_done_callback(self._noted)
 
     def _noted(self, work: "asyncio.Future[Membership | None]") -> None:
-        self._noting_since = 0.0
         if work.cancelled():
             return
         error = work.exception()
@@ -391,7 +390,7 @@ class FailoverService:
         if slave is None:
             return  # leading again already
         try:
-            slave.promise(effect.epoch)
+            await self._promise(slave, effect.epoch)
         except OSError as error:
             if not no_room(error):
                 raise
@@ -406,12 +405,19 @@ class FailoverService:
         self._broker.follower = client
         self._follower = self._loop.create_task(self._broker.guard(client.run))
 
+    async def _promise(self, slave: Slave, epoch: int) -> None:
+        """Have an epoch promised; the slave follows nobody meanwhile. Raises OSError."""
+        self._promising = self._writes.begin(slave.promise, epoch)
+        await asyncio.wrap_future(self._promising)
+
     async def _lead(self, effect: Lead) -> None:
         await self._follow_nobody()
-        broker = self._broker
+        broker, slave = self._broker, self._broker.replication.slave
+        assert slave is not None, "slaves are elected"
         me = self.machine.me.replica
         members = SyncState(me, effect.state.sync_state_set, effect.revision)
         try:
+            await self._promise(slave, effect.epoch)
             async with broker.no_flush():
                 if self.machine.role is not Role.LEADING or self.machine.led_epoch != effect.epoch:
                     return  # over before it began

@@ -1,5 +1,6 @@
 """What a simulated node of an elected group does beside replication: lease, registry, roles."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ha import failover as machine
@@ -22,6 +23,7 @@ from ha.failover import (
     Noted,
     Observe,
     Observed,
+    Role,
     Stand,
     Tick,
     Uncertain,
@@ -67,6 +69,8 @@ class Agent:
             ),
         )
         self._chance = node.world.chance(f"agent:{node.name}:{node.boot}")
+        self._role: Lead | Follow | Stand | None = None  # the newest that is not taken yet
+        self._changing = False
         self._no_room = False  # for what was to be noted last
         self._lease = 0
         self._last_lease = 0
@@ -139,27 +143,13 @@ class Agent:
                 )
             case Note(found):
                 self._note(found)
-            case Lead():
-                self._lead(effect)
-            case Follow(master, epoch):
-                node.world.note(f"{node.name} follows {master.replica.node} in epoch {epoch}")
-                node.become_slave()
-                assert node.slave is not None, "it is one"
-                try:
-                    node.slave.promise(epoch)
-                except OSError as error:
-                    if not no_room(error):
-                        raise
-                    node.ghost.mark("no_room_to_promise")  # the handshake asks for it again
-                else:
-                    node.ghost.witness.promises(node, epoch)
-                    if node.slave.identity.promised_epoch < epoch:
-                        raise Violation(f"{node.name} follows {epoch}, and does not promise it")
-                node.follow(master.replica.node)
-            case Stand(reason):
-                node.world.note(f"{node.name} stands: {reason}")
-                node.become_slave()
-                node.follow("")
+            case Lead() | Follow() | Stand():
+                if isinstance(effect, Stand):
+                    node.world.note(f"{node.name} stands: {effect.reason}")
+                    node.become_slave()  # at once, whatever role comes next and whenever
+                self._role = effect
+                if not self._changing:
+                    self._change_role()
             case Wake(at_ms):
                 node.later(max(0.5, at_ms - node.mono()), lambda: self.step(Tick()))
             case Answer(_, error):
@@ -272,9 +262,60 @@ class Agent:
 
     # -- roles ---------------------------------------------------------------------------------
 
-    def _lead(self, effect: Lead) -> None:
+    def _change_role(self) -> None:
+        """To the newest one that was asked for; one after the other."""
+        effect, self._role = self._role, None
+        self._changing = effect is not None
+        if effect is None:
+            return
+        self.node.follow("")
+        match effect:
+            case Lead(epoch):
+                self._promise(epoch, lambda error: self._lead(effect, error))
+            case Follow(_, epoch):
+                self._promise(epoch, lambda error: self._follow(effect, error))
+            case Stand():
+                self._change_role()
+
+    def _promise(self, epoch: int, then: Callable[[OSError | None], None]) -> None:
+        """In a thread of the node, as a note of the group's state; then the role is taken."""
+        node, slave = self.node, self.node.slave
+        assert slave is not None, "masters stand before they follow, slaves are elected"
+
+        def write() -> None:
+            failure = None
+            try:
+                slave.promise(epoch)
+            except OSError as error:
+                if not no_room(error):
+                    raise
+                failure = error
+            else:
+                node.ghost.witness.promises(node, epoch)
+                if slave.identity.promised_epoch < epoch:
+                    raise Violation(f"{node.name} takes a role in {epoch}, and does not promise it")
+            node.later(self._chance.uniform(0, NOTED_MS), lambda: taken(failure))
+
+        def taken(failure: OSError | None) -> None:
+            then(failure)
+            self._change_role()
+
+        node.later(self._chance.uniform(0, NOTED_MS), write)
+
+    def _follow(self, effect: Follow, failure: OSError | None) -> None:
+        node = self.node
+        if failure is not None:
+            node.ghost.mark("no_room_to_promise")  # the handshake asks for it again
+        node.world.note(f"{node.name} follows {effect.master.replica.node} in epoch {effect.epoch}")
+        node.follow(effect.master.replica.node)
+
+    def _lead(self, effect: Lead, failure: OSError | None) -> None:
         node = self.node
         try:
+            if failure is not None:
+                raise failure
+            if self.machine.role is not Role.LEADING or self.machine.led_epoch != effect.epoch:
+                return  # over before it began
             node.become_master(effect, self.machine.me.replica)
         except (OSError, StoreError) as error:
             node.world.note(f"{node.name} cannot lead: {error}")

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import re
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from duolog._errors import error_of
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
-from ha import membership
+from ha import identity, membership
 from ha.failover import Role
 from ha.groupstate import Keys
 from ha.membership import Membership
@@ -352,9 +353,9 @@ async def test_the_event_loop_waits_for_no_note_of_the_group(
         gone = next(name for name in "abc" if voters.nodes[name] is not leader)
         await voters.stop(gone)  # the state changes: it is noted
         async with voters.client(name_of(leader)) as client, client.producer() as producer:
-            await until(lambda: bool(service(leader)._noting_since))
+            await until(lambda: service(leader)._writes.under_way_seconds() > 0)
             await client.admin.node_status()
-            await until(lambda: "a note of the group's state" in service(leader)._unhealthy())
+            await until(lambda: "a write of the group's state" in service(leader)._unhealthy())
             go_on.set()
             await until(lambda: service(leader)._unhealthy() == "")
             await until(lambda: voters.leader is not None and len(voters.members()) == 2)
@@ -362,6 +363,26 @@ async def test_the_event_loop_waits_for_no_note_of_the_group(
     finally:
         go_on.set()
     assert threading.main_thread() not in writers
+
+
+async def test_the_event_loop_waits_for_no_promise(
+    voters: Voters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await voters.start_all()
+    promise = identity.promise
+    slow_ones: list[threading.Thread] = []
+
+    def slow(disk: Any, who: identity.Identity, epoch: int) -> identity.Identity:
+        if epoch > who.promised_epoch:
+            slow_ones.append(threading.current_thread())
+            time.sleep(0.3)
+        return promise(disk, who, epoch)
+
+    monkeypatch.setattr(identity, "promise", slow)
+    async with voters.client() as client:
+        await client.admin.failover()
+    await until(lambda: voters.leader is not None and len(slow_ones) == 3)
+    assert threading.main_thread() not in slow_ones
 
 
 async def test_an_unclean_election_is_an_explicit_order(voters: Voters) -> None:

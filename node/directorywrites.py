@@ -1,0 +1,36 @@
+"""Small files of a node's directory, written in threads: the event loop waits for no disk."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class DirectoryWrites:
+    """Writes that are under way, and since when."""
+
+    def __init__(self, threads: Executor) -> None:
+        self._threads = threads
+        self._begun: dict[Future[Any], float] = {}  # by the monotonic clock, in seconds
+
+    def begin(self, write: Callable[P, T], *args: P.args, **how: P.kwargs) -> "Future[T]":
+        """Begin a write."""
+        begun = time.monotonic()
+        work = self._threads.submit(write, *args, **how)
+        self._begun[work] = begun
+        work.add_done_callback(self._begun.pop)
+        return work
+
+    def under_way_seconds(self) -> float:
+        """How long the oldest has not come back, 0 where none is under way; in any thread."""
+        begun = list(self._begun.values())
+        return time.monotonic() - min(begun) if begun else 0.0
+
+    async def ended(self, seconds: float) -> None:
+        """Wait until none is under way, or so long."""
+        if self._begun:
+            await asyncio.wait([asyncio.wrap_future(work) for work in self._begun], timeout=seconds)
