@@ -84,10 +84,6 @@ class EpochHistory:
         """Take a master's history for the bytes before an offset."""
         self.entries = tuple(entry for entry in entries if entry.start < end)
 
-    def epoch_at(self, offset: int) -> int:
-        """Epoch that wrote the byte at an offset."""
-        return self.entry_at(offset).epoch
-
     def entry_at(self, offset: int) -> EpochEntry:
         """The mastership that wrote the byte at an offset."""
         found = PREHISTORY

@@ -300,7 +300,6 @@ class Master:
         self._numbers += 1
         self.sessions[self._numbers] = SlaveSession(
             self._numbers,
-            now_ms,
             RateLimit(self.options.max_ha_transfer_byte_in_second),
             last_heard_ms=now_ms,
             last_sent_ms=now_ms,

@@ -41,7 +41,6 @@ class SlaveSession:
     """One connection of one slave. Offsets are log offsets; `sent` is the next byte to send."""
 
     number: int
-    connected_ms: MonoMs
     rate: RateLimit
     state: ConnectionState = ConnectionState.HANDSHAKE
     node: str = ""

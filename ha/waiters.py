@@ -51,12 +51,6 @@ class OffsetWaiters(Generic[T]):
         self._tidy()
         return found
 
-    def next_deadline(self) -> float | None:
-        """Deadline of whoever is due first, None where nobody waits."""
-        while self._by_deadline and self._by_deadline[0][1] not in self._tokens:
-            heapq.heappop(self._by_deadline)
-        return self._by_deadline[0][0] if self._by_deadline else None
-
     def drain(self) -> list[T]:
         """All tokens, who then wait no more."""
         found = [self._tokens[number] for number in sorted(self._tokens)]

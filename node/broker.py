@@ -71,7 +71,6 @@ class Counters:
     messages_out: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
-    rejected: int = 0
     dispatch_behind_ms_max: float = 0.0
 
 
@@ -548,7 +547,6 @@ class Broker:
         status: wire.PutStatus,
         reason: str,
     ) -> wire.AppendReply:
-        self.counters.rejected += 1
         # Whoever waits for a master asks often: that is no news.
         tell = log.debug if status in _EXPECTED_REFUSALS else log.warning
         tell(

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from store.clocks import WallMs
 from store.columns import Columns
 from store.disk import Disk
 from store.errors import BadMessage, CorruptRecord, OffsetOutOfRange
@@ -80,7 +79,7 @@ class CommitLog:
         self.queue = MappedFileQueue(disk, directory, options.mapped_file_size_commit_log)
         self.corrupt_ranges: list[CorruptRange] = []
         self.last_store_time = 0
-        self.begin_time_in_lock = 0
+        self._appending = False
         self._pool: TransientStorePool | None = None
         if options.use_transient_store_pool:
             self._pool = TransientStorePool(
@@ -126,13 +125,6 @@ class CommitLog:
         last.populated = end
         return last, start, end
 
-    def is_busy(self, wall_ms: WallMs) -> bool:
-        """OS_PAGECACHE_BUSY: the writer has been inside one append for too long."""
-        if self.begin_time_in_lock == 0:
-            return False
-        held = wall_ms - self.begin_time_in_lock
-        return self.options.os_page_cache_busy_timeout < held < 10_000_000
-
     # -- writing -------------------------------------------------------------------------------
 
     def append(
@@ -151,8 +143,8 @@ class CommitLog:
         fields: see `encode`, what the header gets wrong for single messages.
         Raises OSError where the disk has no room for a segment; the log is then as before.
         """
-        assert self.begin_time_in_lock == 0, "one writer at a time"
-        self.begin_time_in_lock = max(1, header.store_time)
+        assert not self._appending, "one writer at a time"
+        self._appending = True
         mark = self._mark()
         try:
             appended = self._append(
@@ -162,7 +154,7 @@ class CommitLog:
             self._go_back(mark)
             raise
         finally:
-            self.begin_time_in_lock = 0
+            self._appending = False
         self.last_store_time = header.store_time
         return appended
 

@@ -126,13 +126,6 @@ class ConsumeQueueExt:
             position += _UNIT.size + len(unit.filter_bit_map)
         self.files.truncate(last.start + position)
 
-    def truncate_after(self, address: int) -> None:
-        """Drop all units after the one at an address (the newest that a queue entry names)."""
-        offset = address - LONG_MIN
-        unit = self.get(address)
-        if unit is not None:
-            self.files.truncate(offset + _UNIT.size + len(unit.filter_bit_map))
-
     def delete_before(self, address: int) -> None:
         """Remove files whose units all lie before an address."""
         offset = address - LONG_MIN

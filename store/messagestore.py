@@ -309,7 +309,7 @@ class MessageStore:
         A batch (or its start) that its producer has had stored already is not stored again.
         Raises RepeatUnknown where that cannot be told any more.
         """
-        refused = self._not_writable(wall_ms)
+        refused = self._not_writable()
         if refused is not None:
             return refused
         try:
@@ -374,7 +374,7 @@ class MessageStore:
             if forgotten:
                 self.topic_queue_table.forget((name, 0))
 
-    def _not_writable(self, wall_ms: WallMs) -> PutResult | None:
+    def _not_writable(self) -> PutResult | None:
         status = PutMessageStatus.SERVICE_NOT_AVAILABLE
         if self._closed:
             return PutResult(status, "the store is shut down")
@@ -383,11 +383,6 @@ class MessageStore:
         if not self.flags.writeable:
             why = self.fence_reason or ", ".join(self.flags.names())
             return PutResult(status, f"the store is not writeable: {why}")
-        if self.log.is_busy(wall_ms):
-            return PutResult(
-                PutMessageStatus.OS_PAGECACHE_BUSY,
-                "[PC_SYNCHRONIZED] the writer is held up by the page cache",
-            )
         return None
 
     def _check(self, batch: PutBatch) -> None:

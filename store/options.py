@@ -68,9 +68,6 @@ class StoreOptions:
     )
     transient_store_pool_size: int = option(5, "buffers of one segment each")
     warm_maped_file_enable: bool = option(False, "fault in and lock a new segment's pages ahead")
-    os_page_cache_busy_timeout: int = option(
-        1000, "longest append before others are refused with OS_PAGECACHE_BUSY"
-    )
     delete_when: str = option("04", "hours of day for deletion, `;` between them")
     file_reserved_time: int = option(72, "hours a segment is kept unchanged")
     disk_max_used_space_ratio: int = option(75, "over this, expired segments go at any hour")

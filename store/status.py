@@ -16,7 +16,6 @@ class PutMessageStatus(enum.Enum):
     MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
     MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"  # its body; RocketMQ 4.9 says MESSAGE_ILLEGAL
     PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
-    OS_PAGECACHE_BUSY = "OS_PAGECACHE_BUSY"
     UNKNOWN_ERROR = "UNKNOWN_ERROR"
     LMQ_CONSUME_QUEUE_NUM_EXCEEDED = "LMQ_CONSUME_QUEUE_NUM_EXCEEDED"
 
@@ -43,7 +42,6 @@ class RunningFlags:
     NOT_READABLE = 1
     NOT_WRITEABLE = 2
     WRITE_LOGICS_QUEUE_ERROR = 4
-    WRITE_INDEX_FILE_ERROR = 8
     DISK_FULL = 16
 
     def __init__(self) -> None:
@@ -71,18 +69,12 @@ class RunningFlags:
         """Messages may be put."""
         return not self.bits & ~self.NOT_READABLE
 
-    @property
-    def queue_writeable(self) -> bool:
-        """Queues may be built: a full disk does not stop what is stored from being dispatched."""
-        return not self.bits & ~(self.NOT_READABLE | self.DISK_FULL)
-
     def names(self) -> list[str]:
         """Names of the raised flags."""
         all_flags = {
             "NOT_READABLE": self.NOT_READABLE,
             "NOT_WRITEABLE": self.NOT_WRITEABLE,
             "WRITE_LOGICS_QUEUE_ERROR": self.WRITE_LOGICS_QUEUE_ERROR,
-            "WRITE_INDEX_FILE_ERROR": self.WRITE_INDEX_FILE_ERROR,
             "DISK_FULL": self.DISK_FULL,
         }
         return [name for name, flag in all_flags.items() if self.bits & flag]

@@ -31,8 +31,3 @@ class TransientStorePool:
     def give_back(self, buffer: U8) -> None:
         """Return a buffer whose segment is committed to its end."""
         self._free.append(buffer)
-
-    @property
-    def available(self) -> int:
-        """Buffers that can still be lent."""
-        return len(self._free) + self._unmade

@@ -20,7 +20,6 @@ class Router:
     """Connections by group."""
 
     def __init__(self, endpoints: tuple[str, ...]) -> None:
-        self._seeds = endpoints
         self._seed = Connection(endpoints)
         self._connections: dict[str, Connection] = {}
         self._slaves: dict[str, Connection] = {}

@@ -38,10 +38,10 @@ def test_epochs_follow_each_other_or_are_refused() -> None:
     assert not history.open(EpochEntry(3, 200, 7))
     assert not history.open(EpochEntry(4, 100, 7))
     assert not history.open(EpochEntry(2, 50, 7))
-    assert [history.epoch_at(offset) for offset in (0, 99, 100, 5000)] == [1, 1, 3, 3]
+    assert [history.entry_at(offset).epoch for offset in (0, 99, 100, 5000)] == [1, 1, 3, 3]
     history.truncate(100)
     assert history.last_epoch == 1
-    assert EpochHistory().epoch_at(5) == 0
+    assert EpochHistory().entry_at(5).epoch == 0
 
 
 @given(st.binary(max_size=60))

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from store.clocks import WallMs
 from store.columns import Columns
 from store.commitlog import BLANK_BYTES, CommitLog
 from store.errors import BadMessage, BadStoreDirectory, CorruptRecord, OffsetOutOfRange
@@ -101,7 +100,6 @@ def test_a_segment_that_cannot_be_made_undoes_the_whole_batch(tmp_path: Path) ->
     with pytest.raises(Fault):
         log.append(Columns.of([b"x" * 900] * 40), HEADER, 1)
     assert log.max_offset == end
-    assert log.begin_time_in_lock == 0
     assert not log.queue.files[0].memory[end:].any()
     where = log.append(Columns.of([b"x" * 900] * 40), HEADER, 1)
     assert where.start == end
@@ -110,18 +108,9 @@ def test_a_segment_that_cannot_be_made_undoes_the_whole_batch(tmp_path: Path) ->
 
 def test_two_writers_at_a_time_are_our_bug(tmp_path: Path) -> None:
     log = new_log(tmp_path)
-    log.begin_time_in_lock = 5
+    log._appending = True
     with pytest.raises(AssertionError, match="one writer"):
         log.append(Columns.of([b"x"]), HEADER, 0)
-
-
-def test_the_writer_held_up_too_long_is_page_cache_busy(tmp_path: Path) -> None:
-    log = new_log(tmp_path)
-    assert not log.is_busy(WallMs(10_000))
-    log.begin_time_in_lock = 1000
-    assert not log.is_busy(WallMs(2000))
-    assert log.is_busy(WallMs(2001))
-    assert not log.is_busy(WallMs(1000 + 10_000_000))
 
 
 def test_get_data_ends_with_the_segment(tmp_path: Path) -> None:

@@ -237,9 +237,6 @@ def test_ext_units_are_found_by_address_across_files(tmp_path: Path) -> None:
     again.files.load()
     again.recover()
     assert [again.get(address) for address in addresses] == units
-    again.truncate_after(addresses[40])
-    assert again.get(addresses[40]) == units[40]
-    assert again.get(addresses[41]) is None
     again.delete_before(addresses[20])
     assert again.get(addresses[0]) is None
     assert again.get(addresses[30]) == units[30]

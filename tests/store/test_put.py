@@ -75,7 +75,6 @@ def test_a_slave_takes_no_puts(tmp_path: Path) -> None:
     [
         RunningFlags.NOT_WRITEABLE,
         RunningFlags.WRITE_LOGICS_QUEUE_ERROR,
-        RunningFlags.WRITE_INDEX_FILE_ERROR,
         RunningFlags.DISK_FULL,
     ],
 )
@@ -88,19 +87,11 @@ def test_every_writeable_flag_refuses_puts_until_it_is_cleared(
     put_ok(store, [b"x"])
 
 
-def test_a_full_disk_stops_puts_but_not_dispatch() -> None:
+def test_a_full_disk_stops_puts() -> None:
     flags = RunningFlags()
     flags.set(RunningFlags.DISK_FULL)
     assert not flags.writeable
-    assert flags.queue_writeable
     assert flags.names() == ["DISK_FULL"]
-
-
-def test_a_writer_held_up_is_os_pagecache_busy(store: MessageStore) -> None:
-    store.log.begin_time_in_lock = NOW - 1001
-    assert put(store, [b"x"]).status is PutMessageStatus.OS_PAGECACHE_BUSY
-    store.log.begin_time_in_lock = 0
-    put_ok(store, [b"x"])
 
 
 @pytest.mark.parametrize("topic", ["", "x" * 128, "../x", "a/b", "a\0", "ü"])
