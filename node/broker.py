@@ -1,14 +1,12 @@
 """The broker: one store and everything that keeps it going, owned by the event loop."""
 
 import asyncio
-import contextlib
-import functools
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -19,12 +17,19 @@ from duolog.wire import duolog_pb2 as wire
 
 from ha.master import Master
 from ha.syncstate import SyncState
-from node.arrivals import ArrivalBoard
 from node.clocks import Clock, SystemClock
 from node.config import Config
 from node.consumerfilters import ConsumerFilters
 from node.delayservice import DelayService
-from node.groupcommit import GroupCommitService
+from node.engine.allocating import Allocator
+from node.engine.arrivals import ArrivalBoard
+from node.engine.cleaning import Cleaner
+from node.engine.filework import FileWork
+from node.engine.flushing import TICK_SECONDS, Flusher
+from node.engine.groupcommit import GroupCommitService
+from node.engine.part import Part
+from node.engine.queueremoval import QueueRemoval
+from node.engine.storetimes import StoreTimes
 from node.groups import NO_GRACE, GroupCoordinator
 from node.liteservice import LiteService
 from node.metadatalog import MetadataLog
@@ -33,21 +38,17 @@ from node.publishservice import PublishService
 from node.replication import Replication
 from node.replication_client import ReplicationClient
 from node.tagfilter import MessageFilter
-from node.threadwork import done_in_thread
 from node.transactionservice import TransactionService
 from node.wirecodec import PUT_STATUS
-from store.clocks import AgeClock, MonoMs, StoreClock, WallMs, WallSteps
+from store.clocks import MonoMs, WallMs
 from store.columns import Columns
 from store.disk import Disk
 from store.errors import BadMessage, RepeatUnknown, StoreFenced
-from store.flush import FlushSchedule, QueuesFlush
-from store.mappedfile import MappedFile
 from store.messagestore import MessageStore, PutBatch, PutResult, StoreEvents
 from store.metadata import PERM_READ, PERM_WRITE, Metadata, TopicConfig, is_reserved_topic
 from store.reader import GetMessageStatus, GetResult
 from store.record import Host, check_topic
 from store.recovery import RecoveryReport
-from store.retention import Cleaned
 from store.status import PutMessageStatus
 
 if TYPE_CHECKING:
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("duolog.node")
 
-TICK_SECONDS = 0.1
 PUMP_SECONDS = 0.005  # longest the loop is kept dispatching at a stretch
 SLAVE_PUMP_SECONDS = 0.002  # a slave's readers can wait so long; its master's writers need not
 GROUP_GRACE_MS = 4000  # a new master's: its groups' members tell it first what they read
@@ -105,9 +105,6 @@ class Broker:
         """clock: the machine's where none is given."""
         self.config = config
         self.clock = clock or SystemClock()
-        self._store_clock = StoreClock()
-        self._age_clock = AgeClock()
-        self._wall_steps = WallSteps()
         self.advertised = config.node.advertise or f"{store_host.address}:{store_host.port}"
         self.limits = config.limits
         options = config.store_options()
@@ -115,8 +112,7 @@ class Broker:
         self.store = MessageStore(disk, options, events, store_host, boot_id())
         self.store.events.progress = self._show_progress
         self.threads = ThreadPoolExecutor(4, thread_name_prefix="duolog-disk")
-        self._populate_thread = ThreadPoolExecutor(1, thread_name_prefix="duolog-populate")
-        self._populating = False
+        self.times = StoreTimes(self.clock, self.store)
         self.board = ArrivalBoard()
         self.groups = GroupCoordinator(NO_GRACE, config.node.group)
         self.counters = Counters()
@@ -127,27 +123,36 @@ class Broker:
         self.group_commit = GroupCommitService(
             self.store, self.threads, self._flushed, self._disk_failed
         )
+        self._file_work = FileWork(self.store, self.threads, self._disk_failed)
+        self._flusher = Flusher(self._file_work, self.group_commit, self.mono_ms)
+        self._allocator = Allocator(self.store, self.threads)
+        self._cleaner = Cleaner(self._file_work, self.times.age_ms)
         self.metadata = MetadataLog(self)
+        self.removal = QueueRemoval(self._file_work, self.guard, self.metadata.exists)
         self.pop = PopService(self)
         self.lite = LiteService(self)
         self.delays = DelayService(self)
         self.filters = ConsumerFilters(self)
         self.transactions = TransactionService(self)
         self.publishes = PublishService(self)
+        self._parts: tuple[Part, ...] = (
+            self.pop,
+            self.lite,
+            self.delays,
+            self.transactions,
+            self.publishes,
+        )
         self.failover: FailoverService | None = None  # of a node that may be elected
         self.replication = Replication(self)
         self.follower: ReplicationClient | None = None
         self._ack_task: asyncio.Task[None] | None = None
         self._ack_due = False
-        self._schedule = FlushSchedule.of(options)
         self._in_memory_bytes = (
             physical_memory() * self.replication.options.access_message_in_memory_max_ratio // 100
         )
         self._tasks: list[asyncio.Task[None]] = []
-        self._removals: set[asyncio.Task[None]] = set()  # of deleted topics' queues
         self._pumping = False
         self._sample: tuple[int, float] | None = None
-        self._file_changes = asyncio.Lock()
         self._progress_shown = MonoMs(0)
 
     # -- life ----------------------------------------------------------------------------------
@@ -170,15 +175,11 @@ class Broker:
         work: list[Callable[[], Coroutine[Any, Any, None]]] = [
             self.group_commit.run,
             self._tick_loop,
-            self._flush_loop,
-            self._allocation_loop,
-            self._clean_loop,
+            self._flusher.run,
+            self._allocator.run,
+            self._cleaner.run,
             self._snapshot_loop,
-            self.pop.run,
-            self.lite.run,
-            self.delays.run,
-            self.transactions.run,
-            self.publishes.run,
+            *(part.run for part in self._parts),
         ]
         if self.replication.slave is not None and not self.replication.elected:
             address = self.config.ha.master  # type: ignore[attr-defined]
@@ -222,19 +223,20 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop working, make everything durable, close the store."""
-        tasks = [*self._tasks, *self._removals]
+        tasks = [*self._tasks]
         if self._ack_task is not None:
             tasks.append(self._ack_task)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        async with self._file_changes:
+        await self.removal.stop()
+        async with self._file_work.changes:
             if not self.store.fence_reason:
                 self.metadata.catch_up()
                 await self.metadata.save()
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self.threads, self.store.shutdown)
-        self._populate_thread.shutdown(wait=True)
+        self._allocator.stop()
         self.threads.shutdown(wait=True)
 
     def wall_ms(self) -> WallMs:
@@ -246,27 +248,8 @@ class Broker:
         return self.clock.mono_ms()
 
     def store_ms(self) -> WallMs:
-        """The time for the next record: the wall clock, which never goes back here."""
-        clock = self.clock
-        return self._store_clock.now(
-            clock.wall_ms(), clock.mono_ms(), self.store.log.last_store_time
-        )
-
-    def age_ms(self) -> WallMs:
-        """The time that stored data ages by: no jump of the wall clock lets it expire at once."""
-        return self._age_clock.now(self.clock.wall_ms(), self.clock.mono_ms())
-
-    def _watch_wall_clock(self) -> None:
-        """Tell of a jump of the wall clock since the last look."""
-        wall, mono = self.clock.wall_ms(), self.clock.mono_ms()
-        step_ms = self._wall_steps.look(wall, mono)
-        if step_ms:
-            log.warning(
-                "the wall clock jumped",
-                seconds=step_ms / 1000,
-                effect="retention waits an hour" if step_ms > 0 else "store times go on slowly",
-            )
-        self._age_clock.now(wall, mono)  # so that it knows the time before a jump
+        """The time for the next record."""
+        return self.times.next_ms()
 
     def check_index(self) -> None:
         """Raise BadRequest where nothing can be found by key."""
@@ -299,24 +282,19 @@ class Broker:
         """This node was elected. Raises OSError or StoreError: it is a slave then as before."""
         master = self.replication.become_master(epoch, members, self.store_ms())
         self.metadata.promoted()
-        grace_until = MonoMs(self.mono_ms() + GROUP_GRACE_MS)
-        self.groups = GroupCoordinator(grace_until, self.config.node.group)
-        self.pop.forget()
-        self.lite.look_again()
-        self.delays.forget()
-        self.transactions.forget()
-        self.pump_soon()
+        self._role_changed(MonoMs(self.mono_ms() + GROUP_GRACE_MS))
         return master
 
     def demote(self) -> None:
         """This node is no master any more: whoever waits is told that nobody knows."""
         self.replication.become_slave()
         self.metadata.fail_all(sdk.Unavailable("the master changed meanwhile"))
-        self.groups = GroupCoordinator(NO_GRACE, self.config.node.group)
-        self.pop.forget()
-        self.lite.look_again()
-        self.delays.forget()
-        self.transactions.forget()
+        self._role_changed(NO_GRACE)
+
+    def _role_changed(self, grace_until: MonoMs) -> None:
+        self.groups = GroupCoordinator(grace_until, self.config.node.group)
+        for part in self._parts:
+            part.role_changed()
         self.pump_soon()
 
     # -- put -----------------------------------------------------------------------------------
@@ -432,8 +410,7 @@ class Broker:
         """
         if self._sample is None:
             self._sample = (end_offset, time.monotonic())
-        if not self._populating:
-            self._populate()
+        self._allocator.appended()
         self.replication.appended()
         sync_flush = self.store.options.sync_flush
         if no_wait or not self.waits:
@@ -454,8 +431,7 @@ class Broker:
 
     def applied(self) -> None:
         """A slave's log or confirm offset moved: dispatch in a moment, many small steps in one."""
-        if not self._populating:
-            self._populate()
+        self._allocator.appended()
         if not self._pumping:
             self._pumping = True
             asyncio.get_running_loop().call_later(SLAVE_PUMP_SECONDS, self._pump)
@@ -476,28 +452,9 @@ class Broker:
             self._ack_due = False
             await follower.flushed()
 
-    @contextlib.asynccontextmanager
-    async def no_flush(self) -> AsyncIterator[None]:
+    def no_flush(self) -> AbstractAsyncContextManager[None]:
         """While the log may be cut: no sync and no other work on its files is under way."""
-        async with self._file_changes, self.group_commit.lock:
-            yield
-
-    def _populate(self) -> None:
-        """Have pages faulted in ahead of the writer, in a thread of its own."""
-        wanted = self.store.log.populate_wanted()
-        if wanted is None:
-            return
-        mapped, start, end = wanted
-        self._populating = True
-        work = asyncio.get_running_loop().run_in_executor(
-            self._populate_thread, mapped.file.populate, start, end - start
-        )
-        work.add_done_callback(self._populated)
-
-    def _populated(self, work: "asyncio.Future[None]") -> None:
-        self._populating = False
-        if not work.cancelled() and work.exception() is None:
-            self._populate()
+        return self._flusher.stopped()
 
     def refusal(self, request: wire.AppendRequest) -> tuple[wire.PutStatus, str] | None:
         """Why a request may not be stored here and now, or None; its columns are not looked at."""
@@ -619,140 +576,12 @@ class Broker:
         """What is due each tick and waits for no disk: replication's deadlines among it."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            self._watch_wall_clock()
+            self.times.watch()
             self.replication.tick()
-            if self._schedule.pool.due(self.mono_ms()) is not None:
-                self.store.log.commit()
+            if self._flusher.commit_when_due():
                 self.pump_soon()
             if self.store.dispatcher.behind_bytes() > 0:
                 self.pump_soon()  # what a full disk stopped goes on by itself
-
-    async def _flush_loop(self) -> None:
-        """Asynchronous flush of the log, then of queues and index, each when it is due."""
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            now = self.mono_ms()
-            pages = self._schedule.commit_log.due(now)
-            if pages is None or self.store.options.sync_flush:
-                pass
-            elif not await self.group_commit.flush(pages):
-                return
-            pages = self._schedule.queues.due(now)
-            if pages is not None:
-                await self._flush_queues(pages)
-            if self._schedule.note.due(now) is not None and self.store.checkpoint.note.unsynced:
-                await self._sync_note()
-
-    async def _allocation_loop(self) -> None:
-        """Allocate segments ahead of the writer, however long syncs take meanwhile."""
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            wanted = self.store.log.allocation_wanted()
-            if wanted is not None:
-                await self._allocate_ahead(loop, wanted)
-
-    async def _allocate_ahead(self, loop: asyncio.AbstractEventLoop, start: int) -> None:
-        queue = self.store.log.queue
-        work = loop.run_in_executor(self.threads, queue.create, start)
-        try:
-            made = await asyncio.shield(work)
-        except asyncio.CancelledError:
-            with contextlib.suppress(OSError):
-                queue.take_ahead(await work)  # the store drops it when it closes
-            raise
-        except FileExistsError:
-            return
-        except OSError as error:
-            log.warning("no segment could be allocated ahead", reason=error.strerror)
-            return
-        if queue.take_ahead(made) and self.store.options.warm_maped_file_enable:
-            await loop.run_in_executor(self.threads, self._warm, made)
-
-    @staticmethod
-    def _warm(mapped: MappedFile) -> None:
-        """Warm-up: fault in and lock a whole segment before it is needed."""
-        mapped.file.populate(0, mapped.size)
-        mapped.file.lock()
-
-    async def _flush_queues(self, pages: int) -> None:
-        store = self.store
-        async with self._file_changes:
-            work = QueuesFlush(store, pages)
-            for _ in work.gather():
-                await asyncio.sleep(0)
-            if await self._synced(work.sync) and work.settle():
-                await self._synced(store.checkpoint.flush)
-
-    async def _sync_note(self) -> None:
-        """What was confirmed is known after a power cut as well, but for the last second."""
-        async with self._file_changes:
-            self.store.note_confirmed()
-            await self._synced(self.store.checkpoint.flush)
-
-    async def _synced(self, job: Callable[[], None]) -> bool:
-        """Sync files in a thread; a failure fences the node."""
-        return await done_in_thread(self.threads, job, self._disk_failed)
-
-    async def _clean_loop(self) -> None:
-        """Retention: every 10 s; the disk is looked at from the start, files go after 60 s."""
-        interval = self.store.options.clean_resource_interval / 1000
-        began = time.monotonic()
-        while True:
-            self.store.retention.check_space()
-            await asyncio.sleep(interval)
-            if time.monotonic() - began < min(60.0, 6 * interval):
-                continue
-            rounds = self.store.options.delete_file_batch_max
-            while await self._clean_once() and rounds > 1:
-                rounds -= 1
-
-    async def _clean_once(self) -> bool:
-        """One round of retention; whether the next one is due at once."""
-        async with self._file_changes:
-            now = self.age_ms()
-            hour = datetime.fromtimestamp(now / 1000).astimezone().hour
-            cleaned = self.store.retention.round(now, hour, self.store.dispatcher.reput_from)
-        await self._reclaim()
-        if cleaned.segments:
-            self.store.retention.check_space()
-            log.info(
-                "cleaned",
-                segments=cleaned.segments,
-                queue_files=cleaned.queue_files,
-                index_files=cleaned.index_files,
-                disk_used=round(cleaned.used_ratio, 3),
-            )
-        if cleaned.unexpired:
-            await self._warn_of_unexpired(cleaned)
-        return cleaned.more
-
-    async def _reclaim(self) -> None:
-        """Unlink what was removed, in a thread: a segment takes as long as its pages in memory."""
-        try:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self.threads, self.store.disk.reclaim)
-        except OSError as error:
-            log.warning("what was removed takes room yet", reason=error.strerror or str(error))
-
-    async def _warn_of_unexpired(self, cleaned: Cleaned) -> None:
-        """Messages were deleted before their time: say why, and who fills the disk."""
-        options, loop = self.store.options, asyncio.get_running_loop()
-        used, own = await loop.run_in_executor(self.threads, self.store.disk.used_bytes)
-        others = max(0, used - own)
-        log.warning(
-            "deleted segments that had not expired, because the disk is too full"
-            + (": other files than this store's fill most of it" if others > own else ""),
-            segments=list(cleaned.unexpired),
-            reserved_hours=options.file_reserved_time,
-            disk_used=round(cleaned.used_ratio, 3),
-            limit=self.store.retention.forced_limit,
-            used_bytes=used,
-            store_bytes=own,
-            others_bytes=others,
-            hint="make room on the disk, or lower store.file_reserved_time; to refuse puts in "
-            "place of deleting, set store.clean_file_forcibly_enable=false",
-        )
 
     async def _snapshot_loop(self) -> None:
         while True:
@@ -886,49 +715,3 @@ class Broker:
         if queue_id >= topic.queues:
             self.check_knows()
         return topic
-
-    async def remove_queues(self, topic: str, ends: dict[int, int]) -> None:
-        """Drop a deleted topic's queues; that goes on where the caller does not wait for it.
-
-        ends: queue offsets at which they ended when it was deleted, by queue id.
-        """
-        work = functools.partial(self._remove_queues, topic, ends)
-        removal = asyncio.get_running_loop().create_task(self.guard(work))
-        self._removals.add(removal)
-        removal.add_done_callback(self._removals.discard)
-        await asyncio.shield(removal)
-
-    async def _remove_queues(self, topic: str, ends: dict[int, int]) -> None:
-        """While no flush works on them, and one at a time: others have a turn in between.
-
-        A topic of the same name may be made meanwhile: its queues that go on past their ends stay,
-        and nobody reads below those. What cannot be removed is at the next start.
-        """
-        queues, metadata = self.store.queues, self.metadata
-        try:
-            async with self._file_changes:
-                for name, queue_id in [key for key in queues.table if key[0] == topic]:
-                    queue = queues.get(name, queue_id)
-                    again = topic in metadata.topics or metadata.creating(topic) is not None
-                    if queue is None or (again and queue.max_offset > ends.get(queue_id, 0)):
-                        continue
-                    queues.remove(name, queue_id)
-                    await asyncio.sleep(0)
-                if not any(name == topic for name, _ in queues.table):
-                    queues.remove_topic(topic)  # its directory
-        except OSError as error:
-            log.warning(
-                "files of a deleted topic are left",
-                topic=topic,
-                reason=error.strerror or str(error),
-            )
-        await self._reclaim()
-
-    async def remove_light_queues(self, ends: dict[str, int]) -> None:
-        """Drop forgotten light queues, but for those that have begun again past their end."""
-        async with self._file_changes:
-            for name, end in ends.items():
-                queue = self.store.queues.get(name, 0)
-                if queue is not None and queue.max_offset <= end:
-                    self.store.queues.remove_light(name)
-                    await asyncio.sleep(0)

@@ -128,8 +128,11 @@ class DelayService:
 
     # -- life ----------------------------------------------------------------------------------
 
-    def forget(self) -> None:
-        """The mastership has changed: the log says what waits."""
+    def role_changed(self) -> None:
+        """Only what the log says is known."""
+        self._forget()
+
+    def _forget(self) -> None:
         self._timers = None
         self._began = None
         self._forward_steps = ForwardSteps()
@@ -275,7 +278,7 @@ class DelayService:
             await self._read_done(timers, done_from)
         except BaseException:
             if self._timers is timers:
-                self.forget()
+                self._forget()
             raise
         if timers.count:
             log.info("timed messages wait", count=timers.count)

@@ -122,10 +122,10 @@ class LiteService:
                 names = self._broker.store.topic_queue_table.light_names()
                 for at in range(0, len(names), LOOKED_AT_ONCE):
                     some = names[at : at + LOOKED_AT_ONCE]
-                    await self.forget(self.expired(some, self._broker.age_ms()))
+                    await self.forget(self.expired(some, self._broker.times.age_ms()))
                     await asyncio.sleep(0)
 
-    def look_again(self) -> None:
+    def role_changed(self) -> None:
         """The mastership has changed: whatever is heard may have something."""
         for groups in self._subscribers.values():
             for subscriber in groups.values():
@@ -272,5 +272,5 @@ class LiteService:
 
     async def _remove_forgotten(self) -> None:
         going, self._going = self._going, {}
-        await self._broker.remove_light_queues(going)
+        await self._broker.removal.remove_light(going)
         self._broker.pop.forget_queues(going)

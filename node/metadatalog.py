@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from duolog import _errors as sdk
 
-from node.threadwork import done_in_thread
+from node.engine.threadwork import done_in_thread
 from store.columns import Columns
 from store.errors import BadMessage
 from store.lightqueues import is_light
@@ -91,6 +91,10 @@ class MetadataLog:
     def creating(self, name: str) -> TopicConfig | None:
         """A topic as a stored change will make it, None where none is on its way."""
         return self._creating[name][1] if name in self._creating else None
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a topic, or a stored change will make it."""
+        return name in self.topics or name in self._creating
 
     @property
     def tables(self) -> Metadata:
@@ -342,7 +346,7 @@ class MetadataLog:
         }
         floors = {str(queue): offset for queue, offset in ends.items()}
         await self.change({"op": "delete_topic", "topic": name, "floors": floors})
-        await self._broker.remove_queues(name, ends)
+        await self._broker.removal.remove(name, ends)
         await self._broker.lite.forget(self._broker.lite.queues_of(name))
 
     async def forget_light_queues(self, names: list[str]) -> None:

@@ -138,7 +138,7 @@ class PopService:
             if self._dirty:
                 await self._save()
 
-    def forget(self) -> None:
+    def role_changed(self) -> None:
         """The mastership has changed: what the log says is all that is known."""
         self._queues.clear()
         self._saved.clear()

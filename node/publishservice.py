@@ -122,6 +122,9 @@ class PublishService:
                 except (sdk.DuologError, StoreError) as error:
                     log.warning("a batch is published later", sink=sink, reason=str(error))
 
+    def role_changed(self) -> None:
+        """Nothing is known here that the log does not say."""
+
     @property
     def _sinks(self) -> dict[str, Json]:
         return self._broker.metadata.tables.sinks

@@ -82,8 +82,11 @@ class TransactionService:
 
     # -- life ----------------------------------------------------------------------------------
 
-    def forget(self) -> None:
-        """The mastership has changed: the log says what waits."""
+    def role_changed(self) -> None:
+        """Only what the log says is known."""
+        self._forget()
+
+    def _forget(self) -> None:
         self._halves = None
         self._decisions.clear()
         self._ops.clear()
@@ -135,7 +138,7 @@ class TransactionService:
             await self._read_ops(halves, max(0, tables.committed(GROUP, OP_TOPIC, QUEUE)))
         except BaseException:
             if self._halves is halves:
-                self.forget()
+                self._forget()
             raise
         if len(halves):
             log.info("transactions are open", count=len(halves))

@@ -177,7 +177,7 @@ async def test_what_the_last_master_committed_without_its_note_is_not_stored_aga
         await service._known()
         service._commit(half.offset, 1)  # and the log is cut before the note of it
         assert await bodies(client, 1) == [b"once"]
-        service.forget()
+        service.role_changed()
         await transactions.commit(half)
         await transactions.commit(await transactions.prepare("T", b"later"))
         assert await bodies(client, 2) == [b"once", b"later"]

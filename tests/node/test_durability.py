@@ -11,7 +11,7 @@ import structlog
 from duolog._connection import AppendStream
 from duolog.wire import duolog_pb2 as wire
 
-from node.groupcommit import GroupCommitService
+from node.engine.groupcommit import GroupCommitService
 from node.server import Node
 from store.mappedfile import FlushJob
 from store.osdisk import OsFile

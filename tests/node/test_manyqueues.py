@@ -8,7 +8,7 @@ import duolog
 import pytest
 from duolog.wire import duolog_pb2 as wire
 
-from node.arrivals import ArrivalBoard
+from node.engine.arrivals import ArrivalBoard
 from node.messages_service import _Subscription
 from node.server import Node
 from tests.node.replicas import broker_of, until

@@ -1,0 +1,78 @@
+"""Segments and pages made ahead of the writer, so that no put waits for them."""
+
+import asyncio
+import contextlib
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+import structlog
+
+from store.mappedfile import MappedFile
+from store.messagestore import MessageStore
+
+log = structlog.get_logger("duolog.node")
+
+TICK_SECONDS = 0.1
+
+
+class Allocator:
+    """Allocates the next segment, and has the pages of this one faulted in."""
+
+    def __init__(self, store: MessageStore, threads: Executor) -> None:
+        self._store = store
+        self._threads = threads
+        self._populate_thread = ThreadPoolExecutor(1, thread_name_prefix="duolog-populate")
+        self._populating = False
+
+    async def run(self) -> None:
+        """Allocate segments ahead, however long syncs take meanwhile."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            wanted = self._store.log.allocation_wanted()
+            if wanted is not None:
+                await self._allocate(wanted)
+
+    def stop(self) -> None:
+        """After the store was shut down: wait for the thread."""
+        self._populate_thread.shutdown(wait=True)
+
+    def appended(self) -> None:
+        """The log grew: have more pages faulted in, in a thread of its own, where they are due."""
+        if self._populating:
+            return
+        wanted = self._store.log.populate_wanted()
+        if wanted is None:
+            return
+        mapped, start, end = wanted
+        self._populating = True
+        work = asyncio.get_running_loop().run_in_executor(
+            self._populate_thread, mapped.file.populate, start, end - start
+        )
+        work.add_done_callback(self._populated)
+
+    def _populated(self, work: "asyncio.Future[None]") -> None:
+        self._populating = False
+        if not work.cancelled() and work.exception() is None:
+            self.appended()
+
+    async def _allocate(self, start: int) -> None:
+        loop, queue = asyncio.get_running_loop(), self._store.log.queue
+        work = loop.run_in_executor(self._threads, queue.create, start)
+        try:
+            made = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            with contextlib.suppress(OSError):
+                queue.take_ahead(await work)  # the store drops it when it closes
+            raise
+        except FileExistsError:
+            return
+        except OSError as error:
+            log.warning("no segment could be allocated ahead", reason=error.strerror)
+            return
+        if queue.take_ahead(made) and self._store.options.warm_maped_file_enable:
+            await loop.run_in_executor(self._threads, self._warm, made)
+
+    @staticmethod
+    def _warm(mapped: MappedFile) -> None:
+        """Warm-up: fault in and lock a whole segment before it is needed."""
+        mapped.file.populate(0, mapped.size)
+        mapped.file.lock()

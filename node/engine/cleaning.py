@@ -1,0 +1,76 @@
+"""Retention: expired segments go, and the disk's use is watched."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+import structlog
+
+from node.engine.filework import FileWork
+from store.clocks import WallMs
+from store.retention import Cleaned
+
+log = structlog.get_logger("duolog.node")
+
+
+class Cleaner:
+    """Runs the rounds of a store's retention."""
+
+    def __init__(self, work: FileWork, age_ms: Callable[[], WallMs]) -> None:
+        """age_ms: the time that stored data ages by."""
+        self._work = work
+        self._store = work.store
+        self._age_ms = age_ms
+
+    async def run(self) -> None:
+        """Every 10 s; the disk is looked at from the start, files go after 60 s."""
+        interval = self._store.options.clean_resource_interval / 1000
+        began = time.monotonic()
+        while True:
+            self._store.retention.check_space()
+            await asyncio.sleep(interval)
+            if time.monotonic() - began < min(60.0, 6 * interval):
+                continue
+            rounds = self._store.options.delete_file_batch_max
+            while await self._clean_once() and rounds > 1:
+                rounds -= 1
+
+    async def _clean_once(self) -> bool:
+        """One round of retention; whether the next one is due at once."""
+        async with self._work.changes:
+            now = self._age_ms()
+            hour = datetime.fromtimestamp(now / 1000).astimezone().hour
+            cleaned = self._store.retention.round(now, hour, self._store.dispatcher.reput_from)
+        await self._work.reclaim()
+        if cleaned.segments:
+            self._store.retention.check_space()
+            log.info(
+                "cleaned",
+                segments=cleaned.segments,
+                queue_files=cleaned.queue_files,
+                index_files=cleaned.index_files,
+                disk_used=round(cleaned.used_ratio, 3),
+            )
+        if cleaned.unexpired:
+            await self._warn_of_unexpired(cleaned)
+        return cleaned.more
+
+    async def _warn_of_unexpired(self, cleaned: Cleaned) -> None:
+        """Messages were deleted before their time: say why, and who fills the disk."""
+        options, loop = self._store.options, asyncio.get_running_loop()
+        used, own = await loop.run_in_executor(self._work.threads, self._store.disk.used_bytes)
+        others = max(0, used - own)
+        log.warning(
+            "deleted segments that had not expired, because the disk is too full"
+            + (": other files than this store's fill most of it" if others > own else ""),
+            segments=list(cleaned.unexpired),
+            reserved_hours=options.file_reserved_time,
+            disk_used=round(cleaned.used_ratio, 3),
+            limit=self._store.retention.forced_limit,
+            used_bytes=used,
+            store_bytes=own,
+            others_bytes=others,
+            hint="make room on the disk, or lower store.file_reserved_time; to refuse puts in "
+            "place of deleting, set store.clean_file_forcibly_enable=false",
+        )

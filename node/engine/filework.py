@@ -1,0 +1,37 @@
+"""Work on a store's files in threads, and the lock of those who cut or remove files."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+import structlog
+
+from node.engine.threadwork import done_in_thread
+from store.messagestore import MessageStore
+
+log = structlog.get_logger("duolog.node")
+
+
+class FileWork:
+    """What flushes, retention and removals share."""
+
+    def __init__(
+        self, store: MessageStore, threads: Executor, on_failure: Callable[[OSError], None]
+    ) -> None:
+        """on_failure: hears of a sync that failed, which is final."""
+        self.store = store
+        self.threads = threads
+        self.changes = asyncio.Lock()  # held while queues are flushed, and files cut or removed
+        self._on_failure = on_failure
+
+    async def synced(self, job: Callable[[], None]) -> bool:
+        """Sync files in a thread; False where that failed."""
+        return await done_in_thread(self.threads, job, self._on_failure)
+
+    async def reclaim(self) -> None:
+        """Unlink what was removed, in a thread: a segment takes as long as its pages in memory."""
+        try:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self.threads, self.store.disk.reclaim)
+        except OSError as error:
+            log.warning("what was removed takes room yet", reason=error.strerror or str(error))

@@ -1,0 +1,13 @@
+"""What a broker keeps going: a part of a node that works in the background."""
+
+from typing import Protocol
+
+
+class Part(Protocol):
+    """A part of a node; the broker runs it, and tells it when the node's role changes."""
+
+    async def run(self) -> None:
+        """Work, until cancelled. An error ends the node: nothing fails in silence."""
+
+    def role_changed(self) -> None:
+        """The node became a master or a slave: from now on only what the log says is known."""

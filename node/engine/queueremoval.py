@@ -1,0 +1,75 @@
+"""Removal of queues: of deleted topics and of light queues that were forgotten."""
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from node.engine.filework import FileWork
+
+log = structlog.get_logger("duolog.node")
+Guard = Callable[[Callable[[], Coroutine[Any, Any, None]]], Coroutine[Any, Any, None]]
+
+
+class QueueRemoval:
+    """Removes queues while no flush works on them, and one at a time: others have turns between."""
+
+    def __init__(self, work: FileWork, guard: Guard, exists: Callable[[str], bool]) -> None:
+        """guard: what background tasks run in. exists: whether a topic is there or being made."""
+        self._work = work
+        self._queues = work.store.queues
+        self._guard = guard
+        self._exists = exists
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def remove(self, topic: str, ends: dict[int, int]) -> None:
+        """Drop a deleted topic's queues; that goes on where the caller does not wait for it.
+
+        ends: queue offsets at which they ended when it was deleted, by queue id.
+        """
+        work = functools.partial(self._remove, topic, ends)
+        task = asyncio.get_running_loop().create_task(self._guard(work))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        await asyncio.shield(task)
+
+    async def remove_light(self, ends: dict[str, int]) -> None:
+        """Drop forgotten light queues, but for those that have begun again past their end."""
+        async with self._work.changes:
+            for name, end in ends.items():
+                queue = self._queues.get(name, 0)
+                if queue is not None and queue.max_offset <= end:
+                    self._queues.remove_light(name)
+                    await asyncio.sleep(0)
+
+    async def stop(self) -> None:
+        """What is not removed yet is at the next start."""
+        tasks = list(self._under_way)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _remove(self, topic: str, ends: dict[int, int]) -> None:
+        """A topic of the same name may be made meanwhile: its queues that go on past their ends
+        stay, and nobody reads below those. What cannot be removed is at the next start.
+        """
+        try:
+            async with self._work.changes:
+                for name, queue_id in [key for key in self._queues.table if key[0] == topic]:
+                    queue = self._queues.get(name, queue_id)
+                    again = self._exists(topic)
+                    if queue is None or (again and queue.max_offset > ends.get(queue_id, 0)):
+                        continue
+                    self._queues.remove(name, queue_id)
+                    await asyncio.sleep(0)
+                if not any(name == topic for name, _ in self._queues.table):
+                    self._queues.remove_topic(topic)  # its directory
+        except OSError as error:
+            log.warning(
+                "files of a deleted topic are left",
+                topic=topic,
+                reason=error.strerror or str(error),
+            )
+        await self._work.reclaim()
