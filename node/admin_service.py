@@ -66,7 +66,7 @@ class AdminService(stubs.AdminServicer):
             raise sdk.BadRequest(f"{request.topic} belongs to the node")
         known = metadata.topics.get(request.topic) or metadata.creating(request.topic)
         if known is not None:
-            self._broker.check_current()  # it may have been altered, or deleted
+            self._broker.admission.check_current()  # it may have been altered, or deleted
         if known is not None and _differs(known, config):
             raise sdk.TopicExists(
                 f"topic {request.topic!r} exists with {known.queues} queues, perm {known.perm}, "
@@ -113,7 +113,7 @@ class AdminService(stubs.AdminServicer):
         if request.topics:
             found = [topics[name] for name in request.topics if name in topics]
             if len(found) < len(set(request.topics)):
-                self._broker.check_knows()
+                self._broker.admission.check_knows()
         else:
             found = [topics[name] for name in sorted(topics)]
         confirmed = self._broker.store.confirm_offset
@@ -136,8 +136,8 @@ class AdminService(stubs.AdminServicer):
         missing = [name for name in names if name not in broker.metadata.topics]
         if not missing or not broker.limits.auto_create_topic:
             return
-        broker.check_master()
-        broker.check_knows()
+        broker.admission.check_master()
+        broker.admission.check_knows()
         for name in missing:
             if not is_reserved_topic(name):
                 broker.metadata.auto_create(name)
@@ -145,7 +145,7 @@ class AdminService(stubs.AdminServicer):
     def _known(self, name: str) -> TopicConfig:
         known = self._broker.metadata.topics.get(name)
         if known is None:
-            self._broker.check_knows()
+            self._broker.admission.check_knows()
             raise sdk.UnknownTopic(f"topic {name!r} does not exist")
         return known
 
@@ -212,7 +212,7 @@ class AdminService(stubs.AdminServicer):
             raise sdk.BadRequest(f"offset {request.offset} is negative")
         if broker.groups.members(request.group, broker.mono_ms()):
             raise sdk.Busy(f"group {request.group} has members: stop them first")
-        if request.group not in broker.group_tables().groups:
+        if request.group not in broker.admission.group_tables().groups:
             await broker.metadata.put_group(new_group(request.group))
         await broker.pop.reset(request.group, {request.topic: row})
         return wire.OffsetsReply(
@@ -226,9 +226,10 @@ class AdminService(stubs.AdminServicer):
     async def PutGroup(self, request: wire.PutGroupRequest, context: Any) -> wire.GroupDescription:
         """Create a group, or alter it."""
         broker = self._broker
-        broker.check_current()
+        broker.admission.check_current()
         check_group(request.group)
-        row = dict(broker.group_tables().groups.get(request.group) or new_group(request.group))
+        known = broker.admission.group_tables().groups.get(request.group)
+        row = dict(known or new_group(request.group))
         if request.HasField("orderly"):
             row["consumeMessageOrderly"] = request.orderly
         if request.HasField("retry_times"):
@@ -274,7 +275,7 @@ class AdminService(stubs.AdminServicer):
         return int(self._broker.store.queues.get(topic, 0) is not None and is_light(topic))
 
     def _group_names(self) -> list[str]:
-        return sorted({*self._broker.group_tables().groups, *self._broker.groups.names()})
+        return sorted({*self._broker.admission.group_tables().groups, *self._broker.groups.names()})
 
     def _check_known_group(self, name: str) -> None:
         if name not in self._group_names():
@@ -282,7 +283,7 @@ class AdminService(stubs.AdminServicer):
 
     def _group(self, name: str) -> wire.GroupDescription:
         broker = self._broker
-        tables = broker.group_tables()
+        tables = broker.admission.group_tables()
         now, mono = broker.wall_ms(), broker.mono_ms()
         readers = broker.groups.readers(name, mono)
         topics = {topic for topic, group in tables.offsets if group == name}
@@ -331,8 +332,9 @@ class AdminService(stubs.AdminServicer):
         unique = record.properties.get("UNIQ_KEY", "")
         readers = broker.groups.readers_of(request.topic)
         reply = wire.TrackReply()
+        offsets = broker.admission.group_tables().offsets
         for place in [where, *light_places(record.properties)]:
-            groups = {group for name, group in broker.group_tables().offsets if name == place[0]}
+            groups = {group for name, group in offsets if name == place[0]}
             for group in sorted(groups | (readers if place is where else set())):
                 reply.groups.add(group=group, state=self._track(group, place, unique))
         return reply

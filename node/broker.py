@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from duolog import _errors as sdk
-from duolog._columns import crc32
 from duolog._machine import boot_id
 from duolog.wire import duolog_pb2 as wire
 
 from ha.master import Master
 from ha.syncstate import SyncState
+from node.admission import Admission
 from node.clocks import Clock, SystemClock
 from node.config import Config
 from node.consumerfilters import ConsumerFilters
@@ -45,9 +45,8 @@ from store.columns import Columns
 from store.disk import Disk
 from store.errors import BadMessage, RepeatUnknown, StoreFenced
 from store.messagestore import MessageStore, PutBatch, PutResult, StoreEvents
-from store.metadata import PERM_READ, PERM_WRITE, Metadata, TopicConfig, is_reserved_topic
 from store.reader import GetMessageStatus, GetResult
-from store.record import Host, check_topic
+from store.record import Host
 from store.recovery import RecoveryReport
 from store.status import PutMessageStatus
 
@@ -145,6 +144,9 @@ class Broker:
         self.failover: FailoverService | None = None  # of a node that may be elected
         self.replication = Replication(self)
         self.follower: ReplicationClient | None = None
+        self.admission = Admission(
+            self.store, self.replication, self.metadata, config.limits, lambda: self.follower
+        )
         self._ack_task: asyncio.Task[None] | None = None
         self._ack_due = False
         self._in_memory_bytes = (
@@ -304,9 +306,14 @@ class Broker:
     ) -> "tuple[wire.AppendReply, asyncio.Future[PutMessageStatus] | None]":
         """Store a batch: the reply, and what to wait for before it may be sent."""
         reply = wire.AppendReply(id=request.id)
-        refusal = self.refusal(request)
+        refusal = self.admission.put(request)
         if refusal is not None:
-            return self._reject(reply, request, *refusal), None
+            return self._reject(reply, request, refusal.status, refusal.reason), None
+        if request.topic not in self.metadata.topics:
+            try:
+                self.metadata.auto_create(request.topic)
+            except sdk.DuologError as error:
+                return self._reject(reply, request, wire.SERVICE_NOT_AVAILABLE, str(error)), None
         try:
             batch = PutBatch(
                 request.topic,
@@ -368,9 +375,9 @@ class Broker:
         self, batch: PutBatch
     ) -> "tuple[PutResult, asyncio.Future[PutMessageStatus] | None]":
         """As `store_batch`, with the future to wait for, or None."""
-        refused = self._refused()
-        if refused is not None:
-            return refused, None
+        closed = self.admission.closed()
+        if closed is not None:
+            return PutResult(closed.put_status, closed.reason), None
         result = self.store.put(batch, self.store_ms())
         if result.status is not PutMessageStatus.PUT_OK:
             return result, None
@@ -379,27 +386,6 @@ class Broker:
         waiting = self.settle(result.end_offset)
         self.pump_soon()
         return result, waiting
-
-    def _refused(self) -> PutResult | None:
-        """Why nothing may be stored here now."""
-        closed = self.replication.not_master() or self.replication.closed
-        if closed:
-            return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, closed)
-        too_few = self.replication.refusal()
-        if too_few:
-            return PutResult(PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, too_few)
-        return None
-
-    def refuses(self) -> bool:
-        """Whether any put is refused now, with a reason of its own."""
-        return self._refused() is not None or not self.store.flags.writeable
-
-    def may_store(self) -> bool:
-        """Whether the node's own batches may be stored now.
-
-        Not where it may be behind: what the last master stored of its own would be stored again.
-        """
-        return not self.replication.may_be_behind() and not self.refuses()
 
     def settle(
         self, end_offset: int, no_wait: bool = False
@@ -455,47 +441,6 @@ class Broker:
     def no_flush(self) -> AbstractAsyncContextManager[None]:
         """While the log may be cut: no sync and no other work on its files is under way."""
         return self._flusher.stopped()
-
-    def refusal(self, request: wire.AppendRequest) -> tuple[wire.PutStatus, str] | None:
-        """Why a request may not be stored here and now, or None; its columns are not looked at."""
-        not_master = self.replication.not_master()
-        if not_master:
-            return wire.NOT_MASTER, not_master
-        if self.replication.closed:
-            return wire.SERVICE_NOT_AVAILABLE, self.replication.closed
-        too_few = self.replication.refusal()
-        if too_few:
-            return wire.IN_SYNC_REPLICAS_NOT_ENOUGH, too_few
-        found = crc32(
-            request.bodies, request.body_offsets, request.properties, request.property_offsets
-        )
-        if found != request.crc32:
-            return wire.CORRUPT_BATCH, "the batch's CRC does not match its bytes"
-        if is_reserved_topic(request.topic):
-            return wire.NO_PERMISSION, f"topic {request.topic!r} belongs to the node"
-        topic = self.metadata.topics.get(request.topic)
-        known = topic is not None and 0 <= request.queue_id < topic.queues
-        if not known and self.replication.may_be_behind():
-            return wire.NOT_MASTER, "what the last master changed is not known here yet"
-        if topic is None:
-            try:
-                check_topic(request.topic)
-            except BadMessage as error:
-                return wire.MESSAGE_ILLEGAL, error.reason
-            if not self.limits.auto_create_topic:
-                return wire.TOPIC_NOT_EXIST, f"topic {request.topic!r} does not exist"
-            try:
-                topic = self.metadata.auto_create(request.topic)
-            except (sdk.DuologError, BadMessage) as error:
-                return wire.SERVICE_NOT_AVAILABLE, str(error)
-        if not topic.perm & PERM_WRITE:
-            return wire.NO_PERMISSION, f"topic {request.topic!r} may not be written"
-        if not 0 <= request.queue_id < topic.queues:
-            return (
-                wire.MESSAGE_ILLEGAL,
-                f"queue {request.queue_id}: {request.topic} has queues 0..{topic.queues - 1}",
-            )
-        return None
 
     def _reject(
         self,
@@ -588,77 +533,7 @@ class Broker:
             await asyncio.sleep(self.limits.snapshot_interval_ms / 1000)
             await self.metadata.save()
 
-    # -- topics --------------------------------------------------------------------------------
-
-    def refuses_changes(self) -> sdk.DuologError | None:
-        """Why metadata may not be changed here and now: a change waits for the slaves, too."""
-        replication = self.replication
-        not_master = replication.not_master()
-        if not_master:
-            return sdk.NotMaster(not_master, *replication.master_endpoint)
-        if replication.closed:
-            return sdk.Busy(replication.closed)
-        if replication.elected:
-            too_few = replication.refusal()
-            if too_few:
-                return sdk.Busy(too_few)
-            return self._does_not_know() if replication.may_be_behind() else None
-        if replication.waits and replication.master is not None:
-            needed, found = replication.options.in_sync_replicas, replication.master.in_sync()
-            if found < needed:
-                return sdk.Busy(f"SLAVE_NOT_AVAILABLE: {found} of {needed} replicas are in sync")
-        return None
-
-    def check_master(self) -> None:
-        """Raise NotMaster on a slave."""
-        not_master = self.replication.not_master()
-        if not_master:
-            raise sdk.NotMaster(not_master, *self.replication.master_endpoint)
-
-    def check_knows(self) -> None:
-        """Raise NotMaster where what is not here may yet be on its way to here."""
-        if self.replication.may_be_behind():
-            raise self._does_not_know()
-
-    def check_current(self) -> None:
-        """Raise NotMaster unless this is the master, and it knows all that its group confirmed."""
-        self.check_master()
-        self.check_knows()
-
-    def group_tables(self) -> Metadata:
-        """What groups committed and how they are set, for whoever asks for it.
-
-        Raises NotMaster on a slave, and on a new master that may not know the newest commits yet:
-        an older answer would have a group read again, or begin anew, what it has consumed.
-        """
-        self.check_knows()
-        return self.metadata.tables
-
-    def _does_not_know(self) -> sdk.NotMaster:
-        endpoint, epoch = self.replication.master_endpoint
-        away = self.follower.away_seconds if self.follower is not None else 0.0
-        if away and not self.replication.elected:
-            assert self.follower is not None, "it is away from it"
-            return sdk.NotMaster(
-                "this node is a slave and may lack the newest changes of its group; its master "
-                f"{self.follower.describe()} has not been reached for {away:.0f} s. Roles are "
-                "fixed: start that node again, or make another one the master",
-                endpoint,
-                epoch,
-                master_away=True,
-            )
-        return sdk.NotMaster(
-            "this node may lack the newest changes of its group: ask its master", endpoint, epoch
-        )
-
-    def check_readable(self) -> None:
-        """Raise NotMaster on a slave that does not serve readers (slave_read_enable)."""
-        replication = self.replication
-        if replication.slave is not None and not replication.options.slave_read_enable:
-            endpoint, epoch = replication.master_endpoint
-            raise sdk.NotMaster(
-                f"this slave serves no readers, its master is {endpoint}", endpoint, epoch
-            )
+    # -- reading -------------------------------------------------------------------------------
 
     def read(
         self,
@@ -697,21 +572,3 @@ class Broker:
         if self.store.log.max_offset - physical_offset <= self._in_memory_bytes:
             return ""
         return master.read_endpoint()
-
-    def readable_topic(self, name: str) -> TopicConfig:
-        """A topic that may be read. Raises UnknownTopic, NoPermission."""
-        self.check_readable()
-        topic = self.metadata.topics.get(name)
-        if topic is None:
-            self.check_knows()
-            raise sdk.UnknownTopic(f"topic {name!r} does not exist")
-        if not topic.perm & PERM_READ:
-            raise sdk.NoPermission(f"topic {name!r} may not be read")
-        return topic
-
-    def readable_queue(self, name: str, queue_id: int) -> TopicConfig:
-        """As `readable_topic`, and NotMaster for a queue that the topic may have got meanwhile."""
-        topic = self.readable_topic(name)
-        if queue_id >= topic.queues:
-            self.check_knows()
-        return topic

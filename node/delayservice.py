@@ -151,7 +151,7 @@ class DelayService:
         noted = rolled = loop.time()
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            if self._broker.replication.not_master() or not self._broker.may_store():
+            if self._broker.replication.not_master() or not self._broker.admission.may_store():
                 continue
             store_ms = self._store_ms()
             store = self._broker.store

@@ -29,12 +29,12 @@ class GroupsService(stubs.GroupsServicer):
     async def Heartbeat(self, request: wire.HeartbeatRequest, context: Any) -> wire.HeartbeatReply:
         """A member lives; answers with its queues."""
         broker = self._broker
-        broker.check_current()
+        broker.admission.check_current()
         check_group(request.group)
         if not request.member_id or len(request.member_id) > 255 or not request.topics:
             raise sdk.BadRequest("a member has an id of 1 to 255 characters and topics to read")
         for topic in request.topics:
-            broker.readable_topic(topic)
+            broker.admission.readable_topic(topic)
         chosen = wanted((), request.sql)
         await broker.metadata.ensure_group(request.group)
         for topic in request.topics:
@@ -87,7 +87,7 @@ class GroupsService(stubs.GroupsServicer):
         if len(request.offsets) > QUEUES_MAX:
             raise sdk.BadRequest(f"more than {QUEUES_MAX} offsets")
         for offset in request.offsets:
-            topic = broker.readable_queue(offset.topic, offset.queue_id)
+            topic = broker.admission.readable_queue(offset.topic, offset.queue_id)
             if not 0 <= offset.queue_id < topic.queues or offset.offset < 0:
                 raise sdk.BadRequest(
                     f"{offset.topic}/{offset.queue_id} offset {offset.offset}: no such place"
@@ -106,7 +106,7 @@ class GroupsService(stubs.GroupsServicer):
     @unary
     async def Offsets(self, request: wire.OffsetsRequest, context: Any) -> wire.OffsetsReply:
         """Committed offsets, -1 where there is none; from a node that knows the newest."""
-        tables = self._broker.group_tables()
+        tables = self._broker.admission.group_tables()
         return wire.OffsetsReply(
             offsets=[
                 wire.QueueOffset(
@@ -122,9 +122,9 @@ class GroupsService(stubs.GroupsServicer):
     async def SendBack(self, request: wire.SendBackRequest, context: Any) -> wire.SendBackReply:
         """A message that could not be consumed: once more later, or never."""
         broker = self._broker
-        broker.check_current()
+        broker.admission.check_current()
         check_group(request.group)
-        broker.readable_topic(request.topic)
+        broker.admission.readable_topic(request.topic)
         await broker.metadata.ensure_group(request.group)
         record = broker.store.record_at(request.topic, request.queue_id, request.queue_offset)
         if record is None:
@@ -142,7 +142,7 @@ class GroupsService(stubs.GroupsServicer):
         self, request: wire.OffsetAtTimeRequest, context: Any
     ) -> wire.OffsetAtTimeReply:
         """First message stored at or after a time."""
-        topic = self._broker.readable_queue(request.topic, request.queue_id)
+        topic = self._broker.admission.readable_queue(request.topic, request.queue_id)
         check_place((request.topic, request.queue_id), topic.queues, 0)
         return wire.OffsetAtTimeReply(
             queue_offset=offset_at(self._broker, request.topic, request.queue_id, request.time)
@@ -153,7 +153,7 @@ class GroupsService(stubs.GroupsServicer):
         self, request: wire.OffsetAtSizeRequest, context: Any
     ) -> wire.OffsetAtTimeReply:
         """Up to where so many bytes of records reach."""
-        topic = self._broker.readable_queue(request.topic, request.queue_id)
+        topic = self._broker.admission.readable_queue(request.topic, request.queue_id)
         check_place((request.topic, request.queue_id), topic.queues, request.queue_offset)
         store = self._broker.store
         return wire.OffsetAtTimeReply(

@@ -117,7 +117,7 @@ class LiteService:
             await asyncio.sleep(TICK_SECONDS)
             if self._going:
                 await self._remove_forgotten()
-            if loop.time() - looked >= EXPIRY_SECONDS and self._broker.may_store():
+            if loop.time() - looked >= EXPIRY_SECONDS and self._broker.admission.may_store():
                 looked = loop.time()
                 names = self._broker.store.topic_queue_table.light_names()
                 for at in range(0, len(names), LOOKED_AT_ONCE):

@@ -83,7 +83,7 @@ class MessagesService(stubs.MessagesServicer):
     async def Pull(self, request: wire.PullRequest, context: Any) -> wire.MessageBatch:
         """One batch; waits for an arrival where there is nothing yet."""
         broker = self._broker
-        topic = broker.readable_queue(request.topic, request.queue_id)
+        topic = broker.admission.readable_queue(request.topic, request.queue_id)
         key = (request.topic, request.queue_id)
         check_place(key, topic.queues, request.queue_offset)
         chosen = wanted(request.tags, request.sql)
@@ -164,7 +164,7 @@ class MessagesService(stubs.MessagesServicer):
     async def TransactionChecks(self, request: wire.TransactionChecksRequest, context: Any) -> None:
         """Ask a producer of a group, as long as it listens and this node is the master."""
         async with reporting(context):
-            self._broker.check_master()
+            self._broker.admission.check_master()
             if len(self._checkers) >= CHECKERS_MAX:
                 raise sdk.Busy(f"{CHECKERS_MAX} producers listen for questions already")
             checker = _Checker(request.group)
@@ -172,7 +172,7 @@ class MessagesService(stubs.MessagesServicer):
             try:
                 while True:
                     check = await checker.next()
-                    self._broker.check_master()
+                    self._broker.admission.check_master()
                     if check is not None:
                         await context.write(_check_to_wire(check))
             finally:
@@ -197,7 +197,7 @@ class MessagesService(stubs.MessagesServicer):
             if is_reserved_topic(record.topic):
                 raise sdk.NoSuchMessage(f"{request.message_id} is no message of a user")
             return wire.FindReply(messages=[record_to_wire(record)])
-        self._broker.readable_topic(request.topic)
+        self._broker.admission.readable_topic(request.topic)
         self._broker.check_index()
         if request.unique_key:
             found = store.find_by_unique_key(request.topic, request.unique_key)
@@ -313,7 +313,7 @@ class _Subscription:
             self._wake.set()
 
     def _add(self, begin: wire.QueueOffset, number: int) -> None:
-        topic = self._broker.readable_queue(begin.topic, begin.queue_id)
+        topic = self._broker.admission.readable_queue(begin.topic, begin.queue_id)
         key = (begin.topic, begin.queue_id)
         check_place(key, topic.queues, begin.offset)
         cursor = self._cursors.get(key)

@@ -261,7 +261,7 @@ class MetadataLog:
     # -- changes -------------------------------------------------------------------------------
 
     def _put(self, change: Json) -> "tuple[int, asyncio.Future[PutMessageStatus] | None]":
-        refused = self._broker.refuses_changes()
+        refused = self._broker.admission.change()
         if refused is not None:
             raise refused
         now = self._broker.store_ms()

@@ -368,8 +368,8 @@ class PopService:
     async def _look(self, request: PopRequest) -> list[Popped]:
         """As `pop`, through all that does not match, with turns for others in between."""
         while True:
-            self._broker.check_current()
-            self._broker.readable_topic(request.topic)
+            self._broker.admission.check_current()
+            self._broker.admission.readable_topic(request.topic)
             found = self.pop(request, self._broker.mono_ms())
             if found or self._line(request).left > 0:
                 return found

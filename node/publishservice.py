@@ -114,7 +114,7 @@ class PublishService:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             broker = self._broker
-            if broker.replication.not_master() or not broker.may_store():
+            if broker.replication.not_master() or not broker.admission.may_store():
                 continue
             for sink in [name for name, row in self._sinks.items() if row["staged"]]:
                 try:
@@ -138,7 +138,7 @@ class PublishService:
         with. Staging again after an error is safe: nobody sees what is not named.
         """
         broker = self._broker
-        broker.check_master()
+        broker.admission.check_master()
         _check_sink(sink)
         count = self._checked_count(_parsed(data))
         text = f"SINK\x01{sink}\x02COUNT\x01{count}"
@@ -156,10 +156,9 @@ class PublishService:
 
     def _checked_count(self, request: wire.AppendRequest) -> int:
         """Messages of a request that can be stored. Raises what `stage` raises."""
-        refusal = self._broker.refusal(request)
+        refusal = self._broker.admission.put(request)
         if refusal is not None:
-            status, reason = refusal
-            raise REFUSED.get(status, sdk.Busy)(reason)
+            raise REFUSED.get(refusal.status, sdk.Busy)(refusal.reason)
         try:
             columns = Columns.from_wire(
                 request.bodies,
@@ -184,7 +183,7 @@ class PublishService:
         Unavailable, ResultUnknown: then it may be asked for again.
         """
         broker = self._broker
-        broker.check_current()
+        broker.admission.check_current()
         _check_sink(sink)
         if batch < 0 or len(staged) > STAGED_MAX:
             raise sdk.BadRequest(f"batch {batch} of {len(staged)} requests, at most {STAGED_MAX}")
@@ -217,8 +216,8 @@ class PublishService:
 
     def state(self, sink: str) -> wire.SinkStateReply:
         """What a sink has published. Raises BadRequest, NotMaster."""
-        self._broker.check_master()
-        self._broker.check_knows()
+        self._broker.admission.check_master()
+        self._broker.admission.check_knows()
         _check_sink(sink)
         row = self._sinks.get(sink)
         if row is None:
@@ -340,7 +339,7 @@ class PublishService:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PUT_SECONDS
         while True:
-            self._broker.check_master()
+            self._broker.admission.check_master()
             reply, future = self._broker.append(request, host)
             if reply.status == wire.PUT_OK:
                 return future

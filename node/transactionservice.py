@@ -102,7 +102,7 @@ class TransactionService:
         saved = loop.time()
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            if self._broker.replication.not_master() or not self._broker.may_store():
+            if self._broker.replication.not_master() or not self._broker.admission.may_store():
                 continue
             try:
                 halves = await self._known()
@@ -262,7 +262,7 @@ class TransactionService:
         Unavailable, NotMaster.
         """
         broker = self._broker
-        broker.check_current()
+        broker.admission.check_current()
         wanted = sorted(set(origins))
         halves = await self._reaching(wanted)
         found = []
@@ -281,7 +281,7 @@ class TransactionService:
     async def _end(self, halves: HalfMessages, found: list[Half], commit: bool) -> None:
         """Decide on half messages that wait, and wait until that is safe."""
         broker = self._broker
-        if not broker.may_store():
+        if not broker.admission.may_store():
             raise sdk.Unavailable("nothing can be stored now")
         origins = {half.offset: half.origin for half in found}
         offsets = sorted(origins)

@@ -33,7 +33,7 @@ class LiteTopics:
 
         Raises Refused where the group hears the lite topics of another one.
         """
-        bound = bound_topic(self._broker.group_tables().groups.get(group, {}))
+        bound = bound_topic(self._broker.admission.group_tables().groups.get(group, {}))
         if not bound and client.kind not in LITE_KINDS:
             return None
         if bound and bound != topic:
@@ -53,7 +53,7 @@ class LiteTopics:
             self._check_quota(known, queues, request.action == _ACTIONS.PARTIAL_ADD)
             added = [queue for queue in queues if queue not in known]
             await self._start_at(group, added, request)
-        self._broker.check_master()  # still: what follows is the master's, and waits for nothing
+        self._broker.admission.check_master()  # still: what follows waits for nothing
         self.note(request, client)
 
     def note(self, request: Any, client: Client) -> None:
@@ -89,10 +89,10 @@ class LiteTopics:
 
     async def _check_bound(self, group: str, topic: str) -> None:
         """A group hears the lite topics of one topic: a new one of the first it asks for."""
-        config = self._broker.readable_topic(topic)
+        config = self._broker.admission.readable_topic(topic)
         if config.message_type != LITE:
             raise Refused(Code.ILLEGAL_TOPIC, f"topic {topic!r} has no lite topics")
-        row = self._broker.group_tables().groups.get(group)
+        row = self._broker.admission.group_tables().groups.get(group)
         if row is None:
             made = bound(new_group(group), topic, exclusive=False)
             await self._broker.metadata.ensure_group(group, made)

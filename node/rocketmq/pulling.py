@@ -35,7 +35,7 @@ class Puller:
     def _place(self, queue: Any, offset: int = 0) -> tuple[str, int]:
         topic = topic_of(queue.topic)
         key = (topic, queue.id)
-        check_place(key, self._broker.readable_topic(topic).queues, offset)
+        check_place(key, self._broker.admission.readable_topic(topic).queues, offset)
         return key
 
     async def pull(self, request: Any, left: float | None) -> list[Any]:
@@ -87,7 +87,7 @@ class Puller:
         """A group's offset."""
         group = group_of(request.group)
         topic, queue_id = self._place(request.message_queue)
-        offset = self._broker.group_tables().committed(group, topic, queue_id)
+        offset = self._broker.admission.group_tables().committed(group, topic, queue_id)
         if offset < 0:
             raise Refused(Code.OFFSET_NOT_FOUND, f"{group} has no offset in {topic}/{queue_id}")
         return service.GetOffsetResponse(status=OK, offset=offset)

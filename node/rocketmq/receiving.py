@@ -52,7 +52,7 @@ class Receiver:
 
     def is_orderly(self, group: str) -> bool:
         """Whether a group has the messages of a topic's queue one after the other."""
-        row = self._broker.group_tables().groups.get(group, {})
+        row = self._broker.admission.group_tables().groups.get(group, {})
         return bool(row.get("consumeMessageOrderly")) and not bound_topic(row)
 
     async def receive(
@@ -64,7 +64,7 @@ class Receiver:
         """
         broker = self._broker
         group, topic = group_of(request.group), topic_of(request.message_queue.topic)
-        config = broker.readable_topic(topic)
+        config = broker.admission.readable_topic(topic)
         if request.batch_size < 1:
             raise Refused(Code.BAD_REQUEST, f"a batch of {request.batch_size} messages")
         queue_id = request.message_queue.id if self.is_orderly(group) else -1

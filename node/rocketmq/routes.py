@@ -79,7 +79,7 @@ class Routes:
         if config is None:
             if self._broker.limits.auto_create_topic and not self._broker.replication.not_master():
                 return self._broker.metadata.auto_create(name)
-            self._broker.check_knows()
+            self._broker.admission.check_knows()
             raise sdk.UnknownTopic(f"topic {name!r} does not exist")
         return config
 

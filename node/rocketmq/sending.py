@@ -127,7 +127,7 @@ class Sender:
         metadata = self._broker.metadata
         config = metadata.topics.get(topic)
         if config is None:
-            self._broker.check_knows()
+            self._broker.admission.check_knows()
             if not self._broker.limits.auto_create_topic:
                 raise sdk.UnknownTopic(f"topic {topic!r} does not exist")
             config = metadata.auto_create(topic)
@@ -227,7 +227,7 @@ class Sender:
         Not before it is known what the last master stored: until then nothing may be stored, and
         then the index has to reach the end of that.
         """
-        if self._broker.refuses():
+        if self._broker.admission.refuses():
             return self._broker.put_batch(batch)  # which says why
         if self._broker.replication.may_be_behind():
             reason = "what the last master stored is not confirmed yet"
@@ -252,7 +252,7 @@ class Sender:
                 result = replace(result, status=await waiting)
             if result.status not in _SOON or loop.time() + PAUSE_SECONDS >= deadline:
                 return result
-            self._broker.check_master()  # another node may have become the master
+            self._broker.admission.check_master()  # another node may have become the master
             await asyncio.sleep(PAUSE_SECONDS)
             begun = self._put_once(topic, message, batch)
 

@@ -755,7 +755,7 @@ async def test_no_read_of_a_group_is_answered_by_a_node_that_may_lack_commits(
     master = broker_of(leader).replication.master
     assert master is not None
     monkeypatch.setattr(type(master), "epoch_confirmed", False)
-    assert not broker_of(leader).may_store()
+    assert not broker_of(leader).admission.may_store()
     await refused(leader)
 
 

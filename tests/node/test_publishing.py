@@ -48,6 +48,22 @@ async def test_what_is_staged_is_seen_once_published_and_only_then(client: duolo
     assert len(keys) == 5
 
 
+async def test_a_topic_is_made_by_what_is_published_and_not_by_what_is_staged(
+    start_node: StartNode,
+) -> None:
+    node = await start_node(limits={"auto_create_topic": True, "default_topic_queues": 2})
+    topics = broker_of(node).metadata.topics
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        sink = await client.sink("s")
+        number = await stage(sink, b"1", topic="New", queue_id=1)
+        with pytest.raises(duolog.BadRequest, match=r"has queues 0\.\.1"):
+            await stage(sink, b"2", topic="New", queue_id=2)
+        assert "New" not in topics
+        await sink.publish(0, [number])
+        assert topics["New"].queues == 2
+        assert (await client.pull("New", 1, 0)).body_list() == [b"1"]
+
+
 async def test_two_that_publish_one_number_at_once(client: duolog.Client) -> None:
     sink = await client.sink("s")
     tries = [[await stage(sink, b"a")], [await stage(sink, b"b")], [await stage(sink, b"c")]]
@@ -197,7 +213,7 @@ async def test_a_sink_waits_until_enough_replicas_are_in_sync(
     replication = broker_of(node).replication
     for step in (stage(sink, b"1"), sink.publish(0, [0])):
         monkeypatch.setattr(replication, "refusal", lambda: "1 of 2 needed replicas are in sync")
-        monkeypatch.setattr(broker_of(node), "refuses_changes", lambda: duolog.Busy("as before"))
+        monkeypatch.setattr(broker_of(node).admission, "change", lambda: duolog.Busy("as before"))
         work = asyncio.ensure_future(step)
         await asyncio.sleep(0.2)
         assert not work.done()

@@ -1,0 +1,214 @@
+"""What may happen on this node now: the one place that says so, for puts, changes and reads."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from duolog import _errors as sdk
+from duolog._columns import crc32
+from duolog.wire import duolog_pb2 as wire
+
+from node.config import LimitsSection
+from node.metadatalog import MetadataLog
+from node.replication import Replication
+from node.replication_client import ReplicationClient
+from store.errors import BadMessage
+from store.messagestore import MessageStore
+from store.metadata import PERM_READ, PERM_WRITE, Metadata, TopicConfig, is_reserved_topic
+from store.record import check_topic
+from store.status import PutMessageStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why something may not be stored here and now."""
+
+    status: wire.PutStatus
+    reason: str
+
+    @property
+    def put_status(self) -> PutMessageStatus:
+        """The status under RocketMQ's name, which knows no masters elsewhere."""
+        if self.status == wire.IN_SYNC_REPLICAS_NOT_ENOUGH:
+            return PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
+        return PutMessageStatus.SERVICE_NOT_AVAILABLE
+
+
+class Admission:
+    """Asks the node's role, its tables and its limits; changes nothing."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        replication: Replication,
+        metadata: MetadataLog,
+        limits: LimitsSection,
+        follower: Callable[[], ReplicationClient | None],
+    ) -> None:
+        self._store = store
+        self._replication = replication
+        self._metadata = metadata
+        self._limits = limits
+        self._follower = follower
+
+    # -- puts ----------------------------------------------------------------------------------
+
+    def _unable(self) -> Refusal | None:
+        """Why this node can store nothing, however many replicas there are."""
+        not_master = self._replication.not_master()
+        if not_master:
+            return Refusal(wire.NOT_MASTER, not_master)
+        if self._replication.closed:
+            return Refusal(wire.SERVICE_NOT_AVAILABLE, self._replication.closed)
+        return None
+
+    def closed(self) -> Refusal | None:
+        """Why no message at all may be put here now."""
+        unable = self._unable()
+        if unable is not None:
+            return unable
+        too_few = self._replication.refusal()
+        return Refusal(wire.IN_SYNC_REPLICAS_NOT_ENOUGH, too_few) if too_few else None
+
+    def put(self, request: wire.AppendRequest) -> Refusal | None:
+        """Why a request may not be stored here and now; its columns are not looked at.
+
+        A topic that is made by its first message counts as made.
+        """
+        closed = self.closed()
+        if closed is not None:
+            return closed
+        found = crc32(
+            request.bodies, request.body_offsets, request.properties, request.property_offsets
+        )
+        if found != request.crc32:
+            return Refusal(wire.CORRUPT_BATCH, "the batch's CRC does not match its bytes")
+        if is_reserved_topic(request.topic):
+            return Refusal(wire.NO_PERMISSION, f"topic {request.topic!r} belongs to the node")
+        topic = self._metadata.topics.get(request.topic)
+        known = topic is not None and 0 <= request.queue_id < topic.queues
+        if not known and self._replication.may_be_behind():
+            return Refusal(wire.NOT_MASTER, "what the last master changed is not known here yet")
+        if topic is None:
+            try:
+                check_topic(request.topic)
+            except BadMessage as error:
+                return Refusal(wire.MESSAGE_ILLEGAL, error.reason)
+            if not self._limits.auto_create_topic:
+                return Refusal(wire.TOPIC_NOT_EXIST, f"topic {request.topic!r} does not exist")
+            try:
+                topic = self._metadata.creating(request.topic) or self._metadata.new_topic(
+                    request.topic, 0, 0
+                )
+            except (sdk.DuologError, BadMessage) as error:
+                return Refusal(wire.SERVICE_NOT_AVAILABLE, str(error))
+        if not topic.perm & PERM_WRITE:
+            return Refusal(wire.NO_PERMISSION, f"topic {request.topic!r} may not be written")
+        if not 0 <= request.queue_id < topic.queues:
+            return Refusal(
+                wire.MESSAGE_ILLEGAL,
+                f"queue {request.queue_id}: {request.topic} has queues 0..{topic.queues - 1}",
+            )
+        return None
+
+    def refuses(self) -> bool:
+        """Whether any put is refused now, with a reason of its own."""
+        return self.closed() is not None or not self._store.flags.writeable
+
+    def may_store(self) -> bool:
+        """Whether the node's own batches may be stored now.
+
+        Not where it may be behind: what the last master stored of its own would be stored again.
+        """
+        return not self._replication.may_be_behind() and not self.refuses()
+
+    # -- changes of metadata -------------------------------------------------------------------
+
+    def change(self) -> sdk.DuologError | None:
+        """Why metadata may not be changed here and now: a change waits for the slaves, too."""
+        replication = self._replication
+        unable = self._unable()
+        if unable is not None:
+            if unable.status == wire.NOT_MASTER:
+                return sdk.NotMaster(unable.reason, *replication.master_endpoint)
+            return sdk.Busy(unable.reason)
+        if replication.elected:
+            too_few = replication.refusal()
+            if too_few:
+                return sdk.Busy(too_few)
+            return self._does_not_know() if replication.may_be_behind() else None
+        if replication.waits and replication.master is not None:
+            needed, found = replication.options.in_sync_replicas, replication.master.in_sync()
+            if found < needed:
+                return sdk.Busy(f"SLAVE_NOT_AVAILABLE: {found} of {needed} replicas are in sync")
+        return None
+
+    # -- reads ---------------------------------------------------------------------------------
+
+    def check_master(self) -> None:
+        """Raise NotMaster on a slave."""
+        not_master = self._replication.not_master()
+        if not_master:
+            raise sdk.NotMaster(not_master, *self._replication.master_endpoint)
+
+    def check_knows(self) -> None:
+        """Raise NotMaster where what is not here may yet be on its way to here."""
+        if self._replication.may_be_behind():
+            raise self._does_not_know()
+
+    def check_current(self) -> None:
+        """Raise NotMaster unless this is the master, and it knows all that its group confirmed."""
+        self.check_master()
+        self.check_knows()
+
+    def check_readable(self) -> None:
+        """Raise NotMaster on a slave that does not serve readers (slave_read_enable)."""
+        replication = self._replication
+        if replication.slave is not None and not replication.options.slave_read_enable:
+            endpoint, epoch = replication.master_endpoint
+            raise sdk.NotMaster(
+                f"this slave serves no readers, its master is {endpoint}", endpoint, epoch
+            )
+
+    def group_tables(self) -> Metadata:
+        """What groups committed and how they are set, for whoever asks for it.
+
+        Raises NotMaster on a slave, and on a new master that may not know the newest commits yet:
+        an older answer would have a group read again, or begin anew, what it has consumed.
+        """
+        self.check_knows()
+        return self._metadata.tables
+
+    def readable_topic(self, name: str) -> TopicConfig:
+        """A topic that may be read. Raises UnknownTopic, NoPermission."""
+        self.check_readable()
+        topic = self._metadata.topics.get(name)
+        if topic is None:
+            self.check_knows()
+            raise sdk.UnknownTopic(f"topic {name!r} does not exist")
+        if not topic.perm & PERM_READ:
+            raise sdk.NoPermission(f"topic {name!r} may not be read")
+        return topic
+
+    def readable_queue(self, name: str, queue_id: int) -> TopicConfig:
+        """As `readable_topic`, and NotMaster for a queue that the topic may have got meanwhile."""
+        topic = self.readable_topic(name)
+        if queue_id >= topic.queues:
+            self.check_knows()
+        return topic
+
+    def _does_not_know(self) -> sdk.NotMaster:
+        endpoint, epoch = self._replication.master_endpoint
+        follower = self._follower()
+        away = follower.away_seconds if follower is not None else 0.0
+        if follower is not None and away and not self._replication.elected:
+            return sdk.NotMaster(
+                "this node is a slave and may lack the newest changes of its group; its master "
+                f"{follower.describe()} has not been reached for {away:.0f} s. Roles are "
+                "fixed: start that node again, or make another one the master",
+                endpoint,
+                epoch,
+                master_away=True,
+            )
+        return sdk.NotMaster(
+            "this node may lack the newest changes of its group: ask its master", endpoint, epoch
+        )
