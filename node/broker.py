@@ -45,7 +45,7 @@ from store.columns import Columns
 from store.disk import Disk
 from store.errors import BadMessage, RepeatUnknown, StoreFenced
 from store.messagestore import MessageStore, PutBatch, PutResult, StoreEvents
-from store.reader import GetMessageStatus, GetResult
+from store.reader import GetResult
 from store.record import Host
 from store.recovery import RecoveryReport
 from store.status import PutMessageStatus
@@ -544,21 +544,11 @@ class Broker:
         wanted: MessageFilter,
         group: str = "",
     ) -> GetResult:
-        """Messages of a queue that are wanted. group: whose bits of the ext units tell of them.
-
-        An offset past the end is one that may come, where this node may be behind others: nobody
-        is sent back to what was read already.
-        """
+        """Messages of a queue that are wanted. group: whose bits of the ext units tell of them."""
         count = min(count, wanted.at_once)
         bits = self.filters.bits(group, key[0], wanted)
         result = wanted.chosen(self.store.get(*key, offset, count, size, wanted.codes, bits))
-        if (
-            result.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY
-            and self.replication.may_be_behind()
-        ):
-            status = GetMessageStatus.OFFSET_OVERFLOW_ONE
-            return replace(result, status=status, next_offset=offset, max_offset=offset)
-        return result
+        return result.where_behind(offset) if self.replication.may_be_behind() else result
 
     def suggested_endpoint(self, physical_offset: int) -> str:
         """suggestPullingFromSlave: where a reader at a log offset had better read, or empty.

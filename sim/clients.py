@@ -207,8 +207,8 @@ class Consumer:
     def _ask(self, node: Node, key: QueueKey, began: float) -> None:
         asked = self.offsets[key]
         result = node.read(*key, asked)
-        if result.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY and node.may_be_behind():
-            return  # a node says nothing of what it may not know yet
+        if node.may_be_behind():
+            result = result.where_behind(asked)
         self.history.polls += 1
         check_visible(node, result)
         if _passes_over(node, asked, result):

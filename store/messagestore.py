@@ -790,8 +790,7 @@ class MessageStore:
             bits,
         )
         if result.status in _PAST_THE_END and self._may_come(key, queue_offset):
-            status = GetMessageStatus.OFFSET_OVERFLOW_ONE
-            return replace(result, status=status, next_offset=queue_offset, max_offset=queue_offset)
+            return result.yet_to_come(queue_offset)
         return result
 
     def _may_come(self, key: tuple[str, int], queue_offset: int) -> bool:

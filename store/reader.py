@@ -60,6 +60,20 @@ class GetResult:
             yield numbers, self.bodies[body_at:body_end], self.properties[property_at:end]
             body_at, property_at = body_end, end
 
+    def where_behind(self, offset: int) -> "GetResult":
+        """What a node says that may not know all there is: an offset past the end may yet come.
+
+        Nobody is sent back to what was read already.
+        """
+        if self.status is not GetMessageStatus.OFFSET_OVERFLOW_BADLY:
+            return self
+        return self.yet_to_come(offset)
+
+    def yet_to_come(self, offset: int) -> "GetResult":
+        """The answer to whoever asks for an offset that readers will see later."""
+        status = GetMessageStatus.OFFSET_OVERFLOW_ONE
+        return replace(self, status=status, next_offset=offset, max_offset=offset)
+
     def chosen(self, keep: U8) -> "GetResult":
         """The messages k with keep[k] == 1. Where they are none, the read found no match."""
         if keep.all():
