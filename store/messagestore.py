@@ -171,7 +171,7 @@ class MessageStore:
             same_boot = not abnormal or self.checkpoint.note.is_of(self.boot_id)
             queues_sound = recovery.load_queues(self.queues, same_boot, self.events.problem)
             trusted = self.checkpoint.index_msg_timestamp if abnormal else None
-            index_sound = recovery.load_index(self.index, trusted, self.events.problem)
+            recovery.load_index(self.index, trusted, self.events.problem)
             work = Recovery(
                 self.options,
                 self.log,
@@ -183,7 +183,7 @@ class MessageStore:
                 self.events.progress,
                 self.events.problem,
             )
-            report = work.run(abnormal, queues_sound, index_sound)
+            report = work.run(abnormal, queues_sound)
             self._note_indexed()
             self._settle_confirmed(abnormal)
             self.disk.write(ABORT, b"")

@@ -91,14 +91,13 @@ class Recovery:
     stopped_at: int | None = None  # the disk is full: records from there on lack queue entries
     ends: dict[QueueKey, int] = field(default_factory=dict)  # queue offsets after those records
 
-    def run(self, abnormal: bool, queues_sound: bool, index_sound: bool) -> RecoveryReport:
-        """Recover. abnormal: there was an abort file. Sound: those files could be read."""
+    def run(self, abnormal: bool, queues_sound: bool) -> RecoveryReport:
+        """Recover. abnormal: there was an abort file. Sound: their files could be read."""
         files = self.log.queue.files
         noted = self.queues.noted
         self.known_end = max(self.queues.max_physical_offset, noted.position if noted else 0)
         if not files:
             self._tell_lost(0)
-            self.log.queue.set_end(0)
             for key in list(self.queues.table):
                 self.queues.discard(key)
             self.index.drop_from(0)
@@ -113,17 +112,16 @@ class Recovery:
         queues_sound = queues_sound and bool(known)  # all gone: somebody removed them
         first = self._first_file(abnormal, noted) if queues_sound else files[0]
         doubted = self._doubted(noted, first.start) if queues_sound else {}
-        floors = self._floors(noted, doubted, set() if queues_sound else known)
+        floors = self._floors(noted)
         rebuilt = not queues_sound
         loaded_end = self.log.max_offset
         redo = abnormal or not queues_sound or noted is None
-        for key in doubted if queues_sound else known:
+        for key in doubted:
             self.queues.discard(key)
         if redo:
             # What the note vouches for is not looked for again: the rest comes anew.
             self.queues.rewind(max(first.start, noted.position if noted is not None else 0))
-        if not queues_sound or not self._check_index():
-            index_sound = False
+        self._check_index()
         if redo:
             self._index_up_to(first.start, noted)
         self._rebuild(doubted, first.start)
@@ -143,12 +141,10 @@ class Recovery:
         if (
             not redo
         ):  # the scan has indexed nothing; done again, the newest record's keys come twice
-            self._index_up_to(end, noted if index_sound and not self.halved else None)
+            self._index_up_to(end, None if self.halved else noted)
         if abnormal or rebuilt or doubted or late:
             self._sync(first.start)
-        if noted is None or rebuilt:
-            self.queues.sync()
-        else:
+        if noted is not None and not rebuilt:  # else all are synced and noted before long
             self.queues.take_for_unsynced()
         self.dispatcher.reput_from = end if self.stopped_at is None else self.stopped_at
         self.dispatcher.refused = 0
@@ -172,11 +168,11 @@ class Recovery:
         if noted is not None:
             return doubtful(self.queues, noted, self.log.min_offset)
         comparison = Comparison(self.queues, dict(self.queues.doubted))
-        if first > self.log.min_offset:
-            with self.dispatcher.aside(self.log.min_offset):
-                targets = DispatchTargets(self.queues, None, compare=comparison.compare)
-                while self.dispatcher.step(first, False, targets):
-                    self.progress(self.dispatcher.reput_from - self.log.min_offset, first)
+        start = self.log.min_offset
+        with self.dispatcher.aside(start):
+            targets = DispatchTargets(self.queues, None, compare=comparison.compare)
+            while self.dispatcher.step(first, False, targets):
+                self.progress(self.dispatcher.reput_from - start, first - start)
         return faults_of_units(self.queues) | comparison.differing
 
     def _rebuild(self, doubted: dict[QueueKey, str], end: int) -> None:
@@ -189,9 +185,7 @@ class Recovery:
                 targets = DispatchTargets(self.queues, None, only=doubted.keys())
                 self._dispatch_to(end, self.options.check_crc_on_recover, targets)
 
-    def _floors(
-        self, noted: Noted | None, doubted: dict[QueueKey, str], dropped: set[QueueKey]
-    ) -> dict[QueueKey, int]:
+    def _floors(self, noted: Noted | None) -> dict[QueueKey, int]:
         """Queue offsets that were given to records which the log lost: not given again."""
         holes = [end for _, end in self.log.queue.holes()]
         lost_until = max([self.log.min_offset, *holes])
@@ -200,8 +194,7 @@ class Recovery:
             if key not in self.queues.doubted and not is_light(key[0]):
                 found[key] = queue.next_from(queue.files.min_offset // ENTRY_BYTES, lost_until)
         for key, end in noted.queues.items() if noted is not None else ():
-            gone = key in doubted or key in dropped or key not in self.queues.table
-            if gone and not is_light(key[0]) and end.newest <= lost_until:
+            if not is_light(key[0]) and end.newest <= lost_until:
                 found[key] = max(found.get(key, 0), end.end // ENTRY_BYTES)
         return found
 
@@ -211,17 +204,15 @@ class Recovery:
             self.queues.get_or_make(*key).end_at_least(floor)
             self.queues.touch(key)
 
-    def _check_index(self) -> bool:
+    def _check_index(self) -> None:
         """Look at the index's files; those from the first bad one on are dropped."""
         if not self.options.message_index_enable:
-            return True
+            return
         found = first_untrusted(self.index, self.dispatcher)
-        if found is None:
-            return True
-        place, why = found
-        self.problem(f"the index is rebuilt from the commit log from there on: {why}")
-        self.index.drop_from(place)
-        return False
+        if found is not None:
+            place, why = found
+            self.problem(f"the index is rebuilt from the commit log from there on: {why}")
+            self.index.drop_from(place)
 
     def _tell_lost(self, end: int) -> None:
         """The log ends before what was known of it: acknowledged records may be lost."""
@@ -295,8 +286,7 @@ class Recovery:
             if noted is not None and noted.digests_hold and self._has_all(noted, doubted):
                 some = self.queues if doubted else None
                 fewer = DispatchTargets(some, index, self.idempotence, only=doubted.keys())
-                self._dispatch_to(min(noted.position, self.log.max_offset), check_crc, fewer)
-                self._take_back_half(noted.position)
+                self._dispatch_noted(noted.position, check_crc, fewer)
             self._dispatch_to(self.log.max_offset, check_crc, targets)
         except OSError as error:
             if not no_room(error) or doubted or self.log.corrupt_ranges:
@@ -312,15 +302,27 @@ class Recovery:
         end = int(rows[scan.QUEUE_OFFSET].max()) + 1
         self.ends[key] = max(self.ends.get(key, 0), end)
 
+    def _dispatch_noted(self, position: int, check_crc: bool, targets: DispatchTargets) -> None:
+        """Dispatch up to a note's position; of a record that lies across it nothing is told."""
+        told: list[str] = []
+        tell, self.dispatcher.on_problem = self.dispatcher.on_problem, told.append
+        try:
+            self._dispatch_to(min(position, self.log.max_offset), check_crc, targets)
+            self._take_back_half(position)
+        finally:
+            self.dispatcher.on_problem = tell
+            for text in told[:-1] if self.halved else told:
+                tell(text)
+
     def _take_back_half(self, position: int) -> None:
         """A note from before the log was cut may end inside a record: that one is not damaged."""
-        for found in self.log.corrupt_ranges:
-            if found.start < position < found.end:
-                self.log.corrupt_ranges = [r for r in self.log.corrupt_ranges if r != found]
-                self.dispatcher.allow_missing(-found.records_max)
-                self.dispatcher.reput_from = found.start
-                self.halved = True
-                return
+        found = self.log.corrupt_range_at(position)
+        if found is None or found.start == position or self.log.queue.find(position) is None:
+            return
+        self.log.corrupt_ranges.remove(found)
+        self.dispatcher.allow_missing(-found.records_max)
+        self.dispatcher.reput_from = found.start
+        self.halved = True
 
     def _has_all(self, noted: Noted, doubted: dict[QueueKey, str]) -> bool:
         """Whether each queue of a note has its files, or is known to be made anew.
@@ -420,13 +422,11 @@ def load_queues(queues: ConsumeQueues, trusting: bool, report: Callable[[str], N
 
 def load_index(
     index: IndexService, trusted_until_ms: int | None, report: Callable[[str], None]
-) -> bool:
-    """Load the index; False where its files cannot be trusted and were removed."""
+) -> None:
+    """Load the index; where its files cannot be trusted they are removed."""
     try:
         index.load(trusted_until_ms)
     except (BadStoreDirectory, OSError) as error:
         report(f"the index will be rebuilt from the commit log: {error}")
         index.close()
         index.wipe()
-        return False
-    return True

@@ -74,6 +74,87 @@ def test_after_recovery_no_more_is_claimed_than_the_log_holds(
     assert again.confirmed == claimed
 
 
+def test_a_note_in_no_memory_is_known_and_nothing_else() -> None:
+    note = ConfirmNote()
+    told = (note.confirmed, note.durable, note.boot_id, note.unsynced)
+    assert told == (0, 0, b"", False)
+    note.raise_to(9, 5)
+    assert (note.confirmed, note.durable, note.unsynced) == (9, 5, False)
+    note.attach(memory())
+    assert (note.confirmed, note.durable) == (0, 0)
+
+
+def test_a_note_is_written_where_it_says_more_and_into_the_older_slot() -> None:
+    page = memory()
+    note = ConfirmNote()
+    note.attach(page)
+    for confirmed, durable, due in (
+        (0, 0, False), (9, 0, True), (9, 0, False), (9, 5, True), (8, 5, False), (20, 4, True),
+        (20, 90, True), (20, 90, False),
+    ):  # fmt: skip
+        before = page.copy()
+        note.unsynced = False
+        note.raise_to(confirmed, durable)
+        assert (page != before).any() == note.unsynced == due
+        changed = np.flatnonzero(page != before) // SLOT_BYTES
+        assert len(set(changed.tolist())) == due
+    assert (note.confirmed, note.durable) == (20, 20), "what is durable was confirmed"
+    assert page[SLOT_BYTES:].any()
+    again = ConfirmNote()
+    again.attach(page)
+    assert (again.confirmed, again.durable, again._number) == (20, 20, note._number)
+
+
+def test_a_note_falls_only_before_the_log_is_cut() -> None:
+    page = noted(30)
+    note = ConfirmNote()
+    note.attach(page)
+    for offset, lowers, durable in ((31, False, 15), (30, False, 15), (20, True, 15), (9, True, 9)):
+        assert note.lower_to(offset) == lowers
+        assert (note.confirmed, note.durable) == (min(offset, 30), durable)
+    again = ConfirmNote()
+    again.attach(page)
+    assert (again.confirmed, again.durable) == (9, 9)
+
+
+def test_a_note_says_which_run_of_the_system_it_is_of() -> None:
+    page = memory()
+    note = ConfirmNote()
+    note.attach(page)
+    assert note.is_of("")
+    note.settle("one", 0, 0, abnormal=True)
+    assert note.is_of("one")
+    note.raise_to(80, 40)
+    again = ConfirmNote()
+    again.boot_id = b"another"
+    again.attach(page)
+    assert again.is_of("one")
+    assert not again.is_of("two")
+    again.settle("x" * 50, 100, 100, abnormal=False)
+    assert (again.confirmed, again.durable) == (80, 40)
+    last = ConfirmNote()
+    last.attach(page)
+    assert last.is_of("x" * 50)
+    last.settle("two", 50, 60, abnormal=False)
+    assert (last.confirmed, last.durable) == (60, 40)
+    last.settle("two", 30, 30, abnormal=False)
+    assert (last.confirmed, last.durable) == (30, 30)
+    last.boot_id = b"another"
+    last.attach(memory())
+    assert last.is_of(""), "the other memory has no note"
+
+
+def test_a_detached_note_leaves_the_memory_as_it_is() -> None:
+    page = noted(10)
+    note = ConfirmNote()
+    note.attach(page)
+    note.detach()
+    before = page.copy()
+    note.raise_to(20, 20)
+    assert note.confirmed == 20
+    assert (page == before).all()
+
+
 def open_store(disk: SimDisk, boot: str = "one") -> MessageStore:
     chosen = options(broker_role=BrokerRole.SYNC_MASTER, message_index_enable=False)
     store = MessageStore(disk, chosen, boot_id=boot)

@@ -1,7 +1,6 @@
-"""Checkpoint, JSON tables and metadata."""
+"""JSON tables and metadata."""
 
 import json
-import struct
 from pathlib import Path
 
 import pytest
@@ -9,58 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store import jsontext
-from store.checkpoint import StoreCheckpoint
 from store.errors import BadMessage, BadStoreFile
 from store.metadata import Metadata, TopicConfig, altered, check_group, check_queues, new_group
 from store.osdisk import OsDisk
 from tests.support import FaultDisk
-
-
-def new_checkpoint(path: Path) -> StoreCheckpoint:
-    checkpoint = StoreCheckpoint(OsDisk(path))
-    checkpoint.load()
-    return checkpoint
-
-
-def test_the_checkpoints_five_fields_are_where_rocketmq_has_them(tmp_path: Path) -> None:
-    checkpoint = new_checkpoint(tmp_path)
-    checkpoint.physic_msg_timestamp = 1
-    checkpoint.logics_msg_timestamp = 2
-    checkpoint.index_msg_timestamp = 3
-    checkpoint.master_flushed_offset = 4
-    checkpoint.confirm_phy_offset = 5
-    checkpoint.flush()
-    data = (tmp_path / "checkpoint").read_bytes()
-    assert len(data) == 4096
-    assert struct.unpack(">5q", data[:40]) == (1, 2, 3, 4, 5)
-    assert not any(data[40:])
-    again = new_checkpoint(tmp_path)
-    assert again.confirm_phy_offset == 5
-    assert again.index_msg_timestamp == 3
-
-
-def test_the_minimum_holds_three_seconds_back(tmp_path: Path) -> None:
-    checkpoint = new_checkpoint(tmp_path)
-    assert checkpoint.min_timestamp == 0
-    checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp = 9000, 8000
-    assert checkpoint.min_timestamp == 5000
-    assert checkpoint.min_timestamp_index == 0
-    checkpoint.index_msg_timestamp = 4000
-    assert checkpoint.min_timestamp_index == 4000
-
-
-@given(st.binary(max_size=5000))
-def test_a_checkpoint_of_any_bytes_is_read_or_made_anew(
-    tmp_path_factory: pytest.TempPathFactory, data: bytes
-) -> None:
-    path = tmp_path_factory.mktemp("checkpoint")
-    (path / "checkpoint").write_bytes(data)
-    checkpoint = new_checkpoint(path)
-    assert checkpoint.min_timestamp >= 0
-    assert checkpoint.index_msg_timestamp >= 0
-    assert (path / "checkpoint").stat().st_size == 4096
-    checkpoint.close()
-
 
 # -- JSON --------------------------------------------------------------------------------------
 

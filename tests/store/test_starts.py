@@ -1,0 +1,651 @@
+"""What a start says, what it leaves on the disk, and what it leaves for later."""
+
+import errno
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sim.disk import SimDisk, SimFile
+from store import queuenote, recovery
+from store.columns import Columns
+from store.indexservice import IndexService
+from store.messagestore import MessageStore, PutBatch, StoreEvents
+from store.options import StoreOptions
+from store.osdisk import OsDisk
+from store.queuenote import Noted
+from store.queues import ConsumeQueues
+from store.recovery import RecoveryReport, load_index, load_queues
+from store.status import PutMessageStatus
+from tests.support import (
+    NOW,
+    SMALL,
+    Opened,
+    crash,
+    drain,
+    flush_all,
+    flush_queues,
+    open_noisily,
+    open_store,
+    options,
+    put_ok,
+    queue_entries,
+    read_all,
+)
+
+SEGMENT = SMALL.mapped_file_size_commit_log
+OFF = options(message_index_enable=False)
+
+
+def fill(store: MessageStore, count: int, topic: str = "T", queue_id: int = 0) -> None:
+    """Records of about 1 kB, each with a key: 16 in a segment."""
+    for n in range(count):
+        put_ok(
+            store, [b"%06d" % n + b"." * 900], topic, queue_id,
+            properties=[b"KEYS\x01%s%d" % (topic.encode(), n)], now=NOW + 1000 * n,
+        )  # fmt: skip
+
+
+def segments(path: Path) -> list[Path]:
+    return sorted((path / "commitlog").iterdir())
+
+
+def last_record_cut(path: Path, store: MessageStore) -> tuple[int, int]:
+    """A killed store loses the second half of its last record; where it began, and what is left."""
+    start = queue_entries(store)[-1][0]
+    end = store.log.max_offset
+    crash(store)
+    file = path / "commitlog" / f"{start - start % SEGMENT:020d}"
+    data = bytearray(file.read_bytes())
+    data[(start + end) // 2 % SEGMENT :] = bytes(SEGMENT - (start + end) // 2 % SEGMENT)
+    file.write_bytes(data)
+    return start, (start + end) // 2 - start
+
+
+def note_of(path: Path) -> Noted:
+    found = queuenote.parse((path / "queueends").read_bytes())
+    assert found is not None
+    return found[0]
+
+
+def started(path: Path, chosen: StoreOptions = SMALL) -> tuple[Opened, RecoveryReport]:
+    problems: list[str] = []
+    store = MessageStore(OsDisk(path), chosen, StoreEvents(problem=problems.append))
+    return Opened(store, problems), store.start()
+
+
+# -- what it says ----------------------------------------------------------------------------------
+
+
+def test_a_start_in_a_new_directory_finds_nothing_and_tells_nothing(tmp_path: Path) -> None:
+    opened, report = started(tmp_path)
+    assert report == RecoveryReport(False, 0, 0, 0, False, 0, 0)
+    assert opened.problems == []
+    crash(opened.store)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_start_without_a_log_drops_what_was_made_of_it_and_tells(
+    tmp_path: Path, clean: bool
+) -> None:
+    store = open_store(tmp_path)
+    fill(store, 5)
+    end = store.log.max_offset
+    store.shutdown() if clean else crash(store)
+    shutil.rmtree(tmp_path / "commitlog")
+    opened, report = started(tmp_path)
+    assert report == RecoveryReport(not clean, 0, 0, 0, False, 0, 0)
+    assert [text for text in opened.problems if f"[0, {end}) is lost" in text] == opened.problems
+    assert len(opened.problems) == 1
+    assert (opened.store.queues.table, opened.store.index.files) == ({}, [])
+    crash(opened.store)
+
+
+def test_the_report_says_what_was_cut(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    fill(store, 20)
+    put_ok(store, [b"." * 900], producer=b"0123456789", sequence=1)
+    put_ok(store, [b"." * 900])
+    start, left = last_record_cut(tmp_path, store)
+    opened, report = started(tmp_path)
+    assert start > SEGMENT
+    assert report == RecoveryReport(True, 0, start, left, False, 0, 1)
+    crash(opened.store)
+
+
+def test_nothing_is_cut_behind_a_log_that_ends_with_its_segment(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    fill(store, 20)
+    crash(store)
+    segments(tmp_path)[-1].unlink()
+    opened, report = started(tmp_path)
+    assert (report.end, report.bytes_cut) == (SEGMENT, 0)
+    assert put_ok(opened.store, [b"next"]).physical_offset == SEGMENT
+    crash(opened.store)
+
+
+@pytest.mark.parametrize("known_by", ["queues", "note", "checkpoint"])
+def test_what_the_log_lost_is_told_whoever_knows_of_it(tmp_path: Path, known_by: str) -> None:
+    store = open_store(tmp_path, OFF)
+    fill(store, 20)
+    end = store.log.max_offset
+    if known_by == "note":
+        flush_queues(store)
+    if known_by == "checkpoint":
+        store.checkpoint.confirm_phy_offset = end
+        store.checkpoint.flush()
+    start, _ = last_record_cut(tmp_path, store)
+    if known_by != "queues":
+        shutil.rmtree(tmp_path / "consumequeue")
+    opened = open_noisily(tmp_path, OFF)
+    told = f"the commit log ends at {start}, but records up to {end} were dispatched or"
+    assert [told in text for text in opened.problems].count(True) == 1
+    opened.store.checkpoint.settle()
+    crash(opened.store)
+    assert open_noisily(tmp_path, OFF).problems == [], "once"
+
+
+def test_entries_that_a_lost_segment_took_away_are_no_reason_to_make_a_queue_twice(
+    tmp_path: Path,
+) -> None:
+    """The queue is made anew up to the hole, and its records go on behind it."""
+    store = open_store(tmp_path)
+    put_ok(store, [b"x"], "U", 0)
+    fill(store, 90)
+    store.shutdown()
+    names = segments(tmp_path)
+    names[-4].unlink()
+    shutil.rmtree(tmp_path / "consumequeue" / "T")
+    opened, report = started(tmp_path)
+    assert report.scanned_from == int(names[-3].name)
+    assert report.corrupt_ranges == 1
+    assert report.rebuilt_queues
+    hole, queue = opened.problems
+    assert f"[{int(names[-4].name)}, {int(names[-3].name)}) is missing" in hole
+    assert "queue T/0 is rebuilt from the commit log: all files of 90 entries are missing" in queue
+    assert opened.store.queue_range("T", 0) == (0, 90)
+    crash(opened.store)
+
+
+def test_records_that_were_refused_while_queues_were_made_anew_are_not_counted_on(
+    tmp_path: Path,
+) -> None:
+    chosen = options(enabled_append_prop_crc=False)
+    store = open_store(tmp_path, chosen)
+    put_ok(store, [b"a", b"b"])
+    start = queue_entries(store)[-1][0]
+    put_ok(store, [b"c"])
+    store.log.queue.files[0].memory[start + 27] ^= 0x40  # a queue offset that no CRC covers
+    crash(store)
+    shutil.rmtree(tmp_path / "consumequeue")
+    opened = open_noisily(tmp_path, chosen)
+    assert any("queue offset 65" in text for text in opened.problems)
+    assert opened.store.dispatcher.refused == 0
+    crash(opened.store)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_start_begins_with_the_segment_that_the_note_ends_in(tmp_path: Path, clean: bool) -> None:
+    """What came after it is dispatched anew, however much the checkpoint vouches for."""
+    store = open_store(tmp_path, OFF)
+    fill(store, 40)
+    flush_all(store)
+    note, position = (tmp_path / "queueends").read_bytes(), store.log.max_offset
+    fill(store, 60)
+    flush_all(store)
+    store.checkpoint.physic_msg_timestamp = store.checkpoint.logics_msg_timestamp = 1 << 60
+    store.checkpoint.flush()
+    store.shutdown() if clean else crash(store)
+    (tmp_path / "queueends").write_bytes(note)
+    opened, report = started(tmp_path, OFF)
+    assert report.scanned_from == position // SEGMENT * SEGMENT > SEGMENT
+    assert opened.store.queue_range("T", 0) == (0, 100)
+    assert opened.problems == []
+    crash(opened.store)
+
+
+@pytest.mark.parametrize(("far", "place"), [(recovery.REMEMBERED_BYTES, 2), (2 * SEGMENT, 3)])
+def test_producers_are_remembered_for_ten_minutes_unless_those_hold_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, far: int, place: int
+) -> None:
+    """Beginning with the segment that older ones end in; what lies before may be forgotten."""
+    monkeypatch.setattr(recovery, "REMEMBERED_BYTES", far)
+    store = open_store(tmp_path, OFF)
+    for n in range(8 * 15):  # two minutes and a half in each segment
+        put_ok(store, [b"." * 900], producer=b"%010d" % n, sequence=1, now=NOW + 10_000 * n)
+    store.shutdown()
+    assert len(segments(tmp_path)) == 8
+    opened, report = started(tmp_path, OFF)
+    assert report.scanned_from == 5 * SEGMENT
+    assert report.producers == (8 - place) * 15
+    assert opened.store.idempotence.horizon == place * SEGMENT
+    crash(opened.store)
+
+
+def test_progress_is_told_up_to_the_whole_of_each_part(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    fill(store, 90)
+    store.shutdown()
+    segments(tmp_path)[0].unlink()
+    (tmp_path / "queueends").unlink()
+    (tmp_path / "index").rename(tmp_path / "gone")
+    told: list[tuple[int, int]] = []
+    events = StoreEvents(progress=lambda done, total: told.append((done, total)))
+    again = MessageStore(OsDisk(tmp_path), SMALL, events)
+    report = again.start()
+    assert all(0 <= done <= total for done, total in told)
+    first, end = report.scanned_from, report.end
+    assert first > SEGMENT
+    whole = (first - SEGMENT, first - SEGMENT)
+    assert told[:2] == [(SEGMENT, first - SEGMENT), whole], "compared"
+    assert told[2:4] == [(SEGMENT, first - SEGMENT), whole], "indexed"
+    assert told[-1] == (end - first, 3 * SEGMENT), "the last segment may hold records throughout"
+    assert again.take_arrivals() == [], "nobody waits for what was found"
+    crash(again)
+
+
+def test_a_file_of_the_index_that_is_dropped_is_told(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    fill(store, 30)
+    store.shutdown()
+    (file,) = (tmp_path / "index").iterdir()
+    harm(file, 40, b"\x7f" * 4 * SMALL.max_hash_slot_num)
+    opened = open_noisily(tmp_path)
+    told = "the index is rebuilt from the commit log from there on: index/"
+    assert [text.startswith(told) for text in opened.problems] == [True]
+    assert all(len(opened.store.find_by_key("T", f"T{n}")) == 1 for n in range(30))
+    opened.store.shutdown()
+    opened = open_noisily(tmp_path)
+    assert opened.problems == []
+    crash(opened.store)
+
+
+def test_an_index_that_is_off_is_not_looked_at(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    fill(store, 30)
+    store.shutdown()
+    (file,) = (tmp_path / "index").iterdir()
+    file.write_bytes(bytes(file.stat().st_size))
+    opened = open_noisily(tmp_path, OFF)
+    assert opened.problems == []
+    crash(opened.store)
+
+
+def test_a_queue_that_begins_where_the_log_does_lacks_nothing(tmp_path: Path) -> None:
+    """Retention took what came before, and all queues are made anew."""
+    store = open_store(tmp_path)
+    fill(store, 90)
+    store.shutdown()
+    segments(tmp_path)[0].unlink()
+    shutil.rmtree(tmp_path / "consumequeue")
+    opened, report = started(tmp_path)
+    assert opened.problems == []
+    assert (report.scanned_from, report.rebuilt_queues) == (SEGMENT, True)
+    assert opened.store.queue_range("T", 0) == (15, 90)
+    crash(opened.store)
+
+
+def test_a_queue_whose_records_were_all_cut_is_missed_once(tmp_path: Path) -> None:
+    store = open_store(tmp_path, OFF)
+    fill(store, 20)
+    put_ok(store, [b"." * 900], "U")
+    flush_queues(store)
+    end = queue_entries(store, "U")[0][0]
+    crash(store)
+    data = segments(tmp_path)[-1].read_bytes()
+    segments(tmp_path)[-1].write_bytes(data[: end % SEGMENT].ljust(SEGMENT, b"\0"))
+    shutil.rmtree(tmp_path / "consumequeue" / "U")
+    opened = open_noisily(tmp_path, OFF)
+    assert any("queue U/0 is rebuilt" in text for text in opened.problems)
+    crash(opened.store)
+    opened = open_noisily(tmp_path, OFF)
+    assert opened.problems == []
+    crash(opened.store)
+
+
+def test_an_entry_of_a_damaged_record_is_compared_as_well(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    fill(store, 90)
+    start, size, _ = queue_entries(store)[3]
+    store.shutdown()
+    harm(segments(tmp_path)[0], start + 200, b"x")
+    harm(tmp_path / "consumequeue/T/0" / f"{0:020d}", 3 * 20 + 11, bytes([size % 256 ^ 1]))
+    (tmp_path / "queueends").unlink()
+    opened = open_noisily(tmp_path)
+    assert [text.partition(": ")[0] for text in opened.problems] == [
+        "queue T/0 is rebuilt from the commit log",
+    ]
+    crash(opened.store)
+
+
+def test_a_note_that_ends_inside_a_record_costs_that_one_nothing(tmp_path: Path) -> None:
+    """It is from before the log was cut: neither damage nor a lost key is made of it."""
+    chosen = options(mapped_file_size_commit_log=1 << 16, max_index_num=8)
+    store = open_store(tmp_path, chosen)
+    for n in range(10):
+        put_ok(store, [b"."], properties=[b"KEYS\x01k%d" % n])
+    end = store.log.max_offset
+    put_ok(store, [b"x"] * 20, "T")
+    position = store.log.max_offset
+    store.shutdown()
+    note = (tmp_path / "queueends").read_bytes()
+    store = open_store(tmp_path, chosen)
+    store.truncate(end)
+    for n in range(10, 40):
+        put_ok(store, [b"longer than before"], properties=[b"KEYS\x01k%d" % n])
+    starts = [entry[0] for entry in queue_entries(store)]
+    assert position not in starts
+    assert starts[16] < position < starts[30]
+    store.shutdown()
+    (tmp_path / "queueends").write_bytes(note)
+    _, _, third, *_ = sorted((tmp_path / "index").iterdir())
+    harm(third, 40, b"\x7f" * 4 * SMALL.max_hash_slot_num)
+    opened, report = started(tmp_path, chosen)
+    assert [text.partition("rebuilt")[0] for text in opened.problems] == [
+        "the index is ", "queue T/0 is ",
+    ]  # fmt: skip
+    assert report.corrupt_ranges == 0
+    assert [entry[0] for entry in queue_entries(opened.store)] == starts
+    assert all(len(opened.store.find_by_key("T", f"k{n}")) == 1 for n in range(40))
+    assert note_of(tmp_path).position == opened.store.log.max_offset
+    crash(opened.store)
+
+
+def test_a_note_that_ends_in_a_lost_segment_is_not_taken_for_one_of_a_half_record(
+    tmp_path: Path,
+) -> None:
+    store = open_store(tmp_path, OFF)
+    fill(store, 50)
+    flush_queues(store)
+    lost = store.log.max_offset // SEGMENT * SEGMENT
+    fill(store, 40)
+    crash(store)
+    (tmp_path / "commitlog" / f"{lost:020d}").unlink()
+    opened, report = started(tmp_path, OFF)
+    assert [f"[{lost}, {lost + SEGMENT}) is missing" in text for text in opened.problems] == [True]
+    assert (report.scanned_from, report.corrupt_ranges) == (0, 1)
+    assert opened.store.queue_range("T", 0) == (0, 90)
+    crash(opened.store)
+
+
+def harm(file: Path, at: int, data: bytes) -> None:
+    """Store bytes into a file."""
+    with file.open("r+b") as opened:
+        opened.seek(at)
+        opened.write(data)
+
+
+# -- what it leaves on the disk --------------------------------------------------------------------
+
+
+def unsynced(disk: SimDisk, below: str) -> list[str]:
+    """Files that a power cut would take away or change."""
+    seen, durable = disk.inodes(durable=False), disk.inodes(durable=True)
+    return [
+        path
+        for path, inode in seen.items()
+        if path.startswith(below)
+        and (durable.get(path) is not inode or (inode.seen != inode.durable).any())
+    ]
+
+
+def sim_store(disk: SimDisk, chosen: StoreOptions = OFF) -> MessageStore:
+    store = MessageStore(disk, chosen)
+    store.start()
+    return store
+
+
+def new_disk() -> SimDisk:
+    disk = SimDisk(random.Random(3), lambda: 0.0)
+    disk.mapped_max = 100
+    return disk
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_what_a_kill_left_in_the_page_cache_is_durable_before_it_is_served(noted: bool) -> None:
+    disk = new_disk()
+    fill(sim_store(disk), 40)
+    assert len(unsynced(disk, "commitlog")) == 3
+    disk.kill()
+    if not noted:
+        disk.remove("queueends")
+    again = sim_store(disk)
+    assert unsynced(disk, "commitlog") == []
+    if noted:
+        flush_queues(again)
+    assert unsynced(disk, "consumequeue") == []
+
+
+@pytest.mark.parametrize("how", ["doubted", "late", "rebuilt"])
+def test_a_log_that_queues_are_made_anew_of_is_durable_first(how: str) -> None:
+    """A clean stop synced it, but who took the queues away may have copied the log as well."""
+    disk = new_disk()
+    store = sim_store(disk)
+    put_ok(store, [b"x"], "U", 0)
+    fill(store, 90)
+    store.shutdown()
+    if how == "rebuilt":
+        disk.remove("queueends")
+        for path in [path for path in disk.inodes(durable=False) if path.startswith("consume")]:
+            disk.remove(path)
+    else:
+        disk.remove("consumequeue/T/0/" + "0" * 20)
+        if how == "late":
+            disk.remove("consumequeue/T/0/" + "1000".zfill(20))
+            disk.remove("queueends")
+    syncs = count_syncs(disk, "commitlog")
+    again = sim_store(disk)
+    assert syncs
+    assert again.queue_range("T", 0) == (0, 90)
+
+
+def count_syncs(disk: SimDisk, below: str) -> list[str]:
+    """A list that gets the path of each file below that is synced from now on."""
+    inodes = {id(inode): path for path, inode in disk.inodes(durable=False).items()}
+    found: list[str] = []
+    strike = disk.strike_sync
+
+    def note(inode: object) -> None:
+        path = inodes.get(id(inode), "")
+        if path and path.startswith(below):
+            found.append(path)
+        strike(inode)  # type: ignore[arg-type]
+
+    disk.strike_sync = note  # type: ignore[method-assign]
+    return found
+
+
+def test_a_clean_start_syncs_nothing_of_the_log() -> None:
+    disk = new_disk()
+    store = sim_store(disk)
+    fill(store, 90)
+    store.shutdown()
+    syncs = count_syncs(disk, "")
+    sim_store(disk)
+    assert syncs == []
+
+
+@pytest.mark.parametrize("harm", ["none", "cut", "rebuilt"])
+def test_a_note_that_says_too_much_is_made_anew_at_once(tmp_path: Path, harm: str) -> None:
+    store = open_store(tmp_path, OFF)
+    fill(store, 20)
+    flush_queues(store)
+    before, end = (tmp_path / "queueends").read_bytes(), store.log.max_offset
+    if harm == "cut":
+        end, _ = last_record_cut(tmp_path, store)
+    crash(store)
+    if harm == "rebuilt":
+        shutil.rmtree(tmp_path / "consumequeue")
+    opened = open_noisily(tmp_path, OFF)
+    after = (tmp_path / "queueends").read_bytes()
+    assert (after == before) == (harm == "none")
+    assert note_of(tmp_path).position == end
+    assert note_of(tmp_path).queues["T", 0].end == len(queue_entries(opened.store)) * 20
+    crash(opened.store)
+    again = open_store(tmp_path, OFF)
+    assert again.queues.trusted == {("T", 0)}
+    crash(again)
+
+
+def test_a_queue_file_that_was_copied_in_is_synced_by_the_next_flush(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    fill(store, 20)
+    store.shutdown()
+    file = tmp_path / "consumequeue/T/0" / f"{0:020d}"
+    data = file.read_bytes()
+    file.unlink()
+    file.write_bytes(data)
+    store = open_store(tmp_path)
+    job = store.queues_flush_job(0)
+    assert job is not None
+    assert [mapped.file.path for mapped, _ in job.files] == [f"consumequeue/T/0/{0:020d}"]
+    crash(store)
+
+
+@pytest.mark.parametrize("offset", [0, 3])
+def test_after_a_kill_every_entry_comes_anew_also_the_first(tmp_path: Path, offset: int) -> None:
+    store = open_store(tmp_path)
+    fill(store, 20)
+    crash(store)
+    file = tmp_path / "consumequeue/T/0" / f"{0:020d}"
+    before = file.read_bytes()
+    harm(file, offset * 20 + 10, b"xx")
+    (tmp_path / "queueends").unlink()
+    opened = open_noisily(tmp_path)
+    assert file.read_bytes() == before
+    assert opened.problems == []
+    crash(opened.store)
+
+
+def test_offsets_of_lost_records_are_those_that_were_given_whatever_a_file_shows(
+    tmp_path: Path,
+) -> None:
+    store = open_store(tmp_path)
+    fill(store, 60)
+    lost = queue_entries(store)[-1][0] // SEGMENT * SEGMENT
+    fill(store, 90, "U")
+    store.shutdown()
+    for start in range(0, lost + SEGMENT, SEGMENT):
+        if start:
+            (tmp_path / "commitlog" / f"{start:020d}").unlink()
+    file = tmp_path / "consumequeue/T/0" / f"{0:020d}"
+    file.write_bytes(bytes(len(file.read_bytes())))
+    opened = open_noisily(tmp_path)
+    assert opened.store.queue_range("T", 0)[1] == 60
+    crash(opened.store)
+
+
+# -- a full disk -----------------------------------------------------------------------------------
+
+
+def full(disk: SimDisk) -> MessageStore:
+    """Killed on a full disk, with entries that found no room."""
+    store = sim_store(disk)
+    for queue_id in range(3):
+        put_ok(store, [b"%d" % n for n in range(50)], "T", queue_id)
+    flush_all(store)
+    for _ in range(50, 70):
+        for queue_id in range(3):
+            batch = PutBatch("T", queue_id, Columns.of([b"." * 300]), NOW)
+            assert store.put(batch, NOW).status is PutMessageStatus.PUT_OK
+    disk.full = True
+    drain(store)
+    disk.kill()
+    return store
+
+
+def test_on_a_full_disk_no_queue_offset_is_given_again() -> None:
+    disk = new_disk()
+    full(disk)
+    store = sim_store(disk)
+    assert [store.topic_queue_table["T", queue_id] for queue_id in range(3)] == [70] * 3
+
+
+@pytest.mark.parametrize("harm", ["queue", "log", "other error"])
+def test_what_is_damaged_is_mended_before_anything_is_served(
+    harm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = new_disk()
+    full(disk)
+    if harm == "queue":
+        disk.remove("consumequeue/T/1/" + "0" * 20)
+    elif harm == "log":
+        disk.inodes(durable=False)["commitlog/" + "0" * 20].seen[8000:8200] = 7
+        disk.remove("queueends")
+    else:
+
+        def fails(*args: object) -> None:
+            raise OSError(errno.EIO, "broken")
+
+        monkeypatch.setattr(disk, "check_room", fails)
+    with pytest.raises(OSError, match="full disk" if harm != "other error" else "broken"):
+        sim_store(disk)
+
+
+# -- files that cannot be right --------------------------------------------------------------------
+
+
+def test_queues_that_cannot_be_loaded_are_removed_and_told(tmp_path: Path) -> None:
+    units = options(enable_consume_queue_ext=True, mapped_file_size_consume_queue_ext=2000)
+    store = open_store(tmp_path, units)
+    put_ok(store, [b"a", b"b"])
+    store.shutdown()
+    (tmp_path / "consumequeue" / "U").mkdir()
+    (tmp_path / "consumequeue" / "U" / "none").mkdir()
+    queues, told = ConsumeQueues(OsDisk(tmp_path), units), list[str]()
+    assert not load_queues(queues, True, told.append)
+    assert [text.startswith("consume queues will be rebuilt") for text in told] == [True]
+    assert (queues.table, queues.ext) == ({}, {})
+    assert queues.ends._file is None
+    assert not (tmp_path / "consumequeue").exists()
+    assert not (tmp_path / "consumequeue_ext").exists()
+    opened = open_noisily(tmp_path, units)
+    assert read_all(opened.store) == [b"a", b"b"]
+    crash(opened.store)
+
+
+def test_an_index_that_cannot_be_loaded_is_removed_and_told(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    fill(store, 3)
+    store.shutdown()
+    (tmp_path / "index" / "name").write_bytes(b"")
+    index, told = IndexService(OsDisk(tmp_path), SMALL), list[str]()
+    load_index(index, None, told.append)
+    assert [text.startswith("the index will be rebuilt") for text in told] == [True]
+    assert index.files == []
+    assert not list((tmp_path / "index").iterdir())
+    opened = open_noisily(tmp_path)
+    assert len(opened.store.find_by_key("T", "T1")) == 1
+    crash(opened.store)
+
+
+def test_files_that_cannot_be_loaded_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = new_disk()
+    fill(sim_store(disk, SMALL), 60)
+    disk.write("consumequeue/U/none", b"")
+    disk.write("index/none", b"")
+    handed: list[SimFile] = []
+    opens = disk.open
+
+    def opened(path: str, writable: bool) -> SimFile:
+        handed.append(opens(path, writable))
+        return handed[-1]
+
+    monkeypatch.setattr(disk, "open", opened)
+    assert not load_queues(ConsumeQueues(disk, SMALL), False, lambda text: None)
+    load_index(IndexService(disk, SMALL), None, lambda text: None)
+    assert {file.path.partition("/")[0] for file in handed} >= {"consumequeue", "index"}
+    assert [file.path for file in handed if len(file.memory)] == []
+
+
+def test_what_can_be_loaded_is_sound_and_nothing_is_told(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    fill(store, 3)
+    store.shutdown()
+    told: list[str] = []
+    assert load_queues(ConsumeQueues(OsDisk(tmp_path), SMALL), True, told.append)
+    index = IndexService(OsDisk(tmp_path), SMALL)
+    load_index(index, None, told.append)
+    assert len(index.files) == 1
+    assert told == []
