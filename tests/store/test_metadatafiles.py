@@ -1,6 +1,7 @@
 """Snapshots of the metadata tables: damage to the files leaves the tables as they were."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -61,6 +62,7 @@ class Log:
         return offset * 100 if self.first <= offset < len(self.rows) else -1
 
     def read(self, offset: int) -> tuple[list[bytes], int]:
+        assert offset >= self.first, "what is deleted cannot be read"
         rows = self.rows[offset : offset + 2]
         return rows, offset + len(rows)
 
@@ -396,6 +398,11 @@ def test_tables_that_rocketmq_wrote_afterwards_are_taken(tmp_path: Path) -> None
         node.file(name).write_text(text)
     found = node.start()
     assert found.foreign == [OFFSETS, DELAYS, FILTERS]
+    assert not found.partial
+    assert told(node) == [
+        (name, "RocketMQ wrote it since", "its table is taken")
+        for name in (OFFSETS, DELAYS, FILTERS)
+    ]
     assert node.tables.offsets == {("T", "G"): {0: 250, 1: 250}}
     assert node.tables.topics.keys() == {"A"}
     assert node.start().foreign == []
@@ -421,8 +428,13 @@ def test_a_file_of_rocketmq_that_cannot_be_read_is_an_error_unless_its_backup_ca
     rocketmqs(tmp_path)
     (tmp_path / TOPICS).write_text(text)
     if text:
-        with pytest.raises(BadStoreFile, match=r"config/topics\.json"):
+        with pytest.raises(BadStoreFile, match=r"config/topics\.json.*json: "):
             Node(tmp_path)
+    else:  # it never held anything
+        assert Node(tmp_path / "empty").tables.topics == {}
+        rocketmqs(tmp_path / "other")
+        (tmp_path / "other" / TOPICS).write_text(text)
+        assert Node(tmp_path / "other").tables.topics == {}
     (tmp_path / (TOPICS + ".bak")).write_text(ROCKETMQ_TOPICS)
     assert Node(tmp_path).tables.topics["T"].queues == 8
 
@@ -495,6 +507,154 @@ def test_a_backup_survives_the_start_that_finds_the_snapshot_damaged(tmp_path: P
         node.start()
         assert node.state == before
     assert number > 4
+
+
+def told(node: Node) -> list[tuple[str, str, str]]:
+    return [(doubt.file, doubt.reason, doubt.action) for doubt in node.doubts]
+
+
+def two_snapshots(path: Path) -> Node:
+    """A node whose snapshot and backup both have its two topics."""
+    node = Node(path)
+    node.change(topic("A"))
+    node.change(topic("B"))
+    node.save()
+    node.save()
+    return node
+
+
+def test_whole_files_are_taken_without_a_word_though_the_records_are_deleted(
+    tmp_path: Path,
+) -> None:
+    node = two_snapshots(tmp_path)
+    for first in (0, 1, 2):
+        node.log.first = first
+        found = node.start()
+        assert (node.doubts, found.foreign, found.partial) == ([], [], False)
+        assert found.tables.changes == 0, "nothing is written for it"
+    node.log.master = False
+    node.start()
+    assert node.doubts == []
+
+
+def test_a_file_that_was_damaged_is_told_once_with_what_was_done(tmp_path: Path) -> None:
+    every, kept = "all records in the log are applied anew", " and the records after it are taken"
+    node = two_snapshots(tmp_path)
+    node.file(SNAPSHOT).unlink()
+    node.start()
+    assert told(node) == [(SNAPSHOT, "it is missing", BACKUP + kept)]
+    node.file(BACKUP).write_bytes(b"")
+    node.start()
+    assert told(node) == [(BACKUP, "it is empty", SNAPSHOT + kept)]
+    node.file(SNAPSHOT).unlink()
+    node.file(BACKUP).unlink()
+    node.start()
+    assert told(node) == [(SNAPSHOT, "it is missing, and its backup, too", every)]
+    assert node.tables.topics.keys() == {"A", "B"}
+    for path in (SNAPSHOT, BACKUP):
+        node.file(path).write_bytes(b"x" * 99)
+    assert not node.start().partial
+    crc = "its checksum does not match"
+    assert told(node) == [(SNAPSHOT, crc, every), (BACKUP, crc, every)]
+    node.file(SNAPSHOT).unlink()
+    node.file(SNAPSHOT).mkdir()
+    with pytest.raises(IsADirectoryError):
+        node.start()
+    assert told(node) == [(SNAPSHOT, "it cannot be read: Is a directory", BACKUP + kept)]
+    node.file(SNAPSHOT).rmdir()
+    node.start()
+    node.file(TOPICS).write_bytes(b"x")
+    node.file(OFFSETS).unlink()
+    node.start()
+    action = f"it is written anew from {SNAPSHOT}"
+    gone = "it cannot be read: No such file or directory"
+    assert told(node) == [(TOPICS, crc, action), (OFFSETS, gone, action)]
+    node.start()
+    assert node.doubts == []
+
+
+def test_a_snapshot_older_than_its_backup_is_told(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.change(topic("A"))
+    node.save()
+    node.save()
+    old = node.file(SNAPSHOT).read_bytes()
+    node.change(topic("B"))
+    node.save()
+    node.save()
+    node.log.first = 1
+    node.file(SNAPSHOT).write_bytes(old)
+    node.start()
+    assert told(node)[0] == (
+        SNAPSHOT, "it is older than its backup", f"{BACKUP} and the records after it are taken",
+    )  # fmt: skip
+    assert {doubt.file for doubt in node.doubts} == {SNAPSHOT}, "the exports are the backup's"
+    assert node.tables.topics.keys() == {"A", "B"}
+
+
+@pytest.mark.parametrize("known_by", ["a deleted record", "the end", "a record", "a file"])
+def test_tables_are_looked_for_in_the_log_where_duolog_kept_them(
+    tmp_path: Path, known_by: str
+) -> None:
+    """Without any snapshot only the log, or a file that is marked, says so."""
+    node = two_snapshots(tmp_path)
+    if known_by == "a file":
+        node.file(SNAPSHOT).unlink()
+        node.file(BACKUP).unlink()
+    else:
+        shutil.rmtree(tmp_path / "config")
+    if known_by == "a deleted record":
+        node.log.rows, node.log.first, node.log.master = node.log.rows * 2, 4, False
+    elif known_by == "a record":
+        node.log.master = False
+    elif known_by == "a file":
+        node.log.rows.clear()
+        node.log.master = False
+    else:
+        node.log.place = lambda offset: -1  # type: ignore[method-assign]
+    found = node.start()
+    assert told(node)[0][:2] == (SNAPSHOT, "it is missing, and its backup, too")
+    assert found.partial == (known_by in ("a deleted record", "a file"))
+    taken = [doubt.file for doubt in node.doubts if doubt.reason == "no snapshot vouches for it"]
+    assert taken == ([export.path for export in EXPORTS] if known_by == "a file" else [])
+    assert node.tables.topics.keys() == (set() if known_by == "a deleted record" else {"A", "B"})
+
+
+def test_a_log_that_does_not_say_that_it_began_empty_is_applied_to_the_best_tables(
+    tmp_path: Path,
+) -> None:
+    node = two_snapshots(tmp_path)
+    node.log.rows = [json.dumps(topic(name)).encode() for name in "CDEF"]
+    node.log.place = lambda offset: 7777  # type: ignore[method-assign]
+    found = node.start()
+    assert found.partial
+    assert node.tables.topics.keys() == set("ABCDEF")
+    assert node.tables.applied == 4
+    node = two_snapshots(tmp_path / "first")
+    node.log.rows += [json.dumps(topic(name)).encode() for name in "CDEF"]
+    node.log.first = 3
+    node.log.rows[3] = json.dumps({**topic("D"), "complete": True}).encode()
+    found = node.start()
+    assert found.partial, "its first records are deleted"
+    assert node.tables.topics.keys() == set("ABDEF")
+
+
+def test_a_new_directory_has_no_topics_that_anybody_knows(tmp_path: Path) -> None:
+    node = Node(tmp_path / "new")
+    for path in FILES:
+        node.file(path).unlink()
+    found = node.start()
+    assert (found.foreign, found.partial, node.doubts) == ([], True, [])
+    rocketmqs(tmp_path / "rocketmq")
+    found = MetadataRecovery(
+        QuickDisk(tmp_path / "rocketmq"), node.files, Log(), node.doubts.append
+    ).run()
+    assert (found.foreign, found.partial) == ([TOPICS, OFFSETS, DELAYS], False)
+    (tmp_path / "rocketmq" / TOPICS).unlink()
+    found = MetadataRecovery(
+        QuickDisk(tmp_path / "rocketmq"), node.files, Log(), node.doubts.append
+    ).run()
+    assert (found.foreign, found.partial) == ([OFFSETS, DELAYS], True)
 
 
 @given(st.binary(max_size=200))
