@@ -390,8 +390,6 @@ class Recovery:
         if self.index.end_offset >= end:
             self.index.truncate(end)
             self._index_up_to(end)
-        for queue in self.queues:
-            queue.correct_min_offset(self.log.min_offset)
 
     def _sync(self, start: int) -> None:
         """What was found may only be in the page cache: make it durable before it is served."""

@@ -718,6 +718,48 @@ def test_nobody_is_elected_uncleanly_while_there_is_a_master(three: Electorate) 
     assert other.answers == ["the group has a master"]
 
 
+def test_nobody_is_elected_uncleanly_without_a_lease(three: Electorate) -> None:
+    """A lock without one would never end."""
+    first, _ = without_its_master(three)
+    first.step(LeaseLost(first.machine.lease))
+    first.said.clear()
+    first.step(ElectUnclean(three.state.epoch, "t"))
+    assert first.answers == ["this node holds no lease of the registry yet"]
+    assert not [said for said in first.said if isinstance(said, Commit)]
+
+
+def test_what_changes_while_a_master_opens_its_epoch_waits_for_that(three: Electorate) -> None:
+    first, _ = without_its_master(three)
+    opening: list[Lead] = []
+    first._lead = opening.append  # type: ignore[method-assign,assignment]
+    three.until(lambda: bool(opening))
+    first.step(Changed())
+    first.step(Tick())
+    assert (first.machine.role, first.master) == (Role.LEADING, None)
+    del first._lead
+    first._lead(opening[0])
+    three.until(lambda: names(three.state) == {"b", "c"})
+    assert three.leader is first
+
+
+def test_a_change_without_an_answer_is_settled_though_nothing_else_is_to_change(
+    three: Electorate,
+) -> None:
+    """Until then all that it named must have what is confirmed."""
+    leader = three.leader
+    assert leader is not None
+    assert leader.master is not None
+    sync = leader.master.sync_state
+    assert sync is not None
+    members = sync.members
+    sync.propose(members - {min(members - {leader.machine.me.replica}, key=str)})
+    assert sync.unsettled
+    before = three.state.version
+    three.run(100)
+    assert not sync.unsettled
+    assert (three.state.version, sync.members) == (before + 1, members)
+
+
 def test_a_change_of_the_set_is_refused_when_the_lock_is_another_ones(three: Electorate) -> None:
     leader = three.leader
     assert leader is not None

@@ -10,7 +10,7 @@ from ha.slave import Connected, Send
 from ha.starts import Standing, Start
 from store.clocks import MonoMs
 from tests.ha.electorate import KEYS, Electorate, Voter, names
-from tests.ha.pair import log_bytes, put
+from tests.ha.pair import log_bytes, new_disk, put
 
 
 @pytest.fixture
@@ -70,6 +70,25 @@ def test_a_start_that_the_registry_never_heard_of_leaves_a_gap_and_no_harm(
     again = three.restart("a")
     three.until(lambda: names(three.state) == set("abc"))
     assert incarnation(again) == was
+
+
+def test_rows_of_incarnations_that_count_nowhere_go_with_the_next_start(
+    three: Electorate,
+) -> None:
+    rows = {key for key in three.table.rows if key.startswith(KEYS.starts("b"))}
+    assert rows == {KEYS.start(three.voters["b"].machine.me.replica)}
+    value = three.table.rows[min(rows)].value
+    other = KEYS.start(Replica("bb", 1))
+    three.table.commit(
+        Transaction((), (Put(KEYS.start(Replica("b", 7)), value), Put(other, value)))
+    )
+    three.kill("b")
+    three.restart("b", new_disk(9), 99)
+    three.run(500)
+    kept = {key for key in three.table.rows if key.startswith(KEYS.starts("b"))}
+    assert kept == rows | {KEYS.start(Replica("b", 99))}, "the member of the set is needed"
+    assert other in three.table.rows
+    three.until(lambda: Replica("b", 99) in three.state.sync_state_set)
 
 
 def test_a_claim_whose_answer_is_lost_is_found_again(three: Electorate) -> None:

@@ -156,23 +156,26 @@ def test_a_flush_makes_fields_and_note_durable() -> None:
 def test_after_recovery_the_file_claims_no_more_than_the_log_holds() -> None:
     disk = new_disk()
     checkpoint = loaded(disk)
+    checkpoint.physic_msg_timestamp = 5
+    checkpoint.settle()
+    assert durable(disk)[0] == 0, "a new file claims nothing"
     checkpoint.confirm_phy_offset = 70
     checkpoint.settle()
     assert durable(disk)[4] == 0, "more is claimed by a flush only"
     checkpoint.flush()
-    checkpoint.physic_msg_timestamp = 5
+    checkpoint.physic_msg_timestamp = 6
     checkpoint.settle()
-    assert durable(disk)[0] == 0, "the file claims as much already"
+    assert durable(disk)[0] == 5, "the file claims as much already"
     again = loaded(disk)
-    again.physic_msg_timestamp = 5
-    again.settle()
-    assert durable(disk)[0] == 0
-    again.confirm_phy_offset = 60
-    again.settle()
-    assert durable(disk) == (5, 0, 0, 0, 60)
-    again.physic_msg_timestamp = 6
+    again.physic_msg_timestamp = 7
     again.settle()
     assert durable(disk)[0] == 5
+    again.confirm_phy_offset = 60
+    again.settle()
+    assert durable(disk) == (7, 0, 0, 0, 60)
+    again.physic_msg_timestamp = 8
+    again.settle()
+    assert durable(disk)[0] == 7
 
 
 def test_a_flush_that_fails_leaves_the_file_with_the_claim_it_had() -> None:

@@ -110,6 +110,13 @@ def test_the_last_entry_of_a_first_file_is_read_once() -> None:
         assert QueueEnd.of(queue, before).first_file_phy == due
 
 
+def test_what_was_noted_of_a_first_file_is_taken_from_the_row_before() -> None:
+    notes, queue = QueueNotes(Disk()), queue_of(60)
+    note_now(notes, 700, queue)
+    queue.entry_before = lambda logic_bytes: 777  # type: ignore[method-assign]
+    assert begun(notes, 800, queue).ends["T", 0].first_file_phy == 4900
+
+
 # -- bytes -----------------------------------------------------------------------------------------
 
 

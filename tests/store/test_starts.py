@@ -106,11 +106,18 @@ def test_the_report_says_what_was_cut(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     fill(store, 20)
     put_ok(store, [b"." * 900], producer=b"0123456789", sequence=1)
-    put_ok(store, [b"." * 900])
+    put_ok(store, [b"." * 900], now=NOW + 99_000)
     start, left = last_record_cut(tmp_path, store)
     opened, report = started(tmp_path)
     assert start > SEGMENT
     assert report == RecoveryReport(True, 0, start, left, False, 0, 1)
+    assert not any(segments(tmp_path)[-1].read_bytes()[start % SEGMENT :]), "it is cleared"
+    log = opened.store.log
+    assert (log.max_offset, opened.store.flushed_offset) == (start, start)
+    assert log.last_store_time == NOW + 19_000, "of the newest record that is left"
+    opened.store.shutdown()
+    opened, report = started(tmp_path)
+    assert report == RecoveryReport(False, 0, start, 0, False, 0, 1)
     crash(opened.store)
 
 
@@ -223,6 +230,29 @@ def test_producers_are_remembered_for_ten_minutes_unless_those_hold_too_much(
     crash(opened.store)
 
 
+@pytest.mark.parametrize("left", [12, 13])
+def test_keys_in_a_file_of_the_index_that_reached_past_the_log_are_found(
+    tmp_path: Path, left: int
+) -> None:
+    """Seven keys in a file: the second one also has keys of records that are gone."""
+    chosen = options(max_index_num=8)
+    store = open_store(tmp_path, chosen)
+    for n in range(20):
+        put_ok(store, [b"."], properties=[b"KEYS\x01k%d" % n])
+    store.checkpoint.index_msg_timestamp = 1 << 60
+    store.checkpoint.flush()
+    end = queue_entries(store)[left][0]
+    crash(store)
+    harm(segments(tmp_path)[0], end, bytes(SEGMENT - end))
+    opened, report = started(tmp_path, chosen)
+    assert report.end == end
+    put_ok(opened.store, [b"."], properties=[b"KEYS\x01new"])
+    found = [len(opened.store.find_by_key("T", f"k{n}")) for n in range(20)]
+    assert found == [1] * left + [0] * (20 - left)
+    assert len(opened.store.find_by_key("T", "new")) == 1
+    crash(opened.store)
+
+
 def test_progress_is_told_up_to_the_whole_of_each_part(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     fill(store, 90)
@@ -319,18 +349,17 @@ def test_an_entry_of_a_damaged_record_is_compared_as_well(tmp_path: Path) -> Non
     crash(opened.store)
 
 
-def test_a_note_that_ends_inside_a_record_costs_that_one_nothing(tmp_path: Path) -> None:
-    """It is from before the log was cut: neither damage nor a lost key is made of it."""
-    chosen = options(mapped_file_size_commit_log=1 << 16, max_index_num=8)
-    store = open_store(tmp_path, chosen)
+def half_noted(path: Path, chosen: StoreOptions) -> list[int]:
+    """A clean stop, and a note from before the log was cut; where the forty records start."""
+    store = open_store(path, chosen)
     for n in range(10):
         put_ok(store, [b"."], properties=[b"KEYS\x01k%d" % n])
     end = store.log.max_offset
     put_ok(store, [b"x"] * 20, "T")
     position = store.log.max_offset
     store.shutdown()
-    note = (tmp_path / "queueends").read_bytes()
-    store = open_store(tmp_path, chosen)
+    note = (path / "queueends").read_bytes()
+    store = open_store(path, chosen)
     store.truncate(end)
     for n in range(10, 40):
         put_ok(store, [b"longer than before"], properties=[b"KEYS\x01k%d" % n])
@@ -338,7 +367,14 @@ def test_a_note_that_ends_inside_a_record_costs_that_one_nothing(tmp_path: Path)
     assert position not in starts
     assert starts[16] < position < starts[30]
     store.shutdown()
-    (tmp_path / "queueends").write_bytes(note)
+    (path / "queueends").write_bytes(note)
+    return starts
+
+
+def test_a_note_that_ends_inside_a_record_costs_that_one_nothing(tmp_path: Path) -> None:
+    """It is from before the log was cut: neither damage nor a lost key is made of it."""
+    chosen = options(mapped_file_size_commit_log=1 << 16, max_index_num=8)
+    starts = half_noted(tmp_path, chosen)
     _, _, third, *_ = sorted((tmp_path / "index").iterdir())
     harm(third, 40, b"\x7f" * 4 * SMALL.max_hash_slot_num)
     opened, report = started(tmp_path, chosen)
@@ -349,6 +385,24 @@ def test_a_note_that_ends_inside_a_record_costs_that_one_nothing(tmp_path: Path)
     assert [entry[0] for entry in queue_entries(opened.store)] == starts
     assert all(len(opened.store.find_by_key("T", f"k{n}")) == 1 for n in range(40))
     assert note_of(tmp_path).position == opened.store.log.max_offset
+    crash(opened.store)
+
+
+@pytest.mark.parametrize("place", [3, 36])
+def test_a_half_record_hides_no_damage_and_excuses_no_gap(tmp_path: Path, place: int) -> None:
+    chosen = options(mapped_file_size_commit_log=1 << 16, enabled_append_prop_crc=False)
+    starts = half_noted(tmp_path, chosen)
+    log = segments(tmp_path)[0]
+    if place == 3:
+        harm(log, starts[3] + 60, b"x" * 40)
+        due = f"commit log [{starts[3]}, {starts[4]}) holds no valid record"
+    else:
+        harm(log, starts[36] + 27, bytes([37]))  # a queue offset that no CRC covers
+        due = f"record at {starts[36]} has queue offset 37 in T/0"
+    opened, report = started(tmp_path, chosen)
+    told = [text for text in opened.problems if "queue T/0 is rebuilt" not in text]
+    assert [text.startswith(due) for text in told[:1]] == [True], told
+    assert report.corrupt_ranges == (place == 3)
     crash(opened.store)
 
 
@@ -410,8 +464,17 @@ def test_what_a_kill_left_in_the_page_cache_is_durable_before_it_is_served(noted
     disk.kill()
     if not noted:
         disk.remove("queueends")
+    directories: list[str] = []
+    sync_dir = disk.sync_dir
+
+    def note(path: str) -> None:
+        directories.append(path)
+        sync_dir(path)
+
+    disk.sync_dir = note  # type: ignore[method-assign]
     again = sim_store(disk)
     assert unsynced(disk, "commitlog") == []
+    assert "commitlog" in directories, "names of segments, too"
     if noted:
         flush_queues(again)
     assert unsynced(disk, "consumequeue") == []
