@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 KERNELS := $(VENV)/.kernels
 
-.PHONY: help venv demo pipeline test check fmt proto sim sim-mutants mutation bench fuzz interop clean docs up down \
+.PHONY: help venv demo pipeline test test-all check fmt proto sim sim-mutants mutation bench fuzz interop clean docs up down \
   chaos chaos-containers test-containers
 
 SEEDS ?= 500
@@ -60,7 +60,10 @@ demo: venv  ## Store, serve, crash and recover a real data set.
 pipeline: venv java  ## A year of flights through replay, stream, tier and report, on Spark; keeps build/flights.
 	@$(BIN)/duolog pipeline flights --out build/flights
 
-test: venv etcd java  ## Run the tests; those of containers where a Docker engine answers.
+test: venv etcd  ## Run the tests that a change needs, in some minutes.
+	@$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not long and not interop and not spark and not containers"
+
+test-all: venv etcd java  ## Run all tests; those of containers where a Docker engine answers.
 	@$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not containers and not spark"
 	@$(BIN)/python -m pytest -q -m spark
 	@$(BIN)/python -m pytest -q -m containers

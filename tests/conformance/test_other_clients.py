@@ -26,7 +26,7 @@ from tests.conformance.conftest import (
 from tests.etcd import need_etcd
 from tests.process.support import NodeProcess
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(400)]
 
 PROGRAMS = Path(__file__).parent / "programs"
 JAVA_CLIENT = "org.apache.rocketmq:rocketmq-client-java:5.1.0"

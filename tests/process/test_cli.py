@@ -154,7 +154,7 @@ def test_errors_name_what_is_wrong_and_what_to_try(
 
 
 def test_no_node_is_said_in_one_line() -> None:
-    done = run_cli("topic", "list", "--endpoints", free_endpoint(), "--timeout", "1")
+    done = run_cli("topic", "list", "--endpoints", free_endpoint(), "--timeout", "5")
     assert done.returncode == 1
     assert "Unavailable" in done.stderr
     assert "node start" in done.stderr

@@ -15,7 +15,7 @@ from cluster.chaos.run import Result, Run
 from cluster.chaos.timeline import Fault
 from tests.etcd import need_etcd
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(300)]
 
 SMALL = (
     "--set", "node.log_level=warning",

@@ -50,7 +50,7 @@ async def test_a_full_disk_refuses_writes_serves_reads_and_writes_again(
             await client.admin.create_topic("T", 1)
             stored = 0
             with pytest.raises((duolog.Busy, duolog.NotMaster)):
-                async with client.producer(timeout=1.5) as producer:
+                async with client.producer(timeout=5) as producer:
                     while stored < 60:
                         await producer.send_batch("T", [b"x" * 1000] * 500)
                         stored += 1

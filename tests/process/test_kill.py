@@ -14,7 +14,7 @@ from store.options import StoreOptions
 from store.osdisk import OsDisk
 from tests.process.support import NodeProcess
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 KILLS = int(os.environ.get("DUOLOG_TEST_KILLS", "200"))
 SHARES = 4

@@ -17,7 +17,7 @@ from node.childnode import free_endpoint
 from node.registryserver import RegistryServer
 from tests.process.support import NodeProcess
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(240)]
 
 SMALL = (
     "--set", "store.mapped_file_size_commit_log=1048576",

@@ -15,7 +15,7 @@ import pytest
 from node.childnode import free_endpoint
 from tests.process.support import NodeProcess
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 KILLS = int(os.environ.get("DUOLOG_TEST_REPLICA_KILLS", "30"))
 SMALL = (

@@ -13,7 +13,7 @@ from cluster.chaos.processes import ProcessTarget
 from tests.etcd import need_etcd
 from tests.process.test_failover import SMALL
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(300)]
 
 KILLS = 5
 FLAGS = (
