@@ -3,7 +3,7 @@
 A snapshot is trusted whose checksum is right, whose last record is where the log has it, and whose
 next record the log still has. Where no snapshot can be trusted, all records that the log still has
 are applied: to empty tables where the log says that it began with such, else to the best tables
-found. Nothing here writes: who asked writes snapshots anew.
+found. Nothing here writes: who asked writes snapshots anew, as after every start (`due`).
 """
 
 from collections.abc import Callable, Sequence
@@ -101,8 +101,6 @@ class MetadataRecovery:
         foreign, whole = self._compare(tables, found, SNAPSHOT not in wrong)
         if not wrong:
             self.files.found(chosen, whole)
-        if wrong or foreign or len(whole) < len(EXPORTS):
-            tables.changes += 1  # they are written anew
         return Recovered(tables, foreign)
 
     def _tell(self, wrong: dict[str, str], action: str) -> None:
@@ -204,7 +202,6 @@ class MetadataRecovery:
         """A new directory, or one that another program wrote: its tables are taken."""
         tables = Metadata()
         foreign = [e.path for e in EXPORTS if self._read_either(e, tables, strict=True)]
-        tables.changes += 1  # from now on there is a snapshot
         return Recovered(tables, foreign, partial=TOPICS not in foreign)
 
     def _read_either(self, export: Export, tables: Metadata, strict: bool) -> bool:
@@ -230,7 +227,6 @@ class MetadataRecovery:
         """Apply all records there are; to what, they say themselves."""
         tables = self._replayed(Metadata())
         if tables.complete and self.records.first == 0:
-            tables.changes += 1
             return Recovered(tables)
         base = found[0].tables if found else self._best_tables()
         base.applied = self.records.first
@@ -259,7 +255,6 @@ class MetadataRecovery:
         while True:
             bodies, following = self.records.read(tables.applied)
             if following <= tables.applied:
-                tables.changes += 1
                 return tables
             for body in bodies:
                 tables.apply(body)
