@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, wait
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -32,5 +32,4 @@ class DirectoryWrites:
 
     async def ended(self, seconds: float) -> None:
         """Wait until none is under way, or so long."""
-        if self._begun:
-            await asyncio.wait([asyncio.wrap_future(work) for work in self._begun], timeout=seconds)
+        await asyncio.get_running_loop().run_in_executor(None, wait, list(self._begun), seconds)
