@@ -96,7 +96,7 @@ def both(
 
 
 class Broker:
-    """Puts, reads, flushes, dispatches and cleans; the services call it."""
+    """Puts, reads and dispatches, and keeps a node's parts going; the services call it."""
 
     def __init__(
         self, config: Config, disk: Disk, store_host: Host, clock: Clock | None = None
@@ -309,11 +309,10 @@ class Broker:
         refusal = self.admission.put(request)
         if refusal is not None:
             return self._reject(reply, request, refusal.status, refusal.reason), None
-        if request.topic not in self.metadata.topics:
-            try:
-                self.metadata.auto_create(request.topic)
-            except sdk.DuologError as error:
-                return self._reject(reply, request, wire.SERVICE_NOT_AVAILABLE, str(error)), None
+        try:
+            self.metadata.make_if_missing(request.topic)
+        except sdk.DuologError as error:
+            return self._reject(reply, request, wire.SERVICE_NOT_AVAILABLE, str(error)), None
         try:
             batch = PutBatch(
                 request.topic,

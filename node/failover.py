@@ -181,7 +181,8 @@ class FailoverService:
         part = replication.master or replication.slave
         assert part is not None, "one of both"
         incarnation = secrets.randbits(64)
-        if self._promising is not None:  # it writes the same file
+        if self._promising is not None:
+            # It writes the same file. An older copy is rare, and a loop that stands still is seen.
             concurrent.futures.wait([self._promising])
         part.renew(incarnation)
         log.error(

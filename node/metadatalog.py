@@ -328,6 +328,11 @@ class MetadataLog:
         self._tables.topics[name] = config
         return config
 
+    def make_if_missing(self, name: str) -> None:
+        """Create a topic that something is stored for. Raises as `auto_create`."""
+        if name not in self.topics:
+            self.auto_create(name)
+
     async def put_topic(self, config: TopicConfig) -> None:
         """Create or alter. Raises as `change`; what is stored is made, whoever waits for it."""
         offset, _ = self._put({"op": "topic", "topic": config.to_json()})

@@ -48,7 +48,6 @@ _LATER = frozenset(
     (
         wire.SERVICE_NOT_AVAILABLE,
         wire.CREATE_MAPEDFILE_FAILED,
-        wire.OS_PAGECACHE_BUSY,
         wire.IN_SYNC_REPLICAS_NOT_ENOUGH,
     )
 )
@@ -140,7 +139,9 @@ class PublishService:
         broker = self._broker
         broker.admission.check_master()
         _check_sink(sink)
-        count = self._checked_count(_parsed(data))
+        request = _parsed(data)
+        count = self._checked_count(request)
+        broker.metadata.make_if_missing(request.topic)  # it has the queue when this is published
         text = f"SINK\x01{sink}\x02COUNT\x01{count}"
         columns = Columns.of([data], [text.encode()])
         batch = PutBatch(STAGED_TOPIC, QUEUE, columns, broker.wall_ms(), host)

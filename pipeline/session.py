@@ -66,28 +66,30 @@ def end_session(spark: "SparkSession") -> None:
     One that waits for its next task when the JVM ends finds its pipe closed, and PySpark prints a
     traceback of that into the user's terminal, now and then cut off in the middle.
     """
-    spark.sparkContext.setLogLevel("OFF")
-    for daemon in _daemons():
-        with suppress(ProcessLookupError):
-            os.killpg(daemon, signal.SIGKILL)
-    spark.stop()
+    try:
+        gateway = getattr(spark.sparkContext._gateway, "proc", None)
+        if gateway is not None:  # spark-submit's JVM is no child of this process
+            spark.sparkContext.setLogLevel("OFF")
+            for daemon in _daemons(gateway.pid):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(daemon, signal.SIGKILL)
+    finally:
+        spark.stop()
 
 
-def _daemons() -> list[int]:
-    """PySpark's daemons, children of this process's JVM; each leads the group of its workers."""
-    parents, groups = {}, {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
+def _daemons(jvm: int) -> list[int]:
+    """PySpark's daemons, children of a JVM; each leads the group of its workers."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        process = int(path.name)
         try:
-            parent, group = path.read_text().rpartition(")")[2].split()[1:3]
+            parent, group = (path / "stat").read_bytes().rpartition(b")")[2].split()[1:3]
+            command = (path / "cmdline").read_bytes()
         except OSError:  # it has ended
             continue
-        parents[int(path.parent.name)] = int(parent)
-        groups[int(path.parent.name)] = int(group)
-    return [
-        process
-        for process, parent in parents.items()
-        if groups[process] == process and parents.get(parent) == os.getpid()
-    ]
+        if int(parent) == jvm and int(group) == process and b"pyspark.daemon" in command:
+            found.append(process)
+    return found
 
 
 _SETTINGS = {

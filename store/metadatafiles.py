@@ -178,15 +178,16 @@ class MetadataFiles:
         data = encode(snapshot, place, self._crcs)
         if self._trusted:
             jsontext.replace(self._disk, SNAPSHOT, data)
-            self._newest, self._backup = snapshot.changes, self._newest
+            backup = self._newest
         else:  # what stands there may be damaged: it must not take the place of a good backup
             for path in (SNAPSHOT, BACKUP):
                 jsontext.replace(self._disk, path, data, backup=False)
-            self._newest = self._backup = snapshot.changes
+            backup = snapshot.changes
             self._trusted = True
         for path, (rows, text) in texts.items():
             jsontext.replace(self._disk, path, text)
             self._written[path] = rows
+        self._newest, self._backup = snapshot.changes, backup  # until then it is due
 
 
 def encode(snapshot: Snapshot, place: int, exports: dict[str, list[int]]) -> bytes:

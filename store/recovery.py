@@ -121,9 +121,9 @@ class Recovery:
         if redo:
             # What the note vouches for is not looked for again: the rest comes anew.
             self.queues.rewind(max(first.start, noted.position if noted is not None else 0))
-        self._check_index()
+        indexed = noted if self._check_index() else None
         if redo:
-            self._index_up_to(first.start, noted)
+            self._index_up_to(first.start, indexed)
         self._rebuild(doubted, first.start)
         lost = [found for found in self.log.corrupt_ranges if found.end <= first.start]
         self.dispatcher.allow_missing(sum(found.records_max for found in lost))
@@ -141,7 +141,7 @@ class Recovery:
         if (
             not redo
         ):  # the scan has indexed nothing; done again, the newest record's keys come twice
-            self._index_up_to(end, None if self.halved else noted)
+            self._index_up_to(end, None if self.halved else indexed)
         if abnormal or rebuilt or doubted or late:
             self._sync(first.start)
         if noted is not None and not rebuilt:  # else all are synced and noted before long
@@ -204,15 +204,20 @@ class Recovery:
             self.queues.get_or_make(*key).end_at_least(floor)
             self.queues.touch(key)
 
-    def _check_index(self) -> None:
-        """Look at the index's files; those from the first bad one on are dropped."""
+    def _check_index(self) -> bool:
+        """Look at the index's files; False where those from the first bad one on were dropped.
+
+        The newest record that is left may have had keys in them.
+        """
         if not self.options.message_index_enable:
-            return
+            return True
         found = first_untrusted(self.index, self.dispatcher)
-        if found is not None:
-            place, why = found
-            self.problem(f"the index is rebuilt from the commit log from there on: {why}")
-            self.index.drop_from(place)
+        if found is None:
+            return True
+        place, why = found
+        self.problem(f"the index is rebuilt from the commit log from there on: {why}")
+        self.index.drop_from(place)
+        return False
 
     def _tell_lost(self, end: int) -> None:
         """The log ends before what was known of it: acknowledged records may be lost."""

@@ -14,7 +14,7 @@ Guard = Callable[[Callable[[], Coroutine[Any, Any, None]]], Coroutine[Any, Any, 
 
 
 class QueueRemoval:
-    """Removes queues while no flush works on them, and one at a time: others have turns between."""
+    """Removes queues while no flush works on them, one at a time: others have turns in between."""
 
     def __init__(self, work: FileWork, guard: Guard, exists: Callable[[str], bool]) -> None:
         """guard: what background tasks run in. exists: whether a topic is there or being made."""

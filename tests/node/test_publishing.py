@@ -48,19 +48,19 @@ async def test_what_is_staged_is_seen_once_published_and_only_then(client: duolo
     assert len(keys) == 5
 
 
-async def test_a_topic_is_made_by_what_is_published_and_not_by_what_is_staged(
+async def test_a_topic_is_made_by_what_is_staged_and_not_by_what_is_refused(
     start_node: StartNode,
 ) -> None:
     node = await start_node(limits={"auto_create_topic": True, "default_topic_queues": 2})
     topics = broker_of(node).metadata.topics
     async with duolog.Client(f"127.0.0.1:{node.port}") as client:
         sink = await client.sink("s")
-        number = await stage(sink, b"1", topic="New", queue_id=1)
         with pytest.raises(duolog.BadRequest, match=r"has queues 0\.\.1"):
             await stage(sink, b"2", topic="New", queue_id=2)
         assert "New" not in topics
-        await sink.publish(0, [number])
+        number = await stage(sink, b"1", topic="New", queue_id=1)
         assert topics["New"].queues == 2
+        await sink.publish(0, [number])
         assert (await client.pull("New", 1, 0)).body_list() == [b"1"]
 
 

@@ -483,6 +483,29 @@ def test_a_save_that_fails_at_any_call_leaves_tables_that_can_be_read(tmp_path: 
     assert number > 8
 
 
+def test_a_save_that_failed_is_due_again_until_every_file_is_written(tmp_path: Path) -> None:
+    number, failed = 0, True
+    while failed:
+        number += 1
+        node = Node(tmp_path / str(number))
+        node.change(topic("A"))
+        node.save()
+        node.save()
+        node.file(TOPICS).write_bytes(b"{}")
+        disk = FaultDisk(node.disk.root)
+        node.disk, good = disk, node.disk
+        disk.calls, disk.fail_at = 0, number
+        try:
+            node.start()
+        except OSError:
+            pass
+        failed = bool(disk.failed)
+        node.files._disk = good
+        node.save()
+        assert "A" in json.loads(node.file(TOPICS).read_text())["topicConfigTable"]
+    assert number > 4
+
+
 def test_a_backup_survives_the_start_that_finds_the_snapshot_damaged(tmp_path: Path) -> None:
     """A start that is killed while it writes anew leaves one whole snapshot."""
     number, failed = 0, True

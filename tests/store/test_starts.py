@@ -719,3 +719,28 @@ def test_what_can_be_loaded_is_sound_and_nothing_is_told(tmp_path: Path) -> None
     load_index(index, None, told.append)
     assert len(index.files) == 1
     assert told == []
+
+
+@pytest.mark.parametrize("cleanly", [True, False])
+def test_keys_that_lay_in_a_dropped_index_file_are_found_though_their_record_had_others_before(
+    tmp_path: Path, cleanly: bool
+) -> None:
+    """The file before it ends with the same record: that one is not indexed as a whole."""
+    few = options(max_index_num=8)
+    store = open_store(tmp_path, few)
+    for n in range(6):
+        put_ok(store, [b"x"], properties=[b"KEYS\x01k%d" % n])
+    put_ok(store, [b"y"], properties=[b"KEYS\x01a b c"])
+    assert [file.header.end_phy for file in store.index.files] == [store.index.newest] * 2
+    flush_all(store)
+    if cleanly:
+        store.shutdown()
+    else:
+        crash(store)
+    last = max((tmp_path / "index").iterdir())
+    data = bytearray(last.read_bytes())
+    data[36:40] = (7).to_bytes(4, "big")  # more entries than it has
+    last.write_bytes(bytes(data))
+    again = open_store(tmp_path, few)
+    assert [len(again.find_by_key("T", key)) for key in "abc"] == [1, 1, 1]
+    crash(again)
