@@ -7,7 +7,7 @@
 | number | an integer to the next one |
 | sum | `+` to `-`, `min` to `max`, and back |
 | drop | a call, an assignment to an attribute, a raise or a guard is left out |
-| swap | two neighbouring effects change places |
+| swap | two neighbouring effects change places, unless neither can know of the other |
 
 A mutant's name says file, function and kind, and ends with a digest of what it changes where, so it
 stays the same while other code moves.
@@ -186,7 +186,7 @@ def _of_body(field: str, body: list[ast.stmt]) -> Iterator[tuple[str, Change]]:
     for at, statement in enumerate(body):
         if _is_effect(statement) or _is_guard(statement) or isinstance(statement, ast.Raise):
             yield "drop", _drop(field, at)
-        if at and _is_effect(statement) and _is_effect(body[at - 1]):
+        if at and _may_depend(body[at - 1], statement):
             yield "swap", _swap(field, at)
 
 
@@ -197,6 +197,27 @@ def _is_effect(statement: ast.stmt) -> bool:
         case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
             return True
     return False
+
+
+def _may_depend(one: ast.stmt, other: ast.stmt) -> bool:
+    """Two effects, of which one may see whether the other comes first."""
+    if not (_is_effect(one) and _is_effect(other)):
+        return False
+    first, second = _set_alone(one), _set_alone(other)
+    return not first or not second or first == second
+
+
+def _set_alone(statement: ast.stmt) -> str:
+    """The attribute that gets a value made of no object's state; empty for any other statement."""
+    match statement:
+        case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=owner), attr=name)], value=value):
+            for node in ast.walk(value):
+                if isinstance(node, ast.Attribute | ast.Await | ast.Yield | ast.NamedExpr):
+                    return ""
+                if isinstance(node, ast.Name) and node.id == owner:
+                    return ""
+            return name
+    return ""
 
 
 def _is_guard(statement: ast.stmt) -> bool:

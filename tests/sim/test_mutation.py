@@ -18,7 +18,7 @@ SOURCE = """
 class C:
     def f(self, a, b):
         self.low = min(a, b)
-        self.high = a + 1
+        self.high = self.low + 1
         if not b:
             return True
         self.note(a)
@@ -35,22 +35,40 @@ def test_each_change_is_one_line_of_a_function() -> None:
     changes = {(m.name.split(":")[2], m.before.strip(), m.after.strip()) for m in found()}
     assert changes == {
         ("sum", "min(a, b)", "max(a, b)"),
-        ("sum", "a + 1", "a - 1"),
+        ("sum", "self.low + 1", "self.low - 1"),
         ("number", "1", "2"),
         ("opposite", "if not b:", "if b:"),
         ("opposite", "True", "False"),
         ("boundary", "a < b", "a <= b"),
         ("opposite", "a < b", "a >= b"),
         ("drop", "self.low = min(a, b)", "(left out)"),
-        ("drop", "self.high = a + 1", "(left out)"),
+        ("drop", "self.high = self.low + 1", "(left out)"),
         ("drop", "if not b:\n        return True", "(left out)"),
         ("drop", "self.note(a)", "(left out)"),
         (
             "swap",
-            "self.low = min(a, b)\n    self.high = a + 1",
-            "self.high = a + 1\n    self.low = min(a, b)",
+            "self.low = min(a, b)\n    self.high = self.low + 1",
+            "self.high = self.low + 1\n    self.low = min(a, b)",
         ),
     }
+
+
+@pytest.mark.parametrize(
+    ("second", "swapped"),
+    [
+        ("self.b = 0", 0),
+        ("self.b = Thing(x)", 0),
+        ("self.b = self.a", 1),
+        ("self.b = f(self)", 1),
+        ("self.b = x.y", 1),
+        ("self.a = 2", 1),
+        ("self.f()", 1),
+        ("x.b = 2", 0),
+    ],
+)
+def test_what_cannot_know_of_each_other_is_not_swapped(second: str, swapped: int) -> None:
+    source = f"def f(self, x):\n    self.a = 1\n    {second}\n"
+    assert sum(":swap:" in mutant.name for mutant in found(source)) == swapped
 
 
 def test_names_are_unique_and_do_not_move_with_other_code() -> None:
