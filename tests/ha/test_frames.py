@@ -105,3 +105,88 @@ def test_a_damaged_body_behind_a_right_crc_is_a_frame_or_refused(
         frames.decode(sealed(whole[5], bytes(body), 100, 50))
     except BadFrame:
         pass
+
+
+@pytest.mark.parametrize(
+    ("frame", "kind", "numbers"),
+    [
+        (EXAMPLES[0], 1, (4, 1000, 900, 102)),
+        (EXAMPLES[1], 2, (4, 1000, 950, 81)),
+        (EXAMPLES[2], 3, (4, 500, 0, 0)),
+        (EXAMPLES[3], 4, (4, 0, 0, 0)),
+        (EXAMPLES[4], 5, (4, Refusal.LINEAGE, 0, 20)),
+        (EXAMPLES[5], 6, (4, 1000, 950, 200)),
+        (EXAMPLES[6], 7, (4, 2000, 950, 8)),
+        (EXAMPLES[7], 8, (4, 1500, 1000, 11)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_frame_begins_with_these_bytes(
+    frame: Frame, kind: int, numbers: tuple[int, int, int, int]
+) -> None:
+    """What one version sends another one reads: where a byte changes it is another version."""
+    epoch, offset, confirm, size = numbers
+    head = b"DLHA" + bytes((1, kind, 0, 0))
+    head += b"".join(number.to_bytes(8, "big") for number in (epoch, offset, confirm))
+    assert frames.encode(frame)[:36] == head + size.to_bytes(4, "big")
+
+
+@pytest.mark.parametrize("at", [0, 4], ids=["magic", "version"])
+def test_another_protocol_or_version_is_refused_though_its_crc_is_right(at: int) -> None:
+    data = bytearray(frames.encode(Reset(4, 0)))
+    data[at] += 1
+    data[frames._HEAD.size : frames.HEADER_BYTES] = frames._CRC.pack(
+        crc32c(bytes(data[: frames._HEAD.size]))
+    )
+    with pytest.raises(BadFrame, match="another protocol or version"):
+        frames.decode(bytes(data))
+
+
+def hello(low: int, tail: int, end: int, durable: int, *epochs: EpochEntry) -> bytes:
+    return frames.encode(
+        Hello("c", "g", "s", 9, "s:1", 4, low, end, durable, tail, 77, 1 << 30, epochs)
+    )
+
+
+@pytest.mark.parametrize(
+    "offsets", [(0, 0, 0, 0), (5, 5, 5, 5), (0, 500, 1000, 1000), (0, 0, 1000, 0)]
+)
+def test_a_hello_may_go_to_the_edges(offsets: tuple[int, int, int, int]) -> None:
+    found = frames.decode(hello(*offsets))
+    assert isinstance(found, Hello)
+    assert (found.min_offset, found.tail_start, found.end, found.durable) == offsets
+
+
+@pytest.mark.parametrize(
+    ("offsets", "epochs"),
+    [
+        ((-1, 0, 10, 10), ()),
+        ((6, 5, 10, 10), ()),
+        ((0, 11, 10, 10), ()),
+        ((0, 5, 10, 11), ()),
+        ((0, 5, 10, 10), (EpochEntry(1, 10, 1),)),
+        ((0, 5, 10, 10), (EpochEntry(0, 0, 1),)),
+        ((0, 5, 10, 10), (EpochEntry(1, -1, 1),)),
+        ((0, 5, 10, 10), (EpochEntry(2, 0, 1), EpochEntry(2, 5, 1))),
+        ((0, 5, 10, 10), (EpochEntry(1, 5, 1), EpochEntry(2, 5, 1))),
+    ],
+)
+def test_a_hello_that_contradicts_itself_is_refused(
+    offsets: tuple[int, int, int, int], epochs: tuple[EpochEntry, ...]
+) -> None:
+    with pytest.raises(BadFrame):
+        frames.decode(hello(*offsets, *epochs))
+
+
+def test_a_text_has_at_most_so_many_bytes() -> None:
+    most = Refuse(4, Refusal.LINEAGE, "x")
+    data = frames.encode(most)[frames.HEADER_BYTES :]
+    assert data == b"\0\x01x"
+    for size, fits in ((frames.TEXT_BYTES_MAX, True), (frames.TEXT_BYTES_MAX + 1, False)):
+        body = size.to_bytes(2, "big") + b"x" * size
+        frame = sealed(frames.Kind.REFUSE, body, Refusal.LINEAGE)
+        if fits:
+            assert frames.decode(frame) == Refuse(1, Refusal.LINEAGE, "x" * size)
+        else:
+            with pytest.raises(BadFrame, match=f"a text of {size} bytes"):
+                frames.decode(frame)

@@ -49,3 +49,17 @@ def test_those_who_wait_on_are_not_dropped_with_those_who_are_gone() -> None:
         waiters.add(number, 1.0 if number % 50 else 9.0, number)
     assert len(waiters.expire(1.0)) == 196
     assert waiters.release(1000) == [0, 50, 100, 150]
+
+
+def test_those_who_are_gone_leave_nothing_behind() -> None:
+    """Most puts of a master whose slaves hang end at their deadline, and none by its offset."""
+    waiters: OffsetWaiters[int] = OffsetWaiters()
+    for number in range(1000):
+        waiters.add(1000 - number, number, number)
+    assert waiters.expire(989) == list(range(990))
+    assert len(waiters._by_offset) == len(waiters) == 10
+    for number in range(64):
+        waiters.add(5000, -1, number)
+    waiters.expire(0)
+    assert len(waiters._by_offset) == 74, "a few are not worth the work"
+    assert waiters.release(1000) == list(range(999, 989, -1))

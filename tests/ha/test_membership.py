@@ -1,0 +1,75 @@
+"""The file that says which group a node belongs to, byte by byte."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ha import membership
+from ha.crc32c import crc32c
+from ha.membership import LINE_BYTES, LINES, PATH, Membership
+from store.errors import BadStoreFile
+from store.osdisk import OsDisk
+
+
+def line(written: int, group: str, version: int, crc: int, **more: int) -> bytes:
+    row = {"written": written, "groupId": group, "version": version, **more, "crc32c": crc}
+    return json.dumps(row).encode().ljust(LINE_BYTES - 1) + b"\n"
+
+
+def lay(path: Path, data: bytes) -> OsDisk:
+    (path / "config").mkdir(exist_ok=True)
+    (path / PATH).write_bytes(data)
+    return OsDisk(path)
+
+
+def test_the_line_with_the_highest_number_counts(tmp_path: Path) -> None:
+    lines = [
+        line(8, "g", 5, crc32c(b"8 g 5 2"), starts=2),
+        line(7, "g", 4, crc32c(b"7 g 4 2"), starts=2),
+    ]
+    for both in (lines, lines[::-1]):
+        assert membership.load(lay(tmp_path, b"".join(both))) == Membership("g", 5, 2)
+
+
+def test_a_line_of_an_earlier_version_counts_no_starts(tmp_path: Path) -> None:
+    disk = lay(tmp_path, line(3, "g", 9, crc32c(b"3 g 9")) * LINES)
+    assert membership.load(disk) == Membership("g", 9, 0)
+    membership.save(disk, Membership("g", 9, 1))
+    assert membership.load(disk) == Membership("g", 9, 1)
+    assert (tmp_path / PATH).read_bytes()[:LINE_BYTES] == line(
+        4, "g", 9, crc32c(b"4 g 9 1"), starts=1
+    )
+
+
+def test_lines_are_written_in_turn(tmp_path: Path) -> None:
+    disk = OsDisk(tmp_path)
+    (tmp_path / "config").mkdir()
+    numbers = []
+    for version in range(4):
+        membership.save(disk, Membership("g", version, 1))
+        data = (tmp_path / PATH).read_bytes()
+        numbers.append(
+            [json.loads(data[at : at + LINE_BYTES])["written"] for at in (0, LINE_BYTES)]
+        )
+    assert numbers == [[0, 0], [0, 1], [2, 1], [2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"x" * (LINES * LINE_BYTES), "no line of it is whole"),
+        (b"x", f"1 bytes, not {LINES * LINE_BYTES}"),
+        (line(1, "g", 1, 7) * LINES, "no line of it is whole"),
+        (b"[]".ljust(LINE_BYTES) * LINES, "no line of it is whole"),
+    ],
+)
+def test_a_file_that_cannot_be_trusted_says_why(tmp_path: Path, data: bytes, words: str) -> None:
+    with pytest.raises(BadStoreFile, match=words):
+        membership.load(lay(tmp_path, data))
+
+
+def test_a_file_without_a_byte_is_as_none(tmp_path: Path) -> None:
+    """A full disk may have had room for its name only."""
+    assert membership.load(lay(tmp_path, b"")) == Membership()
+    assert membership.load(OsDisk(tmp_path / "elsewhere")) == Membership()
