@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ha import frames
+from ha import frames, identity
 from ha.frames import Ack
 from ha.groupstate import Replica
 from ha.grouptransfer import Release
 from ha.master import Close, Master
 from ha.options import HaOptions
-from ha.progress import RateLimit
 from sim.disk import SimDisk
 from store.clocks import MonoMs
-from store.status import BrokerRole, FlushDiskType, PutMessageStatus
-from tests.ha.pair import Link, ack, close, flush, log_bytes, open_master, open_slave, put
+from store.errors import StoreError
+from store.status import BrokerRole, FlushDiskType, PutMessageStatus, RunningFlags
+from tests.ha.pair import NOW, Link, ack, close, flush, log_bytes, open_master, open_slave, put
 from tests.support import drain
 
 
@@ -48,6 +48,50 @@ def test_a_put_is_released_when_the_slave_has_it_and_not_before() -> None:
     assert link.released == ["token"]
     assert master.store.confirm_offset == result.end_offset
     assert master.push2slave_max_offset == result.end_offset
+
+
+def test_a_put_that_replicas_have_already_does_not_wait() -> None:
+    master, link = followed()
+    result = put(master, b"x")
+    link.pump()
+    for end in (result.end_offset, result.physical_offset):
+        assert master.await_slaves(end, MonoMs(0), "token") is PutMessageStatus.PUT_OK
+    assert master.await_slaves(result.end_offset + 1, MonoMs(0), "token") is None
+
+
+def test_an_epoch_is_confirmed_once_its_barrier_is() -> None:
+    master = open_master()
+    assert not master.epoch_confirmed
+    link = Link(master, open_slave())
+    link.pump()
+    assert confirmed(master) == master.barrier_end == master.store.log.max_offset
+    assert master.epoch_confirmed
+
+
+def test_an_epoch_is_newer_than_all_that_were_written_or_promised() -> None:
+    master = open_master(number=5)
+    for number in (4, 5):
+        with pytest.raises(StoreError, match=f"epoch {number} is not newer"):
+            master.open_epoch(8, NOW, number)
+    master.open_epoch(8, NOW)
+    assert master.epoch == 6
+    master.identity = identity.promise(master.store.disk, master.identity, 9)
+    with pytest.raises(StoreError, match="epoch 8 is not newer"):
+        master.open_epoch(9, NOW, 8)
+    master.open_epoch(9, NOW, 9)
+    assert master.epoch == master.identity.promised_epoch == 9
+    master.identity = identity.promise(master.store.disk, master.identity, 11)
+    master.open_epoch(10, NOW)
+    assert [entry.epoch for entry in master.history.entries] == [5, 6, 9, 12]
+
+
+def test_an_epoch_whose_barrier_cannot_be_stored_is_not_opened() -> None:
+    master = open_master()
+    before = master.history.entries
+    master.store.flags.set(RunningFlags.DISK_FULL)
+    with pytest.raises(StoreError, match=r"no epoch can be opened.*DISK_FULL"):
+        master.open_epoch(8, NOW)
+    assert (master.epoch, master.history.entries) == (1, before)
 
 
 def test_a_put_that_waits_too_long_is_told_so_and_stays_stored() -> None:
@@ -280,15 +324,6 @@ def test_no_more_than_the_window_is_sent_unacknowledged_but_a_large_record_gets_
 
 
 def test_a_byte_rate_is_kept() -> None:
-    rate = RateLimit(1000)
-    assert rate.wait_ms(MonoMs(0)) == 0
-    rate.sent(500, MonoMs(0))
-    assert rate.wait_ms(MonoMs(0)) == 500
-    assert rate.wait_ms(MonoMs(499)) == 1
-    assert rate.wait_ms(MonoMs(500)) == 0
-    rate.sent(100, MonoMs(10_000))
-    assert rate.wait_ms(MonoMs(10_000)) == 100, "idle time is not saved up"
-    assert RateLimit(0).wait_ms(MonoMs(5)) == 0
     master = open_master(max_ha_transfer_byte_in_second=100_000, ha_transfer_batch_size=1024)
     link = Link(master, open_slave())
     for _ in range(10):
@@ -298,6 +333,9 @@ def test_a_byte_rate_is_kept() -> None:
         link.pump(now)
         now += max(1, master.wait_ms(link.number, MonoMs(now)))
     assert now >= 1000 * (master.store.log.max_offset - 2048) / 100_000
+    link.pump(now)
+    beat = master.options.ha_send_heartbeat_interval
+    assert master.wait_ms(link.number, MonoMs(now)) == beat, "nothing is left to be sent"
 
 
 def test_a_slave_whose_next_segment_was_removed_must_come_again() -> None:
