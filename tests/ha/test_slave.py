@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ha import frames
+from ha.epochs import EpochHistory
 from ha.frames import Ack, Chunk, Heartbeat, Kind, Reset, Truncate, Welcome
 from ha.master import Close, Master
 from ha.progress import ConnectionState
@@ -332,6 +333,44 @@ def test_a_silent_master_is_left_and_heartbeats_go_both_ways() -> None:
     assert beat.data[5] == Kind.ACK
     effects = slave.step(Tick(), MonoMs(20_001))
     assert any(isinstance(effect, CloseStream) for effect in effects)
+
+
+def test_a_heartbeat_is_due_so_long_after_the_last_acknowledgement() -> None:
+    master, slave = several(1), open_slave()
+    link = Link(master, slave, 1000)
+    link.pump(3000)
+    assert slave.step(Tick(), MonoMs(7999)) == []
+    assert len(slave.step(Tick(), MonoMs(8000))) == 1
+    assert slave.step(Tick(), MonoMs(12_999)) == []
+    assert len(slave.step(Tick(), MonoMs(13_000))) == 1
+    assert not any(isinstance(e, CloseStream) for e in slave.step(Tick(), MonoMs(23_000)))
+    (closed,) = slave.step(Tick(), MonoMs(23_001))
+    assert isinstance(closed, CloseStream), "20 s after it was heard last"
+
+
+def test_a_stream_that_would_leave_a_gap_or_lie_over_bytes_is_left() -> None:
+    master, slave = several(3), open_slave()
+    Link(master, slave).pump()
+    end, history = slave.end, slave.history.entries
+    for start in (0, end - 1, end + 1):
+        slave.step(Connected(), MonoMs(0))
+        welcome = Welcome(1, start, 0, "m", "m:1", False, True, 5000, 20_000, history, b"")
+        effects = slave.step(Received(frames.encode(welcome)), MonoMs(0))
+        assert [type(effect) for effect in effects] == [CloseStream]
+        assert f"the master starts at {start}, this log ends at {end}" in slave.reason
+        assert (slave.state, slave.end) == (ConnectionState.READY, end)
+
+
+def test_epochs_that_a_welcome_brings_are_on_disk_at_once() -> None:
+    """A kill right after it must not leave bytes whose epochs nobody here knows."""
+    master = open_master(sync_from_last_file=True)
+    while len(master.store.log.queue.files) < 2:
+        put(master, b"x" * 3000)
+    slave = welcomed(master)
+    known = EpochHistory()
+    known.load(slave.store.disk)
+    assert known.entries == slave.history.entries == master.history.entries
+    assert len(known.entries) == 1
 
 
 def test_barriers_in_the_stream_extend_the_history() -> None:
