@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from ha import frames
 from ha.crc32c import crc32c
-from ha.epochs import EpochEntry
+from ha.epochs import EPOCHS_MAX, EpochEntry
 from ha.frames import (
     Ack,
     BadFrame,
@@ -190,3 +190,41 @@ def test_a_text_has_at_most_so_many_bytes() -> None:
         else:
             with pytest.raises(BadFrame, match=f"a text of {size} bytes"):
                 frames.decode(frame)
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (sealed(frames.Kind.TRUNCATE, b"", offset=-1), "a negative offset"),
+        (sealed(frames.Kind.TRUNCATE, b"", confirm=-1), "a negative offset"),
+        (sealed(frames.Kind.TRUNCATE, b"x"), "bytes after its end"),
+        (sealed(frames.Kind.HEARTBEAT, b"x" * 7), "its body is cut short"),
+        (sealed(frames.Kind.REFUSE, b"\0\1\xff", Refusal.LINEAGE), "a text is no UTF-8"),
+        (sealed(frames.Kind.REFUSE, b"\0\1x", 99), "refusal 99"),
+        (sealed(9, b""), "kind 9"),
+        (
+            sealed(frames.Kind.WELCOME, bytes(14) + (EPOCHS_MAX + 1).to_bytes(4, "big")),
+            f"{EPOCHS_MAX + 1} epochs",
+        ),
+        (
+            sealed(frames.Kind.WELCOME, bytes(14) + EPOCHS_MAX.to_bytes(4, "big")),
+            "its body is cut short",
+        ),
+    ],
+)
+def test_a_frame_that_is_refused_says_why(frame: bytes, words: str) -> None:
+    with pytest.raises(BadFrame, match=words):
+        frames.decode(frame)
+
+
+def test_a_log_without_a_byte_may_have_an_epoch_that_begins_it_and_no_later_one() -> None:
+    first = frames.decode(hello(0, 0, 0, 0, EpochEntry(1, 0, 1)))
+    assert isinstance(first, Hello)
+    assert first.epochs == (EpochEntry(1, 0, 1),)
+    with pytest.raises(BadFrame, match="at or after the log's end"):
+        frames.decode(hello(0, 0, 0, 0, EpochEntry(1, 1, 1)))
+
+
+def test_a_reason_is_cut_at_a_thousand_characters() -> None:
+    found = frames.decode(frames.encode(Refuse(4, Refusal.LINEAGE, "x" * 1500)))
+    assert found == Refuse(4, Refusal.LINEAGE, "x" * 1000)

@@ -1,5 +1,6 @@
 """The file that says which group a node belongs to, byte by byte."""
 
+import errno
 import json
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from ha.crc32c import crc32c
 from ha.membership import LINE_BYTES, LINES, PATH, Membership
 from store.errors import BadStoreFile
 from store.osdisk import OsDisk
+from tests.ha.pair import new_disk
+from tests.support import Fault, FaultDisk
 
 
 def line(written: int, group: str, version: int, crc: int, **more: int) -> bytes:
@@ -73,3 +76,27 @@ def test_a_file_without_a_byte_is_as_none(tmp_path: Path) -> None:
     """A full disk may have had room for its name only."""
     assert membership.load(lay(tmp_path, b"")) == Membership()
     assert membership.load(OsDisk(tmp_path / "elsewhere")) == Membership()
+
+
+def test_the_first_line_and_its_name_survive_a_power_cut() -> None:
+    for seed in range(20):
+        disk = new_disk(seed)
+        membership.save(disk, Membership("g", 3, 1))
+        disk.power_cut()
+        assert membership.load(disk) == Membership("g", 3, 1)
+        membership.save(disk, Membership("g", 4, 1))
+        disk.power_cut()
+        assert membership.load(disk) == Membership("g", 4, 1)
+
+
+def test_a_note_is_not_made_where_there_is_no_room_and_fails_where_the_disk_does(
+    tmp_path: Path,
+) -> None:
+    for number, raised in ((errno.ENOSPC, False), (errno.EIO, True)):
+        disk = FaultDisk(tmp_path / str(number), 1, number)
+        if raised:
+            with pytest.raises(Fault):
+                membership.note(disk, Membership("g", 1, 1))
+        else:
+            assert membership.note(disk, Membership("g", 1, 1)) is None
+        assert membership.note(disk, Membership("g", 1, 1)) == Membership("g", 1, 1)

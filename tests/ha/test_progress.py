@@ -16,6 +16,7 @@ def test_a_slave_that_has_everything_is_not_behind() -> None:
     assert slave.caught_up_ms == 5000
     assert slave.lag_ms(100, MonoMs(9000)) == 0
     assert slave.lag_ms(101, MonoMs(9000)) == 4000
+    assert slave.lag_ms(101, MonoMs(5000)) == 0
 
 
 def test_a_slave_is_behind_by_the_age_of_the_newest_end_that_it_has() -> None:
