@@ -225,7 +225,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop working, make everything durable, close the store."""
-        tasks = [*self._tasks]
+        tasks = list(self._tasks)
         if self._ack_task is not None:
             tasks.append(self._ack_task)
         for task in tasks:
@@ -547,7 +547,9 @@ class Broker:
         count = min(count, wanted.at_once)
         bits = self.filters.bits(group, key[0], wanted)
         result = wanted.chosen(self.store.get(*key, offset, count, size, wanted.codes, bits))
-        return result.where_behind(offset) if self.replication.may_be_behind() else result
+        if result.count or not self.replication.may_be_behind():
+            return result
+        return result.where_behind(offset)
 
     def suggested_endpoint(self, physical_offset: int) -> str:
         """suggestPullingFromSlave: where a reader at a log offset had better read, or empty.
