@@ -70,16 +70,17 @@ def test_not_master_carries_the_master_and_its_epoch() -> None:
 class Script(stubs.MessagesServicer):
     """Answers appends with the statuses of a list; the last one again and again."""
 
-    def __init__(self, *statuses: int) -> None:
+    def __init__(self, *statuses: int, takes: float = 0.0) -> None:
+        """takes: seconds from a request to its answer."""
         self.statuses = list(statuses)
+        self.takes = takes
         self.seen: list[wire.AppendRequest] = []
 
     async def Append(self, requests: Any, context: Any) -> None:
         async for request in requests:
             self.seen.append(request)
             status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
-            if status < 0:
-                await asyncio.sleep(60)
+            await asyncio.sleep(self.takes if status >= 0 else 60)
             reply = wire.AppendReply(id=request.id, count=1)
             reply.status = status  # type: ignore[assignment]
             await context.write(reply)
@@ -171,6 +172,14 @@ async def test_a_refusal_after_an_unknown_answer_does_not_make_it_a_failure() ->
 async def test_what_was_only_ever_refused_surely_was_not_stored() -> None:
     with pytest.raises(duolog.Busy):
         await send(Script(wire.IN_SYNC_REPLICAS_NOT_ENOUGH), 2.0)
+
+
+async def test_what_was_refused_is_not_tried_where_no_time_is_left_for_the_answer() -> None:
+    """Cut off by the deadline it would be unknown."""
+    script = Script(wire.IN_SYNC_REPLICAS_NOT_ENOUGH, takes=1.2)
+    with pytest.raises(duolog.Busy):
+        await send(script, 2.0)
+    assert len(script.seen) == 1
 
 
 async def test_one_deadline_covers_a_node_that_never_answers() -> None:

@@ -25,7 +25,7 @@ class Api:
     async def close(self) -> None:
         await self.channel.close()
 
-    async def call(self, name: str, request: Any, timeout: float = 10.0) -> Any:
+    async def call(self, name: str, request: Any, timeout: float = 30.0) -> Any:
         return await getattr(self.stub, name)(request, timeout=timeout, metadata=self.metadata)
 
     async def route(self, topic: str, namespace: str = "") -> Any:

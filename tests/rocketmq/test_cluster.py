@@ -14,7 +14,7 @@ from node.rocketmq.stubs import Code, definition, service
 from node.server import Node
 from store.record import Host
 from tests.node.conftest import StartNode
-from tests.node.replicas import Elected, broker_of, until
+from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, until
 from tests.rocketmq.api import QUEUES, Api, message, resource
 from tests.rocketmq.test_transactions import QUICK, Checker, half
 
@@ -22,7 +22,7 @@ from tests.rocketmq.test_transactions import QUICK, Checker, half
 async def start_group(start: StartNode, root: Path, **how: Any) -> Elected:
     """Three nodes, and topic T with one queue."""
     group = await Elected.start(start, root, **how)
-    async with duolog.Client(group.endpoints, timeout=10) as client:
+    async with duolog.Client(group.endpoints, timeout=WAIT_SECONDS) as client:
         await client.admin.create_topic("T", 1)
     await until(lambda: all("T" in broker_of(node).metadata.topics for node in group.nodes))
     return group
@@ -40,18 +40,18 @@ async def test_a_slave_passes_on_what_needs_the_master(
     assert ports[0] == master.port
     assert sorted(ports) == sorted(node.port for node in group.nodes)
     assert (await api.send(message(b"x"))).status.code == Code.OK
-    received = await api.receive("g", timeout=5)
+    received = await api.receive("g", timeout=WAIT_SECONDS)
     assert (received.code, received.bodies) == (Code.OK, [b"x"])
     changed = await api.change("g", received.handles[0], 30_000)
     assert changed.status.code == Code.OK
     reply = await api.ack("g", changed.receipt_handle)
     assert reply.status.code == Code.OK
     await api.send(message(b"held"))
-    await api.receive("g", held=True, timeout=5)
+    await api.receive("g", held=True, timeout=WAIT_SECONDS)
     leave = service.NotifyClientTerminationRequest(group=resource("g"))
     assert (await api.call("NotifyClientTermination", leave)).status.code == Code.OK
     found: list[Any] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_SECONDS):
         while not found:
             found = (await api.receive("g", timeout=3)).messages
     assert found[0].system_properties.delivery_attempt == 2
@@ -81,7 +81,7 @@ async def test_sends_and_polls_that_a_slave_passes_on_wait_out_the_end_of_the_ma
     group = await start_group(start_node, tmp_path)
     old = group.the_master()
     api = Api(next(node for node in group.nodes if node is not old))
-    polled = asyncio.ensure_future(api.receive("g", timeout=12))
+    polled = asyncio.ensure_future(api.receive("g", timeout=WAIT_SECONDS))
     await asyncio.sleep(0.2)
     await old.stop()
     group.nodes.remove(old)
@@ -96,13 +96,13 @@ async def test_a_poll_at_the_master_goes_on_at_the_next_one(
     group = await start_group(start_node, tmp_path)
     old = group.the_master()
     api = Api(old)
-    polls = [asyncio.ensure_future(api.receive(name, timeout=15)) for name in ("g", "h")]
+    polls = [asyncio.ensure_future(api.receive(name, timeout=WAIT_SECONDS)) for name in ("g", "h")]
     await until(lambda: broker_of(old).waiting_polls == 2)
-    async with duolog.Client(group.endpoints, timeout=10) as client:
+    async with duolog.Client(group.endpoints, timeout=WAIT_SECONDS) as client:
         new = await group.switch(client)
     # One that begins at the next master before that knows all of the last one's changes, too.
     early = Api(new)
-    polls.append(asyncio.ensure_future(early.receive("early", timeout=15)))
+    polls.append(asyncio.ensure_future(early.receive("early", timeout=WAIT_SECONDS)))
     assert (await early.send(message(b"x"))).status.code == Code.OK
     for received in await asyncio.gather(*polls):
         assert (received.code, received.bodies) == (Code.OK, [b"x"])
@@ -120,7 +120,7 @@ async def test_a_producer_at_a_slave_is_asked_about_its_transactions_whoever_lea
     await producer.settled.wait()
     first = await half(api)
     await until(lambda: first[1] in [asked.transaction_id for asked in producer.asked])
-    async with duolog.Client(f"127.0.0.1:{old.port}", timeout=10) as client:
+    async with duolog.Client(f"127.0.0.1:{old.port}", timeout=WAIT_SECONDS) as client:
         await group.switch(client)
     second = await half(api)
     await until(lambda: second[1] in [asked.transaction_id for asked in producer.asked])
@@ -134,7 +134,7 @@ async def test_a_messages_origin_is_the_client_and_not_the_node_that_passed_it_o
     api = Api(node)
     api.metadata += [(FORWARDED, PLAIN), (PEER, "ipv4:10.1.2.3:5555")]  # as a slave passes it on
     assert (await api.send(message(b"x"))).status.code == Code.OK
-    (found,) = (await api.receive("g", timeout=5)).messages
+    (found,) = (await api.receive("g", timeout=WAIT_SECONDS)).messages
     assert found.system_properties.born_host == "10.1.2.3:5555"
     await api.close()
 
@@ -177,7 +177,7 @@ async def test_what_a_slave_cannot_hand_to_its_client_is_soon_visible_again(
     with pytest.raises(ConnectionError):
         await slave.rocketmq.forwarder.stream("ReceiveMessage", request, HangingUp())
     found: list[bytes] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_SECONDS):
         while len(found) < 2:
             found += (await api.receive("g", timeout=3)).bodies
     assert sorted(found) == [b"one", b"two"]
@@ -195,7 +195,7 @@ async def test_an_orderly_queue_is_locked_by_a_living_consumer_as_long_as_it_can
     by_node, direct = Api(node), Api(node)
     by_node.metadata += [(FORWARDED, PLAIN), (VIA, via)]
     await direct.send(message(b"one", message_group="a"), message(b"two", message_group="a"))
-    received = await by_node.receive("fifo", count=1, held=True, timeout=5)
+    received = await by_node.receive("fifo", count=1, held=True, timeout=WAIT_SECONDS)
     assert received.bodies == [b"one"]
     found: list[bytes] = []
     for _ in range(3):  # it polls on, so it is heard of
@@ -214,7 +214,7 @@ async def test_a_repeat_waits_until_what_the_last_master_stored_is_indexed(node:
     assert broker.store.put(batch, broker.wall_ms()).count == 1  # and nobody has dispatched it yet
     asyncio.get_running_loop().call_later(0.2, broker.pump_soon)
     (entry,) = await Sender(broker).send(
-        "T", [repeated], host, asyncio.get_running_loop().time() + 5
+        "T", [repeated], host, asyncio.get_running_loop().time() + WAIT_SECONDS
     )
     assert (entry.status.code, entry.offset) == (Code.OK, 0)
     table = broker.store.topic_queue_table
@@ -231,7 +231,9 @@ async def test_a_repeat_waits_until_the_new_master_knows_what_the_last_one_store
     repeated = message(b"x")
     host = Host("127.0.0.1", 1)
     loop = asyncio.get_running_loop()
-    sending = asyncio.ensure_future(Sender(broker).send("T", [repeated], host, loop.time() + 5))
+    sending = asyncio.ensure_future(
+        Sender(broker).send("T", [repeated], host, loop.time() + WAIT_SECONDS)
+    )
     await asyncio.sleep(0.1)
     assert not sending.done()
     batch = sent(repeated, 100).batch("T", 0, host)
@@ -279,18 +281,19 @@ async def test_sends_wait_out_a_failover_and_are_stored_once(
     work = [
         asyncio.ensure_future(produce(api, name)) for api, name in zip(apis, "ABC", strict=True)
     ]
-    for _ in range(2):
-        await asyncio.sleep(0.5)
+    for wanted in (20, 40):
+        await until(lambda wanted=wanted: len(stored) > wanted)
         old = group.the_master()
-        async with duolog.Client(f"127.0.0.1:{old.port}", timeout=10) as client:
+        async with duolog.Client(f"127.0.0.1:{old.port}", timeout=WAIT_SECONDS) as client:
             await group.switch(client)
-    await asyncio.sleep(0.5)
+    await until(lambda: len(stored) > 60)
     over.set()
     await asyncio.gather(*work)
-    async with duolog.Client(f"127.0.0.1:{group.the_master().port}", timeout=10) as client:
+    async with duolog.Client(
+        f"127.0.0.1:{group.the_master().port}", timeout=WAIT_SECONDS
+    ) as client:
         batch = await client.pull("T", 0, 0)
         bodies = [body.decode() for body in batch.body_list()]
-    assert len(stored) > 50
     assert not refused
     assert len(bodies) == len(set(bodies))
     assert set(stored) <= set(bodies)
@@ -306,7 +309,7 @@ async def test_progress_and_attempts_survive_a_failover(
     api = Api(old)
     for k in range(6):
         await api.send(message(b"%d" % k))
-    received = await api.receive("g", timeout=5)
+    received = await api.receive("g", timeout=WAIT_SECONDS)
     await api.ack("g", *received.handles[:4])
     await api.change("g", received.handles[4], 20)  # its first attempt fails
     await until(
@@ -315,7 +318,7 @@ async def test_progress_and_attempts_survive_a_failover(
         )
     )
     await api.close()
-    async with duolog.Client(f"127.0.0.1:{old.port}", timeout=10) as client:
+    async with duolog.Client(f"127.0.0.1:{old.port}", timeout=WAIT_SECONDS) as client:
         await group.switch(client)
     api = Api(group.the_master())
     found: dict[bytes, int] = {}
