@@ -7,7 +7,7 @@ a replica of a beginning that came to nothing, a registry that was restored from
 from typing import TYPE_CHECKING
 
 from ha.failover import ElectUnclean
-from ha.groupstate import Replica
+from ha.groupstate import GroupState, Replica
 from sim.node import Node
 from store.status import BrokerRole
 
@@ -94,7 +94,7 @@ class Caretaker:
             if node.up
             and node.agent is not None
             and node.slave is not None
-            and self._is_intact(node)
+            and self._is_intact(node, truth)
             and node.slave.identity.promised_epoch >= truth.epoch
         ]
         if fit:
@@ -106,16 +106,20 @@ class Caretaker:
             node.guarded(lambda: agent.step(order))()
         self.world.after(300.0, self.elect_by_hand)
 
-    def _is_intact(self, node: Node) -> bool:
+    def _is_intact(self, node: Node, state: GroupState) -> bool:
         """A member of the SyncStateSet, with the disk that made it one."""
-        truth = self.cluster.etcd.truth
-        members = truth.sync_state_set if truth is not None and truth.opened else frozenset()
+        members = state.sync_state_set if state.opened else frozenset()
         return Replica(node.name, node.incarnation) in members and not (
             node.tainted or node.disk.syncs_to_fail
         )
 
     def _another_is_intact(self, node: Node) -> bool:
-        return any(self._is_intact(other) for other in self.cluster.nodes if other is not node)
+        """Also once a change is made that is on its way, and takes a member out of the set."""
+        others = [other for other in self.cluster.nodes if other is not node]
+        states = self.cluster.etcd.possible_states()
+        return bool(states) and all(
+            any(self._is_intact(other, state) for other in others) for state in states
+        )
 
     def may_lose_power(self, node: Node) -> bool:
         """The atlas: what page caches acknowledged stays somewhere it can be had from."""

@@ -73,6 +73,7 @@ class Dispatcher:
     new_queues_max: int = sys.maxsize  # made by one step
     refusing: set[QueueKey] = field(default_factory=set)  # queues that could not take a record
     bit_map_of: Callable[[str, bytes], bytes] | None = None  # of a topic and a property text
+    _begun: int = 0  # end of the furthest stretch that was begun: an error may leave it in part
     _rows: I64 = field(default_factory=lambda: np.empty((scan.COLUMNS, ROWS_MAX), np.int64))
     _spare_rows: I64 = field(default_factory=lambda: np.empty((scan.COLUMNS, FEW_ROWS), np.int64))
     _stopped_short: bool = False  # the last step had too many queues to make
@@ -84,6 +85,16 @@ class Dispatcher:
     def behind_bytes(self) -> int:
         """dispatchBehindBytes: log that queues and index do not have yet."""
         return self.log.max_offset - self.reput_from
+
+    @property
+    def reached(self) -> int:
+        """No queue has an entry of a record from here on."""
+        return max(self.reput_from, self._begun)
+
+    def back_to(self, offset: int) -> None:
+        """The queues' entries from a log offset on were cut."""
+        self.reput_from = min(self.reput_from, offset)
+        self._begun = min(self._begun, offset)
 
     def step(
         self, confirm_offset: int, check_crc: bool = False, targets: DispatchTargets | None = None
@@ -117,6 +128,8 @@ class Dispatcher:
         )
         n = int(result[0])
         if n:
+            if targets.queues is not None and targets.compare is None:
+                self._begun = max(self._begun, mapped.start + int(result[1]))
             put = self._put(mapped.memory, n, targets)
             self.store_time = max(self.store_time, int(self._rows[scan.STORE_TIME, put - 1]))
             if put < n:

@@ -516,10 +516,10 @@ class MessageStore:
         if not self.log.is_boundary(offset):
             offset = self.log.min_offset
         self.replicated_offset = offset
-        if offset < self.dispatcher.reput_from:
+        if offset < self.dispatcher.reached:
             # The index may stay ahead: what it names is looked at only below the confirm offset.
             self._cut_queues(offset)
-            self.dispatcher.reput_from = offset
+            self.dispatcher.back_to(offset)
 
     def truncate(self, offset: int) -> None:
         """Cut the log at a record's start, durably, and all that was derived from the rest."""
@@ -534,7 +534,7 @@ class MessageStore:
         if self.index.end_offset >= offset:
             self.index.truncate(offset)
             self.dispatcher.index_again(offset)
-        self.dispatcher.reput_from = min(self.dispatcher.reput_from, offset)
+        self.dispatcher.back_to(offset)
         self.log.queue.truncate(offset)
         self.log.corrupt_ranges = [r for r in self.log.corrupt_ranges if r.end <= offset]
         self.recover_topic_queue_table()
@@ -597,12 +597,8 @@ class MessageStore:
                 while self._step_to_end():
                     pass
                 self.recover_topic_queue_table()
-                self.hide_from(visible)
-            except OSError:
-                self.hide_from(visible)
-                self._cut_queues(self.replicated_offset or 0)  # of a stretch done in part
-                raise
             finally:
+                self.hide_from(visible)
                 self.dispatcher.arrivals = arrivals
         self.role = role
 
@@ -644,7 +640,7 @@ class MessageStore:
         self.log.queue.destroy()
         self.log.queue.disk_sync_names()
         self.log.corrupt_ranges.clear()
-        self.dispatcher.reput_from = 0
+        self.dispatcher.back_to(0)
         if self.replicated_offset is not None:
             self.replicated_offset = 0
         self.topic_queue_table = QueueEnds()

@@ -598,6 +598,30 @@ def test_what_is_put_between_the_steps_of_a_flush_is_noted_only_if_it_is_synced(
         assert read_all(again, "T", queue_id) == bodies
 
 
+def test_of_a_stretch_that_a_full_disk_stopped_halfway_nothing_unconfirmed_is_shown() -> None:
+    """One queue had room for its entries, the next one had none."""
+    disk = SimDisk(random.Random(1), lambda: 0.0)
+    disk.mapped_max = 1000
+    store = MessageStore(disk, WIDE)
+    store.start()
+    put_ok(store, [b"old"])
+    confirmed = store.confirm_offset
+    for queue_id in (0, 1):
+        batch = PutBatch("T", queue_id, Columns.of([b"new"]), NOW)
+        assert store.put(batch, NOW).status is PutMessageStatus.PUT_OK
+    disk.full = True
+    assert not store.dispatch()
+    assert read_all(store) == [b"old", b"new"]
+    store.hide_from(confirmed)
+    assert read_all(store) == [b"old"]
+    disk.full = False
+    store.retention.check_space()
+    store.confirm(store.log.max_offset)
+    drain(store)
+    assert (read_all(store), read_all(store, "T", 1)) == ([b"old", b"new"], [b"new"])
+    crash(store)
+
+
 @pytest.mark.parametrize("cleanly", [True, False])
 def test_a_start_on_a_full_disk_serves_what_is_there(cleanly: bool) -> None:
     disk = SimDisk(random.Random(1), lambda: 0.0)
