@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 import tomllib
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ MEMORY_BYTES = 6 << 30
 GOAL = 0.9
 LEAST_JUDGED = 40  # fewer mutants say little about the share
 FILES = "t"  # of the tests that run now
+BROKEN = "broken"  # said of a run that ended with an error of the judge
+PIPE_BYTES = 2000  # of what a run says
 PREFIX = "mechanical-"  # of a directory's name; the number of the process that made it follows
 _LOG = ("_close_segment", "_go_back", "append_data", "is_boundary", "before_blank", "next_valid")
 _STORE = ("truncate", "hide_from", "_cut_queues")
@@ -185,10 +188,15 @@ def try_one(
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
         shutil.rmtree(where / FILES, ignore_errors=True)
-    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
-        by, _, why = told.decode().partition(" ")
-        return by, why
-    return "time", f"ended with {status}: it took too long, or too much memory"
+    if os.WIFSIGNALED(status):
+        return (
+            "time",
+            f"ended by signal {os.WTERMSIG(status)}: it took too long, or too much memory",
+        )
+    by, _, why = told.decode().partition(" ")
+    if by == BROKEN:
+        raise RuntimeError(f"{mutant.name if mutant else 'the code as it is'}: {why}")
+    return by, why
 
 
 def _in_child(
@@ -199,14 +207,18 @@ def _in_child(
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     os.dup2(silence, 2)
-    code = 1
     try:
         if mutant is not None:
             plant(mutant)
-        os.write(writer, _hunt(tests, seeds, where)[:500].encode())
-        code = 0
+        told = _hunt(tests, seeds, where)
+    except MemoryError:
+        told = "time it took too much memory"
+    except BaseException:  # the judge's own fault, not the mutant's
+        told = f"{BROKEN} {traceback.format_exc(limit=-3)}"
+    try:
+        os.write(writer, told[:PIPE_BYTES].encode()[:PIPE_BYTES])
     finally:
-        os._exit(code)
+        os._exit(0)
 
 
 def _used_cpu(of: int) -> int:
@@ -220,7 +232,10 @@ def _hunt(tests: tuple[str, ...], seeds: int, where: Path) -> str:
     if failed:
         return f"tests {failed}"
     for seed in range(seeds):
-        violation = run(seed).violation
+        try:
+            violation = run(seed).violation
+        except Exception as error:
+            violation = repr(error)
         if violation:
             return f"seed {seed}: {violation}"
     return "nothing "

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,12 @@ def test_a_mutant_is_killed_by_its_tests_in_a_process_of_its_own(tmp_path: Path)
     by, why = try_one(mutant, ("tests/ha/test_syncstate.py",), 0, tmp_path)
     assert by == "tests", (mutant.diff(), why)
     assert not list(tmp_path.iterdir())
+
+
+def test_an_error_of_the_judge_is_no_mutant_that_was_killed(tmp_path: Path) -> None:
+    mutant = replace(next(iter(all_mutants().values())), function="there_is_none")
+    with pytest.raises(RuntimeError, match=r"(?s)there_is_none"):
+        try_one(mutant, (), 0, tmp_path)
 
 
 def test_a_mutant_may_take_as_long_as_the_code_as_it_is_and_one_that_never_ends_is_killed(
