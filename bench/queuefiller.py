@@ -17,8 +17,8 @@ from pathlib import Path
 from duolog._machine import boot_id
 
 from node.clocks import mono_ms, wall_ms
-from node.liteservice import lite_queue
-from node.metadatalog import QUEUE
+from node.consuming.liteservice import lite_queue
+from node.core.metadatalog import QUEUE
 from node.openfiles import raise_limit
 from store.columns import Columns
 from store.flush import FlushSchedule, QueuesFlush

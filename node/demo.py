@@ -36,7 +36,7 @@ from rich.progress import (
 from rich.table import Table
 
 from node.childnode import ChildNode, free_endpoint
-from node.registryserver import RegistryServer
+from node.election.registryserver import RegistryServer
 
 TOPIC = "flights"
 LIVE_TOPIC = "flights-live"

@@ -24,7 +24,7 @@ import duolog.sync
 from rich.console import Console
 
 from node.childnode import ChildNode, free_endpoint
-from node.registryserver import RegistryServer
+from node.election.registryserver import RegistryServer
 from pipeline.replay import Replay, replay
 from pipeline.report import report
 from pipeline.tier import tier

@@ -18,16 +18,16 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from ha.registry import Registry
-from node.admin_service import AdminService
+from node.api.admin import AdminService
+from node.api.groups import GroupsService
+from node.api.messages import MessagesService
+from node.api.reservedport import ListenError, ReservedPort
 from node.broker import EXIT_FENCED, Broker
 from node.config import Config, ConfigError, NodeSection
-from node.etcd import EtcdRegistry
-from node.failover import FailoverService
-from node.groups_service import GroupsService
-from node.messages_service import MessagesService
+from node.election.etcd import EtcdRegistry
+from node.election.failover import Candidate, FailoverService
 from node.openfiles import raise_limit
-from node.replication_service import ReplicationService
-from node.reservedport import ListenError, ReservedPort
+from node.replication.masterstream import ReplicationService
 from node.tls import Tls
 from store.errors import StoreError
 from store.osdisk import OsDisk
@@ -177,7 +177,7 @@ class Node:
         try:
             await broker.start()
         except BaseException:
-            broker.threads.shutdown(wait=False)
+            broker.log.threads.shutdown(wait=False)
             await server.stop(None)
             raise
         self.broker, self._server = broker, server
@@ -219,7 +219,7 @@ class Node:
         listen: str = self.config.ha.listen  # type: ignore[attr-defined]
         if not listen or (broker.replication.slave is not None and not broker.replication.elected):
             return
-        service = ReplicationService(broker)
+        service = ReplicationService(broker.replication, broker.log.threads, self.config.ha_tls())
         self.ha_port = service.listen(listen)
         if self.ha_port == 0:
             raise ListenError(f"cannot listen on {listen}: is it in use?")
@@ -242,9 +242,14 @@ class Node:
         host = self.config.ha.listen.rpartition(":")[0]  # type: ignore[attr-defined]
         advertised: str = self.config.ha.advertise  # type: ignore[attr-defined]
         try:
-            self.failover = FailoverService(
-                broker, registry, advertised or f"{host}:{self.ha_port}", section.lease_seconds
+            candidate = Candidate(
+                self.config.node,
+                broker.advertised,
+                advertised or f"{host}:{self.ha_port}",
+                section.lease_seconds,
+                section.disk_stall_ms,
             )
+            self.failover = FailoverService(broker, registry, candidate)
         except BaseException:
             registry.close()
             raise

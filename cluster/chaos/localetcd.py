@@ -9,7 +9,7 @@ from pathlib import Path
 from cluster.chaos.target import Unsupported
 from ha.registry import RegistryError
 from node.childnode import free_ports
-from node.etcd import EtcdRegistry
+from node.election.etcd import EtcdRegistry
 from node.tls import Tls
 
 READY_SECONDS = 30.0

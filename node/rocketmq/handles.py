@@ -7,7 +7,7 @@ another mastership) names no lease.
 from dataclasses import dataclass
 
 from node import tokens
-from node.popservice import Handle
+from node.consuming.popservice import Handle
 from node.rocketmq.codes import Refused
 from node.rocketmq.stubs import Code
 

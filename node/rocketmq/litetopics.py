@@ -3,14 +3,14 @@
 from typing import Any
 
 from node.broker import Broker
-from node.liteservice import (
+from node.consuming.liteservice import (
     EVERYTHING,
     SUBSCRIPTIONS_MAX,
-    Subscriber,
     bound,
     bound_topic,
     lite_queue,
 )
+from node.consuming.subscriber import Subscriber
 from node.rocketmq.clients import Client
 from node.rocketmq.codes import Refused
 from node.rocketmq.names import check_lite_topic, group_of, topic_of

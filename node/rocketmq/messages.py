@@ -5,8 +5,9 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
-from node.liteservice import lite_queue
-from node.popservice import Popped
+from node.consuming.liteservice import lite_queue
+from node.consuming.popservice import Popped
+from node.deferred.transactionservice import HALF_WORDS
 from node.rocketmq.codes import Refused
 from node.rocketmq.names import (
     LITE_TOPIC,
@@ -17,7 +18,6 @@ from node.rocketmq.names import (
     check_user_properties,
 )
 from node.rocketmq.stubs import Code, definition
-from node.transactionservice import HALF_WORDS
 from store import lightqueues
 from store.columns import Columns
 from store.messagestore import PutBatch

@@ -10,7 +10,7 @@ from typing import Any
 
 from duolog._message import RETRY_PREFIX
 
-from node.retrytopics import DEAD_LETTER_PREFIX
+from node.consuming.retrytopics import DEAD_LETTER_PREFIX
 from node.rocketmq.codes import Refused
 from node.rocketmq.stubs import Code, definition
 from store import lightqueues

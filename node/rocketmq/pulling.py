@@ -5,9 +5,9 @@ from typing import Any
 
 from duolog import _errors as sdk
 
+from node.api.groups import EARLIEST, LATEST, offset_at
 from node.broker import Broker
-from node.groups_service import EARLIEST, LATEST, offset_at
-from node.longpoll import check_place, poll
+from node.consuming.longpoll import check_place, poll
 from node.rocketmq.codes import OK, Refused, status
 from node.rocketmq.messages import pulled
 from node.rocketmq.names import group_of, topic_of
@@ -54,7 +54,7 @@ class Puller:
         deadline = asyncio.get_running_loop().time() + max(0.0, wait - MARGIN_SECONDS)
         count = min(request.batch_size, RECEIVE_BATCH)
         _, result = await poll(
-            self._broker, key, request.offset, count, BYTES_MAX, chosen, deadline
+            self._broker.reader, key, request.offset, count, BYTES_MAX, chosen, deadline
         )
         going_on = service.PullMessageResponse(next_offset=result.next_offset)
         if result.status in _OUT_OF_RANGE:

@@ -7,8 +7,10 @@ from typing import Any
 from duolog import _errors as sdk
 
 from node.broker import Broker
-from node.liteservice import bound_topic
-from node.popservice import Handle, Popped, PopRequest
+from node.consuming.liteservice import bound_topic
+from node.consuming.popservice import Handle, Popped, PopRequest
+from node.filters.sqlfilter import SqlFilter
+from node.filters.tagfilter import BadFilter, MessageFilter, TagFilter
 from node.rocketmq import handles
 from node.rocketmq.clients import Client
 from node.rocketmq.codes import OK, Refused, status_of
@@ -17,8 +19,6 @@ from node.rocketmq.messages import delivered
 from node.rocketmq.names import group_of, topic_of
 from node.rocketmq.settings import RECEIVE_BATCH
 from node.rocketmq.stubs import Code, definition, service
-from node.sqlfilter import SqlFilter
-from node.tagfilter import BadFilter, MessageFilter, TagFilter
 from store.errors import StoreError
 
 INVISIBLE_MS_MIN = 10_000

@@ -16,7 +16,8 @@ from typing import Any
 from duolog import _errors as sdk
 
 from node.broker import Broker
-from node.delayservice import DELAY_MS_MAX, TIMER_TOPIC, RecallHandle
+from node.deferred.delayservice import DELAY_MS_MAX, TIMER_TOPIC, RecallHandle
+from node.deferred.transactionservice import HALF_TOPIC
 from node.rocketmq.codes import Refused, put_status
 from node.rocketmq.handles import TransactionId
 from node.rocketmq.messages import (
@@ -30,7 +31,6 @@ from node.rocketmq.messages import (
     sent,
 )
 from node.rocketmq.stubs import Code, definition, service
-from node.transactionservice import HALF_TOPIC
 from store.messagestore import PutBatch, PutResult
 from store.metadata import PERM_WRITE, TopicConfig
 from store.record import Host
@@ -140,7 +140,7 @@ class Sender:
                 Code.MESSAGE_CORRUPTED, "messages of one request have one type and one group"
             )
         latest = max(message.deliver_ms for message in messages)
-        if latest and latest > self._broker.wall_ms() + DELAY_MS_MAX:
+        if latest and latest > self._broker.log.wall_ms() + DELAY_MS_MAX:
             raise Refused(Code.ILLEGAL_DELIVERY_TIME, f"more than {DELAY_MS_MAX} ms from now")
         if not kinds <= _taken(config.message_type):
             name = definition.MessageType.Name(kinds.pop())
@@ -161,7 +161,7 @@ class Sender:
             entry.transaction_id = TransactionId(group, topic, result.queue_offset).to_text()
         elif (
             message.deliver_ms
-            and message.deliver_ms > self._broker.wall_ms()
+            and message.deliver_ms > self._broker.log.wall_ms()
             and result.queue_offset >= 0
         ):
             handle = RecallHandle(group, topic, result.queue_offset, message.message_id)
@@ -214,7 +214,7 @@ class Sender:
         if message.kind == TRANSACTION:
             return self._broker.transactions.half(batch, topic, message.recovery_seconds)
         if message.kind == DELAY:
-            now = self._broker.wall_ms()
+            now = self._broker.log.wall_ms()
             if message.deliver_ms <= now:  # its time has passed, and consumers are told so
                 words = {**message.properties, "TIMER_DELIVER_MS": str(message.deliver_ms)}
                 return replace(message, properties=words).batch(topic, queue_id, host)
@@ -228,7 +228,7 @@ class Sender:
         then the index has to reach the end of that.
         """
         if self._broker.admission.refuses():
-            return self._broker.put_batch(batch)  # which says why
+            return self._broker.log.put(batch)  # which says why
         if self._broker.replication.may_be_behind():
             reason = "what the last master stored is not confirmed yet"
             return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason), None
@@ -239,7 +239,7 @@ class Sender:
             before = self._before_failover(topic, message.message_id)
             if before is not None:
                 return before, None
-        return self._broker.put_batch(batch)
+        return self._broker.log.put(batch)
 
     async def _put(
         self, topic: str, message: Sent, batch: PutBatch, begun: _Stored, deadline: float
@@ -258,7 +258,7 @@ class Sender:
 
     async def _settled(self, result: PutResult) -> PutResult:
         """Stored, but not safely the last time it was asked: it may be now."""
-        waiting = self._broker.settle(result.end_offset)
+        waiting = self._broker.log.settle(result.end_offset)
         status = PutMessageStatus.PUT_OK if waiting is None else await waiting
         return replace(result, status=status)
 

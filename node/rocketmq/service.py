@@ -16,7 +16,8 @@ from duolog._connection import uncancelled
 
 from node import tokens
 from node.broker import Broker
-from node.delayservice import RecallHandle
+from node.deferred.delayservice import RecallHandle
+from node.deferred.transactionservice import Check
 from node.rocketmq import handles, settings
 from node.rocketmq.auth import Authenticator
 from node.rocketmq.clients import Client, Clients, Stream
@@ -40,7 +41,6 @@ from node.rocketmq.routes import Routes, spelled_for
 from node.rocketmq.sending import Sender
 from node.rocketmq.stubs import Code, definition, rpc, service
 from node.rocketmq.telemetryrelay import TelemetryRelays
-from node.transactionservice import Check
 from node.wirecodec import peer_host
 from store.errors import StoreError
 from store.metadata import Json, new_group

@@ -4,8 +4,8 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
-from node.liteservice import bound_topic
-from node.retrytopics import RETRY_TIMES
+from node.consuming.liteservice import bound_topic
+from node.consuming.retrytopics import RETRY_TIMES
 from node.rocketmq.codes import Refused
 from node.rocketmq.names import LITE_TOPIC_MAX
 from node.rocketmq.stubs import Code, definition

@@ -6,8 +6,8 @@ import duolog
 import duolog.sync
 import pytest
 
+from node.deferred.transactionservice import HALF_TOPIC
 from node.server import Node
-from node.transactionservice import HALF_TOPIC
 from tests.node.conftest import StartNode, start_node
 from tests.node.replicas import broker_of, until
 

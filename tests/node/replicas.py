@@ -9,7 +9,7 @@ import duolog
 
 from ha.progress import ConnectionState
 from node.broker import Broker
-from node.memoryregistry import MemoryRegistry
+from node.election.memoryregistry import MemoryRegistry
 from node.server import Node
 
 StartNode = Callable[..., Awaitable[Node]]

@@ -14,7 +14,7 @@ from duolog._machine import place_of
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from node.reservedport import ListenError
+from node.api.reservedport import ListenError
 from node.server import Node
 from store.metadata import TopicConfig
 from tests.node.conftest import StartNode
@@ -201,14 +201,14 @@ async def test_a_creation_that_is_cut_off_is_undone_by_no_send(
     node = await start_node(limits={"auto_create_topic": True, "default_topic_queues": 2})
     broker, metadata = broker_of(node), broker_of(node).metadata
     with monkeypatch.context() as patched:
-        patched.setattr(broker, "pump_soon", lambda: None)  # it is stored, and not applied
+        patched.setattr(broker.log, "pump_soon", lambda: None)  # it is stored, and not applied
         creating = asyncio.ensure_future(metadata.put_topic(TopicConfig("T", 8)))
         await asyncio.sleep(0)
         creating.cancel()  # as gRPC does at a call's deadline
         await asyncio.gather(creating, return_exceptions=True)
         assert "T" not in metadata.topics
         assert metadata.auto_create("T").queues == 8
-    broker.pump_soon()
+    broker.log.pump_soon()
     async with duolog.Client(f"127.0.0.1:{node.port}", timeout=5) as client:
         await client.admin.create_topic("T", 8)  # the same again is no error
         (topic,) = await client.admin.topics(["T"])

@@ -7,8 +7,8 @@ from typing import Any
 import duolog
 import pytest
 
-from node.bloomfilter import BloomFilter
-from node.consumerfilters import ConsumerFilters
+from node.filters.bloomfilter import BloomFilter
+from node.filters.consumerfilters import ConsumerFilters
 from store.filterbits import FilterBits
 from tests.node.conftest import StartNode
 from tests.node.replicas import Elected, broker_of, until

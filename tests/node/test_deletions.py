@@ -48,7 +48,7 @@ async def test_a_topic_that_is_made_again_while_its_queues_go_keeps_its_messages
     broker = broker_of(node)
     await client.admin.create_topic("T", 1)
     await send(client, b"old 0", b"old 1")
-    async with broker._file_work.changes:  # as a flush has it
+    async with broker.log.file_work.changes:  # as a flush has it
         work = await deleting(broker)
         await client.admin.create_topic("T", 1)
         await send(client, b"new 0", b"new 1")
@@ -66,7 +66,7 @@ async def test_a_deletion_that_is_cut_off_brings_nothing_back_and_is_finished(
     await client.admin.create_topic("T", 1)
     await client.admin.create_topic("U", 1)
     await send(client, b"old")
-    async with broker._file_work.changes:
+    async with broker.log.file_work.changes:
         work = await deleting(broker)
         work.cancel()  # as gRPC does at a call's deadline
         await asyncio.gather(work, return_exceptions=True)

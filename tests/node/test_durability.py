@@ -60,7 +60,7 @@ async def test_many_senders_share_one_sync(
     node = await start_node(flush_disk_type="SYNC_FLUSH")
     client = await topic(node)
     assert node.broker is not None
-    service = node.broker.group_commit
+    service = node.broker.log.group_commit
     before = service.flushes
     gate = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -191,7 +191,7 @@ async def test_waiters_are_released_in_offset_order_and_failed_at_the_end(
 ) -> None:
     assert node.broker is not None
     service = GroupCommitService(
-        node.broker.store, node.broker.threads, lambda: None, lambda error: None
+        node.broker.store, node.broker.log.threads, lambda: None, lambda error: None
     )
     low = service.wait(node.broker.store.flushed_offset)
     assert low.result() is PutMessageStatus.PUT_OK

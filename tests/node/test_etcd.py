@@ -20,9 +20,9 @@ from ha.registry import (
     RegistryUnavailable,
     Transaction,
 )
-from node.etcd import EtcdRegistry
-from node.memoryregistry import MemoryRegistry
-from node.registryserver import RegistryServer
+from node.election.etcd import EtcdRegistry
+from node.election.memoryregistry import MemoryRegistry
+from node.election.registryserver import RegistryServer
 from node.tls import Tls
 from tests.certificates import certificates
 from tests.etcd import need_etcd

@@ -25,9 +25,9 @@ from ha.membership import Membership
 from ha.registry import Delete, LeaseGone, RegistryUnavailable, Transaction
 from node.cli.cluster import row_of
 from node.cli.node import problems_of
-from node.failover import FailoverService
-from node.leasekeeper import LeaseKeeper
-from node.memoryregistry import MemoryRegistry
+from node.election.failover import FailoverService
+from node.election.leasekeeper import LeaseKeeper
+from node.election.memoryregistry import MemoryRegistry
 from node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of, log_bytes, until

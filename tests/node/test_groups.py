@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.allocation import STRATEGIES, Deal, Wish, allocate
-from node.groups import GroupCoordinator
+from node.consuming.allocation import STRATEGIES, Deal, Wish, allocate
+from node.consuming.groups import GroupCoordinator
 from node.server import Node
 from store.clocks import MonoMs
 from tests.node.conftest import StartNode

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.halfmessages import Half, HalfMessages
+from node.deferred.halfmessages import Half, HalfMessages
 from store.clocks import MonoMs
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import duolog
 import pytest
 
-from node.reservedport import ListenError, ReservedPort
+from node.api.reservedport import ListenError, ReservedPort
 from node.server import Node
 from store.errors import StoreLocked
 from store.messagestore import MessageStore

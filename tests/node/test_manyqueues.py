@@ -8,8 +8,8 @@ import duolog
 import pytest
 from duolog.wire import duolog_pb2 as wire
 
+from node.api.messages import _Subscription
 from node.engine.arrivals import ArrivalBoard
-from node.messages_service import _Subscription
 from node.server import Node
 from tests.node.replicas import broker_of, until
 
@@ -55,13 +55,13 @@ async def test_an_arrival_costs_a_look_into_its_own_queue_only(
 ) -> None:
     broker = broker_of(node)
     reads: Counter[int] = Counter()
-    read = broker.read
+    read = broker.reader.read
 
     def counted(key: tuple[str, int], *how: Any) -> Any:
         reads[key[1]] += 1
         return read(key, *how)
 
-    monkeypatch.setattr(broker, "read", counted)
+    monkeypatch.setattr(broker.reader, "read", counted)
     over = asyncio.Event()
 
     async def requests() -> Any:
@@ -86,4 +86,4 @@ async def test_an_arrival_costs_a_look_into_its_own_queue_only(
         over.set()
         await asyncio.gather(reader, sender)
         subscription.close()
-        assert len(broker.board) == 0
+        assert len(broker.log.board) == 0

@@ -186,10 +186,10 @@ async def test_half_a_stream_and_a_reset_leave_the_node_well(
         assert (await producer.send("T", b"x")).status == "PUT_OK"
     assert node.broker is not None
     for _ in range(100):
-        if len(node.broker.board) == 0:
+        if len(node.broker.log.board) == 0:
             break
         await asyncio.sleep(0.02)
-    assert len(node.broker.board) == 0
+    assert len(node.broker.log.board) == 0
 
 
 # -- pull --------------------------------------------------------------------------------------

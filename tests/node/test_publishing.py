@@ -9,7 +9,7 @@ from duolog._columns import pack
 from duolog._sink import Sink, SinkState
 from duolog.wire import duolog_pb2 as wire
 
-from node.publishservice import STAGED_TOPIC
+from node.deferred.publishservice import STAGED_TOPIC
 from node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import Elected, broker_of
@@ -213,7 +213,7 @@ async def test_a_sink_waits_until_enough_replicas_are_in_sync(
     replication = broker_of(node).replication
     for step in (stage(sink, b"1"), sink.publish(0, [0])):
         monkeypatch.setattr(replication, "refusal", lambda: "1 of 2 needed replicas are in sync")
-        monkeypatch.setattr(broker_of(node).admission, "change", lambda: duolog.Busy("as before"))
+        monkeypatch.setattr(broker_of(node).metadata, "refused", lambda: duolog.Busy("as before"))
         work = asyncio.ensure_future(step)
         await asyncio.sleep(0.2)
         assert not work.done()
@@ -262,7 +262,7 @@ async def test_reads_prefer_slaves(start_node: StartNode, tmp_path: Path) -> Non
         name = (await client.admin.topics(["T"]))[0].group
         batch = await client.fetch(request, name, from_slaves=True)
         assert batch.bodies == b"x"
-        out = {node: broker_of(node).counters.messages_out for node in group.nodes}
+        out = {node: broker_of(node).log.counters.messages_out for node in group.nodes}
         assert out.pop(group.the_master()) == 0
         assert sorted(out.values()) == [0, 1]
 

@@ -25,10 +25,10 @@ from ha import frames
 from ha.frames import Ack, Frame, Hello, Refusal, Refuse, Welcome
 from ha.progress import ConnectionState
 from ha.slave import Slave
-from node import replication_client
 from node.cli.cluster import row_of
 from node.config import Config, ConfigError
-from node.replication import HA_METHOD
+from node.replication import slavestream
+from node.replication.stream import HA_METHOD
 from node.server import Node
 from store.clocks import MonoMs
 from store.osdisk import OsDisk
@@ -231,7 +231,7 @@ async def test_a_slave_that_never_saw_the_first_segments_has_the_metadata_all_th
         async with client.producer() as producer:
             await producer.send_batch("T", [b"x" * 60_000] * 60)
     log = broker_of(master).store.log
-    async with broker_of(master).no_flush():
+    async with broker_of(master).log.no_flush():
         log.queue.remove(log.queue.files[0])
     slave = await group.start_slave()
     await caught_up(master, slave)
@@ -425,7 +425,7 @@ async def test_a_node_that_starts_on_a_full_disk_serves_readers_and_writers_when
         write(self, path, data)
 
     monkeypatch.setattr(OsDisk, "write", maybe)
-    monkeypatch.setattr("node.replication.OPEN_AGAIN_MS", 100)
+    monkeypatch.setattr("node.replication.roles.OPEN_AGAIN_MS", 100)
     node = await start_node()
     async with duolog.Client(f"127.0.0.1:{node.port}") as client:
         assert (await client.pull("T", 0, 0)).body_list() == [b"before"]
@@ -511,7 +511,7 @@ async def test_readers_who_lag_are_sent_to_a_slave(
         request = wire.PullRequest(topic="T", queue_id=0, queue_offset=0, max_messages=10)
         near = await client._router.seed.messages.Pull(request)
         assert near.suggest_endpoint == ""
-        monkeypatch.setattr(broker_of(master), "_in_memory_bytes", 1000)
+        monkeypatch.setattr(broker_of(master).reader, "_in_memory_bytes", 1000)
         far = await client._router.seed.messages.Pull(request)
         assert far.suggest_endpoint == f"127.0.0.1:{slave.port}"
 
@@ -717,7 +717,7 @@ async def test_every_slave_learns_at_once_what_another_ones_acknowledgement_conf
 async def test_a_slave_whose_fixed_master_is_dead_says_so_soon_and_names_it(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replication_client, "AWAY_SECONDS", 0.3)
+    monkeypatch.setattr(slavestream, "AWAY_SECONDS", 0.3)
     master = await group.start_master()
     slave = await group.start_slave()
     await following(slave)

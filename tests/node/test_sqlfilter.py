@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.sqlfilter import SqlFilter
-from node.tagfilter import BadFilter
+from node.filters.sqlfilter import SqlFilter
+from node.filters.tagfilter import BadFilter
 
 P = {
     "age": "20",

@@ -12,7 +12,7 @@ from duolog import _groupreader, _prefetch
 from duolog._groupreader import GroupReader
 from duolog._membership import Queue, Share
 
-from node import messages_service
+from node.api import messages
 from tests.node.conftest import StartNode
 
 SMALL_CREDIT = 64 << 10
@@ -24,7 +24,7 @@ ALL = {("T", queue) for queue in range(4)}
 def open_streams(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Every Subscribe call that the node serves now."""
     streams: list[Any] = []
-    made, closed = messages_service._Subscription.__init__, messages_service._Subscription.close
+    made, closed = messages._Subscription.__init__, messages._Subscription.close
 
     def opened(self: Any, *args: Any) -> None:
         made(self, *args)
@@ -34,8 +34,8 @@ def open_streams(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         closed(self)
         streams.remove(self)
 
-    monkeypatch.setattr(messages_service._Subscription, "__init__", opened)
-    monkeypatch.setattr(messages_service._Subscription, "close", ended)
+    monkeypatch.setattr(messages._Subscription, "__init__", opened)
+    monkeypatch.setattr(messages._Subscription, "close", ended)
     return streams
 
 

@@ -14,7 +14,7 @@ import pytest
 from duolog.wire import duolog_pb2 as wire
 
 from node.childnode import free_endpoint
-from node.registryserver import RegistryServer
+from node.election.registryserver import RegistryServer
 from tests.process.support import NodeProcess
 
 pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(240)]

@@ -1,6 +1,7 @@
 """RocketMQ's API on several nodes: any node takes any call, and masters change."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ async def test_a_poll_at_the_master_goes_on_at_the_next_one(
     old = group.the_master()
     api = Api(old)
     polls = [asyncio.ensure_future(api.receive(name, timeout=WAIT_SECONDS)) for name in ("g", "h")]
-    await until(lambda: broker_of(old).waiting_polls == 2)
+    await until(lambda: broker_of(old).waiting_calls.count == 2)
     async with duolog.Client(group.endpoints, timeout=WAIT_SECONDS) as client:
         new = await group.switch(client)
     # One that begins at the next master before that knows all of the last one's changes, too.
@@ -211,8 +212,8 @@ async def test_a_repeat_waits_until_what_the_last_master_stored_is_indexed(node:
     repeated = message(b"x")
     host = Host("127.0.0.1", 1)
     batch = sent(repeated, 100).batch("T", 0, host)
-    assert broker.store.put(batch, broker.wall_ms()).count == 1  # and nobody has dispatched it yet
-    asyncio.get_running_loop().call_later(0.2, broker.pump_soon)
+    assert broker.store.put(batch, broker.log.wall_ms()).count == 1  # not dispatched yet
+    asyncio.get_running_loop().call_later(0.2, broker.log.pump_soon)
     (entry,) = await Sender(broker).send(
         "T", [repeated], host, asyncio.get_running_loop().time() + WAIT_SECONDS
     )
@@ -237,8 +238,8 @@ async def test_a_repeat_waits_until_the_new_master_knows_what_the_last_one_store
     await asyncio.sleep(0.1)
     assert not sending.done()
     batch = sent(repeated, 100).batch("T", 0, host)
-    assert broker.store.put(batch, broker.wall_ms()).count == 1  # the last master's, shown now
-    broker.pump_soon()
+    assert broker.store.put(batch, broker.log.wall_ms()).count == 1  # the last master's, shown now
+    broker.log.pump_soon()
     await until(lambda: broker.store.queue_range("T", 0) == (0, 1))
     behind = False
     (entry,) = await sending
@@ -255,6 +256,9 @@ async def test_sends_wait_out_a_failover_and_are_stored_once(
     stored: list[str] = []
     refused: list[str] = []
     over = asyncio.Event()
+
+    def has_stored(wanted: int) -> bool:
+        return len(stored) > wanted
 
     async def produce(api: Api, name: str) -> None:
         """Sends with three tries, as RocketMQ's clients do."""
@@ -282,11 +286,11 @@ async def test_sends_wait_out_a_failover_and_are_stored_once(
         asyncio.ensure_future(produce(api, name)) for api, name in zip(apis, "ABC", strict=True)
     ]
     for wanted in (20, 40):
-        await until(lambda wanted=wanted: len(stored) > wanted)
+        await until(partial(has_stored, wanted))
         old = group.the_master()
         async with duolog.Client(f"127.0.0.1:{old.port}", timeout=WAIT_SECONDS) as client:
             await group.switch(client)
-    await until(lambda: len(stored) > 60)
+    await until(partial(has_stored, 60))
     over.set()
     await asyncio.gather(*work)
     async with duolog.Client(

@@ -10,7 +10,7 @@ import duolog
 import grpc.aio
 import pytest
 
-from node.popservice import LOOK_MAX
+from node.consuming.popservice import LOOK_MAX
 from node.rocketmq.stubs import Code, definition, service
 from node.server import Node
 from store.clocks import MonoMs
@@ -427,7 +427,7 @@ async def test_a_client_that_hangs_up_and_sends_again_has_its_message_once(
     api: Api, node: Node
 ) -> None:
     broker = broker_of(node)
-    settle, late = broker.settle, asyncio.Event()
+    settle, late = broker.log.settle, asyncio.Event()
 
     def slow(end_offset: int, no_wait: bool = False) -> Any:
         async def wait() -> PutMessageStatus:
@@ -437,13 +437,13 @@ async def test_a_client_that_hangs_up_and_sends_again_has_its_message_once(
         settle(end_offset, no_wait)
         return asyncio.ensure_future(wait())
 
-    broker.settle = slow  # type: ignore[method-assign]
+    broker.log.settle = slow  # type: ignore[method-assign]
     one = service.SendMessageRequest(messages=[message(b"x", message_id="01FF")])
     with pytest.raises(grpc.aio.AioRpcError):
         await api.call("SendMessage", one, timeout=0.3)
     again = asyncio.ensure_future(api.call("SendMessage", one))
     await asyncio.sleep(0.1)
-    broker.settle = settle  # type: ignore[method-assign]
+    broker.log.settle = settle  # type: ignore[method-assign]
     late.set()
     (entry,) = (await again).entries
     assert (entry.status.code, entry.offset) == (Code.OK, 0)

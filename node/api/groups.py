@@ -6,12 +6,12 @@ from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
-from node.allocation import Wish, check_strategy
+from node.api.calls import unary
 from node.broker import Broker
-from node.calls import unary
-from node.longpoll import check_place
-from node.messagefilter import wanted
-from node.retrytopics import RetryTopics, group_retry_topic
+from node.consuming.allocation import Wish, check_strategy
+from node.consuming.longpoll import check_place
+from node.consuming.retrytopics import group_retry_topic
+from node.filters.messagefilter import wanted
 from store.metadata import check_group
 
 EARLIEST = -1
@@ -56,7 +56,7 @@ class GroupsService(stubs.GroupsServicer):
             counts,
             {(ref.topic, ref.queue_id) for ref in request.owned[:QUEUES_MAX]},
             request.session_ms,
-            broker.mono_ms(),
+            broker.log.mono_ms(),
             Wish(
                 check_strategy(request.strategy),
                 tuple(request.rooms),
@@ -95,7 +95,7 @@ class GroupsService(stubs.GroupsServicer):
             table.setdefault(offset.topic, {})[offset.queue_id] = offset.offset
         queues = {(topic, queue) for topic, row in table.items() for queue in row}
         if request.member_id and not broker.groups.may_commit(
-            request.group, request.member_id, queues, broker.mono_ms()
+            request.group, request.member_id, queues, broker.log.mono_ms()
         ):
             raise sdk.StaleMember("another member of the group reads one of these queues now")
         await broker.metadata.ensure_group(request.group)
@@ -132,7 +132,7 @@ class GroupsService(stubs.GroupsServicer):
                 f"{request.topic}/{request.queue_id} has no message at {request.queue_offset}"
             )
         return wire.SendBackReply(
-            topic=await RetryTopics(broker).send_back(
+            topic=await broker.retries.send_back(
                 request.group, record, request.delay_level, request.max_attempts
             )
         )

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import grpc
 import grpc.aio
@@ -12,7 +14,6 @@ from duolog._connection import uncancelled
 from duolog._errors import Unavailable
 
 from ha import slave as machine
-from ha.failover import FoundOlder
 from ha.frames import Kind
 from ha.progress import ConnectionState
 from ha.slave import (
@@ -27,12 +28,9 @@ from ha.slave import (
     Slave,
 )
 from node.clocks import mono_ms
-from node.replication import HA_METHOD
-from node.replication_service import STREAM_OPTIONS
+from node.engine.log import Log
+from node.replication.stream import HA_METHOD, STREAM_OPTIONS
 from store.errors import StoreError
-
-if TYPE_CHECKING:
-    from node.broker import Broker
 
 log = structlog.get_logger("duolog.ha")
 
@@ -43,14 +41,43 @@ AWAY_SECONDS = 2.0  # not followed for so long, a master is not merely starting 
 _CUTTING = (Kind.TRUNCATE, Kind.RESET, Kind.WELCOME)
 
 
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """A master's replication port. credentials: None for plain text."""
+
+    address: str
+    credentials: grpc.ChannelCredentials | None
+    pause_seconds_max: float  # longest pause between two attempts
+
+
+class Listener(Protocol):
+    """Hears what only an election can do something about."""
+
+    def contradicted(self, epoch: int, reason: str) -> None:
+        """The master of an epoch lacks what was confirmed."""
+
+    def older_copy(self, reason: str) -> None:
+        """This node's directory is an older copy."""
+
+
 class ReplicationClient:
     """Follows the master for as long as the node lives."""
 
-    def __init__(self, broker: "Broker", slave: Slave, master: str) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        log_: Log,
+        slave: Slave,
+        upstream: Upstream,
+        adopt: Callable[[bytes], None],
+        listener: Listener | None,
+    ) -> None:
+        """adopt: takes the master's tables. listener: None where roles are fixed."""
+        self._log = log_
         self._slave = slave
-        self._address = master
-        self._credentials = broker.replication.credentials
+        self._upstream = upstream
+        self._address = upstream.address
+        self._adopt = adopt
+        self._listener = listener
         self._call: Any = None
         self._writing = asyncio.Lock()
         self._closing = ""
@@ -73,7 +100,7 @@ class ReplicationClient:
         """The client's task: connect, follow, and again after a pause."""
         ticker = asyncio.ensure_future(self._tick())
         pause = PAUSE_MIN_SECONDS
-        longest = self._broker.replication.options.reconnect_interval / 1000
+        longest = self._upstream.pause_seconds_max
         shown = ""
         try:
             while True:
@@ -128,18 +155,20 @@ class ReplicationClient:
             ("grpc.initial_reconnect_backoff_ms", 50),
             ("grpc.max_reconnect_backoff_ms", 1000),
         )
-        if self._credentials is None:
+        credentials = self._upstream.credentials
+        if credentials is None:
             return grpc.aio.insecure_channel(self._address, options=options)
-        return grpc.aio.secure_channel(self._address, self._credentials, options=options)
+        return grpc.aio.secure_channel(self._address, credentials, options=options)
 
     async def _take(self, data: bytes) -> None:
         """One frame from the master; what cuts files waits until no flush works on them."""
-        if self._broker.store.fence_reason:
-            await self._perform(self._slave.suspend(self._broker.store.fence_reason))
+        fenced = self._log.store.fence_reason
+        if fenced:
+            await self._perform(self._slave.suspend(fenced))
             return
         try:
             if len(data) > KIND_AT and data[KIND_AT] in _CUTTING:
-                async with self._broker.no_flush():
+                async with self._log.no_flush():
                     effects = self._slave.step(machine.Received(data), mono_ms())
             else:
                 effects = self._slave.step(machine.Received(data), mono_ms())
@@ -150,21 +179,21 @@ class ReplicationClient:
         await self._perform(effects)
 
     async def _perform(self, effects: list[Effect]) -> None:
-        broker = self._broker
+        listener = self._listener
         for effect in effects:
             match effect:
                 case Send(data):
                     await self._write(data)
                 case Applied():
-                    broker.applied()
+                    self._log.applied()
                 case FlushSoon():
-                    broker.group_commit.nudge()
+                    self._log.group_commit.nudge()
                 case Adopt(metadata):
-                    broker.metadata.adopt_snapshot(metadata)
-                case Contradicts(epoch, reason) if broker.failover is not None:
-                    broker.failover.contradicted(epoch, reason)
-                case OlderCopy(reason) if broker.failover is not None:
-                    broker.failover.step(FoundOlder(reason))
+                    self._adopt(metadata)
+                case Contradicts(epoch, reason) if listener is not None:
+                    listener.contradicted(epoch, reason)
+                case OlderCopy(reason) if listener is not None:
+                    listener.older_copy(reason)
                 case CloseStream(reason):
                     self._closing = reason
                     if self._call is not None:

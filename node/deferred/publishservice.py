@@ -11,7 +11,6 @@ again. What was staged and never published goes with the log's old segments.
 import asyncio
 import hashlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import structlog
 from duolog import _errors as sdk
@@ -19,15 +18,14 @@ from duolog._producer import REFUSED
 from duolog.wire import duolog_pb2 as wire
 from google.protobuf.message import DecodeError
 
+from node.core.core import Core
+from node.deferred.appends import Appends
 from store.columns import Columns
 from store.errors import CorruptRecord, StoreError
 from store.messagestore import MessageStore, PutBatch
 from store.metadata import SYSTEM_PREFIX, Json
 from store.record import Host, Record, decode_properties
 from store.status import PutMessageStatus
-
-if TYPE_CHECKING:
-    from node.broker import Broker
 
 log = structlog.get_logger("duolog.node")
 
@@ -104,16 +102,16 @@ class _Earlier:
 class PublishService:
     """Stages and publishes while this node is the master."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, core: Core, appends: Appends) -> None:
+        self._core = core
+        self._appends = appends
         self._turns: dict[str, _Turn] = {}
 
     async def run(self) -> None:
         """Finish what an earlier master published, until cancelled."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            broker = self._broker
-            if broker.replication.not_master() or not broker.admission.may_store():
+            if not self._core.admission.may_store():
                 continue
             for sink in [name for name, row in self._sinks.items() if row["staged"]]:
                 try:
@@ -126,7 +124,7 @@ class PublishService:
 
     @property
     def _sinks(self) -> dict[str, Json]:
-        return self._broker.metadata.tables.sinks
+        return self._core.metadata.tables.sinks
 
     # -- stage ---------------------------------------------------------------------------------
 
@@ -136,16 +134,16 @@ class PublishService:
         Raises BadRequest, NotMaster, Busy, ResultUnknown, and what the request would be refused
         with. Staging again after an error is safe: nobody sees what is not named.
         """
-        broker = self._broker
-        broker.admission.check_master()
+        core = self._core
+        core.admission.check_master()
         _check_sink(sink)
         request = _parsed(data)
         count = self._checked_count(request)
-        broker.metadata.make_if_missing(request.topic)  # it has the queue when this is published
+        core.metadata.make_if_missing(request.topic)  # it has the queue when this is published
         text = f"SINK\x01{sink}\x02COUNT\x01{count}"
         columns = Columns.of([data], [text.encode()])
-        batch = PutBatch(STAGED_TOPIC, QUEUE, columns, broker.wall_ms(), host)
-        result = await broker.store_batch(batch)
+        batch = PutBatch(STAGED_TOPIC, QUEUE, columns, core.log.wall_ms(), host)
+        result = await core.log.put_and_wait(batch)
         status = result.status
         if status is PutMessageStatus.MESSAGE_TOO_LARGE:
             raise sdk.MessageTooLarge(result.reason)
@@ -157,7 +155,7 @@ class PublishService:
 
     def _checked_count(self, request: wire.AppendRequest) -> int:
         """Messages of a request that can be stored. Raises what `stage` raises."""
-        refusal = self._broker.admission.put(request)
+        refusal = self._core.admission.put(request)
         if refusal is not None:
             raise REFUSED.get(refusal.status, sdk.Busy)(refusal.reason)
         try:
@@ -167,7 +165,7 @@ class PublishService:
                 request.properties,
                 request.property_offsets,
             )
-            columns.check(self._broker.store.options.max_message_size)
+            columns.check(self._core.store.options.max_message_size)
         except StoreError as error:
             raise sdk.BadRequest(str(error)) from None
         return columns.count
@@ -183,8 +181,7 @@ class PublishService:
         Raises BadRequest, also for other contents, NoSuchMessage for what is not staged, NotMaster,
         Unavailable, ResultUnknown: then it may be asked for again.
         """
-        broker = self._broker
-        broker.admission.check_current()
+        self._core.admission.check_current()
         _check_sink(sink)
         if batch < 0 or len(staged) > STAGED_MAX:
             raise sdk.BadRequest(f"batch {batch} of {len(staged)} requests, at most {STAGED_MAX}")
@@ -207,7 +204,7 @@ class PublishService:
                 "publisher": publisher,
                 "messages": await self._staged_messages(sink, staged),
             }
-            await broker.metadata.change(change)
+            await self._core.metadata.change(change)
             self._check_contents(sink, contents)
             row = self._sinks.get(sink)
             # Where two asked at once the other one may have been first.
@@ -217,8 +214,8 @@ class PublishService:
 
     def state(self, sink: str) -> wire.SinkStateReply:
         """What a sink has published. Raises BadRequest, NotMaster."""
-        self._broker.admission.check_master()
-        self._broker.admission.check_knows()
+        self._core.admission.check_master()
+        self._core.admission.check_knows()
         _check_sink(sink)
         row = self._sinks.get(sink)
         if row is None:
@@ -255,7 +252,7 @@ class PublishService:
 
     async def _staged(self, offset: int) -> Record:
         """What was staged. Raises NoSuchMessage, Unavailable where it cannot be read yet."""
-        store = self._broker.store
+        store = self._core.store
         loop = asyncio.get_running_loop()
         deadline = loop.time() + READABLE_SECONDS
         while True:
@@ -294,7 +291,7 @@ class PublishService:
                 del self._turns[sink]
 
     async def _store(self, sink: str, row: Json) -> None:
-        broker = self._broker
+        metadata = self._core.metadata
         producer = hashlib.blake2b(f"{sink}\n{row['batch']}".encode(), digest_size=10).digest()
         waiting: list[asyncio.Future[PutMessageStatus]] = []
         lost: list[str] = []
@@ -310,9 +307,8 @@ class PublishService:
             request.producer_id, request.sequence = producer, at * _SEQUENCES
             # A master before this one may have stored it, after it was staged.
             request.again, request.known_end = True, record.physical_offset
-            history = broker.replication.history
-            request.known_nonce = history.entry_at(record.physical_offset).nonce
-            earlier = earlier or _Earlier(broker.store, producer, record.physical_offset)
+            request.known_nonce = self._appends.nonce_at(record.physical_offset)
+            earlier = earlier or _Earlier(self._core.store, producer, record.physical_offset)
             future = await self._put(request, record.born_host, lost, earlier)
             if future is not None:
                 waiting.append(future)
@@ -320,11 +316,11 @@ class PublishService:
                 await waiting.pop(0)
             note = {"op": "published", "sink": sink, "batch": row["batch"], "done": at + 1}
             if at + 1 < len(staged):
-                broker.metadata.note(note)
-            broker.pump_soon()
+                metadata.note(note)
+            self._core.log.pump_soon()
             await asyncio.sleep(0)  # others have a turn
         done = {"op": "published", "sink": sink, "batch": row["batch"], "done": len(staged)}
-        await broker.metadata.change({**done, "lost": len(lost)} if lost else done)
+        await metadata.change({**done, "lost": len(lost)} if lost else done)
         if lost:
             log.error("a published batch lacks parts", sink=sink, parts=len(lost), reason=lost[0])
             raise sdk.NoSuchMessage(f"{len(lost)} parts of a published batch are lost: {lost[0]}")
@@ -340,8 +336,8 @@ class PublishService:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PUT_SECONDS
         while True:
-            self._broker.admission.check_master()
-            reply, future = self._broker.append(request, host)
+            self._core.admission.check_master()
+            reply, future = self._appends.append(request, host)
             if reply.status == wire.PUT_OK:
                 return future
             if reply.status == wire.SEQUENCE_TOO_OLD:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from node.tagfilter import BadFilter
+from node.filters.tagfilter import BadFilter
 from store.kernels.jit import EMPTY_I64, I64
 from store.reader import GetResult
 from store.record import decode_properties

@@ -10,9 +10,10 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 import structlog
 from duolog import _errors as sdk
@@ -45,6 +46,7 @@ from ha.failover import (
     Wake,
 )
 from ha.groupstate import GroupState, Keys, Registration, Replica, View, cluster_prefix, groups_of
+from ha.master import Master
 from ha.membership import Membership
 from ha.registry import (
     Delete,
@@ -59,15 +61,14 @@ from ha.registry import (
 from ha.slave import Slave
 from ha.syncstate import SyncState
 from node.clocks import mono_ms
-from node.directorywrites import DirectoryWrites
-from node.leasekeeper import LeaseKeeper
-from node.replication_client import ReplicationClient
+from node.config import NodeSection
+from node.election.directorywrites import DirectoryWrites
+from node.election.leasekeeper import LeaseKeeper
+from node.engine.log import Log
+from node.replication.roles import Replication
 from store.clocks import MonoMs
 from store.disk import no_room
 from store.errors import StoreError
-
-if TYPE_CHECKING:
-    from node.broker import Broker
 
 log = structlog.get_logger("duolog.ha")
 
@@ -79,32 +80,63 @@ JOIN_SECONDS = 2.0
 LOOP_STALL_RATIO = 0.5  # of the lease: an event loop that stands still for so long is not healthy
 
 
+class Roles(Protocol):
+    """The node, as its election sees it."""
+
+    log: Log
+    replication: Replication
+
+    def promote(self, epoch: int, members: SyncState) -> Master:
+        """Become the master. Raises OSError or StoreError: it is a slave then as before."""
+
+    def demote(self) -> None:
+        """Become a slave."""
+
+    async def guard(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run background work; an error of it ends the node."""
+
+    def give_up(self, error: Exception) -> None:
+        """End the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Who stands for election. endpoint: for clients; ha_endpoint: for slaves."""
+
+    node: NodeSection
+    endpoint: str
+    ha_endpoint: str
+    lease_seconds: int
+    disk_stall_ms: int
+
+
 class FailoverService:
     """Runs one node's failover machine."""
 
-    def __init__(
-        self, broker: "Broker", registry: Registry, ha_endpoint: str, lease_seconds: int
-    ) -> None:
+    def __init__(self, roles: Roles, registry: Registry, candidate: Candidate) -> None:
         """After recovery; the registry is closed with the service. Raises BadStoreFile."""
-        node = broker.config.node
-        slave = broker.replication.slave
+        node, log_, replication = candidate.node, roles.log, roles.replication
+        slave = replication.slave
         assert slave is not None, "whoever may be elected begins as a slave"
-        self._broker = broker
+        self._roles = roles
+        self._log = log_
+        self._replication = replication
         self._registry = registry
-        self._lease_seconds = lease_seconds
-        self._disk_stall_seconds = broker.config.registry.disk_stall_ms / 1000
+        self._endpoint = candidate.endpoint
+        self._lease_seconds = lease_seconds = candidate.lease_seconds
+        self._disk_stall_seconds = candidate.disk_stall_ms / 1000
         self._keys = Keys(node.cluster, node.group)
         replica = Replica(node.name, slave.identity.incarnation)
         self.machine = Failover(
-            broker.store.disk,
+            log_.store.disk,
             self._keys,
-            Registration(replica, broker.advertised, ha_endpoint),
-            broker.replication.options.in_sync_replicas,
+            Registration(replica, candidate.endpoint, candidate.ha_endpoint),
+            replication.options.in_sync_replicas,
             secrets.token_hex(8),
             Facts(
                 self._unfit,
                 self._log_empty,
-                lambda: broker.store.log.max_offset,
+                lambda: log_.store.log.max_offset,
                 self._promised,
                 self._renew,
             ),
@@ -120,12 +152,12 @@ class FailoverService:
         self._role_set = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._follower: asyncio.Task[None] | None = None
-        self._writes = DirectoryWrites(broker.threads)
+        self._writes = DirectoryWrites(log_.threads)
         self._promising: Future[None] | None = None
         self._beat = time.monotonic()
         self._wake: asyncio.TimerHandle | None = None
         self.routes: dict[str, View] = {}
-        broker.replication.known_master = self._known_master
+        replication.known_master = self._known_master
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -133,7 +165,7 @@ class FailoverService:
         """Begin: the node's ports must be open."""
         self._keeper.start()
         self._watcher.start()
-        guard = self._broker.guard
+        guard = self._roles.guard
         self._tasks = [
             self._loop.create_task(guard(self._tick)),
             self._loop.create_task(guard(self._change_roles)),
@@ -150,7 +182,7 @@ class FailoverService:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._writes.ended(JOIN_SECONDS)
         await self._follow_nobody()
-        self._broker.replication.become_slave()  # nothing is acknowledged from here on
+        self._replication.become_slave()  # nothing is acknowledged from here on
         await self._loop.run_in_executor(None, self._keeper.stop)
         self._registry.close()  # ends the watch
         await self._loop.run_in_executor(None, self._watcher.join, JOIN_SECONDS)
@@ -159,26 +191,24 @@ class FailoverService:
     # -- what the machine asks -----------------------------------------------------------------
 
     def _unfit(self) -> str:
-        store = self._broker.store
+        store = self._log.store
         if store.fence_reason or not store.flags.writeable:
             return store.fence_reason or ", ".join(store.flags.names())
         ranges = len(store.log.corrupt_ranges)
         return f"{ranges} corrupt ranges in its log" if ranges else ""
 
     def _log_empty(self) -> bool:
-        log_ = self._broker.store.log
-        return log_.max_offset == log_.min_offset
+        commit_log = self._log.store.log
+        return commit_log.max_offset == commit_log.min_offset
 
     def _promised(self) -> int:
-        replication = self._broker.replication
-        part = replication.master or replication.slave
+        part = self._replication.master or self._replication.slave
         assert part is not None, "one of both"
         return part.identity.promised_epoch
 
     def _renew(self, reason: str) -> int:
         """Another incarnation for this directory: it is an older copy."""
-        replication = self._broker.replication
-        part = replication.master or replication.slave
+        part = self._replication.master or self._replication.slave
         assert part is not None, "one of both"
         incarnation = secrets.randbits(64)
         if self._promising is not None:
@@ -197,11 +227,15 @@ class FailoverService:
         log.error("the master's directory is an older copy: not cut", epoch=epoch, reason=reason)
         self.step(machine.Contradicted(epoch, reason))
 
+    def older_copy(self, reason: str) -> None:
+        """The replication stream shows that this node's directory is an older copy."""
+        self.step(machine.FoundOlder(reason))
+
     def _known_master(self) -> tuple[str, int]:
         view = self.machine.view
         epoch = view.state.epoch if view.state is not None else 0
         if self.machine.role is Role.LEADING:
-            return self._broker.advertised, epoch
+            return self._endpoint, epoch
         return (view.master.endpoint, epoch) if view.master is not None else ("", 0)
 
     def _unhealthy(self) -> str:
@@ -209,13 +243,13 @@ class FailoverService:
         now = time.monotonic()
         if now - self._beat > self._lease_seconds * LOOP_STALL_RATIO:
             return f"the event loop has stood still for {now - self._beat:.1f} s"
-        syncing = self._broker.group_commit.syncing_since
+        syncing = self._log.group_commit.syncing_since
         if syncing and now - syncing > self._disk_stall_seconds:
             return f"a sync of the disk has not come back for {now - syncing:.1f} s"
         writing = self._writes.under_way_seconds()
         if writing > self._disk_stall_seconds:
             return f"a write of the group's state has not come back for {writing:.1f} s"
-        return self._broker.store.fence_reason
+        return self._log.store.fence_reason
 
     # -- events --------------------------------------------------------------------------------
 
@@ -226,7 +260,7 @@ class FailoverService:
         try:
             self._step(event)
         except Exception as error:
-            self._broker.give_up(error)
+            self._roles.give_up(error)
 
     def _step(self, event: Event) -> None:
         effects = self.machine.step(event, mono_ms())
@@ -313,9 +347,9 @@ class FailoverService:
 
     def _stop_at_once(self, effect: Stand) -> None:
         """A mastership that is over is over now, whatever role comes next and whenever."""
-        if self._broker.replication.master is not None:
+        if self._replication.master is not None:
             log.warning("no master any more", reason=effect.reason)
-            self._broker.demote()
+            self._roles.demote()
 
     def _call(self, work: Callable[[], T], done: Callable[["asyncio.Future[T]"], None]) -> None:
         future = self._loop.run_in_executor(self._threads, work)
@@ -323,7 +357,7 @@ class FailoverService:
 
     def _note(self, found: Membership) -> None:
         """Have a membership synced."""
-        work = self._writes.begin(membership.note, self._broker.store.disk, found)
+        work = self._writes.begin(membership.note, self._log.store.disk, found)
         asyncio.wrap_future(work).add_done_callback(self._noted)
 
     def _noted(self, work: "asyncio.Future[Membership | None]") -> None:
@@ -333,7 +367,7 @@ class FailoverService:
         if error is None:
             self.step(Noted(work.result()))
         elif isinstance(error, Exception):
-            self._broker.give_up(error)
+            self._roles.give_up(error)
 
     def _observed(self, work: "asyncio.Future[Snapshot]") -> None:
         if work.cancelled():
@@ -344,7 +378,7 @@ class FailoverService:
             log.warning("the registry cannot be read", reason=str(error))
             snapshot = None
         except Exception as error:
-            self._broker.give_up(error)
+            self._roles.give_up(error)
             return
         self.step(Observed(snapshot))
 
@@ -360,7 +394,7 @@ class FailoverService:
             log.warning("the registry did not answer a change", reason=str(error))
             self.step(Uncertain(number))
         except Exception as error:
-            self._broker.give_up(error)
+            self._roles.give_up(error)
         else:
             self.step(Committed(number, revision))
 
@@ -380,14 +414,14 @@ class FailoverService:
 
     async def _follow_nobody(self) -> None:
         task, self._follower = self._follower, None
-        self._broker.follower = None
+        self._replication.follower = None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
     async def _follow(self, effect: Follow) -> None:
         await self._follow_nobody()
-        slave = self._broker.replication.slave
+        slave = self._replication.slave
         if slave is None:
             return  # leading again already
         try:
@@ -402,9 +436,8 @@ class FailoverService:
             address=effect.master.ha_endpoint,
             epoch=effect.epoch,
         )
-        client = ReplicationClient(self._broker, slave, effect.master.ha_endpoint)
-        self._broker.follower = client
-        self._follower = self._loop.create_task(self._broker.guard(client.run))
+        client = self._replication.follow(effect.master.ha_endpoint, self)
+        self._follower = self._loop.create_task(self._roles.guard(client.run))
 
     async def _promise(self, slave: Slave, epoch: int) -> None:
         """Have an epoch promised; the slave follows nobody meanwhile. Raises OSError."""
@@ -413,23 +446,23 @@ class FailoverService:
 
     async def _lead(self, effect: Lead) -> None:
         await self._follow_nobody()
-        broker, slave = self._broker, self._broker.replication.slave
+        slave = self._replication.slave
         assert slave is not None, "slaves are elected"
         me = self.machine.me.replica
         members = SyncState(me, effect.state.sync_state_set, effect.revision)
         try:
             await self._promise(slave, effect.epoch)
-            async with broker.no_flush():
+            async with self._log.no_flush():
                 if self.machine.role is not Role.LEADING or self.machine.led_epoch != effect.epoch:
                     return  # over before it began
-                master = broker.promote(effect.epoch, members)
+                master = self._roles.promote(effect.epoch, members)
         except (OSError, StoreError) as error:
             log.error("elected, and cannot lead", epoch=effect.epoch, reason=str(error))
             for more in self.machine.cannot_lead(str(error), mono_ms()):
                 self._do(more)
             return
         self.machine.leads(master)
-        broker.group_commit.nudge()  # the barrier
+        self._log.group_commit.nudge()  # the barrier
         log.info("mastership", epoch=effect.epoch, members=sorted(map(str, members.members)))
         self.step(Tick())
 

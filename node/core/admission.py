@@ -1,6 +1,5 @@
 """What may happen on this node now: the one place that says so, for puts, changes and reads."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from duolog import _errors as sdk
@@ -8,11 +7,10 @@ from duolog._columns import crc32
 from duolog.wire import duolog_pb2 as wire
 
 from node.config import LimitsSection
-from node.metadatalog import MetadataLog
-from node.replication import Replication
-from node.replication_client import ReplicationClient
+from node.core.metadatalog import MetadataLog
+from node.replication.roles import Replication
 from store.errors import BadMessage
-from store.messagestore import MessageStore
+from store.messagestore import MessageStore, PutResult
 from store.metadata import PERM_READ, PERM_WRITE, Metadata, TopicConfig, is_reserved_topic
 from store.record import check_topic
 from store.status import PutMessageStatus
@@ -42,13 +40,11 @@ class Admission:
         replication: Replication,
         metadata: MetadataLog,
         limits: LimitsSection,
-        follower: Callable[[], ReplicationClient | None],
     ) -> None:
         self._store = store
         self._replication = replication
         self._metadata = metadata
         self._limits = limits
-        self._follower = follower
 
     # -- puts ----------------------------------------------------------------------------------
 
@@ -68,6 +64,11 @@ class Admission:
             return unable
         too_few = self._replication.refusal()
         return Refusal(wire.IN_SYNC_REPLICAS_NOT_ENOUGH, too_few) if too_few else None
+
+    def refused_put(self) -> PutResult | None:
+        """As `closed`, for those who put batches and not requests."""
+        closed = self.closed()
+        return PutResult(closed.put_status, closed.reason) if closed is not None else None
 
     def put(self, request: wire.AppendRequest) -> Refusal | None:
         """Why a request may not be stored here and now; its columns are not looked at.
@@ -196,9 +197,17 @@ class Admission:
             self.check_knows()
         return topic
 
+    def check_index(self) -> None:
+        """Raise BadRequest where nothing can be found by key."""
+        if not self._store.options.message_index_enable:
+            raise sdk.BadRequest(
+                "this node keeps no index (store.message_index_enable=false), so nothing is found "
+                "by key: read the queue, or name the message by its id"
+            )
+
     def _does_not_know(self) -> sdk.NotMaster:
         endpoint, epoch = self._replication.master_endpoint
-        follower = self._follower()
+        follower = self._replication.follower
         away = follower.away_seconds if follower is not None else 0.0
         if follower is not None and away and not self._replication.elected:
             return sdk.NotMaster(

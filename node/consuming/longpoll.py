@@ -4,8 +4,8 @@ import asyncio
 
 from duolog import _errors as sdk
 
-from node.broker import Broker
-from node.tagfilter import MessageFilter
+from node.consuming.reading import Reader
+from node.filters.tagfilter import MessageFilter
 from store.queueends import QueueKey
 from store.reader import GetMessageStatus, GetResult
 
@@ -26,7 +26,7 @@ def check_place(key: QueueKey, queues: int, offset: int) -> None:
 
 
 async def poll(
-    broker: Broker,
+    reader: Reader,
     key: QueueKey,
     offset: int,
     count: int,
@@ -40,34 +40,31 @@ async def poll(
     Raises Busy where too many wait.
     """
     loop = asyncio.get_running_loop()
-    result = broker.read(key, offset, count, size, chosen)
+    result = reader.read(key, offset, count, size, chosen)
     if _says_something(result, offset) or loop.time() >= deadline:
         return offset, result
-    if broker.waiting_polls >= broker.limits.polls_max:
-        raise sdk.Busy(f"{broker.limits.polls_max} calls wait for messages already")
     arrived = asyncio.Event()
-    broker.board.watch(key, arrived)
-    broker.waiting_polls += 1
-    try:
-        while not _says_something(result, offset) and loop.time() < deadline:
-            arrived.clear()
-            offset = max(offset, result.next_offset) if result.max_offset else offset
-            result = broker.read(key, offset, count, size, chosen)
-            if _says_something(result, offset):
-                break
-            if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
-                offset = result.next_offset
-                if offset < result.max_offset:
-                    await asyncio.sleep(0)
-                    continue
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await arrived.wait()
-            except TimeoutError:
-                break
-    finally:
-        broker.waiting_polls -= 1
-        broker.board.unwatch(key, arrived)
+    with reader.calls.one():
+        reader.board.watch(key, arrived)
+        try:
+            while not _says_something(result, offset) and loop.time() < deadline:
+                arrived.clear()
+                offset = max(offset, result.next_offset) if result.max_offset else offset
+                result = reader.read(key, offset, count, size, chosen)
+                if _says_something(result, offset):
+                    break
+                if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
+                    offset = result.next_offset
+                    if offset < result.max_offset:
+                        await asyncio.sleep(0)
+                        continue
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        await arrived.wait()
+                except TimeoutError:
+                    break
+        finally:
+            reader.board.unwatch(key, arrived)
     return offset, result
 
 

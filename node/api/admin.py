@@ -12,18 +12,18 @@ from duolog.wire import duolog_pb2_grpc as stubs
 
 from ha.epochs import EPOCH_TOPIC
 from ha.progress import ConnectionState
-from node.broker import Broker
-from node.calls import unary
-from node.failover import FailoverService
-from node.groups_service import offset_at
-from node.liteservice import bound, bound_topic, is_exclusive
-from node.replication_status import (
+from node.api.calls import unary
+from node.api.groups import offset_at
+from node.api.replicationstatus import (
     add_routed,
     group_route,
     node_of,
     replication_status,
 )
-from node.retrytopics import RETRY_TIMES, dead_letter_topic, retry_topic
+from node.broker import Broker
+from node.consuming.liteservice import bound, bound_topic, is_exclusive
+from node.consuming.retrytopics import RETRY_TIMES, dead_letter_topic, retry_topic
+from node.election.failover import FailoverService
 from store.lightqueues import is_light, light_places
 from store.metadata import (
     LITE,
@@ -210,7 +210,7 @@ class AdminService(stubs.AdminServicer):
                 row[queue_id] = offset_at(broker, request.topic, queue_id, request.time)
         if request.use_offset and request.offset < 0:
             raise sdk.BadRequest(f"offset {request.offset} is negative")
-        if broker.groups.members(request.group, broker.mono_ms()):
+        if broker.groups.members(request.group, broker.log.mono_ms()):
             raise sdk.Busy(f"group {request.group} has members: stop them first")
         if request.group not in broker.admission.group_tables().groups:
             await broker.metadata.put_group(new_group(request.group))
@@ -284,7 +284,7 @@ class AdminService(stubs.AdminServicer):
     def _group(self, name: str) -> wire.GroupDescription:
         broker = self._broker
         tables = broker.admission.group_tables()
-        now, mono = broker.wall_ms(), broker.mono_ms()
+        now, mono = broker.log.wall_ms(), broker.log.mono_ms()
         readers = broker.groups.readers(name, mono)
         topics = {topic for topic, group in tables.offsets if group == name}
         topics |= broker.groups.topics(name)
@@ -321,7 +321,7 @@ class AdminService(stubs.AdminServicer):
     async def Track(self, request: wire.TrackRequest, context: Any) -> wire.TrackReply:
         """What became of a message in every group that reads its topic."""
         broker = self._broker
-        broker.check_index()  # only it tells of copies in retry and dead-letter topics
+        broker.admission.check_index()  # only it tells of copies in retry and dead-letter topics
         topic = self._known(request.topic)
         where = request.topic, request.queue_id, request.queue_offset
         if not 0 <= request.queue_id < topic.queues:
@@ -450,7 +450,7 @@ class AdminService(stubs.AdminServicer):
 
     def _status(self) -> wire.NodeStatusReply:
         broker = self._broker
-        store, counters, recovered = broker.store, broker.counters, broker.recovered
+        store, counters, recovered = broker.store, broker.log.counters, broker.recovered
         return wire.NodeStatusReply(
             name=broker.config.node.name,
             role=store.role.value,
@@ -473,8 +473,8 @@ class AdminService(stubs.AdminServicer):
             messages_out=counters.messages_out,
             bytes_in=counters.bytes_in,
             bytes_out=counters.bytes_out,
-            flushes=broker.group_commit.flushes,
-            flushed_messages=broker.group_commit.released,
+            flushes=broker.log.group_commit.flushes,
+            flushed_messages=broker.log.group_commit.released,
             corrupt_ranges=len(store.log.corrupt_ranges),
             refused_records=store.dispatcher.refused,
             dispatch_behind_ms_max=int(counters.dispatch_behind_ms_max),

@@ -12,15 +12,15 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import structlog
 from duolog import _errors as sdk
 
 from node import tokens
-from node.pendingtimers import PendingTimers
-from node.redirect import redirected, restored, stored_again
+from node.core.core import Core
+from node.deferred.pendingtimers import PendingTimers
+from node.deferred.redirect import redirected, restored, stored_again
 from store.clocks import ForwardSteps, MonoMs, WallMs
 from store.columns import Columns
 from store.delay import SCHEDULE_TOPIC
@@ -32,9 +32,6 @@ from store.metadata import SYSTEM_PREFIX
 from store.reader import EMPTY_TABLE, GetResult
 from store.record import decode_properties
 from store.status import PutMessageStatus
-
-if TYPE_CHECKING:
-    from node.broker import Broker
 
 log = structlog.get_logger("duolog.node")
 
@@ -86,8 +83,8 @@ class RecallHandle:
 class DelayService:
     """Stores messages that wait, and stores them again when their time has come."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, core: Core) -> None:
+        self._core = core
         self._timers: PendingTimers | None = None
         self._opening = asyncio.Lock()
         self._done_records: deque[tuple[int, int]] = deque()  # offset of a note, highest in it
@@ -105,8 +102,8 @@ class DelayService:
 
     def at_level(self, batch: PutBatch, level: int) -> PutBatch:
         """A batch that waits as long as a level says. Raises BadRequest, BadMessage."""
-        levels = len(self._broker.store.delays_ms)
-        batch.columns.check(self._broker.store.options.max_message_size)
+        levels = len(self._core.store.delays_ms)
+        batch.columns.check(self._core.store.options.max_message_size)
         if level < 1:
             raise sdk.BadRequest(f"delay level {level} is none of 1 to {levels}")
         level = min(level, levels)
@@ -121,7 +118,7 @@ class DelayService:
             return batch
         if deliver_ms - wall_ms > DELAY_MS_MAX:
             raise sdk.BadRequest(f"{deliver_ms - wall_ms} ms, the longest delay is {DELAY_MS_MAX}")
-        batch.columns.check(self._broker.store.options.max_message_size)
+        batch.columns.check(self._core.store.options.max_message_size)
         when = str(deliver_ms)
         words = {"TIMER_DELIVER_MS": when, "TIMER_OUT_MS": when}
         return redirected(batch, TIMER_TOPIC, QUEUE, words)
@@ -151,15 +148,15 @@ class DelayService:
         noted = rolled = loop.time()
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            if self._broker.replication.not_master() or not self._broker.admission.may_store():
+            if not self._core.admission.may_store():
                 continue
             store_ms = self._store_ms()
-            store = self._broker.store
+            store = self._core.store
             if self._began is None:
                 self._began = store_ms, store.log.max_offset
             if store.dispatcher.reput_from < self._began[1]:
                 continue  # what the last master delivered cannot be found yet
-            for level in range(1, len(self._broker.store.delays_ms) + 1):
+            for level in range(1, len(self._core.store.delays_ms) + 1):
                 while self._deliver_level(level, store_ms):
                     await asyncio.sleep(0)
             timers = await self._opened()
@@ -170,21 +167,20 @@ class DelayService:
                 self._note_progress(timers)
             if loop.time() - rolled >= ROLL_EVERY_SECONDS:
                 rolled = loop.time()
-                await self._roll(timers, self._broker.wall_ms())
+                await self._roll(timers, self._core.log.wall_ms())
 
     def _store_ms(self) -> WallMs:
         """The time that levels are waited for by; a jump since the last look is noted."""
-        store_ms = self._broker.store_ms()
-        self._forward_steps.look(store_ms, self._broker.mono_ms())
+        store_ms = self._core.log.store_ms()
+        self._forward_steps.look(store_ms, self._core.log.mono_ms())
         return store_ms
 
     def _store(self, batch: PutBatch) -> bool:
         """Store a batch; nobody waits for its replicas: what follows is behind it in the log."""
-        broker = self._broker
-        if batch.topic not in broker.metadata.topics:
+        if batch.topic not in self._core.metadata.topics:
             log.warning("a delayed message's topic is gone", topic=batch.topic)
             return True
-        result = broker.store.put(batch, broker.store_ms())
+        result = self._core.log.write_now(batch)
         if result.status in _NEVER:
             # Nothing behind it may wait for what can never be stored.
             log.error("a delayed message is dropped", reason=result.reason, topic=batch.topic)
@@ -194,9 +190,7 @@ class DelayService:
             self._stretch = 1
             return False
         self._stretch = min(BATCH, 2 * self._stretch)
-        broker.counters.messages_in += result.count
-        broker.settle(result.end_offset, no_wait=True)
-        broker.pump_soon()
+        self._core.log.counters.messages_in += result.count
         return True
 
     def _left_out(self, times: I64) -> Callable[[int, str, bytes], bool] | None:
@@ -211,7 +205,7 @@ class DelayService:
     def _was_delivered(self, physical_offset: int, topic: str, block: bytes) -> bool:
         """A copy behind the message that waits: earlier ones are of earlier attempts."""
         key = decode_properties(block.decode(errors="replace")).get("UNIQ_KEY", "")
-        copies = self._broker.store.find_all_by_unique_key(topic, key) if key else []
+        copies = self._core.store.find_all_by_unique_key(topic, key) if key else []
         return any(record.physical_offset > physical_offset for record in copies)
 
     def _read(self, topic: str, queue_id: int, first: int, end: int) -> tuple[GetResult, int]:
@@ -219,7 +213,7 @@ class DelayService:
 
         A read passes over what is damaged, and has messages from behind the end instead.
         """
-        store, count = self._broker.store, end - first
+        store, count = self._core.store, end - first
         while True:
             result = store.get(topic, queue_id, first, count, BYTES)
             inside = int(np.count_nonzero(result.table[decode.OUT_QUEUE_OFFSET] < end))
@@ -233,11 +227,11 @@ class DelayService:
 
     def _deliver_level(self, level: int, store_ms: WallMs) -> bool:
         """Deliver what is due of a level; whether there may be more."""
-        store = self._broker.store
+        store = self._core.store
         queue = store.queues.get(SCHEDULE_TOPIC, level - 1)
         if queue is None:
             return False
-        tables = self._broker.metadata.tables
+        tables = self._core.metadata.tables
         offset = max(tables.delay_offsets.get(level, 0), queue.min_offset)
         if offset >= queue.max_offset:
             return False
@@ -256,7 +250,7 @@ class DelayService:
                 return False
         following = max(reached, offset + 1)
         tables.delay_offsets[level] = following
-        self._broker.metadata.note({"op": "delays", "offsets": {str(level): following}})
+        self._core.metadata.note({"op": "delays", "offsets": {str(level): following}})
         return True
 
     # -- timers --------------------------------------------------------------------------------
@@ -270,7 +264,7 @@ class DelayService:
 
     async def _open(self) -> PendingTimers:
         """Read what waits, and what of it was delivered: all of it, or nothing counts."""
-        tables = self._broker.metadata.tables
+        tables = self._core.metadata.tables
         low, done_from = self._noted = tables.timers
         timers = self._timers = PendingTimers(low)
         try:
@@ -285,7 +279,7 @@ class DelayService:
         return timers
 
     async def _read_entries(self, timers: PendingTimers) -> None:
-        queue = self._broker.store.queues.get(TIMER_TOPIC, QUEUE)
+        queue = self._core.store.queues.get(TIMER_TOPIC, QUEUE)
         if queue is None:
             return
         while timers.end < queue.max_offset and timers is self._timers:
@@ -299,7 +293,7 @@ class DelayService:
             await asyncio.sleep(0)
 
     async def _read_done(self, timers: PendingTimers, done_from: int) -> None:
-        store = self._broker.store
+        store = self._core.store
         offset = max(done_from, store.queue_range(DONE_TOPIC, QUEUE)[0])
         while timers is self._timers:
             result = store.get(DONE_TOPIC, QUEUE, offset, 1000, BYTES)
@@ -316,10 +310,10 @@ class DelayService:
 
     def _deliver_timers(self, timers: PendingTimers) -> bool:
         """Deliver what is due; whether there may be more."""
-        broker = self._broker
-        if broker.mono_ms() < self._again:
+        now = self._core.log.mono_ms()
+        if now < self._again:
             return False
-        wall_ms = broker.wall_ms()
+        wall_ms = self._core.log.wall_ms()
         due = timers.due(wall_ms, BATCH)
         if not len(due):
             return False
@@ -332,13 +326,13 @@ class DelayService:
             self._note_done(timers, np.concatenate(delivered))
         if failed:
             timers.put_back(np.concatenate(failed), wall_ms)
-            self._again = MonoMs(broker.mono_ms() + AGAIN_MS)  # what failed one fails all
+            self._again = MonoMs(now + AGAIN_MS)  # what failed one fails all
             return False
         return True
 
     def _deliver_run(self, offsets: I64) -> bool:
         """Deliver messages at consecutive offsets."""
-        store = self._broker.store
+        store = self._core.store
         first, end = int(offsets[0]), int(offsets[-1]) + 1
         queue = store.queues.get(TIMER_TOPIC, QUEUE)
         times = queue.entries(first, end - first)[2] if queue is not None else EMPTY_I64
@@ -355,28 +349,26 @@ class DelayService:
 
     def _note_done(self, timers: PendingTimers, offsets: I64) -> None:
         """Note what was delivered, behind it in the log."""
-        broker = self._broker
         columns = Columns.of([offsets.astype("<i8").tobytes()])
-        now = broker.store_ms()
-        result = broker.store.put(PutBatch(DONE_TOPIC, QUEUE, columns, now), now)
+        born_ms = self._core.log.wall_ms()
+        result = self._core.log.write_now(PutBatch(DONE_TOPIC, QUEUE, columns, born_ms))
         if result.status is PutMessageStatus.PUT_OK:
             self._done_records.append((result.queue_offset, int(offsets.max())))
-            broker.settle(result.end_offset, no_wait=True)
         timers.done(offsets)
 
     def _note_progress(self, timers: PendingTimers) -> None:
         """Where reading has to begin after the next change of roles."""
         while self._done_records and self._done_records[0][1] < timers.low:
             self._done_records.popleft()
-        high = self._broker.store.queue_range(DONE_TOPIC, QUEUE)[1]
+        high = self._core.store.queue_range(DONE_TOPIC, QUEUE)[1]
         done_from = self._done_records[0][0] if self._done_records else high
         if (timers.low, done_from) != self._noted:
             self._noted = (timers.low, done_from)
-            self._broker.metadata.note({"op": "timers", "low": timers.low, "done": done_from})
+            self._core.metadata.note({"op": "timers", "low": timers.low, "done": done_from})
 
     async def _roll(self, timers: PendingTimers, wall_ms: WallMs) -> None:
         """Store what waits for long again, before retention takes it."""
-        store = self._broker.store
+        store = self._core.store
         queue = store.queues.get(TIMER_TOPIC, QUEUE)
         half = store.options.file_reserved_time * 3_600_000 // 2
         while queue is not None and timers.count and timers is self._timers:
@@ -392,10 +384,7 @@ class DelayService:
                 record = store.record_at(TIMER_TOPIC, QUEUE, low)
                 if record is not None:
                     batch = stored_again(record, TIMER_TOPIC, record.properties)
-                    if (
-                        store.put(batch, self._broker.store_ms()).status
-                        is not PutMessageStatus.PUT_OK
-                    ):
+                    if self._core.log.write(batch).status is not PutMessageStatus.PUT_OK:
                         return
             except StoreError as error:
                 log.error("a delayed message is damaged", reason=str(error))
@@ -407,7 +396,7 @@ class DelayService:
         """Call a message back. Raises NoSuchMessage where it does not wait any more."""
         timers = await self._opened()
         gone = sdk.NoSuchMessage(f"message {handle.message_id} does not wait any more")
-        stored = self._broker.store.topic_queue_table.get((TIMER_TOPIC, QUEUE), 0)
+        stored = self._core.store.topic_queue_table.get((TIMER_TOPIC, QUEUE), 0)
         until = asyncio.get_running_loop().time() + RECALL_SECONDS
         while timers.end <= handle.offset < stored:  # stored, and on its way to its queue
             if asyncio.get_running_loop().time() > until:
@@ -416,7 +405,7 @@ class DelayService:
             timers = await self._opened()
         if not timers.waits(handle.offset):
             raise gone
-        record = self._broker.store.record_at(TIMER_TOPIC, QUEUE, handle.offset)
+        record = self._core.store.record_at(TIMER_TOPIC, QUEUE, handle.offset)
         properties = record.properties if record is not None else {}
         named = (properties.get("REAL_TOPIC"), properties.get("UNIQ_KEY"))
         if named != (topic, handle.message_id):
@@ -424,8 +413,8 @@ class DelayService:
         offsets = np.array([handle.offset], np.int64)
         timers.done(offsets)
         columns = Columns.of([offsets.astype("<i8").tobytes()])
-        batch = PutBatch(DONE_TOPIC, QUEUE, columns, self._broker.wall_ms())
-        done = await self._broker.store_batch(batch)
+        batch = PutBatch(DONE_TOPIC, QUEUE, columns, self._core.log.wall_ms())
+        done = await self._core.log.put_and_wait(batch)
         if done.status is not PutMessageStatus.PUT_OK:
             raise sdk.ResultUnknown(f"{done.status.value} {done.reason}")
         self._done_records.append((done.queue_offset, handle.offset))

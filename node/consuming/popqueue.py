@@ -8,7 +8,7 @@ that ends: it goes to the retry topic, or (orderly) to the front again. Time is 
 import heapq
 from dataclasses import dataclass, field
 
-from node.offsetranges import OffsetRanges
+from node.consuming.offsetranges import OffsetRanges
 from store.clocks import MonoMs
 
 IN_FLIGHT_MAX = 10_000  # popInflightMessageThreshold

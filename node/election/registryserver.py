@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from ha.registry import Check, Delete, LeaseGone, Put, Snapshot, Transaction
-from node.memoryregistry import MemoryRegistry
+from node.election.memoryregistry import MemoryRegistry
 from node.wire import etcd_pb2 as wire
 from node.wire import etcd_pb2_grpc as stubs
 

@@ -8,12 +8,12 @@ from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
+from node.api.calls import reporting, unary
 from node.broker import Broker
-from node.calls import reporting, unary
-from node.longpoll import NOTHING_NEW, check_place, poll
-from node.messagefilter import wanted
-from node.tagfilter import EVERYTHING, MessageFilter
-from node.transactionservice import HALF_WORDS, Check
+from node.consuming.longpoll import NOTHING_NEW, check_place, poll
+from node.deferred.transactionservice import HALF_WORDS, Check
+from node.filters.messagefilter import wanted
+from node.filters.tagfilter import EVERYTHING, MessageFilter
 from node.wirecodec import PUT_STATUS, batch_to_wire, peer_host, record_to_wire
 from store.errors import StoreError
 from store.kernels import decode
@@ -48,11 +48,11 @@ class MessagesService(stubs.MessagesServicer):
         """Store batches as they come; replies in the order of the requests."""
         host = peer_host(context.peer())
         broker = self._broker
-        if not broker.waits:
+        if not broker.log.waits:
             async for request in requests:
-                reply, _ = broker.append(request, host)
+                reply, _ = broker.appends.append(request, host)
                 await context.write(reply)
-                broker.pump_soon()  # the answer goes out first
+                broker.log.pump_soon()  # the answer goes out first
             return
         unanswered: asyncio.Queue[
             tuple[wire.AppendReply, asyncio.Future[PutMessageStatus] | None] | None
@@ -60,7 +60,7 @@ class MessagesService(stubs.MessagesServicer):
         writer = asyncio.ensure_future(self._answer(unanswered, context))
         try:
             async for request in requests:
-                await unanswered.put(broker.append(request, host))
+                await unanswered.put(broker.appends.append(request, host))
             await unanswered.put(None)
             await writer
         finally:
@@ -93,19 +93,19 @@ class MessagesService(stubs.MessagesServicer):
         now = asyncio.get_running_loop().time()
         deadline = now + min(request.wait_ms, limits.poll_ms_max) / 1000
         offset, result = await poll(
-            broker, key, request.queue_offset, count, size, chosen, deadline
+            broker.reader, key, request.queue_offset, count, size, chosen, deadline
         )
         self._count_out(result)
         columns = frozenset(request.columns)
         reply = batch_to_wire(request.topic, request.queue_id, offset, result, columns=columns)
         if result.count:
             newest = int(result.table[decode.OUT_PHY, -1])
-            reply.suggest_endpoint = broker.suggested_endpoint(newest)
+            reply.suggest_endpoint = broker.reader.suggested_endpoint(newest)
         return reply
 
     def _count_out(self, result: GetResult) -> None:
-        self._broker.counters.messages_out += result.count
-        self._broker.counters.bytes_out += len(result.bodies)
+        self._broker.log.counters.messages_out += result.count
+        self._broker.log.counters.bytes_out += len(result.bodies)
 
     # -- subscribe -----------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class MessagesService(stubs.MessagesServicer):
                 raise sdk.NoSuchMessage(f"{request.message_id} is no message of a user")
             return wire.FindReply(messages=[record_to_wire(record)])
         self._broker.admission.readable_topic(request.topic)
-        self._broker.check_index()
+        self._broker.admission.check_index()
         if request.unique_key:
             found = store.find_by_unique_key(request.topic, request.unique_key)
             if found is None:
@@ -320,10 +320,10 @@ class _Subscription:
         if cursor is None:
             if len(self._cursors) >= QUEUES_PER_SUBSCRIPTION_MAX:
                 raise sdk.BadRequest(f"more than {QUEUES_PER_SUBSCRIPTION_MAX} queues")
-            if len(self._broker.board) >= self._broker.limits.polls_max:
+            if len(self._broker.log.board) >= self._broker.limits.polls_max:
                 raise sdk.Busy("too many calls wait for messages already")
             cursor = self._cursors[key] = _Cursor(self, key, begin.offset, number)
-            self._broker.board.watch(key, cursor)
+            self._broker.log.board.watch(key, cursor)
         cursor.offset, cursor.number = begin.offset, number
         self.stir(key)
 
@@ -331,7 +331,7 @@ class _Subscription:
         self._ready.pop(key, None)
         cursor = self._cursors.pop(key, None)
         if cursor is not None:
-            self._broker.board.unwatch(key, cursor)
+            self._broker.log.board.unwatch(key, cursor)
 
     def close(self) -> None:
         """Stop watching."""
@@ -366,7 +366,7 @@ class _Subscription:
             return False
         size = min(self._batch_bytes, max(1, self._credit))
         try:
-            result = self._broker.read(
+            result = self._broker.reader.read(
                 key,
                 cursor.offset,
                 self._broker.limits.pull_messages_max,
@@ -381,12 +381,12 @@ class _Subscription:
         batch = batch_to_wire(*key, cursor.offset, result, cursor.number)
         if result.count:
             newest = int(result.table[decode.OUT_PHY, -1])
-            batch.suggest_endpoint = self._broker.suggested_endpoint(newest)
+            batch.suggest_endpoint = self._broker.reader.suggested_endpoint(newest)
         cursor.offset = result.next_offset
         self._credit -= len(result.bodies)
         self._cursors[key] = self._cursors.pop(key)  # others first, when credit is short
-        self._broker.counters.messages_out += result.count
-        self._broker.counters.bytes_out += len(result.bodies)
+        self._broker.log.counters.messages_out += result.count
+        self._broker.log.counters.bytes_out += len(result.bodies)
         await self._context.write(batch)
         return True
 

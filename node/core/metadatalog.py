@@ -6,11 +6,14 @@ So a change that was answered is as durable as a message, and a replica that has
 import asyncio
 import functools
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import structlog
 from duolog import _errors as sdk
 
+from node.config import LimitsSection
+from node.engine.log import Log, Outcome
 from node.engine.threadwork import done_in_thread
 from store.columns import Columns
 from store.errors import BadMessage
@@ -30,9 +33,6 @@ from store.metadatafiles import MetadataFiles
 from store.metadatarecovery import Doubt, MetadataRecovery, Recovered
 from store.record import check_topic
 from store.status import BrokerRole, PutMessageStatus
-
-if TYPE_CHECKING:
-    from node.broker import Broker
 
 log = structlog.get_logger("duolog.node")
 
@@ -75,10 +75,17 @@ def _body(change: Json) -> bytes:
 class MetadataLog:
     """The tables, and the way changes take."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, log_: Log, limits: LimitsSection) -> None:
+        self._log = log_
+        self._limits = limits
         self._tables = Metadata()
-        self._files = MetadataFiles(broker.store.disk)
+        self._files = MetadataFiles(log_.store.disk)
+        # Why nothing may be changed here and now; None where it may.
+        self.refused: Callable[[], sdk.DuologError | None] = lambda: None
+        # Told of a topic that was deleted, and where its queues ended.
+        self.topic_deleted: list[Callable[[str, dict[int, int]], Awaitable[None]]] = []
+        # Told of light queues that are forgotten, and where they ended.
+        self.light_queues_forgotten: list[Callable[[dict[str, int]], None]] = []
         self._waiting: dict[int, asyncio.Future[None]] = {}
         # Stored at a queue offset, and not in the tables yet; whoever asked may have gone.
         self._creating: dict[str, tuple[int, TopicConfig]] = {}
@@ -105,7 +112,7 @@ class MetadataLog:
 
     def load(self) -> None:
         """Find the tables in the snapshots and the log. Raises BadStoreFile."""
-        store = self._broker.store
+        store = self._log.store
         records = _Records(store)
         found = MetadataRecovery(store.disk, self._files, records, _report).run()
         self._tables = found.tables
@@ -127,7 +134,7 @@ class MetadataLog:
         changes = changes_of(found.tables)
         if first:
             changes.append({"op": "complete", "complete": True})
-        store, now = self._broker.store, self._broker.store_ms()
+        store, now = self._log.store, self._log.store_ms()
         for at in range(0, len(changes), IMPORT_ROWS):
             rows = [_body(change) for change in changes[at : at + IMPORT_ROWS]]
             result = store.put(PutBatch(SYSTEM_TOPIC, QUEUE, Columns.of(rows), now), now)
@@ -138,7 +145,7 @@ class MetadataLog:
                     reason=result.reason,
                 )
                 return
-            self._broker.settle(result.end_offset, no_wait=True)
+            self._log.settle(result.end_offset, no_wait=True)
 
     def promoted(self) -> None:
         """This node became the master: its tables are what its log says, no more."""
@@ -148,11 +155,11 @@ class MetadataLog:
     @property
     def _stored(self) -> int:
         """Queue offset of the next record."""
-        return self._broker.store.topic_queue_table.get((SYSTEM_TOPIC, QUEUE), 0)
+        return self._log.store.topic_queue_table.get((SYSTEM_TOPIC, QUEUE), 0)
 
     def _adopt(self) -> None:
         """A directory another program wrote: its queues say which topics there are."""
-        for queue in self._broker.store.queues:
+        for queue in self._log.store.queues:
             if is_system_topic(queue.topic) or queue.topic in self._tables.floors:
                 continue
             if is_light(queue.topic):
@@ -164,7 +171,7 @@ class MetadataLog:
 
     def _apply_floor(self, topic: str, queue_id: int, floor: int) -> None:
         """A deleted topic's old messages stay below its queues' minimum, its offsets unused."""
-        store = self._broker.store
+        store = self._log.store
         queue = store.queues.get(topic, queue_id)
         if queue is not None:
             queue.min_logic_bytes = max(
@@ -175,7 +182,7 @@ class MetadataLog:
 
     def has_applied(self, end: int) -> bool:
         """Tell whether all changes that lie below an offset of the log are in the tables."""
-        store = self._broker.store
+        store = self._log.store
         queue = store.queues.get(SYSTEM_TOPIC, QUEUE)
         return store.dispatcher.reput_from >= end and (
             queue is None or self._tables.applied >= queue.max_offset
@@ -183,7 +190,7 @@ class MetadataLog:
 
     def catch_up(self) -> None:
         """Apply every record that has become readable."""
-        store = self._broker.store
+        store = self._log.store
         queue = store.queues.get(SYSTEM_TOPIC, QUEUE)
         if queue is None:
             return
@@ -199,7 +206,8 @@ class MetadataLog:
                     # Before a topic of the same name can be made: its queues may still be there.
                     self._apply_floors_of(change["topic"])
                 elif change["op"] == "forget_light_queues":
-                    self._broker.lite.gone(change["ends"])
+                    for tell in self.light_queues_forgotten:
+                        tell(change["ends"])
             if result.next_offset <= tables.applied:
                 break
             tables.applied = result.next_offset
@@ -240,10 +248,9 @@ class MetadataLog:
         if not self._files.due(tables.changes):
             return
         snapshot = tables.snapshot()
-        broker = self._broker
-        place = _Records(broker.store).place(snapshot.applied - 1)
-        write = functools.partial(self._files.write, snapshot, place, broker.wall_ms())
-        await done_in_thread(broker.threads, write, self._not_saved)
+        place = _Records(self._log.store).place(snapshot.applied - 1)
+        write = functools.partial(self._files.write, snapshot, place, self._log.wall_ms())
+        await done_in_thread(self._log.threads, write, self._not_saved)
 
     @staticmethod
     def _not_saved(error: OSError) -> None:
@@ -260,19 +267,19 @@ class MetadataLog:
 
     # -- changes -------------------------------------------------------------------------------
 
-    def _put(self, change: Json) -> "tuple[int, asyncio.Future[PutMessageStatus] | None]":
-        refused = self._broker.admission.change()
+    def _put(self, change: Json) -> tuple[int, Outcome | None]:
+        refused = self.refused()
         if refused is not None:
             raise refused
-        now = self._broker.store_ms()
         if self._tables.empty and not self._tables.applied and not self._stored:
             change = {**change, "complete": True}  # whoever reads the log from here has it all
         body = Columns.of([_body(change)])
-        result = self._broker.store.put(PutBatch(SYSTEM_TOPIC, QUEUE, body, now), now)
+        now = self._log.store_ms()
+        result = self._log.store.put(PutBatch(SYSTEM_TOPIC, QUEUE, body, now), now)
         if result.status is not PutMessageStatus.PUT_OK:
             raise sdk.NotMaster(f"the change was not stored: {result.reason}")
-        durable = self._broker.settle(result.end_offset)
-        self._broker.pump_soon()
+        durable = self._log.settle(result.end_offset)
+        self._log.pump_soon()
         return result.queue_offset, durable
 
     def note(self, change: Json) -> None:
@@ -306,7 +313,7 @@ class MetadataLog:
     def new_topic(self, name: str, queues: int, perm: int) -> TopicConfig:
         """A topic that may be created. Raises BadMessage, Busy."""
         check_topic(name)
-        limits = self._broker.limits
+        limits = self._limits
         queues = queues or limits.default_topic_queues
         check_queues(queues, perm or 6)
         known = len(self.topics.keys() | self._creating.keys())
@@ -343,7 +350,7 @@ class MetadataLog:
 
     async def delete_topic(self, name: str) -> None:
         """Delete; its queues' offsets are never used again."""
-        store = self._broker.store
+        store = self._log.store
         ends = {
             queue: offset
             for (topic, queue), offset in store.topic_queue_table.items()
@@ -351,15 +358,15 @@ class MetadataLog:
         }
         floors = {str(queue): offset for queue, offset in ends.items()}
         await self.change({"op": "delete_topic", "topic": name, "floors": floors})
-        await self._broker.removal.remove(name, ends)
-        await self._broker.lite.forget(self._broker.lite.queues_of(name))
+        for tell in self.topic_deleted:
+            await tell(name, ends)
 
     async def forget_light_queues(self, names: list[str]) -> None:
         """Light queues are forgotten: what comes for one afterwards begins it again.
 
         Nothing comes meanwhile, so no queue begins again after a change that was never confirmed.
         """
-        store = self._broker.store
+        store = self._log.store
         forgotten = False
         store.hold_light_queues(names)
         try:
@@ -373,8 +380,8 @@ class MetadataLog:
         """A group on its first use. Raises Busy where there are as many as may be."""
         if name in self._tables.groups:
             return
-        if len(self._tables.groups) >= self._broker.limits.groups_max:
-            raise sdk.Busy(f"this node has {self._broker.limits.groups_max} groups, no more")
+        if len(self._tables.groups) >= self._limits.groups_max:
+            raise sdk.Busy(f"this node has {self._limits.groups_max} groups, no more")
         await self.put_group(row or new_group(name))
 
     async def put_group(self, group: Json) -> None:

@@ -1,38 +1,35 @@
 """The replication port of a master: one stream per slave, raw frames in both directions."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import Executor
+from typing import Any
 
 import grpc
 import grpc.aio
 import structlog
 
-from ha.frames import BODY_BYTES_MAX
 from ha.master import Master
 from node.clocks import mono_ms
-from node.replication import HA_METHOD
+from node.replication.roles import Replication
+from node.replication.stream import HA_METHOD, STREAM_OPTIONS
+from node.tls import Tls
 from store.mappedfile import MappedFile
-
-if TYPE_CHECKING:
-    from node.broker import Broker
 
 log = structlog.get_logger("duolog.ha")
 
 LAST_WRITE_SECONDS = 1.0
 COLD_BYTES = 32 << 20  # who is further behind may need pages that are not in memory
 LOAD_BYTES = 8 << 20
-STREAM_OPTIONS = (
-    ("grpc.max_receive_message_length", BODY_BYTES_MAX),
-    ("grpc.max_send_message_length", BODY_BYTES_MAX),
-    ("grpc.so_reuseport", 0),
-)
 
 
 class ReplicationService:
     """Serves slaves on a port of its own."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, replication: Replication, threads: Executor, tls: Tls | None) -> None:
+        """threads: load what a slave far behind is sent. tls: None for plain text."""
+        self._replication = replication
+        self._threads = threads
+        self._tls = tls
         self._server = grpc.aio.server(options=STREAM_OPTIONS)
         service, _, method = HA_METHOD[1:].partition("/")
         handler = grpc.stream_stream_rpc_method_handler(self._stream)
@@ -42,8 +39,7 @@ class ReplicationService:
 
     def listen(self, address: str) -> int:
         """Bind; the port, 0 where the address cannot be had. Raises OSError (certificates)."""
-        tls = self._broker.config.ha_tls()
-        credentials = tls.of_server() if tls is not None else None
+        credentials = self._tls.of_server() if self._tls is not None else None
         try:
             if credentials is not None:
                 return int(self._server.add_secure_port(address, credentials))
@@ -61,7 +57,7 @@ class ReplicationService:
 
     async def _stream(self, requests: Any, context: Any) -> None:
         """One slave's connection: this task sends, another one reads."""
-        replication = self._broker.replication
+        replication = self._replication
         master = replication.master
         if master is None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this node is not the master")
@@ -87,7 +83,7 @@ class ReplicationService:
             await asyncio.gather(reader, sender, return_exceptions=True)
 
     async def _read(self, master: Master, number: int, requests: Any, wake: asyncio.Event) -> None:
-        perform = self._broker.replication.perform
+        perform = self._replication.perform
         async for data in requests:
             effects = master.receive(number, data, mono_ms())
             if effects:
@@ -96,7 +92,7 @@ class ReplicationService:
 
     async def _send(self, master: Master, number: int, context: Any, wake: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
-        loader = _ColdLoader(self._broker, number)
+        loader = _ColdLoader(self._threads, number)
         timer: asyncio.TimerHandle | None = None
         try:
             while number in master.sessions:
@@ -124,8 +120,8 @@ class _ColdLoader:
     While one stretch is sent, the next one is read.
     """
 
-    def __init__(self, broker: "Broker", number: int) -> None:
-        self._broker = broker
+    def __init__(self, threads: Executor, number: int) -> None:
+        self._threads = threads
         self._number = number
         self._loaded = 0
         self._next: asyncio.Future[None] | None = None
@@ -153,9 +149,7 @@ class _ColdLoader:
             done: asyncio.Future[None] = loop.create_future()
             done.set_result(None)
             return done
-        return loop.run_in_executor(
-            self._broker.threads, _load, mapped, self._loaded - mapped.start
-        )
+        return loop.run_in_executor(self._threads, _load, mapped, self._loaded - mapped.start)
 
 
 def _load(mapped: MappedFile, start: int) -> None:

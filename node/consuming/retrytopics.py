@@ -6,17 +6,15 @@ birth; its reconsume times count the attempts that failed.
 """
 
 import hashlib
-from typing import TYPE_CHECKING
 
 from duolog import _errors as sdk
 from duolog._message import RETRY_PREFIX
 
-from node.redirect import stored_again
+from node.core.core import Core
+from node.deferred.delayservice import DelayService
+from node.deferred.redirect import stored_again
 from store.record import TOPIC_BYTES_MAX, Record
 from store.status import PutMessageStatus
-
-if TYPE_CHECKING:
-    from node.broker import Broker
 
 DEAD_LETTER_PREFIX = "%DLQ%"
 RETRY_TIMES = 16  # retryMaxTimes
@@ -53,15 +51,16 @@ def origin_of(record: Record) -> str:
 class RetryTopics:
     """Stores messages again."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, core: Core, delays: DelayService) -> None:
+        self._core = core
+        self._delays = delays
 
     async def store_again(self, group: str, topic: str, record: Record) -> None:
         """For one more attempt, or as a dead letter where that was the last.
 
         topic: the one that holds it. Raises sdk.Unavailable where it was not stored for sure.
         """
-        row = self._broker.metadata.tables.groups.get(group, {})
+        row = self._core.metadata.tables.groups.get(group, {})
         failed = record.reconsume_times + 1
         if failed > int(row.get("retryMaxTimes", RETRY_TIMES)):
             await self._dead(group, record, failed)
@@ -74,7 +73,7 @@ class RetryTopics:
         level: 0 for the ladder's; negative gives the message up. max_attempts: 0 for the group's.
         Raises as `store_again`, BadRequest for a level that there is not.
         """
-        row = self._broker.metadata.tables.groups.get(group, {})
+        row = self._core.metadata.tables.groups.get(group, {})
         failed = record.reconsume_times + 1
         if level < 0 or failed > (max_attempts or int(row.get("retryMaxTimes", RETRY_TIMES))):
             await self._dead(group, record, failed)
@@ -99,13 +98,13 @@ class RetryTopics:
         self, topic: str, record: Record, failed: int, more: dict[str, str], level: int = 0
     ) -> None:
         """more: properties set where the message does not have them yet. level: of a delay."""
-        broker = self._broker
-        if topic not in broker.metadata.topics:
-            broker.metadata.auto_create(topic, 1)
+        metadata = self._core.metadata
+        if topic not in metadata.topics:
+            metadata.auto_create(topic, 1)
         properties = {**more, "ORIGIN_MESSAGE_ID": record.message_id, **record.properties}
         batch = stored_again(record, topic, properties, failed)
         if level:
-            batch = broker.delays.at_level(batch, level)
-        result = await broker.store_batch(batch)
+            batch = self._delays.at_level(batch, level)
+        result = await self._core.log.put_and_wait(batch)
         if result.status is not PutMessageStatus.PUT_OK:
             raise sdk.Unavailable(f"{topic}: {result.status.value} {result.reason}")

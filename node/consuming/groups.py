@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from duolog import _errors as sdk
 from duolog._message import RETRY_PREFIX
 
-from node.allocation import DEFAULT, Deal, Queue, Wish, allocate
+from node.consuming.allocation import DEFAULT, Deal, Queue, Wish, allocate
 from store.clocks import MonoMs
 
 SESSION_MS_MIN = 1000

@@ -11,13 +11,14 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import structlog
 from duolog import _errors as sdk
 
-from node.halfmessages import Decision, Decisions, Half, HalfMessages
-from node.redirect import redirected, restored, stored_again
+from node.config import TransactionsSection
+from node.core.core import Core
+from node.deferred.halfmessages import Decision, Decisions, Half, HalfMessages
+from node.deferred.redirect import redirected, restored, stored_again
 from store.clocks import MonoMs
 from store.columns import Columns
 from store.errors import StoreError
@@ -26,9 +27,6 @@ from store.messagestore import PutBatch, PutResult
 from store.reader import GetResult
 from store.record import TRANSACTION_COMMIT, Record, decode_properties
 from store.status import PutMessageStatus
-
-if TYPE_CHECKING:
-    from node.broker import Broker
 
 log = structlog.get_logger("duolog.node")
 
@@ -69,9 +67,9 @@ Asker = Callable[[Check], Awaitable[bool]]
 class TransactionService:
     """Half messages of this node, while it is the master."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
-        self._options = broker.config.transactions
+    def __init__(self, core: Core, options: TransactionsSection) -> None:
+        self._core = core
+        self._options = options
         self._halves: HalfMessages | None = None
         self._decisions = Decisions()
         self._older = (0, 0)  # half messages and log that were there when this mastership began
@@ -102,13 +100,13 @@ class TransactionService:
         saved = loop.time()
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            if self._broker.replication.not_master() or not self._broker.admission.may_store():
+            if not self._core.admission.may_store():
                 continue
             try:
                 halves = await self._known()
             except sdk.Unavailable:
                 continue  # the mastership ended meanwhile
-            for half in halves.due(self._broker.mono_ms(), CHECKS_AT_ONCE):
+            for half in halves.due(self._core.log.mono_ms(), CHECKS_AT_ONCE):
                 await self._check(halves, half)
                 if halves is not self._halves:
                     break
@@ -127,8 +125,8 @@ class TransactionService:
 
     async def _open(self) -> HalfMessages:
         """Read what waits, and what of it is decided: all of it, or nothing counts."""
-        tables = self._broker.metadata.tables
-        store = self._broker.store
+        tables = self._core.metadata.tables
+        store = self._core.store
         stored = store.topic_queue_table.get((HALF_TOPIC, QUEUE), 0)
         self._older = stored, store.log.max_offset
         halves = HalfMessages(max(0, tables.committed(GROUP, HALF_TOPIC, QUEUE)))
@@ -145,7 +143,7 @@ class TransactionService:
         return halves
 
     async def _read_halves(self, halves: HalfMessages) -> None:
-        store = self._broker.store
+        store = self._core.store
         while halves is self._halves:
             low, high = store.queue_range(HALF_TOPIC, QUEUE)
             halves.end = max(halves.end, low)
@@ -163,15 +161,15 @@ class TransactionService:
         wait = self._options.check_interval_ms if checks else immunity
         origin = _number(properties.get(ORIGIN), offset)
         # What it has waited for already is told by the clock that gave the store time.
-        waited = max(0, self._broker.store_ms() - store_time)
+        waited = max(0, self._core.log.store_ms() - store_time)
         check_ms = self._in(max(0, wait - waited))
         return Half(origin, offset, properties.get("PGROUP", ""), checks, check_ms)
 
     def _in(self, delay_ms: int) -> MonoMs:
-        return MonoMs(self._broker.mono_ms() + delay_ms)
+        return MonoMs(self._core.log.mono_ms() + delay_ms)
 
     async def _read_ops(self, halves: HalfMessages, offset: int) -> None:
-        store = self._broker.store
+        store = self._core.store
         offset = max(offset, store.queue_range(OP_TOPIC, QUEUE)[0])
         while halves is self._halves:
             result = store.get(OP_TOPIC, QUEUE, offset, READ, BYTES)
@@ -192,12 +190,12 @@ class TransactionService:
         low = halves.low
         while self._ops and self._ops[0][1] < low:
             self._ops.popleft()
-        high = self._broker.store.queue_range(OP_TOPIC, QUEUE)[1]
+        high = self._core.store.queue_range(OP_TOPIC, QUEUE)[1]
         reached = low, self._ops[0][0] if self._ops else high
         if reached != self._saved:
             self._saved = reached
             offsets = {HALF_TOPIC: {"0": reached[0]}, OP_TOPIC: {"0": reached[1]}}
-            self._broker.metadata.note({"op": "offsets", "group": GROUP, "offsets": offsets})
+            self._core.metadata.note({"op": "offsets", "group": GROUP, "offsets": offsets})
 
     # -- half messages -------------------------------------------------------------------------
 
@@ -207,7 +205,7 @@ class TransactionService:
             raise sdk.BadRequest("a transaction needs the name of its producers' group")
         if not 0 <= immunity_seconds <= IMMUNITY_SECONDS_MAX:
             raise sdk.BadRequest(f"{immunity_seconds} s, at most {IMMUNITY_SECONDS_MAX}")
-        batch.columns.check(self._broker.store.options.max_message_size)
+        batch.columns.check(self._core.store.options.max_message_size)
         words = {"TRAN_MSG": "true", "PGROUP": group}
         if immunity_seconds:
             words[IMMUNITY] = str(immunity_seconds)
@@ -221,7 +219,7 @@ class TransactionService:
         half = (await self._reaching([origin])).get(origin)
         if half is not None:
             return self._record(half.offset)
-        return self._broker.store.record_at(HALF_TOPIC, QUEUE, origin)
+        return self._core.store.record_at(HALF_TOPIC, QUEUE, origin)
 
     async def _reaching(self, origins: Sequence[int]) -> HalfMessages:
         """What waits, read as far as some half messages lie now.
@@ -232,7 +230,7 @@ class TransactionService:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + READABLE_SECONDS
-        stored = self._broker.store.topic_queue_table.get((HALF_TOPIC, QUEUE), 0)
+        stored = self._core.store.topic_queue_table.get((HALF_TOPIC, QUEUE), 0)
         for origin in origins:
             if not 0 <= origin < stored:
                 raise sdk.NoSuchMessage(f"there is no half message {origin}")
@@ -247,10 +245,10 @@ class TransactionService:
 
     def _record(self, offset: int) -> Record:
         """Raises NoSuchMessage where it is damaged or gone, Unavailable where it may yet come."""
-        record = self._broker.store.record_at(HALF_TOPIC, QUEUE, offset)
+        record = self._core.store.record_at(HALF_TOPIC, QUEUE, offset)
         if record is not None:
             return record
-        if offset >= self._broker.store.queue_range(HALF_TOPIC, QUEUE)[1]:
+        if offset >= self._core.store.queue_range(HALF_TOPIC, QUEUE)[1]:
             raise sdk.Unavailable(f"half message {offset} cannot be read yet")
         raise sdk.NoSuchMessage(f"half message {offset} is gone")
 
@@ -261,8 +259,7 @@ class TransactionService:
         (also for what was decided the other way, once the others are decided), ResultUnknown,
         Unavailable, NotMaster.
         """
-        broker = self._broker
-        broker.admission.check_current()
+        self._core.admission.check_current()
         wanted = sorted(set(origins))
         halves = await self._reaching(wanted)
         found = []
@@ -280,8 +277,7 @@ class TransactionService:
 
     async def _end(self, halves: HalfMessages, found: list[Half], commit: bool) -> None:
         """Decide on half messages that wait, and wait until that is safe."""
-        broker = self._broker
-        if not broker.admission.may_store():
+        if not self._core.admission.may_store():
             raise sdk.Unavailable("nothing can be stored now")
         origins = {half.offset: half.origin for half in found}
         offsets = sorted(origins)
@@ -303,8 +299,8 @@ class TransactionService:
 
     async def _safe(self, end_offset: int) -> None:
         """Wait until the log is safe up to an offset. Raises ResultUnknown where it is not."""
-        waiting = self._broker.settle(end_offset)
-        self._broker.pump_soon()
+        waiting = self._core.log.settle(end_offset)
+        self._core.log.pump_soon()
         if waiting is not None:
             status = await waiting
             if status is not PutMessageStatus.PUT_OK:
@@ -329,7 +325,7 @@ class TransactionService:
 
         Raises Unavailable where the index is not as far yet.
         """
-        store = self._broker.store
+        store = self._core.store
         record = store.record_at(HALF_TOPIC, QUEUE, origin)
         if record is None or not store.options.message_index_enable:
             return None
@@ -358,7 +354,7 @@ class TransactionService:
         older_halves, older_log = self._older
         if origin >= older_halves:
             return False
-        store = self._broker.store
+        store = self._core.store
         if store.dispatcher.reput_from < older_log:
             raise sdk.Unavailable("what the last master stored is not indexed yet")
         properties = self._record(offset).properties
@@ -367,31 +363,31 @@ class TransactionService:
 
     def _commit(self, first: int, count: int) -> None:
         """Store half messages at consecutive offsets in their real queues."""
-        broker = self._broker
+        store = self._core.store
         end = first + count
         while first < end:
-            result = broker.store.get(HALF_TOPIC, QUEUE, first, end - first, BYTES)
+            result = store.get(HALF_TOPIC, QUEUE, first, end - first, BYTES)
             if result.next_offset <= first:
                 self._record(first)
                 raise sdk.NoSuchMessage(f"half message {first} is gone")
-            host_of = broker.store.born_host
+            host_of = store.born_host
             for batch in restored(result, _WORDS, host_of, TRANSACTION_COMMIT, prepared=True):
-                if batch.topic not in broker.metadata.topics:
+                if batch.topic not in self._core.metadata.topics:
                     raise sdk.UnknownTopic(f"topic {batch.topic!r} does not exist any more")
                 self._put(batch)
             first = result.next_offset
 
     def _put(self, batch: PutBatch) -> PutResult:
-        result = self._broker.store.put(batch, self._broker.store_ms())
+        result = self._core.log.write(batch)
         if result.status is not PutMessageStatus.PUT_OK:
             raise sdk.Unavailable(f"{result.status.value} {result.reason}")
-        self._broker.counters.messages_in += result.count
+        self._core.log.counters.messages_in += result.count
         return result
 
     def _note_decided(self, halves: HalfMessages, offsets: list[int]) -> PutResult:
         """Note in the log that these are decided, one op message each, as RocketMQ 4.9 has them."""
         columns = Columns.of([b"%d" % offset for offset in offsets], [OP_TAG] * len(offsets))
-        result = self._put(PutBatch(OP_TOPIC, QUEUE, columns, self._broker.wall_ms()))
+        result = self._put(PutBatch(OP_TOPIC, QUEUE, columns, self._core.log.wall_ms()))
         for k, offset in enumerate(offsets):
             halves.resolved(offset)
             self._ops.append((result.queue_offset + k, offset))
@@ -435,16 +431,16 @@ class TransactionService:
 
     def _discard(self, halves: HalfMessages, half: Half, record: Record) -> None:
         log.warning("nobody decided on a transaction", group=half.group, checks=half.checks)
-        if DISCARD_TOPIC not in self._broker.metadata.topics:
-            self._broker.metadata.auto_create(DISCARD_TOPIC, 1)
+        if DISCARD_TOPIC not in self._core.metadata.topics:
+            self._core.metadata.auto_create(DISCARD_TOPIC, 1)
         self._put(stored_again(record, DISCARD_TOPIC, record.properties))
         noted = self._note_decided(halves, [half.offset])
         self._decisions.add(half.origin, Decision(False, noted.end_offset))
         self._settle(noted)
 
     def _settle(self, result: PutResult) -> None:
-        self._broker.settle(result.end_offset, no_wait=True)
-        self._broker.pump_soon()
+        self._core.log.settle(result.end_offset, no_wait=True)
+        self._core.log.pump_soon()
 
 
 def _number(text: str | None, default: int) -> int:

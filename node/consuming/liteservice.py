@@ -10,20 +10,19 @@ every node.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 import structlog
 from duolog import _errors as sdk
 
-from node.popline import Line
+from node.consuming.popservice import PopService
+from node.consuming.subscriber import Subscriber
+from node.core.core import Core
+from node.engine.queueremoval import QueueRemoval
 from store.clocks import WallMs
 from store.lightqueues import START, is_light, parent_of
 from store.metadata import Json
-
-if TYPE_CHECKING:
-    from node.broker import Broker
+from store.queueends import QueueKey
 
 log = structlog.get_logger("duolog.node")
 
@@ -65,41 +64,14 @@ def is_exclusive(row: Json) -> bool:
     return (row.get("attributes") or {}).get(MODEL) == EXCLUSIVE
 
 
-@dataclass(slots=True, eq=False)
-class Subscriber:
-    """A client in a group, and the light queues that it hears."""
-
-    client: str
-    group: str
-    topic: str
-    queues: set[str] = field(default_factory=set)
-    everything: bool = False
-    line: Line = field(default_factory=Line)
-    ready: dict[str, None] = field(default_factory=dict)  # may have something, in order
-    given: tuple[str, list[str]] = ("", [])  # attempt, and the queues it had messages of
-
-    def stir(self, queue: str) -> None:
-        """A queue may have something."""
-        self.ready[queue] = None
-        self.line.set()
-
-    def sources(self, attempt_id: str) -> Iterator[tuple[str, int]]:
-        """Queues to look into; each is taken for empty once the next one is asked for."""
-        again = self.given[1] if attempt_id and attempt_id == self.given[0] else []
-        for queue in again:
-            yield queue, 0
-        while self.ready:
-            queue = next(iter(self.ready))
-            if queue not in again:  # else its messages are out, and it is told when they are done
-                yield queue, 0
-            self.ready.pop(queue, None)
-
-
 class LiteService:
     """Who hears what, and what is forgotten."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, core: Core, pop: PopService, removal: QueueRemoval) -> None:
+        self._core = core
+        self._pop = pop
+        self._removal = removal
+        pop.returned = self.stirred
         self._subscribers: dict[str, dict[str, Subscriber]] = {}  # by client and group
         self.subscriptions = 0  # lite topics that are heard, each as often as it is
         self._hearing: dict[str, set[Subscriber]] = {}  # by light queue
@@ -117,12 +89,12 @@ class LiteService:
             await asyncio.sleep(TICK_SECONDS)
             if self._going:
                 await self._remove_forgotten()
-            if loop.time() - looked >= EXPIRY_SECONDS and self._broker.admission.may_store():
+            if loop.time() - looked >= EXPIRY_SECONDS and self._core.admission.may_store():
                 looked = loop.time()
-                names = self._broker.store.topic_queue_table.light_names()
+                names = self._core.store.topic_queue_table.light_names()
                 for at in range(0, len(names), LOOKED_AT_ONCE):
                     some = names[at : at + LOOKED_AT_ONCE]
-                    await self.forget(self.expired(some, self._broker.times.age_ms()))
+                    await self.forget(self.expired(some, self._core.log.times.age_ms()))
                     await asyncio.sleep(0)
 
     def role_changed(self) -> None:
@@ -148,7 +120,7 @@ class LiteService:
 
     def hear(self, subscriber: Subscriber, queues: Iterable[str], takes_over: bool) -> None:
         """Hear more. takes_over: in an exclusive group, what another client hears as well."""
-        exclusive = is_exclusive(self._broker.metadata.tables.groups.get(subscriber.group, {}))
+        exclusive = is_exclusive(self._core.metadata.tables.groups.get(subscriber.group, {}))
         for queue in queues:
             if queue in subscriber.queues:
                 continue
@@ -216,7 +188,7 @@ class LiteService:
 
     def queues_of(self, topic: str) -> list[str]:
         """The light queues of a topic's lite topics."""
-        return self._broker.store.topic_queue_table.light_of(topic)
+        return self._core.store.topic_queue_table.light_of(topic)
 
     def stirred(self, queue: str, group: str = "") -> None:
         """A queue got messages, or has some to give again. group: to whom, all if empty."""
@@ -225,9 +197,9 @@ class LiteService:
                 if group in ("", subscriber.group):
                     subscriber.stir(queue)
 
-    def arrived(self, names: Iterable[str]) -> None:
+    def arrived(self, keys: Iterable[QueueKey]) -> None:
         """Queues that got messages, light ones among them."""
-        for name in names:
+        for name, _ in keys:
             if is_light(name):
                 self.stirred(name)
 
@@ -235,8 +207,8 @@ class LiteService:
 
     def expired(self, names: list[str], age_ms: WallMs) -> list[str]:
         """Light queues whose last message is older than their parent allows, or without parent."""
-        topics = self._broker.metadata.topics
-        table = self._broker.store.topic_queue_table
+        topics = self._core.metadata.topics
+        table = self._core.store.topic_queue_table
         found = []
         for name in names:
             if (name, 0) not in table:
@@ -248,19 +220,23 @@ class LiteService:
         return found
 
     def _last_time(self, name: str) -> int:
-        store = self._broker.store
+        store = self._core.store
         queue = store.queues.get(name, 0)
         if queue is None or queue.max_offset < store.topic_queue_table[name, 0]:
-            return self._broker.wall_ms()  # its newest message is not readable yet
+            return self._core.log.wall_ms()  # its newest message is not readable yet
         entry = queue.entries(queue.max_offset - 1, 1)
         return store.log.store_time_at(int(entry[0, 0])) if entry.shape[1] else 0
+
+    async def topic_deleted(self, topic: str, _: dict[int, int]) -> None:
+        """Forget its lite topics, too."""
+        await self.forget(self.queues_of(topic))
 
     async def forget(self, queues: list[str]) -> None:
         """Forget light queues and what groups have done of them, on every node."""
         for at in range(0, len(queues), FORGOTTEN_AT_ONCE):
             some = queues[at : at + FORGOTTEN_AT_ONCE]
             try:
-                await self._broker.metadata.forget_light_queues(some)
+                await self._core.metadata.forget_light_queues(some)
             except sdk.DuologError as error:
                 log.debug("expired lite topics stay for now", reason=str(error))
                 return
@@ -272,5 +248,5 @@ class LiteService:
 
     async def _remove_forgotten(self) -> None:
         going, self._going = self._going, {}
-        await self._broker.removal.remove_light(going)
-        self._broker.pop.forget_queues(going)
+        await self._removal.remove_light(going)
+        self._pop.forget_queues(going)

@@ -10,29 +10,28 @@ and not yet recorded as done is given again (at least once).
 
 import asyncio
 import secrets
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import structlog
 from duolog import _errors as sdk
 
-from node.offsetranges import OffsetRanges
-from node.popline import Line
-from node.popqueue import Lease, PopQueue
-from node.retrytopics import RetryTopics, retry_topic
-from node.tagfilter import MessageFilter
+from node.consuming.offsetranges import OffsetRanges
+from node.consuming.popline import Line
+from node.consuming.popqueue import Lease, PopQueue
+from node.consuming.retrytopics import RetryTopics, retry_topic
+from node.consuming.subscriber import Subscriber
+from node.consuming.waitingcalls import WaitingCalls
+from node.core.core import Core
+from node.filters.consumerfilters import ConsumerFilters
+from node.filters.tagfilter import MessageFilter
 from store.clocks import MonoMs
 from store.errors import StoreError
 from store.lightqueues import is_light, parent_of
 from store.metadata import Json
 from store.reader import GetResult
 from store.record import Record, decode_properties
-
-if TYPE_CHECKING:
-    from node.broker import Broker
-    from node.liteservice import Subscriber
 
 log = structlog.get_logger("duolog.node")
 
@@ -68,7 +67,7 @@ class PopRequest:
     filter: MessageFilter
     held: bool = False
     attempt_id: str = ""
-    subscriber: "Subscriber | None" = None
+    subscriber: Subscriber | None = None
     via: str = ""
 
 
@@ -100,9 +99,15 @@ class Popped:
 class PopService:
     """All that groups have taken by POP from this node, while it is the master."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
-        self._retry = RetryTopics(broker)
+    def __init__(
+        self, core: Core, filters: ConsumerFilters, retry: RetryTopics, calls: WaitingCalls
+    ) -> None:
+        self._core = core
+        self._filters = filters
+        self._retry = retry
+        self._calls = calls
+        # Told of a light queue that has messages to give again, and the group.
+        self.returned: Callable[[str, str], None] = lambda queue, group: None
         self._queues: dict[QueueKey, PopQueue] = {}
         self._saved: dict[QueueKey, tuple[int, list[list[int]]]] = {}
         self._dirty: set[QueueKey] = set()
@@ -130,7 +135,7 @@ class PopService:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             if self._queues:
-                self._end_leases(self._broker.mono_ms())
+                self._end_leases(self._core.log.mono_ms())
 
     async def _save_now_and_then(self) -> None:
         while True:
@@ -165,7 +170,7 @@ class PopService:
         self._drop(keys)
         self._resetting |= keys  # no progress from before is recorded after it
         try:
-            await self._broker.metadata.commit(group, offsets)
+            await self._core.metadata.commit(group, offsets)
         finally:
             self._resetting -= keys
             self._drop(keys)
@@ -175,7 +180,7 @@ class PopService:
     def _state(self, key: QueueKey) -> PopQueue:
         """A queue's state; taken from the tables where nothing is known, or someone reset it."""
         topic, queue_id, group = key
-        tables = self._broker.metadata.tables
+        tables = self._core.metadata.tables
         committed = tables.committed(group, topic, queue_id)
         found = self._queues.get(key)
         if found is not None:
@@ -183,7 +188,7 @@ class PopService:
             if unsaved or self._saved[key][0] == committed:
                 return found
         orderly = is_light(topic) or bool(tables.groups.get(group, {}).get("consumeMessageOrderly"))
-        low, _ = self._broker.store.queue_range(topic, queue_id)
+        low, _ = self._core.store.queue_range(topic, queue_id)
         made = PopQueue(max(committed, low), orderly)
         ranges = tables.acknowledged(group, topic, queue_id)
         made.done = OffsetRanges(pair for pair in ranges if pair[0] >= made.committed)
@@ -223,7 +228,7 @@ class PopService:
         if request.subscriber is not None:
             yield from request.subscriber.sources(request.attempt_id)
             return
-        topics = self._broker.metadata.topics
+        topics = self._core.metadata.topics
         queues = topics[request.topic].queues
         retry = retry_topic(request.group, request.topic)
         retry_queues = topics[retry].queues if retry in topics else 0
@@ -248,10 +253,10 @@ class PopService:
         if state.blocked:
             return []
         found: list[Popped] = []
-        store = self._broker.store
+        store = self._core.store
         while len(found) < wanted and line.left > 0:
             count = min(wanted - len(found), state.skip_done())
-            bits = self._broker.filters.bits(request.group, topic, request.filter)
+            bits = self._filters.bits(request.group, topic, request.filter)
             result = store.get(*key[:2], state.next, count, 4 << 20, request.filter.codes, bits)
             line.left -= max(1, result.count)
             if result.min_offset > state.next:
@@ -299,7 +304,7 @@ class PopService:
         """The same request once more (its answer was lost): the same messages once more."""
         found = []
         for offset in sorted(state.leases):
-            result = self._broker.store.get(key[0], key[1], offset, 1, 4 << 20)
+            result = self._core.store.get(key[0], key[1], offset, 1, 4 << 20)
             for popped in self._rows(key, result, state.attempts, request.invisible_ms):
                 lease = state.leases[offset]
                 invisible = HELD_MS if request.held else request.invisible_ms
@@ -314,7 +319,7 @@ class PopService:
         """The messages of a read as deliveries."""
         for numbers, body, text in result.rows():
             offset, physical, store_time, born_time, _, sysflag, reconsumed = numbers[:7]
-            host = self._broker.store.born_host(physical)
+            host = self._core.store.born_host(physical)
             yield Popped(
                 Handle(key[0], key[1], offset, secrets.randbits(63)),
                 body,
@@ -334,16 +339,17 @@ class PopService:
 
         Raises Busy where too many wait, NotMaster where this node stops being the master.
         """
-        broker = self._broker
         found = await self._look(request)
         loop = asyncio.get_running_loop()
         if found or loop.time() >= deadline:
             return found
-        if broker.waiting_polls >= broker.limits.polls_max:
-            raise sdk.Busy(f"{broker.limits.polls_max} calls wait for messages already")
-        line = self._line(request)
-        broker.waiting_polls += 1
-        self._watch(request, line)
+        with self._calls.one():
+            line = self._line(request)
+            self._watch(request, line)
+            return await self._wait_in(line, request, deadline)
+
+    async def _wait_in(self, line: Line, request: PopRequest, deadline: float) -> list[Popped]:
+        found: list[Popped] = []
         woken = asyncio.Event()
         try:
             while True:
@@ -358,7 +364,6 @@ class PopService:
                 if found:
                     return found
         finally:
-            broker.waiting_polls -= 1
             self._unwatch(line)
             if woken in line.waiting:
                 line.waiting.remove(woken)
@@ -368,9 +373,9 @@ class PopService:
     async def _look(self, request: PopRequest) -> list[Popped]:
         """As `pop`, through all that does not match, with turns for others in between."""
         while True:
-            self._broker.admission.check_current()
-            self._broker.admission.readable_topic(request.topic)
-            found = self.pop(request, self._broker.mono_ms())
+            self._core.admission.check_current()
+            self._core.admission.readable_topic(request.topic)
+            found = self.pop(request, self._core.log.mono_ms())
             if found or self._line(request).left > 0:
                 return found
             await asyncio.sleep(0)
@@ -378,7 +383,7 @@ class PopService:
     def _watched(self, request: PopRequest) -> list[tuple[str, int]]:
         if request.subscriber is not None:
             return []  # it is told
-        queues = range(self._broker.metadata.topics[request.topic].queues)
+        queues = range(self._core.metadata.topics[request.topic].queues)
         watched = [(request.topic, queue) for queue in queues]
         return [*watched, (retry_topic(request.group, request.topic), 0)]
 
@@ -386,25 +391,25 @@ class PopService:
         line.polls += 1
         for key in self._watched(request):  # a topic may have got more queues
             line.watched.add(key)
-            self._broker.board.watch(key, line)
+            self._core.log.board.watch(key, line)
 
     def _unwatch(self, line: Line) -> None:
         line.polls -= 1
         if line.polls == 0:
             for key in line.watched:
-                self._broker.board.unwatch(key, line)
+                self._core.log.board.unwatch(key, line)
             line.watched.clear()
 
     # -- what becomes of deliveries ------------------------------------------------------------
 
     def _in(self, delay_ms: int) -> MonoMs:
-        return MonoMs(self._broker.mono_ms() + delay_ms)
+        return MonoMs(self._core.log.mono_ms() + delay_ms)
 
     def _lease(self, group: str, handle: Handle) -> tuple[QueueKey, PopQueue, Lease] | None:
         key = (handle.topic, handle.queue_id, group)
         state = self._queues.get(key)
         lease = state.lease_of(handle.offset, handle.serial) if state is not None else None
-        if state is None or lease is None or lease.deadline_ms <= self._broker.mono_ms():
+        if state is None or lease is None or lease.deadline_ms <= self._core.log.mono_ms():
             return None
         return key, state, lease
 
@@ -432,7 +437,7 @@ class PopService:
 
     def _wake(self, key: QueueKey) -> None:
         if is_light(key[0]):
-            self._broker.lite.stirred(key[0], key[2])
+            self.returned(key[0], key[2])
             return
         for (group, _), line in self._lines.items():
             if group == key[2]:
@@ -476,7 +481,7 @@ class PopService:
         return True
 
     def _record(self, key: QueueKey, offset: int) -> Record:
-        record = self._broker.store.record_at(key[0], key[1], offset)
+        record = self._core.store.record_at(key[0], key[1], offset)
         if record is None:
             raise sdk.NoSuchMessage(f"the message at {key[0]}/{key[1]} {offset} is gone")
         return record
@@ -488,7 +493,7 @@ class PopService:
             if offset in found.leases:
                 return None
             return offset < found.committed or offset in found.done
-        tables = self._broker.metadata.tables
+        tables = self._core.metadata.tables
         ranges = tables.acknowledged(group, topic, queue_id)
         done = any(first <= offset < end for first, end in ranges)
         return done or offset < tables.committed(group, topic, queue_id)
@@ -519,7 +524,7 @@ class PopService:
                 state.put_off(offset, MonoMs(mono_ms + MOVE_MS))
             if ended:
                 work = partial(self._move, key, state, ended)
-                task = asyncio.ensure_future(self._broker.guard(work))
+                task = asyncio.ensure_future(self._core.guard(work))
                 self._moving.add(task)
                 task.add_done_callback(self._moving.discard)
 
@@ -570,7 +575,7 @@ class PopService:
         if not offsets:
             return
         try:
-            await self._broker.metadata.commit_popped(group, offsets, done)
+            await self._core.metadata.commit_popped(group, offsets, done)
         except sdk.DuologError as error:
             log.debug("progress is not recorded yet", group=group, reason=str(error))
             self._dirty.update(key for key in keys if key in self._queues)

@@ -7,19 +7,16 @@ where this node began to set them; before that, and where a bit is set, the expr
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import structlog
 
-from node.bloomfilter import BloomFilter
-from node.sqlfilter import SqlFilter
-from node.tagfilter import BadFilter, MessageFilter
+from node.core.core import Core
+from node.filters.bloomfilter import BloomFilter
+from node.filters.sqlfilter import SqlFilter
+from node.filters.tagfilter import BadFilter, MessageFilter
 from store.filterbits import FilterBits
 from store.metadata import Json
 from store.record import decode_properties
-
-if TYPE_CHECKING:
-    from node.broker import Broker
 
 log = structlog.get_logger("duolog.node")
 
@@ -35,28 +32,28 @@ class _Entry:
 class ConsumerFilters:
     """The groups' expressions as this node uses them."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, core: Core) -> None:
+        self._core = core
         self._bloom = BloomFilter.of()
         self._seen = -1
         self._entries: dict[str, dict[str, _Entry]] = {}
 
     @property
     def _enabled(self) -> bool:
-        options = self._broker.store.options
+        options = self._core.store.options
         return options.enable_calc_filter_bit_map and options.enable_consume_queue_ext
 
     def start(self) -> None:
         """Set bits from now on."""
         if self._enabled:
-            self._broker.store.dispatcher.bit_map_of = self.bit_map_of
+            self._core.store.dispatcher.bit_map_of = self.bit_map_of
 
     def register(self, group: str, topic: str, wanted: MessageFilter) -> None:
         """A group chooses by an expression now; on the master, and once for each."""
-        tables = self._broker.metadata.tables
+        tables = self._core.metadata.tables
         if not isinstance(wanted, SqlFilter) or not group:
             return
-        if topic not in self._broker.metadata.topics:
+        if topic not in self._core.metadata.topics:
             return
         rows = tables.filters.get(topic, {})
         if rows.get(group, {}).get("expression") == wanted.expression:
@@ -64,7 +61,7 @@ class ConsumerFilters:
         if len(rows) >= FILTERS_MAX and group not in rows:
             log.warning("too many groups choose by SQL: no bits for this one", group=group)
             return
-        now = self._broker.wall_ms()
+        now = self._core.log.wall_ms()
         positions = self._bloom.positions(f"{group}#{topic}")
         row = {
             "bloomFilterData": {"bitNum": self._bloom.bits, "bitPos": list(positions)},
@@ -76,11 +73,11 @@ class ConsumerFilters:
             "expressionType": "SQL92",
             "topic": topic,
         }
-        self._broker.metadata.note({"op": "filter", "filter": row})
+        self._core.metadata.note({"op": "filter", "filter": row})
 
     def _follow(self) -> None:
         """Take the table's rows; bits of what is new there count from here on."""
-        tables = self._broker.metadata.tables
+        tables = self._core.metadata.tables
         if tables.filter_changes == self._seen:
             return
         self._seen = tables.filter_changes
@@ -97,7 +94,7 @@ class ConsumerFilters:
     def _entry(self, row: Json) -> _Entry | None:
         try:
             positions = self._bloom.positions(f"{row['consumerGroup']}#{row['topic']}")
-            reached = self._broker.store.dispatcher.reput_from
+            reached = self._core.store.dispatcher.reput_from
             bits = FilterBits(positions, self._bloom.bits, reached)
             return _Entry(SqlFilter.parse(str(row["expression"])), bits)
         except (BadFilter, KeyError, TypeError) as error:

@@ -6,7 +6,7 @@ The machines (`ha.master`, `ha.slave`) decide; here their effects meet futures, 
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import structlog
 from duolog._machine import boot_id
@@ -20,37 +20,56 @@ from ha.master import Close, Confirmed, Effect, Master
 from ha.slave import Slave
 from ha.syncstate import SyncState
 from node.clocks import mono_ms
+from node.config import Config
+from node.engine.log import Log, Outcome
+from node.replication.slavestream import Listener, ReplicationClient, Upstream
 from store.clocks import MonoMs, WallMs
 from store.disk import no_room
 from store.errors import StoreError
 from store.recovery import RecoveryReport
-from store.status import BrokerRole, PutMessageStatus
-
-if TYPE_CHECKING:
-    from node.broker import Broker
+from store.status import BrokerRole
 
 log = structlog.get_logger("duolog.ha")
 
 OPEN_AGAIN_MS = 2000
 Connection = tuple[Master, int]  # a session of one mastership
-HA_METHOD = "/duolog.ha.v1.Replication/Stream"
+
+
+class Tables(Protocol):
+    """The node's metadata, which a master hands to its slaves."""
+
+    def snapshot_bytes(self) -> bytes:
+        """The tables as of now."""
+
+    def adopt_snapshot(self, data: bytes) -> None:
+        """The master's tables, as of the handshake."""
+
+    def has_applied(self, end: int) -> bool:
+        """Whether all changes below an offset of the log are in the tables."""
 
 
 class Replication:
     """The node's part in its replica group: a master's machine, or a slave's."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
-        self.options = broker.config.ha_options()
-        tls = broker.config.ha_tls()
-        self.credentials = tls.of_channel() if tls is not None else None
+    def __init__(self, log_: Log, config: Config, advertised: str, tables: Tables) -> None:
+        """advertised: this node's address for clients."""
+        self._log = log_
+        self._config = config
+        self._advertised = advertised
+        self._tables = tables
+        self.options = config.ha_options()
+        tls = config.ha_tls()
+        self._credentials = tls.of_channel() if tls is not None else None
         self.master: Master | None = None
         self.slave: Slave | None = None
-        self.elected = broker.store.options.broker_role is BrokerRole.AUTO
+        self.follower: ReplicationClient | None = None
+        self.elected = log_.store.options.broker_role is BrokerRole.AUTO
         self.known_master: Callable[[], tuple[str, int]] = lambda: ("", 0)
         self._tried_ms = MonoMs(0)
         self._wakes: dict[Connection, asyncio.Event] = {}
         self._calls: dict[Connection, asyncio.Future[Any]] = {}
+        self._ack_task: asyncio.Task[None] | None = None
+        self._ack_due = False
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -59,8 +78,7 @@ class Replication:
 
         Blocks on the disk. Raises OSError, StoreError, BadStoreFile.
         """
-        broker = self._broker
-        store, node = broker.store, broker.config.node
+        store, node = self._log.store, self._config.node
         history = recover_history(store)
         who = identity.settle(
             store.disk,
@@ -78,21 +96,21 @@ class Replication:
 
     @property
     def _me(self) -> Member:
-        node = self._broker.config.node
-        return Member(node.cluster, node.group, node.name, self._broker.advertised)
+        node = self._config.node
+        return Member(node.cluster, node.group, node.name, self._advertised)
 
     def _open_mastership(
         self, me: Member, who: Identity, history: EpochHistory, wall_ms: WallMs
     ) -> None:
-        store = self._broker.store
+        store = self._log.store
         self.master = Master(
             store,
             self.options,
             me,
             who,
             history,
-            self._broker.metadata.snapshot_bytes,
-            has_slaves=bool(self._broker.config.ha.listen),  # type: ignore[attr-defined]
+            self._tables.snapshot_bytes,
+            has_slaves=bool(self._config.ha.listen),  # type: ignore[attr-defined]
         )
         self._open_epoch(wall_ms)
 
@@ -118,22 +136,22 @@ class Replication:
 
         Raises OSError or StoreError where the disk does not let it; it is a slave then as before.
         """
-        broker, slave = self._broker, self.slave
+        store, slave = self._log.store, self.slave
         assert slave is not None, "slaves are elected"
-        broker.store.change_role(BrokerRole.SYNC_MASTER)
+        store.change_role(BrokerRole.SYNC_MASTER)
         master = Master(
-            broker.store,
+            store,
             self.options,
             self._me,
             slave.identity,
             slave.history,
-            broker.metadata.snapshot_bytes,
+            self._tables.snapshot_bytes,
             sync_state=members,
         )
         try:
             master.open_epoch(secrets.randbits(64), wall_ms, epoch)
         except (OSError, StoreError):
-            broker.store.change_role(BrokerRole.SLAVE)
+            store.change_role(BrokerRole.SLAVE)
             slave.identity = master.identity
             raise
         self.master, self.slave = master, None
@@ -147,7 +165,7 @@ class Replication:
         self._release(master.fail_all())
         for call in list(self._calls.values()):
             call.cancel()
-        store = self._broker.store
+        store = self._log.store
         store.change_role(BrokerRole.SLAVE)
         self.slave = Slave(store, self._me, master.identity, master.history)
 
@@ -197,7 +215,7 @@ class Replication:
         return self.elected and (
             master.is_over(mono_ms())
             or not master.epoch_confirmed
-            or not self._broker.metadata.has_applied(master.barrier_end)
+            or not self._tables.has_applied(master.barrier_end)
         )
 
     # -- puts ----------------------------------------------------------------------------------
@@ -214,20 +232,48 @@ class Replication:
         for wake in self._wakes.values():
             wake.set()
 
-    def await_slaves(self, end_offset: int) -> "asyncio.Future[PutMessageStatus]":
+    def await_slaves(self, end_offset: int) -> Outcome:
         """A future of what becomes of a stored put."""
-        future: asyncio.Future[PutMessageStatus] = asyncio.get_running_loop().create_future()
+        future: Outcome = asyncio.get_running_loop().create_future()
         assert self.master is not None, "only a master stores puts"
         status = self.master.await_slaves(end_offset, mono_ms(), future)
         if status is not None:
             future.set_result(status)
-            self._broker.pump_soon()
+            self._log.pump_soon()
         return future
 
     def flushed(self) -> None:
         """The log was synced on this node."""
         if self.master is not None:
             self.perform(self.master.advance(mono_ms()))
+        if self.follower is not None:
+            self._ack_due = True
+            if self._ack_task is None or self._ack_task.done():
+                work = self._acknowledge(self.follower)
+                self._ack_task = asyncio.get_running_loop().create_task(work)
+
+    async def _acknowledge(self, follower: ReplicationClient) -> None:
+        """Tell the master of every sync, also of one that ends while the last one is told."""
+        while self._ack_due:
+            self._ack_due = False
+            await follower.flushed()
+
+    def follow(self, address: str, listener: Listener | None = None) -> ReplicationClient:
+        """Follow the master at an address, once the client runs.
+
+        listener: hears what only an election can do something about.
+        """
+        assert self.slave is not None, "slaves follow"
+        upstream = Upstream(address, self._credentials, self.options.reconnect_interval / 1000)
+        adopt = self._tables.adopt_snapshot
+        self.follower = ReplicationClient(self._log, self.slave, upstream, adopt, listener)
+        return self.follower
+
+    async def stop(self) -> None:
+        """End what is under way."""
+        if self._ack_task is not None:
+            self._ack_task.cancel()
+            await asyncio.gather(self._ack_task, return_exceptions=True)
 
     # -- effects -------------------------------------------------------------------------------
 
@@ -237,7 +283,7 @@ class Replication:
         for effect in effects:
             match effect:
                 case Confirmed():
-                    self._broker.pump_soon()
+                    self._log.pump_soon()
                     self._wake_senders()  # slaves that sent no acknowledgement now learn of it, too
                 case Close(number, reason) if self.master is not None:
                     log.warning("replication connection closed", session=number, reason=reason)
@@ -270,7 +316,7 @@ class Replication:
     def tick(self) -> None:
         """Deadlines and housekeeping of a master."""
         if self.closed and mono_ms() - self._tried_ms > OPEN_AGAIN_MS:
-            self._open_epoch(self._broker.store_ms())
+            self._open_epoch(self._log.store_ms())
         if self.master is not None:
             self.perform(self.master.tick(mono_ms()))
 

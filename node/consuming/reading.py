@@ -1,0 +1,62 @@
+"""Reading a queue: what a reader wants of it, and where it had better read."""
+
+import os
+
+from node.consuming.waitingcalls import WaitingCalls
+from node.core.core import Core
+from node.filters.consumerfilters import ConsumerFilters
+from node.filters.tagfilter import MessageFilter
+from node.replication.roles import Replication
+from store.queueends import QueueKey
+from store.reader import GetResult
+
+
+def physical_memory() -> int:
+    """Bytes of memory this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+class Reader:
+    """Reads for consumers."""
+
+    def __init__(
+        self, core: Core, replication: Replication, filters: ConsumerFilters, calls: WaitingCalls
+    ) -> None:
+        self._core = core
+        self._replication = replication
+        self._filters = filters
+        self.calls = calls
+        self.board = core.log.board
+        self._in_memory_bytes = (
+            physical_memory() * replication.options.access_message_in_memory_max_ratio // 100
+        )
+
+    def read(
+        self,
+        key: QueueKey,
+        offset: int,
+        count: int,
+        size: int,
+        wanted: MessageFilter,
+        group: str = "",
+    ) -> GetResult:
+        """Messages of a queue that are wanted. group: whose bits of the ext units tell of them."""
+        count = min(count, wanted.at_once)
+        bits = self._filters.bits(group, key[0], wanted)
+        result = wanted.chosen(self._core.store.get(*key, offset, count, size, wanted.codes, bits))
+        if result.count or not self._replication.may_be_behind():
+            return result
+        return result.where_behind(offset)
+
+    def suggested_endpoint(self, physical_offset: int) -> str:
+        """suggestPullingFromSlave: where a reader at a log offset had better read, or empty.
+
+        Who is further back than access_message_in_memory_max_ratio percent of the memory reads
+        from the disk, which a slave can do without slowing the master's writers down.
+        """
+        master = self._replication.master
+        if master is None or not self._replication.options.slave_read_enable:
+            return ""
+        if self._core.store.log.max_offset - physical_offset <= self._in_memory_bytes:
+            return ""
+        return master.read_endpoint()

@@ -1,0 +1,25 @@
+"""Calls that wait for messages, of any protocol: so many, and no more."""
+
+import contextlib
+from collections.abc import Iterator
+
+from duolog import _errors as sdk
+
+
+class WaitingCalls:
+    """Counts them."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.count = 0
+
+    @contextlib.contextmanager
+    def one(self) -> Iterator[None]:
+        """While a call waits. Raises Busy where too many do."""
+        if self.count >= self._most:
+            raise sdk.Busy(f"{self._most} calls wait for messages already")
+        self.count += 1
+        try:
+            yield
+        finally:
+            self.count -= 1

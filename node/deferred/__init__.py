@@ -1,0 +1,5 @@
+"""What is stored now and shown later: delays, timers, transactions, published batches.
+
+Services over the core, and the way an append takes to them. They know no consumers, no protocol
+and no broker.
+"""

@@ -1,0 +1,144 @@
+"""An append of the wire: its batch is stored where it is to be read, or where it waits."""
+
+import structlog
+from duolog import _errors as sdk
+from duolog.wire import duolog_pb2 as wire
+
+from node.core.core import Core
+from node.deferred.delayservice import DelayService
+from node.deferred.transactionservice import TransactionService
+from node.engine.log import Outcome
+from node.replication.roles import Replication
+from node.wirecodec import PUT_STATUS
+from store.columns import Columns
+from store.errors import BadMessage, RepeatUnknown
+from store.messagestore import PutBatch, PutResult
+from store.record import Host
+from store.status import PutMessageStatus
+
+log = structlog.get_logger("duolog.node")
+
+_EXPECTED_REFUSALS = (wire.NOT_MASTER, wire.IN_SYNC_REPLICAS_NOT_ENOUGH)
+
+
+class Appends:
+    """Takes the requests."""
+
+    def __init__(
+        self,
+        core: Core,
+        replication: Replication,
+        delays: DelayService,
+        transactions: TransactionService,
+    ) -> None:
+        self._core = core
+        self._replication = replication
+        self._delays = delays
+        self._transactions = transactions
+
+    def nonce_at(self, physical_offset: int) -> int:
+        """Of the epoch that a log offset lies in."""
+        return self._replication.history.entry_at(physical_offset).nonce
+
+    def append(
+        self, request: wire.AppendRequest, host: Host
+    ) -> tuple[wire.AppendReply, Outcome | None]:
+        """Store a batch: the reply, and what to wait for before it may be sent."""
+        reply = wire.AppendReply(id=request.id)
+        refusal = self._core.admission.put(request)
+        if refusal is not None:
+            return self._reject(reply, request, refusal.status, refusal.reason), None
+        try:
+            self._core.metadata.make_if_missing(request.topic)
+        except sdk.DuologError as error:
+            return self._reject(reply, request, wire.SERVICE_NOT_AVAILABLE, str(error)), None
+        try:
+            batch = PutBatch(
+                request.topic,
+                request.queue_id,
+                Columns.from_wire(
+                    request.bodies,
+                    request.body_offsets,
+                    request.properties,
+                    request.property_offsets,
+                ),
+                request.born_time,
+                host,
+                request.flag,
+                producer=request.producer_id,
+                sequence=request.sequence,
+                repeat_of=self._repeat_of(request),
+            )
+            if request.transaction_group:
+                group, seconds = request.transaction_group, request.immunity_seconds
+                batch = self._transactions.half(batch, group, seconds)
+            elif request.delay_level:
+                batch = self._delays.at_level(batch, request.delay_level)
+            elif request.deliver_time:
+                batch = self._delays.at_time(batch, request.deliver_time, self._core.log.wall_ms())
+            result = self._core.log.write(batch)
+        except BadMessage as error:
+            return self._reject(reply, request, wire.MESSAGE_ILLEGAL, error.reason), None
+        except sdk.BadRequest as error:
+            return self._reject(reply, request, wire.MESSAGE_ILLEGAL, str(error)), None
+        except RepeatUnknown as error:
+            return self._reject(reply, request, wire.SEQUENCE_TOO_OLD, str(error)), None
+        if result.status is not PutMessageStatus.PUT_OK:
+            status: wire.PutStatus = PUT_STATUS[result.status]
+            return self._reject(reply, request, status, result.reason), None
+        self._core.log.counters.messages_in += result.count
+        self._core.log.counters.bytes_in += len(request.bodies) if result.count else 0
+        self._fill(reply, result)
+        return reply, self._core.log.settle(result.end_offset, request.no_wait)
+
+    def _repeat_of(self, request: wire.AppendRequest) -> int | None:
+        """Log offset that the first attempt of a repeat lies above, None for a first attempt.
+
+        What the client knew to be confirmed may have been given up since, by an unclean election or
+        a power cut of all replicas: the first attempt may lie below it in the log of today.
+        """
+        if not request.again:
+            return None
+        return self._replication.history.held_from(request.known_end, request.known_nonce)
+
+    def _reject(
+        self,
+        reply: wire.AppendReply,
+        request: wire.AppendRequest,
+        status: wire.PutStatus,
+        reason: str,
+    ) -> wire.AppendReply:
+        # Whoever waits for a master asks often: that is no news.
+        tell = log.debug if status in _EXPECTED_REFUSALS else log.warning
+        tell(
+            "append refused",
+            topic=request.topic[:200],
+            queue_id=request.queue_id,
+            status=wire.PutStatus.Name(status),
+            reason=reason,
+        )
+        reply.status = status
+        reply.reason = reason
+        if status == wire.NOT_MASTER:
+            reply.master, reply.master_epoch = self._replication.master_endpoint
+        return reply
+
+    def _fill(self, reply: wire.AppendReply, result: PutResult) -> None:
+        reply.status = wire.PUT_OK
+        reply.count = result.count
+        reply.queue_offset = result.queue_offset
+        reply.physical_offset = result.physical_offset
+        reply.store_time = result.store_time
+        if result.count:
+            reply.epoch_nonce = self.nonce_at(result.physical_offset)
+        if self._replication.master is not None:
+            reply.master_epoch = self._replication.master.epoch
+        host = self._core.store.store_host
+        reply.store_host = f"{host.address}:{host.port}"
+        for run in result.duplicates:
+            reply.duplicates.add(
+                count=run.end - run.first,
+                topic=run.topic,
+                queue_id=run.queue_id,
+                queue_offset=run.queue_offset,
+            )

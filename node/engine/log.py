@@ -1,0 +1,292 @@
+"""A node's log: what is put, what a put waits for, and when readers see it.
+
+It owns the store and whatever keeps it going. Services put and read through it; it knows none of
+them, and of the other replicas only what `Replicas` says.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import structlog
+
+from node.clocks import Clock
+from node.engine.allocating import Allocator
+from node.engine.arrivals import ArrivalBoard
+from node.engine.cleaning import Cleaner
+from node.engine.filework import FileWork
+from node.engine.flushing import TICK_SECONDS, Flusher
+from node.engine.groupcommit import GroupCommitService
+from node.engine.storetimes import StoreTimes
+from store.clocks import MonoMs, WallMs
+from store.messagestore import MessageStore, PutBatch, PutResult
+from store.queueends import QueueKey
+from store.recovery import RecoveryReport
+from store.status import PutMessageStatus
+
+log = structlog.get_logger("duolog.node")
+
+PUMP_SECONDS = 0.005  # longest the loop is kept dispatching at a stretch
+SLAVE_PUMP_SECONDS = 0.002  # a slave's readers can wait so long; its master's writers need not
+
+Outcome = asyncio.Future[PutMessageStatus]  # of a put that waits
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+@dataclass(slots=True)
+class Counters:
+    """What went through this node since it started."""
+
+    messages_in: int = 0
+    messages_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    dispatch_behind_ms_max: float = 0.0
+
+
+class Replicas(Protocol):
+    """What a log knows of the node's part in its replica group."""
+
+    @property
+    def waits(self) -> bool:
+        """Puts wait for slaves."""
+
+    def appended(self) -> None:
+        """The log grew: send."""
+
+    def await_slaves(self, end_offset: int) -> Outcome:
+        """What becomes of a stored put that waits for slaves."""
+
+    def flushed(self) -> None:
+        """The log was synced on this node."""
+
+    def tick(self) -> None:
+        """Deadlines and housekeeping."""
+
+
+def both(durable: Outcome, replicated: Outcome) -> Outcome:
+    """What becomes of a put that waits for disk and slaves: the disk's word first."""
+    outcome: Outcome = asyncio.get_running_loop().create_future()
+
+    def done(_: object) -> None:
+        if outcome.done() or not (durable.done() and replicated.done()):
+            return
+        ok = durable.result() is PutMessageStatus.PUT_OK
+        outcome.set_result(replicated.result() if ok else durable.result())
+
+    durable.add_done_callback(done)
+    replicated.add_done_callback(done)
+    return outcome
+
+
+class Log:
+    """Puts, dispatch and the work on the files of one store, on the event loop."""
+
+    def __init__(
+        self, store: MessageStore, clock: Clock, disk_failed: Callable[[OSError], None]
+    ) -> None:
+        """disk_failed: hears of a sync that failed, which is final."""
+        self.store = store
+        self.counters = Counters()
+        self.board = ArrivalBoard()
+        self.times = StoreTimes(clock, store)
+        self.threads = ThreadPoolExecutor(4, thread_name_prefix="duolog-disk")
+        self.group_commit = GroupCommitService(store, self.threads, self._flushed, disk_failed)
+        self.file_work = FileWork(store, self.threads, disk_failed)
+        self.dispatched: list[Callable[[set[QueueKey]], None]] = []  # told of queues that got some
+        self._flusher = Flusher(self.file_work, self.group_commit, self.mono_ms)
+        self._allocator = Allocator(store, self.threads)
+        self._cleaner = Cleaner(self.file_work, self.times.age_ms)
+        self._replicas: Replicas | None = None
+        self._refused: Callable[[], PutResult | None] = lambda: None
+        self._pumping = False
+        self._sample: tuple[int, float] | None = None
+        self._progress_shown = MonoMs(0)
+        store.events.progress = self._show_progress
+
+    def connect(self, replicas: Replicas, refused: Callable[[], PutResult | None]) -> None:
+        """Before the first put. refused: why nothing may be put here now, None where it may."""
+        self._replicas = replicas
+        self._refused = refused
+
+    @property
+    def replicas(self) -> Replicas:
+        """The node's part in its replica group."""
+        assert self._replicas is not None, "connected before the first put"
+        return self._replicas
+
+    # -- life ----------------------------------------------------------------------------------
+
+    async def recover(self) -> RecoveryReport:
+        """Start the store, in a thread. Raises what `MessageStore.start` does."""
+        loop = asyncio.get_running_loop()
+        report = await loop.run_in_executor(self.threads, self.store.start)
+        await loop.run_in_executor(self.threads, self.store.checkpoint.settle)
+        return report
+
+    @property
+    def work(self) -> tuple[Work, ...]:
+        """What runs until it is cancelled; an error of any of it ends the node."""
+        return (
+            self.group_commit.run,
+            self._tick,
+            self._flusher.run,
+            self._allocator.run,
+            self._cleaner.run,
+        )
+
+    async def close(self) -> None:
+        """After the work was cancelled: make everything durable, and let go of the directory."""
+        await asyncio.get_running_loop().run_in_executor(self.threads, self.store.shutdown)
+        self._allocator.stop()
+        self.threads.shutdown(wait=True)
+
+    def fence(self, reason: str) -> None:
+        """After a failed sync or a bug: promise nothing more."""
+        self.store.fence(reason)
+        self.group_commit.fail_all()
+
+    async def _tick(self) -> None:
+        """What is due each tick and waits for no disk: replication's deadlines among it."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self.times.watch()
+            self.replicas.tick()
+            if self._flusher.commit_when_due():
+                self.pump_soon()
+            if self.store.dispatcher.behind_bytes() > 0:
+                self.pump_soon()  # what a full disk stopped goes on by itself
+
+    def no_flush(self) -> AbstractAsyncContextManager[None]:
+        """While the log may be cut: no sync and no other work on its files is under way."""
+        return self._flusher.stopped()
+
+    def _show_progress(self, done: int, total: int) -> None:
+        """Told from the recovery thread, at most once a second."""
+        if self.mono_ms() - self._progress_shown > 1000:
+            self._progress_shown = self.mono_ms()
+            log.info("recovering", done_bytes=done, total_bytes=total)
+
+    # -- clocks --------------------------------------------------------------------------------
+
+    def wall_ms(self) -> WallMs:
+        """The wall clock: what people read, and name."""
+        return self.times.clock.wall_ms()
+
+    def mono_ms(self) -> MonoMs:
+        """The monotonic clock: what leases, sessions and intervals are measured by."""
+        return self.times.clock.mono_ms()
+
+    def store_ms(self) -> WallMs:
+        """The time for the next record."""
+        return self.times.next_ms()
+
+    # -- put -----------------------------------------------------------------------------------
+
+    def write(self, batch: PutBatch) -> PutResult:
+        """Store a batch now; `settle` says what has to happen before it may be answered."""
+        return self.store.put(batch, self.store_ms())
+
+    def write_now(self, batch: PutBatch) -> PutResult:
+        """Store a batch that nobody waits for: what follows is behind it in the log."""
+        result = self.write(batch)
+        if result.status is PutMessageStatus.PUT_OK:
+            self.settle(result.end_offset, no_wait=True)
+            self.pump_soon()
+        return result
+
+    def put(self, batch: PutBatch) -> tuple[PutResult, Outcome | None]:
+        """Store a batch where puts may be stored at all; the future to wait for, or None."""
+        refused = self._refused()
+        if refused is not None:
+            return refused, None
+        result = self.write(batch)
+        if result.status is not PutMessageStatus.PUT_OK:
+            return result, None
+        self.counters.messages_in += result.count
+        self.counters.bytes_in += len(batch.columns.bodies)
+        waiting = self.settle(result.end_offset)
+        self.pump_soon()
+        return result, waiting
+
+    async def put_and_wait(self, batch: PutBatch) -> PutResult:
+        """Store a batch and wait until it is as safe as was asked for; the status says if it is.
+
+        For what the node itself stores, and for single messages of other protocols.
+        """
+        result, waiting = self.put(batch)
+        return result if waiting is None else replace(result, status=await waiting)
+
+    def settle(self, end_offset: int, no_wait: bool = False) -> Outcome | None:
+        """What has to happen after an append: a future to wait for, or None.
+
+        Without one the caller answers first and calls `pump_soon` then.
+        """
+        if self._sample is None:
+            self._sample = (end_offset, time.monotonic())
+        self._allocator.appended()
+        self.replicas.appended()
+        sync_flush = self.store.options.sync_flush
+        if no_wait or not self.waits:
+            if sync_flush:
+                self.group_commit.nudge()
+            return None
+        if not self.replicas.waits:
+            return self.group_commit.wait(end_offset)
+        replicated = self.replicas.await_slaves(end_offset)
+        if not sync_flush:
+            return replicated
+        return both(self.group_commit.wait(end_offset), replicated)
+
+    @property
+    def waits(self) -> bool:
+        """Puts are answered later: when the disk, or enough slaves, have them."""
+        return self.store.options.sync_flush or self.replicas.waits
+
+    def _flushed(self) -> None:
+        """The commit log was synced."""
+        self.replicas.flushed()
+        self.pump_soon()
+
+    # -- dispatch ------------------------------------------------------------------------------
+
+    def applied(self) -> None:
+        """A slave's log or confirm offset moved: dispatch in a moment, many small steps in one."""
+        self._allocator.appended()
+        if not self._pumping:
+            self._pumping = True
+            asyncio.get_running_loop().call_later(SLAVE_PUMP_SECONDS, self._pump)
+
+    def pump_soon(self) -> None:
+        """Dispatch what is readable, when the loop comes round."""
+        if not self._pumping:
+            self._pumping = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Dispatch for a few ms, wake readers, come again if there is more."""
+        self._pumping = False
+        until = time.monotonic() + PUMP_SECONDS
+        more = True
+        while more and time.monotonic() < until:
+            more = self.store.dispatch()
+        arrivals = self.store.take_arrivals()
+        if arrivals:
+            keys = {(arrival.topic, arrival.queue_id) for arrival in arrivals}
+            for tell in self.dispatched:
+                tell(keys)
+            self.board.arrived(keys)
+        if self._sample is not None and self.store.dispatcher.reput_from >= self._sample[0]:
+            behind = (time.monotonic() - self._sample[1]) * 1000
+            if not self.waits:
+                self.counters.dispatch_behind_ms_max = max(
+                    self.counters.dispatch_behind_ms_max, behind
+                )
+            self._sample = None
+        if more:
+            self._pumping = True
+            asyncio.get_running_loop().call_soon(self._pump)

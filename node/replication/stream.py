@@ -1,0 +1,10 @@
+"""What both ends of a replication stream agree on."""
+
+from ha.frames import BODY_BYTES_MAX
+
+HA_METHOD = "/duolog.ha.v1.Replication/Stream"
+STREAM_OPTIONS = (
+    ("grpc.max_receive_message_length", BODY_BYTES_MAX),
+    ("grpc.max_send_message_length", BODY_BYTES_MAX),
+    ("grpc.so_reuseport", 0),
+)
