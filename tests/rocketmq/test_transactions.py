@@ -287,7 +287,7 @@ async def test_every_half_message_ends_in_one_way_over_restarts(
     broker.transactions._save(await broker.transactions._known())
     for k in range(10, 15):
         await end(api, ids[k], ROLLBACK)
-    await until(lambda: broker.store.queue_range(HALF_TOPIC, 0)[1] >= 45)  # 15 at least are asked about
+    await until(lambda: broker.store.queue_range(HALF_TOPIC, 0)[1] >= 45)  # 15 or more asked
     await api.close()
     await node.stop()
     node, api = await start(check_interval_ms=600_000)
