@@ -25,7 +25,8 @@ from rich.console import Console
 
 from node.childnode import ChildNode, free_endpoint
 from node.election.registryserver import RegistryServer
-from pipeline.replay import Replay, replay
+from pipeline.replay import replay
+from pipeline.replayoptions import Replay
 from pipeline.report import report
 from pipeline.tier import tier
 

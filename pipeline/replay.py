@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import BadJob
 from pipeline.replayname import Ranges, ReplayName, Rows
+from pipeline.replayoptions import Replay
 from pipeline.sparkerrors import reason_of
 
 if TYPE_CHECKING:
@@ -25,38 +26,6 @@ PLACES = ("_duolog_file", "_duolog_block", "_duolog_at")  # of a row in its sour
 MESSAGE = ("body", "keys", "tags", "properties")
 EVENT_TIME = "EVENT_TIME"
 BATCH_ROWS_MIN = 1000
-
-
-@dataclass(frozen=True)
-class Replay:
-    """What goes where.
-
-    | field | means |
-    |-------|-------|
-    | endpoints, topic | where to |
-    | path, format | files: parquet, json (lines) or csv (with a header) |
-    | source | or a topic of the same cluster |
-    | sql | a SELECT over the view `source`; its columns are what is meant below |
-    | body | column that is the body; the whole row as JSON, if not told |
-    | key, tags, time | columns: the key (it chooses the queue), the tags, the event's time |
-    | order | columns to order by; rows of one key keep that order in their queue |
-    | rate | messages a second; 0: as fast as it goes |
-    | name | stands for these rows: they go out once, whoever runs it; new each time, if not told |
-    """
-
-    endpoints: str
-    topic: str
-    path: str = ""
-    format: str = ""
-    source: str = ""
-    sql: str = ""
-    body: str = ""
-    key: str = ""
-    tags: str = ""
-    time: str = ""
-    order: tuple[str, ...] = ()
-    rate: float = 0.0
-    name: str = ""
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,14 @@ import hashlib
 import json
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from duolog import Client, sync
 from duolog._sink import SinkState
 from duolog.spark._writer import sink_group
 
 from pipeline.errors import BadJob
-
-if TYPE_CHECKING:
-    from pipeline.replay import Replay
+from pipeline.replayoptions import Replay
 
 PREFIX = "replay-"
 NAME_CHARACTERS_MAX = 255 - len(PREFIX)
@@ -58,7 +56,7 @@ class Rows:
     batch_rows: int  # of each numbered batch: number k holds the rows from k times this on
 
 
-def parameters_of(what: "Replay") -> dict[str, str]:
+def parameters_of(what: Replay) -> dict[str, str]:
     """What a name is bound to, beside the rows themselves."""
     found = {
         "--to": what.topic,
@@ -84,7 +82,7 @@ def _short(text: str) -> str:
 class ReplayName:
     """The sink of one run of a replay, and what earlier runs of that name left in it."""
 
-    def __init__(self, what: "Replay") -> None:
+    def __init__(self, what: Replay) -> None:
         """Ask the cluster. Raises BadJob, ReplayDiffers, DuologError."""
         if len(what.name) > NAME_CHARACTERS_MAX or not (what.name.isprintable()):
             raise BadJob(
@@ -105,7 +103,7 @@ class ReplayName:
         else:
             self._group = self._run(lambda made: sink_group(made, self.sink, what.topic))
 
-    def _look(self, what: "Replay") -> None:
+    def _look(self, what: Replay) -> None:
         async def look(made: Client) -> tuple[str, SinkState | None]:
             # In all groups: with another --to, the sink may lie in another one.
             for group in [each.group for each in (await made.admin.route()).groups]:

@@ -167,8 +167,8 @@ def replay(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Send files, or a topic's messages, into a topic."""
-    from pipeline.replay import Replay
     from pipeline.replay import replay as work
+    from pipeline.replayoptions import Replay
 
     what = Replay(
         endpoints,

@@ -14,8 +14,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.errors import BadJob
-from pipeline.replay import Replay, Replayed, replay
+from pipeline.replay import Replayed, replay
 from pipeline.replayname import ReplayDiffers, ReplayName
+from pipeline.replayoptions import Replay
 from tests.process.support import NodeProcess
 from tests.spark.conftest import read
 

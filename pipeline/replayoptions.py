@@ -1,0 +1,35 @@
+"""What a replay is asked for."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What goes where.
+
+    | field | means |
+    |-------|-------|
+    | endpoints, topic | where to |
+    | path, format | files: parquet, json (lines) or csv (with a header) |
+    | source | or a topic of the same cluster |
+    | sql | a SELECT over the view `source`; its columns are what is meant below |
+    | body | column that is the body; the whole row as JSON, if not told |
+    | key, tags, time | columns: the key (it chooses the queue), the tags, the event's time |
+    | order | columns to order by; rows of one key keep that order in their queue |
+    | rate | messages a second; 0: as fast as it goes |
+    | name | stands for these rows: they go out once, whoever runs it; new each time, if not told |
+    """
+
+    endpoints: str
+    topic: str
+    path: str = ""
+    format: str = ""
+    source: str = ""
+    sql: str = ""
+    body: str = ""
+    key: str = ""
+    tags: str = ""
+    time: str = ""
+    order: tuple[str, ...] = ()
+    rate: float = 0.0
+    name: str = ""
