@@ -1,8 +1,6 @@
 """The broker: everything that one node is made of, put together, started and stopped."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import structlog
 from duolog import _errors as sdk
@@ -27,7 +25,7 @@ from node.deferred.publishservice import PublishService
 from node.deferred.transactionservice import TransactionService
 from node.election.failover import FailoverService
 from node.engine.log import Log
-from node.engine.part import Part
+from node.engine.part import Part, Work
 from node.engine.queueremoval import QueueRemoval
 from node.filters.consumerfilters import ConsumerFilters
 from node.replication.roles import Replication
@@ -45,7 +43,7 @@ EXIT_FENCED = 74  # EX_IOERR
 
 
 class Broker:
-    """A node's parts; what serves a protocol calls them."""
+    """A node's parts; the gRPC services call them."""
 
     def __init__(
         self, config: Config, disk: Disk, store_host: Host, clock: Clock | None = None
@@ -85,6 +83,7 @@ class Broker:
             self.transactions,
             self.publishes,
         )
+        self.pop.returned = self.lite.stirred
         self.metadata.light_queues_forgotten.append(self.lite.gone)
         self.metadata.topic_deleted += [self.removal.remove, self.lite.topic_deleted]
         self.log.dispatched += [lambda keys: self.metadata.catch_up(), self.lite.arrived]
@@ -134,7 +133,7 @@ class Broker:
         )
         return report
 
-    async def guard(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def guard(self, work: Work) -> None:
         """A background task that dies takes the node with it: nothing fails in silence."""
         try:
             await work()
@@ -152,8 +151,8 @@ class Broker:
         """Stop working, make everything durable, close the store."""
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.replication.stop()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.removal.stop()
         async with self.log.file_work.changes:
             if not self.store.fence_reason:

@@ -98,6 +98,10 @@ TARGETS: tuple[tuple[str, tuple[str, ...] | None, tuple[str, ...]], ...] = (
 TESTS = {path: tests for path, _, tests in TARGETS}
 
 
+class JudgeError(Exception):
+    """A mutant could not be judged."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fate:
     """What became of a mutant; killed_by: tests, seed, time or nothing."""
@@ -193,9 +197,9 @@ def try_one(
             "time",
             f"ended by signal {os.WTERMSIG(status)}: it took too long, or too much memory",
         )
-    by, _, why = told.decode().partition(" ")
-    if by == BROKEN:
-        raise RuntimeError(f"{mutant.name if mutant else 'the code as it is'}: {why}")
+    by, _, why = told.decode(errors="replace").partition(" ")
+    if by in ("", BROKEN):
+        raise JudgeError(f"{mutant.name if mutant else 'the code as it is'}: {why}")
     return by, why
 
 
@@ -234,7 +238,9 @@ def _hunt(tests: tuple[str, ...], seeds: int, where: Path) -> str:
     for seed in range(seeds):
         try:
             violation = run(seed).violation
-        except Exception as error:
+        except MemoryError:
+            raise
+        except (Exception, SystemExit) as error:
             violation = repr(error)
         if violation:
             return f"seed {seed}: {violation}"
@@ -331,7 +337,11 @@ def main(arguments: list[str] | None = None) -> int:
     random.Random(asked.sample).shuffle(chosen)
     chosen = [mutant for mutant in chosen if mutant.name not in spared]
     with workspace(_memory()) as where:
-        fates = _judge(chosen, asked, where)
+        try:
+            fates = _judge(chosen, asked, where)
+        except JudgeError as error:
+            print(f"the judge itself failed: {error}")
+            return 2
     return 2 if fates is None else conclude(fates, len(known), len(spared))
 
 

@@ -598,8 +598,8 @@ class MessageStore:
                     pass
                 self.recover_topic_queue_table()
             finally:
-                self.hide_from(visible)
                 self.dispatcher.arrivals = arrivals
+                self.hide_from(visible)
         self.role = role
 
     def _step_to_end(self) -> bool:

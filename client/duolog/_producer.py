@@ -517,7 +517,7 @@ class Producer:
             hint, epoch, move = "", 0, connection.moves
             sent = unknown = False
             error: DuologError
-            began = loop.time()
+            took = 0.0
             request.again = maybe_stored
             if not maybe_stored:
                 known = self._topics.known_end(group)
@@ -525,8 +525,9 @@ class Producer:
             try:
                 left = deadline - loop.time()
                 async with asyncio.timeout(min(left, ATTEMPT_SECONDS)), self._window:
-                    sent = True
+                    sent, began = True, loop.time()
                     reply = await connection.stream().append(request)
+                took = loop.time() - began
                 refused = self._refusal(topic, reply)
                 if refused is None:
                     if reply.status == wire.PUT_OK and reply.count:
@@ -544,10 +545,9 @@ class Producer:
                 error = Timeout(f"{topic}: not sent within {seconds:g} s ({problem})")
             again = unknown or isinstance(error, Retryable)
             pause = back_off.next(bool(hint))
-            now = loop.time()
             # A try that the deadline cuts off tells less than the refusal that is known already.
-            took = 0.0 if maybe_stored else now - began
-            if not again or now + pause + took >= deadline:
+            latest_start = deadline if maybe_stored else deadline - took
+            if not again or loop.time() + pause >= latest_start:
                 if not maybe_stored:
                     raise error
                 raise ResultUnknown(

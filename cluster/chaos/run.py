@@ -153,7 +153,7 @@ class Run:
         """Wait until as many sends are answered as are asked for, on a slow machine, too."""
         until = time.monotonic() + ENOUGH_SECONDS
         while self.history.outcomes()[OK] < self._least_ok and time.monotonic() < until:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(1)
 
     # -- watching ------------------------------------------------------------------------------
 

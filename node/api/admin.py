@@ -13,7 +13,6 @@ from duolog.wire import duolog_pb2_grpc as stubs
 from ha.epochs import EPOCH_TOPIC
 from ha.progress import ConnectionState
 from node.api.calls import unary
-from node.api.groups import offset_at
 from node.api.replicationstatus import (
     add_routed,
     group_route,
@@ -22,6 +21,7 @@ from node.api.replicationstatus import (
 )
 from node.broker import Broker
 from node.consuming.liteservice import bound, bound_topic, is_exclusive
+from node.consuming.offsets import offset_at
 from node.consuming.retrytopics import RETRY_TIMES, dead_letter_topic, retry_topic
 from node.election.failover import FailoverService
 from store.lightqueues import is_light, light_places
@@ -207,7 +207,7 @@ class AdminService(stubs.AdminServicer):
             if request.use_offset:
                 row[queue_id] = min(max(request.offset, low), high)
             else:
-                row[queue_id] = offset_at(broker, request.topic, queue_id, request.time)
+                row[queue_id] = offset_at(broker.store, request.topic, queue_id, request.time)
         if request.use_offset and request.offset < 0:
             raise sdk.BadRequest(f"offset {request.offset} is negative")
         if broker.groups.members(request.group, broker.log.mono_ms()):

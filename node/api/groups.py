@@ -10,12 +10,11 @@ from node.api.calls import unary
 from node.broker import Broker
 from node.consuming.allocation import Wish, check_strategy
 from node.consuming.longpoll import check_place
+from node.consuming.offsets import offset_at
 from node.consuming.retrytopics import group_retry_topic
 from node.filters.messagefilter import wanted
 from store.metadata import check_group
 
-EARLIEST = -1
-LATEST = -2
 QUEUES_MAX = 10_000
 
 
@@ -145,7 +144,9 @@ class GroupsService(stubs.GroupsServicer):
         topic = self._broker.admission.readable_queue(request.topic, request.queue_id)
         check_place((request.topic, request.queue_id), topic.queues, 0)
         return wire.OffsetAtTimeReply(
-            queue_offset=offset_at(self._broker, request.topic, request.queue_id, request.time)
+            queue_offset=offset_at(
+                self._broker.store, request.topic, request.queue_id, request.time
+            )
         )
 
     @unary
@@ -161,15 +162,3 @@ class GroupsService(stubs.GroupsServicer):
                 request.topic, request.queue_id, request.queue_offset, request.bytes
             )
         )
-
-
-def offset_at(broker: Broker, topic: str, queue_id: int, time: int) -> int:
-    """Queue offset at a time; -1 the earliest, -2 the latest."""
-    low, high = broker.store.queue_range(topic, queue_id)
-    if time == EARLIEST:
-        return low
-    if time == LATEST:
-        return high
-    if time < 0:
-        raise sdk.BadRequest(f"time {time} is negative")
-    return broker.store.offset_at_time(topic, queue_id, time)

@@ -12,6 +12,7 @@ from node.api.calls import reporting, unary
 from node.broker import Broker
 from node.consuming.longpoll import NOTHING_NEW, check_place, poll
 from node.deferred.transactionservice import HALF_WORDS, Check
+from node.engine.log import Outcome
 from node.filters.messagefilter import wanted
 from node.filters.tagfilter import EVERYTHING, MessageFilter
 from node.wirecodec import PUT_STATUS, batch_to_wire, peer_host, record_to_wire
@@ -20,7 +21,6 @@ from store.kernels import decode
 from store.metadata import check_group, is_reserved_topic
 from store.queueends import QueueKey
 from store.reader import GetResult
-from store.status import PutMessageStatus
 
 log = structlog.get_logger("duolog.node")
 
@@ -54,9 +54,9 @@ class MessagesService(stubs.MessagesServicer):
                 await context.write(reply)
                 broker.log.pump_soon()  # the answer goes out first
             return
-        unanswered: asyncio.Queue[
-            tuple[wire.AppendReply, asyncio.Future[PutMessageStatus] | None] | None
-        ] = asyncio.Queue(broker.limits.append_in_flight_max)
+        unanswered: asyncio.Queue[tuple[wire.AppendReply, Outcome | None] | None] = asyncio.Queue(
+            broker.limits.append_in_flight_max
+        )
         writer = asyncio.ensure_future(self._answer(unanswered, context))
         try:
             async for request in requests:

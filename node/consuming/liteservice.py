@@ -71,7 +71,6 @@ class LiteService:
         self._core = core
         self._pop = pop
         self._removal = removal
-        pop.returned = self.stirred
         self._subscribers: dict[str, dict[str, Subscriber]] = {}  # by client and group
         self.subscriptions = 0  # lite topics that are heard, each as often as it is
         self._hearing: dict[str, set[Subscriber]] = {}  # by light queue

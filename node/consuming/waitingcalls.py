@@ -1,4 +1,4 @@
-"""Calls that wait for messages, of any protocol: so many, and no more."""
+"""The bound on calls that wait for messages, of any protocol."""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from duolog import _errors as sdk
 
 
 class WaitingCalls:
-    """Counts them."""
+    """Counts the calls that wait (limits.polls_max)."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -17,7 +17,7 @@ class WaitingCalls:
     def one(self) -> Iterator[None]:
         """While a call waits. Raises Busy where too many do."""
         if self.count >= self._most:
-            raise sdk.Busy(f"{self._most} calls wait for messages already")
+            raise sdk.Busy(f"{self._most} calls wait for messages already (limits.polls_max)")
         self.count += 1
         try:
             yield

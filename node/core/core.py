@@ -1,22 +1,18 @@
-"""What every service stands on, in one hand."""
+"""The parts of a node that every service is given."""
 
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
 
 from node.config import LimitsSection
 from node.core.admission import Admission
 from node.core.metadatalog import MetadataLog
 from node.engine.log import Log
+from node.engine.part import Guard
 from store.messagestore import MessageStore
-
-# Runs background work; an error of it ends the node.
-Guard = Callable[[Callable[[], Coroutine[Any, Any, None]]], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """The lower floors of one node."""
+    """The lower layers of one node."""
 
     log: Log
     metadata: MetadataLog

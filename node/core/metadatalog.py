@@ -72,6 +72,10 @@ def _body(change: Json) -> bytes:
     return json.dumps(change, separators=(",", ":")).encode()
 
 
+def _nobody_knows() -> sdk.DuologError | None:
+    raise AssertionError("the broker says whether metadata may be changed")
+
+
 class MetadataLog:
     """The tables, and the way changes take."""
 
@@ -80,8 +84,8 @@ class MetadataLog:
         self._limits = limits
         self._tables = Metadata()
         self._files = MetadataFiles(log_.store.disk)
-        # Why nothing may be changed here and now; None where it may.
-        self.refused: Callable[[], sdk.DuologError | None] = lambda: None
+        # Why nothing may be changed here and now; None where it may. The broker sets it.
+        self.refused: Callable[[], sdk.DuologError | None] = _nobody_knows
         # Told of a topic that was deleted, and where its queues ended.
         self.topic_deleted: list[Callable[[str, dict[int, int]], Awaitable[None]]] = []
         # Told of light queues that are forgotten, and where they ended.

@@ -1,4 +1,4 @@
-"""An append of the wire: its batch is stored where it is to be read, or where it waits."""
+"""Append requests: a batch is stored in the queue it is for, or in the one where it waits."""
 
 import structlog
 from duolog import _errors as sdk
@@ -22,7 +22,7 @@ _EXPECTED_REFUSALS = (wire.NOT_MASTER, wire.IN_SYNC_REPLICAS_NOT_ENOUGH)
 
 
 class Appends:
-    """Takes the requests."""
+    """Stores what append requests bring, and fills in the replies."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Appends:
         self._transactions = transactions
 
     def nonce_at(self, physical_offset: int) -> int:
-        """Of the epoch that a log offset lies in."""
+        """Nonce of the epoch that a log offset lies in."""
         return self._replication.history.entry_at(physical_offset).nonce
 
     def append(

@@ -310,8 +310,7 @@ class DelayService:
 
     def _deliver_timers(self, timers: PendingTimers) -> bool:
         """Deliver what is due; whether there may be more."""
-        now = self._core.log.mono_ms()
-        if now < self._again:
+        if self._core.log.mono_ms() < self._again:
             return False
         wall_ms = self._core.log.wall_ms()
         due = timers.due(wall_ms, BATCH)
@@ -326,7 +325,7 @@ class DelayService:
             self._note_done(timers, np.concatenate(delivered))
         if failed:
             timers.put_back(np.concatenate(failed), wall_ms)
-            self._again = MonoMs(now + AGAIN_MS)  # what failed one fails all
+            self._again = MonoMs(self._core.log.mono_ms() + AGAIN_MS)  # what failed one fails all
             return False
         return True
 
@@ -350,7 +349,7 @@ class DelayService:
     def _note_done(self, timers: PendingTimers, offsets: I64) -> None:
         """Note what was delivered, behind it in the log."""
         columns = Columns.of([offsets.astype("<i8").tobytes()])
-        born_ms = self._core.log.wall_ms()
+        born_ms = self._core.log.store_ms()
         result = self._core.log.write_now(PutBatch(DONE_TOPIC, QUEUE, columns, born_ms))
         if result.status is PutMessageStatus.PUT_OK:
             self._done_records.append((result.queue_offset, int(offsets.max())))

@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError
 
 from node.core.core import Core
 from node.deferred.appends import Appends
+from node.engine.log import Outcome
 from store.columns import Columns
 from store.errors import CorruptRecord, StoreError
 from store.messagestore import MessageStore, PutBatch
@@ -293,7 +294,7 @@ class PublishService:
     async def _store(self, sink: str, row: Json) -> None:
         metadata = self._core.metadata
         producer = hashlib.blake2b(f"{sink}\n{row['batch']}".encode(), digest_size=10).digest()
-        waiting: list[asyncio.Future[PutMessageStatus]] = []
+        waiting: list[Outcome] = []
         lost: list[str] = []
         earlier: _Earlier | None = None
         staged = row["staged"]
@@ -327,7 +328,7 @@ class PublishService:
 
     async def _put(
         self, request: wire.AppendRequest, host: Host, lost: list[str], earlier: _Earlier
-    ) -> "asyncio.Future[PutMessageStatus] | None":
+    ) -> Outcome | None:
         """Store a request in its queue; wait a while where it can only be stored later.
 
         lost: told why, where it can never be. earlier: what is stored of the batch. Raises Busy,

@@ -10,7 +10,7 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -65,6 +65,7 @@ from node.config import NodeSection
 from node.election.directorywrites import DirectoryWrites
 from node.election.leasekeeper import LeaseKeeper
 from node.engine.log import Log
+from node.engine.part import Work
 from node.replication.roles import Replication
 from store.clocks import MonoMs
 from store.disk import no_room
@@ -92,7 +93,7 @@ class Roles(Protocol):
     def demote(self) -> None:
         """Become a slave."""
 
-    async def guard(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def guard(self, work: Work) -> None:
         """Run background work; an error of it ends the node."""
 
     def give_up(self, error: Exception) -> None:

@@ -1,6 +1,7 @@
-"""The engine room: what keeps one store going on an event loop.
+"""The engine: one store kept going on an event loop.
 
-Group commit, flushes, segments made ahead, retention, removal of queues, the times that records
-get, and who is woken by new messages. It knows the store and the clocks, no protocol, no other
-node and no broker: whoever owns a store may come in.
+Puts and what they wait for, dispatch, group commit, flushes, segments made ahead, retention,
+removal of queues, the times that records get, and who is woken by new messages. It knows the store
+and the clocks, no protocol and no service; of other nodes only what the port `Replicas` says.
+Whoever owns a store may come in.
 """

@@ -6,11 +6,11 @@ them, and of the other replicas only what `Replicas` says.
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 
@@ -21,6 +21,7 @@ from node.engine.cleaning import Cleaner
 from node.engine.filework import FileWork
 from node.engine.flushing import TICK_SECONDS, Flusher
 from node.engine.groupcommit import GroupCommitService
+from node.engine.part import Work
 from node.engine.storetimes import StoreTimes
 from store.clocks import MonoMs, WallMs
 from store.messagestore import MessageStore, PutBatch, PutResult
@@ -34,7 +35,6 @@ PUMP_SECONDS = 0.005  # longest the loop is kept dispatching at a stretch
 SLAVE_PUMP_SECONDS = 0.002  # a slave's readers can wait so long; its master's writers need not
 
 Outcome = asyncio.Future[PutMessageStatus]  # of a put that waits
-Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(slots=True)
@@ -97,12 +97,13 @@ class Log:
         self.threads = ThreadPoolExecutor(4, thread_name_prefix="duolog-disk")
         self.group_commit = GroupCommitService(store, self.threads, self._flushed, disk_failed)
         self.file_work = FileWork(store, self.threads, disk_failed)
-        self.dispatched: list[Callable[[set[QueueKey]], None]] = []  # told of queues that got some
+        # Told which queues have new entries, in this order, before readers are woken.
+        self.dispatched: list[Callable[[set[QueueKey]], None]] = []
         self._flusher = Flusher(self.file_work, self.group_commit, self.mono_ms)
         self._allocator = Allocator(store, self.threads)
         self._cleaner = Cleaner(self.file_work, self.times.age_ms)
         self._replicas: Replicas | None = None
-        self._refused: Callable[[], PutResult | None] = lambda: None
+        self._refused: Callable[[], PutResult | None] | None = None
         self._pumping = False
         self._sample: tuple[int, float] | None = None
         self._progress_shown = MonoMs(0)
@@ -125,7 +126,11 @@ class Log:
         """Start the store, in a thread. Raises what `MessageStore.start` does."""
         loop = asyncio.get_running_loop()
         report = await loop.run_in_executor(self.threads, self.store.start)
-        await loop.run_in_executor(self.threads, self.store.checkpoint.settle)
+        try:
+            await loop.run_in_executor(self.threads, self.store.checkpoint.settle)
+        except BaseException:
+            self.store.shutdown()
+            raise
         return report
 
     @property
@@ -201,6 +206,7 @@ class Log:
 
     def put(self, batch: PutBatch) -> tuple[PutResult, Outcome | None]:
         """Store a batch where puts may be stored at all; the future to wait for, or None."""
+        assert self._refused is not None, "connected before the first put"
         refused = self._refused()
         if refused is not None:
             return refused, None

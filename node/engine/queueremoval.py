@@ -2,15 +2,14 @@
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 import structlog
 
 from node.engine.filework import FileWork
+from node.engine.part import Guard
 
 log = structlog.get_logger("duolog.node")
-Guard = Callable[[Callable[[], Coroutine[Any, Any, None]]], Coroutine[Any, Any, None]]
 
 
 class QueueRemoval:

@@ -75,7 +75,6 @@ class ReplicationClient:
         self._log = log_
         self._slave = slave
         self._upstream = upstream
-        self._address = upstream.address
         self._adopt = adopt
         self._listener = listener
         self._call: Any = None
@@ -94,7 +93,7 @@ class ReplicationClient:
     def describe(self) -> str:
         """The master, for people."""
         name = self._slave.master_node
-        return f"{name} at {self._address}" if name else f"at {self._address}"
+        return f"{name} at {self._upstream.address}" if name else f"at {self._upstream.address}"
 
     async def run(self) -> None:
         """The client's task: connect, follow, and again after a pause."""
@@ -110,7 +109,9 @@ class ReplicationClient:
                 self._slave.step(machine.Lost(reason), mono_ms())
                 said = f"{self._slave.state.value}: {self._slave.reason}"
                 if said != shown:
-                    log.warning("not following the master", master=self._address, reason=said)
+                    log.warning(
+                        "not following the master", master=self._upstream.address, reason=said
+                    )
                     shown = said
                 pause = PAUSE_MIN_SECONDS if followed else min(2 * pause, longest)
                 await asyncio.sleep(pause)
@@ -157,8 +158,8 @@ class ReplicationClient:
         )
         credentials = self._upstream.credentials
         if credentials is None:
-            return grpc.aio.insecure_channel(self._address, options=options)
-        return grpc.aio.secure_channel(self._address, credentials, options=options)
+            return grpc.aio.insecure_channel(self._upstream.address, options=options)
+        return grpc.aio.secure_channel(self._upstream.address, credentials, options=options)
 
     async def _take(self, data: bytes) -> None:
         """One frame from the master; what cuts files waits until no flush works on them."""

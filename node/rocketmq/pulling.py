@@ -5,9 +5,9 @@ from typing import Any
 
 from duolog import _errors as sdk
 
-from node.api.groups import EARLIEST, LATEST, offset_at
 from node.broker import Broker
 from node.consuming.longpoll import check_place, poll
+from node.consuming.offsets import EARLIEST, LATEST, offset_at
 from node.rocketmq.codes import OK, Refused, status
 from node.rocketmq.messages import pulled
 from node.rocketmq.names import group_of, topic_of
@@ -100,5 +100,5 @@ class Puller:
             if not request.HasField("timestamp"):
                 raise sdk.BadRequest("an offset by time needs a timestamp")
             time = max(0, request.timestamp.ToMilliseconds())
-        offset = offset_at(self._broker, topic, queue_id, time)
+        offset = offset_at(self._broker.store, topic, queue_id, time)
         return service.QueryOffsetResponse(status=OK, offset=offset)

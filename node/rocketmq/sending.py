@@ -18,6 +18,7 @@ from duolog import _errors as sdk
 from node.broker import Broker
 from node.deferred.delayservice import DELAY_MS_MAX, TIMER_TOPIC, RecallHandle
 from node.deferred.transactionservice import HALF_TOPIC
+from node.engine.log import Outcome
 from node.rocketmq.codes import Refused, put_status
 from node.rocketmq.handles import TransactionId
 from node.rocketmq.messages import (
@@ -55,7 +56,7 @@ _UNSURE = (
 ACCEPTED = (NORMAL, FIFO, DELAY, TRANSACTION)
 
 
-_Stored = tuple[PutResult, "asyncio.Future[PutMessageStatus] | None"]
+_Stored = tuple[PutResult, Outcome | None]
 # When it was stored (monotonic), queue offset, end offset, its status, and why. Plain values in
 # plain tuples: the garbage collector has nothing to follow in a hundred thousand of them.
 _Remembered = tuple[float, int, int, str, str]

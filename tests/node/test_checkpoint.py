@@ -1,12 +1,15 @@
 """What a start finds wrong in the checkpoint is settled by that start."""
 
+import errno
 import shutil
 import struct
 from pathlib import Path
 
 import duolog
+import pytest
 import structlog
 
+from store.checkpoint import StoreCheckpoint
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
 
@@ -37,3 +40,17 @@ async def test_a_confirm_offset_past_the_logs_end_is_told_once(
     data = (tmp_path / "1" / "checkpoint").read_bytes()
     assert struct.unpack_from(">q", data, CONFIRM_AT)[0] <= end
     assert await losses_told(start_node, tmp_path / "1", tmp_path / "2") == 0
+
+
+async def test_a_start_that_cannot_settle_the_checkpoint_lets_go_of_the_directory(
+    start_node: StartNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(checkpoint: StoreCheckpoint) -> None:
+        raise OSError(errno.EIO, "injected")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StoreCheckpoint, "settle", fail)
+        with pytest.raises(OSError, match="injected"):
+            await start_node(tmp_path / "d")
+    node = await start_node(tmp_path / "d")  # it is not locked
+    await node.stop()

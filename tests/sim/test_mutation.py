@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sim import mechanical
-from sim.mechanical import Fate, all_mutants, conclude, equivalent, try_one, workspace
+from sim.mechanical import Fate, JudgeError, all_mutants, conclude, equivalent, try_one, workspace
 from sim.mutation import Mechanical, mutants, mutated
 
 SOURCE = """
@@ -113,7 +113,7 @@ def test_a_mutant_is_killed_by_its_tests_in_a_process_of_its_own(tmp_path: Path)
 
 def test_an_error_of_the_judge_is_no_mutant_that_was_killed(tmp_path: Path) -> None:
     mutant = replace(next(iter(all_mutants().values())), function="there_is_none")
-    with pytest.raises(RuntimeError, match=r"(?s)there_is_none"):
+    with pytest.raises(JudgeError, match=r"(?s)there_is_none"):
         try_one(mutant, (), 0, tmp_path)
 
 
