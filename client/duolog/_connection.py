@@ -222,7 +222,7 @@ class Connection:
             left = deadline - loop.time()
             if left <= 0:
                 raise Timeout(f"no answer from {self.endpoint} within {timeout:g} s")
-            move = self.moves
+            move, began = self.moves, loop.time()
             try:
                 # Another call of ours may move on, and close the channel under this one.
                 return await uncancelled(make(min(left, attempt)))
@@ -243,7 +243,9 @@ class Connection:
                         raise error from None
                     told_away, attempt = True, min(attempt, AWAY_SECONDS)
             pause = back_off.next(bool(hint))
-            if loop.time() + pause >= deadline:
+            # A try that the deadline cuts off tells less than a refusal that is known already.
+            took = loop.time() - began if isinstance(error, NotMaster) else 0.0
+            if loop.time() + pause + took >= deadline:
                 raise error from None
             await asyncio.sleep(pause)
             if stay:

@@ -53,16 +53,36 @@ async def test_of_many_that_failed_together_one_moves_on() -> None:
     assert connection.endpoint == "127.0.0.1:2"
 
 
-def test_not_master_carries_the_master_and_its_epoch() -> None:
+def not_master() -> grpc.aio.AioRpcError:
+    """As a slave of 10.0.0.1:8081 answers, in epoch 7."""
     trailing = grpc.aio.Metadata(
         (ERROR_KEY, "NotMaster"), (MASTER_KEY, "10.0.0.1:8081"), (EPOCH_KEY, "7")
     )
-    failure = grpc.aio.AioRpcError(
+    return grpc.aio.AioRpcError(
         grpc.StatusCode.FAILED_PRECONDITION, grpc.aio.Metadata(), trailing, "a slave"
     )
-    error = error_of(failure)
+
+
+def test_not_master_carries_the_master_and_its_epoch() -> None:
+    error = error_of(not_master())
     assert isinstance(error, duolog.NotMaster)
     assert (error.endpoint, error.epoch) == ("10.0.0.1:8081", 7)
+
+
+async def test_a_call_is_not_tried_again_where_no_time_is_left_for_the_answer() -> None:
+    connection = Connection(("127.0.0.1:1",))
+    tries: list[float] = []
+
+    async def refused(left: float) -> None:
+        tries.append(left)
+        async with asyncio.timeout(left):
+            await asyncio.sleep(0.6)
+        raise not_master()
+
+    with pytest.raises(duolog.NotMaster):
+        await connection.call(refused, 1.0)
+    assert len(tries) == 1
+    await connection.close()
 
 
 # -- sends against a node that answers as it is told -----------------------------------------------
