@@ -73,14 +73,14 @@ class NodeSection(_Section):
     @classmethod
     def _is_name(cls, value: str) -> str:
         if not value or len(value) > 255 or not value.isprintable() or "/" in value:
-            raise ValueError("has no 1 to 255 printable characters other than /")
+            raise ValueError("must have 1 to 255 printable characters other than /")
         return value
 
     @field_validator("log_level")
     @classmethod
     def _is_level(cls, value: str) -> str:
         if value not in ("debug", "info", "warning", "error"):
-            raise ValueError("is none of debug, info, warning, error")
+            raise ValueError("must be debug, info, warning or error")
         return value
 
 
@@ -104,7 +104,7 @@ class TransactionsSection(_Section):
     """Half messages that nobody decides on."""
 
     timeout_ms: int = Field(
-        6000, ge=0, description="producers are asked about a half message that is so old"
+        6000, ge=0, description="producers are asked about a half message after this age"
     )
     check_interval_ms: int = Field(30_000, ge=100, description="and again after so long")
     check_max: int = Field(
@@ -229,13 +229,13 @@ class Config(_Section):
         """Raise ConfigError where keys contradict each other."""
         rocketmq = self.rocketmq
         if bool(rocketmq.access_key) != bool(rocketmq.secret_key):
-            raise ConfigError("rocketmq.access_key and rocketmq.secret_key belong together")
+            raise ConfigError("rocketmq.access_key and rocketmq.secret_key must be set together")
         if rocketmq.tls_listen and not (rocketmq.tls_cert and rocketmq.tls_key):
             raise ConfigError("rocketmq.tls_listen needs rocketmq.tls_cert and rocketmq.tls_key")
         self.ha_options()
         files = [self.ha.tls_ca, self.ha.tls_cert, self.ha.tls_key]  # type: ignore[attr-defined]
         if any(files) and not all(files):
-            raise ConfigError("ha.tls_ca, ha.tls_cert and ha.tls_key belong together")
+            raise ConfigError("ha.tls_ca, ha.tls_cert and ha.tls_key must be set together")
         for file in filter(None, files):
             if not os.access(file, os.R_OK):
                 raise ConfigError(f"ha.tls_*: {file} cannot be read")
@@ -249,7 +249,7 @@ class Config(_Section):
         if role is BrokerRole.AUTO and not self.registry.addresses():
             raise ConfigError("registry.endpoints: AUTO needs the addresses of etcd")
         if bool(self.registry.tls_cert) != bool(self.registry.tls_key):
-            raise ConfigError("registry.tls_cert and registry.tls_key belong together")
+            raise ConfigError("registry.tls_cert and registry.tls_key must be set together")
 
 
 def _options(name: str, section: BaseModel, options: Any) -> Any:
@@ -300,9 +300,7 @@ def _read_file(path: Path, origin: str = "") -> Tree:
         raise ConfigError(f"{origin}{path}: is not TOML: {error}") from None
     for section, keys in tree.items():
         if not isinstance(keys, dict):
-            raise ConfigError(
-                f"{path}: {section!r} stands outside a section ({', '.join(SECTIONS)})"
-            )
+            raise ConfigError(f"{path}: {section!r} is outside any section ({', '.join(SECTIONS)})")
     return tree
 
 

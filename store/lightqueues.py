@@ -42,7 +42,7 @@ def check_names(names: Sequence[str]) -> None:
     """Raise BadMessage for a name that no light queue can have."""
     for name in names:
         if not is_light(name) or len(name.encode()) > NAME_BYTES_MAX or "/" in name or "," in name:
-            raise BadMessage(f"{name!r} is no light queue's name")
+            raise BadMessage(f"{name!r} is not the name of a light queue")
         if not name.isprintable():
             raise BadMessage(f"light queue {name!r} has control characters")
 

@@ -392,7 +392,7 @@ class MessageStore:
         if not 1 <= batch.columns.count <= MESSAGES_PER_BATCH_MAX:
             raise BadMessage(f"a batch of {batch.columns.count} messages")
         if len(batch.producer) not in (0, 10):
-            raise BadMessage(f"a producer id of {len(batch.producer)} bytes, it has 10")
+            raise BadMessage(f"the producer id has {len(batch.producer)} bytes, it must have 10")
         if not 0 <= batch.sequence < 1 << 48:
             raise BadMessage(f"sequence {batch.sequence} is outside 0..2^48 - 1")
         if not -(1 << 63) <= batch.born_time < 1 << 63 or not -(1 << 31) <= batch.flag < 1 << 31:

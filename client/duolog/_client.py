@@ -141,7 +141,7 @@ class Client:
         if mode not in ("clustering", "broadcasting"):
             raise BadRequest(f"mode is 'clustering' or 'broadcasting', not {mode!r}")
         if tags and sql:
-            raise BadRequest("messages are chosen by tags or by sql, not by both")
+            raise BadRequest("filter messages by tags or by SQL, not by both")
         shares = mode == "clustering"
         if shares and offsets_file is not None:
             raise BadRequest("the node keeps the offsets of a group that shares its queues")

@@ -63,7 +63,7 @@ class AdminService(stubs.AdminServicer):
         )
         check_lite_ttl(config)
         if is_reserved_topic(request.topic):
-            raise sdk.BadRequest(f"{request.topic} belongs to the node")
+            raise sdk.BadRequest(f"topic {request.topic!r} is reserved for the system")
         known = metadata.topics.get(request.topic) or metadata.creating(request.topic)
         if known is not None:
             self._broker.admission.check_current()  # it may have been altered, or deleted
@@ -234,11 +234,13 @@ class AdminService(stubs.AdminServicer):
             row["consumeMessageOrderly"] = request.orderly
         if request.HasField("retry_times"):
             if not 0 <= request.retry_times <= RETRY_TIMES_MAX:
-                raise sdk.BadRequest(f"{request.retry_times} retries, at most {RETRY_TIMES_MAX}")
+                raise sdk.BadRequest(
+                    f"retry_times is {request.retry_times}, the limit is {RETRY_TIMES_MAX}"
+                )
             row["retryMaxTimes"] = request.retry_times
         if request.retry_delays_ms:
             if min(request.retry_delays_ms) < 0 or len(request.retry_delays_ms) > RETRY_TIMES_MAX:
-                raise sdk.BadRequest("the delays between attempts are negative, or too many")
+                raise sdk.BadRequest("retry_delays_ms has a negative delay, or too many delays")
             delays = {"next": list(request.retry_delays_ms)}
             row["groupRetryPolicy"] = {"type": "CUSTOMIZED", "customizedRetryPolicy": delays}
         if request.HasField("lite_topic") or request.HasField("lite_exclusive"):
@@ -253,7 +255,9 @@ class AdminService(stubs.AdminServicer):
     def _bound(self, row: Json, topic: str, exclusive: bool) -> Json:
         """A group's row with the topic whose lite topics it hears."""
         if exclusive and not topic:
-            raise sdk.BadRequest("an exclusive group hears the lite topics of a topic: name it")
+            raise sdk.BadRequest(
+                "an exclusive group must name the topic whose lite topics it subscribes to"
+            )
         if topic and self._known(topic).message_type != LITE:
             raise sdk.BadRequest(f"topic {topic!r} has no lite topics: its type is not {LITE}")
         return bound(row, topic, exclusive)
@@ -328,7 +332,9 @@ class AdminService(stubs.AdminServicer):
             raise sdk.BadRequest(f"{request.topic} has queues 0..{topic.queues - 1}")
         record = broker.store.record_at(*where)
         if record is None:
-            raise sdk.NoSuchMessage(f"{request.topic}/{request.queue_id} has no such offset")
+            raise sdk.NoSuchMessage(
+                f"{request.topic}/{request.queue_id} has no message at this offset"
+            )
         unique = record.properties.get("UNIQ_KEY", "")
         readers = broker.groups.readers_of(request.topic)
         reply = wire.TrackReply()

@@ -31,7 +31,9 @@ class GroupsService(stubs.GroupsServicer):
         broker.admission.check_current()
         check_group(request.group)
         if not request.member_id or len(request.member_id) > 255 or not request.topics:
-            raise sdk.BadRequest("a member has an id of 1 to 255 characters and topics to read")
+            raise sdk.BadRequest(
+                "a member needs an id of 1 to 255 characters and at least one topic"
+            )
         for topic in request.topics:
             broker.admission.readable_topic(topic)
         chosen = wanted((), request.sql)
@@ -63,7 +65,7 @@ class GroupsService(stubs.GroupsServicer):
             ),
         )
         if assignment is None:
-            raise sdk.Busy(f"group {request.group} has as many members as are allowed")
+            raise sdk.Busy(f"group {request.group} has reached its limit of members")
         return wire.HeartbeatReply(
             generation=assignment.generation,
             queues=[wire.QueueRef(topic=t, queue_id=q) for t, q in assignment.queues],
@@ -84,19 +86,21 @@ class GroupsService(stubs.GroupsServicer):
         check_group(request.group)
         table: dict[str, dict[int, int]] = {}
         if len(request.offsets) > QUEUES_MAX:
-            raise sdk.BadRequest(f"more than {QUEUES_MAX} offsets")
+            raise sdk.BadRequest(f"more than {QUEUES_MAX} offsets in one commit")
         for offset in request.offsets:
             topic = broker.admission.readable_queue(offset.topic, offset.queue_id)
             if not 0 <= offset.queue_id < topic.queues or offset.offset < 0:
                 raise sdk.BadRequest(
-                    f"{offset.topic}/{offset.queue_id} offset {offset.offset}: no such place"
+                    f"{offset.topic}/{offset.queue_id} offset {offset.offset} does not exist"
                 )
             table.setdefault(offset.topic, {})[offset.queue_id] = offset.offset
         queues = {(topic, queue) for topic, row in table.items() for queue in row}
         if request.member_id and not broker.groups.may_commit(
             request.group, request.member_id, queues, broker.log.mono_ms()
         ):
-            raise sdk.StaleMember("another member of the group reads one of these queues now")
+            raise sdk.StaleMember(
+                "one of these queues has been assigned to another member of the group"
+            )
         await broker.metadata.ensure_group(request.group)
         if table:
             await broker.metadata.commit(request.group, table)

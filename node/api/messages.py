@@ -156,7 +156,9 @@ class MessagesService(stubs.MessagesServicer):
     ) -> wire.EndTransactionsReply:
         """Commit half messages, or roll them back."""
         if not request.group or len(request.halves) > HALVES_MAX:
-            raise sdk.BadRequest(f"a group, and at most {HALVES_MAX} half messages at a time")
+            raise sdk.BadRequest(
+                f"name the producer group, and at most {HALVES_MAX} half messages per call"
+            )
         transactions = self._broker.transactions
         await transactions.end(request.halves, request.commit, request.group)
         return wire.EndTransactionsReply()
@@ -166,7 +168,7 @@ class MessagesService(stubs.MessagesServicer):
         async with reporting(context):
             self._broker.admission.check_master()
             if len(self._checkers) >= CHECKERS_MAX:
-                raise sdk.Busy(f"{CHECKERS_MAX} producers listen for questions already")
+                raise sdk.Busy(f"{CHECKERS_MAX} producers already wait for transaction checks")
             checker = _Checker(request.group)
             self._checkers.append(checker)
             try:
@@ -195,7 +197,7 @@ class MessagesService(stubs.MessagesServicer):
         if request.message_id:
             record = store.find_by_id(request.message_id)
             if is_reserved_topic(record.topic):
-                raise sdk.NoSuchMessage(f"{request.message_id} is no message of a user")
+                raise sdk.NoSuchMessage(f"{request.message_id} is a message of the system")
             return wire.FindReply(messages=[record_to_wire(record)])
         self._broker.admission.readable_topic(request.topic)
         self._broker.admission.check_index()
@@ -319,9 +321,11 @@ class _Subscription:
         cursor = self._cursors.get(key)
         if cursor is None:
             if len(self._cursors) >= QUEUES_PER_SUBSCRIPTION_MAX:
-                raise sdk.BadRequest(f"more than {QUEUES_PER_SUBSCRIPTION_MAX} queues")
+                raise sdk.BadRequest(
+                    f"more than {QUEUES_PER_SUBSCRIPTION_MAX} queues in one subscription"
+                )
             if len(self._broker.log.board) >= self._broker.limits.polls_max:
-                raise sdk.Busy("too many calls wait for messages already")
+                raise sdk.Busy("too many calls already wait for messages (limits.polls_max)")
             cursor = self._cursors[key] = _Cursor(self, key, begin.offset, number)
             self._broker.log.board.watch(key, cursor)
         cursor.offset, cursor.number = begin.offset, number

@@ -56,7 +56,9 @@ class Deal:
 def check_strategy(name: str) -> str:
     """A strategy's name; the default for none. Raises BadRequest."""
     if name and name not in STRATEGIES:
-        raise sdk.BadRequest(f"rebalance strategy {name!r} is none of {', '.join(STRATEGIES)}")
+        raise sdk.BadRequest(
+            f"rebalance strategy {name!r} is unknown; strategies: {', '.join(STRATEGIES)}"
+        )
     return name or DEFAULT
 
 

@@ -17,7 +17,7 @@ class WaitingCalls:
     def one(self) -> Iterator[None]:
         """While a call waits. Raises Busy where too many do."""
         if self.count >= self._most:
-            raise sdk.Busy(f"{self._most} calls wait for messages already (limits.polls_max)")
+            raise sdk.Busy(f"{self._most} calls already wait for messages (limits.polls_max)")
         self.count += 1
         try:
             yield

@@ -84,11 +84,15 @@ class Admission:
         if found != request.crc32:
             return Refusal(wire.CORRUPT_BATCH, "the batch's CRC does not match its bytes")
         if is_reserved_topic(request.topic):
-            return Refusal(wire.NO_PERMISSION, f"topic {request.topic!r} belongs to the node")
+            return Refusal(
+                wire.NO_PERMISSION, f"topic {request.topic!r} is reserved for the system"
+            )
         topic = self._metadata.topics.get(request.topic)
         known = topic is not None and 0 <= request.queue_id < topic.queues
         if not known and self._replication.may_be_behind():
-            return Refusal(wire.NOT_MASTER, "what the last master changed is not known here yet")
+            return Refusal(
+                wire.NOT_MASTER, "this new master has not read all changes of the last one yet"
+            )
         if topic is None:
             try:
                 check_topic(request.topic)
@@ -167,7 +171,10 @@ class Admission:
         if replication.slave is not None and not replication.options.slave_read_enable:
             endpoint, epoch = replication.master_endpoint
             raise sdk.NotMaster(
-                f"this slave serves no readers, its master is {endpoint}", endpoint, epoch
+                "this slave does not serve readers (ha.slave_read_enable), its master is "
+                f"{endpoint}",
+                endpoint,
+                epoch,
             )
 
     def group_tables(self) -> Metadata:

@@ -322,7 +322,9 @@ class MetadataLog:
         check_queues(queues, perm or 6)
         known = len(self.topics.keys() | self._creating.keys())
         if name not in self.topics and name not in self._creating and known >= limits.topics_max:
-            raise sdk.Busy(f"this node has {limits.topics_max} topics, no more are allowed")
+            raise sdk.Busy(
+                f"this node has reached its limit of {limits.topics_max} topics (limits.topics_max)"
+            )
         return TopicConfig(name, queues, perm or 6)
 
     def auto_create(self, name: str, queues: int = 0) -> TopicConfig:
@@ -385,7 +387,8 @@ class MetadataLog:
         if name in self._tables.groups:
             return
         if len(self._tables.groups) >= self._limits.groups_max:
-            raise sdk.Busy(f"this node has {self._limits.groups_max} groups, no more")
+            most = self._limits.groups_max
+            raise sdk.Busy(f"this node has reached its limit of {most} groups (limits.groups_max)")
         await self.put_group(row or new_group(name))
 
     async def put_group(self, group: Json) -> None:

@@ -77,7 +77,7 @@ class RecallHandle:
             replica_group, topic, offset, message_id = tokens.unpack(text, 4)
             return RecallHandle(replica_group, topic, int(offset), message_id)
         except ValueError as error:
-            raise sdk.BadRequest(f"recall handle {text[:80]!r} is none: {error}") from None
+            raise sdk.BadRequest(f"recall handle {text[:80]!r} is invalid: {error}") from None
 
 
 class DelayService:
@@ -105,7 +105,7 @@ class DelayService:
         levels = len(self._core.store.delays_ms)
         batch.columns.check(self._core.store.options.max_message_size)
         if level < 1:
-            raise sdk.BadRequest(f"delay level {level} is none of 1 to {levels}")
+            raise sdk.BadRequest(f"delay level {level} is outside 1..{levels}")
         level = min(level, levels)
         return redirected(batch, SCHEDULE_TOPIC, level - 1, {"DELAY": str(level)})
 
@@ -117,7 +117,9 @@ class DelayService:
         if deliver_ms <= wall_ms:
             return batch
         if deliver_ms - wall_ms > DELAY_MS_MAX:
-            raise sdk.BadRequest(f"{deliver_ms - wall_ms} ms, the longest delay is {DELAY_MS_MAX}")
+            raise sdk.BadRequest(
+                f"a delay of {deliver_ms - wall_ms} ms, the limit is {DELAY_MS_MAX} ms"
+            )
         batch.columns.check(self._core.store.options.max_message_size)
         when = str(deliver_ms)
         words = {"TIMER_DELIVER_MS": when, "TIMER_OUT_MS": when}
@@ -394,12 +396,12 @@ class DelayService:
     async def recall(self, topic: str, handle: RecallHandle) -> None:
         """Call a message back. Raises NoSuchMessage where it does not wait any more."""
         timers = await self._opened()
-        gone = sdk.NoSuchMessage(f"message {handle.message_id} does not wait any more")
+        gone = sdk.NoSuchMessage(f"message {handle.message_id} was delivered or recalled already")
         stored = self._core.store.topic_queue_table.get((TIMER_TOPIC, QUEUE), 0)
         until = asyncio.get_running_loop().time() + RECALL_SECONDS
         while timers.end <= handle.offset < stored:  # stored, and on its way to its queue
             if asyncio.get_running_loop().time() > until:
-                raise sdk.Busy("the message is not known well enough yet")
+                raise sdk.Busy("the message cannot be read yet: try again")
             await asyncio.sleep(TICK_SECONDS)
             timers = await self._opened()
         if not timers.waits(handle.offset):

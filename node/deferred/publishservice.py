@@ -185,7 +185,9 @@ class PublishService:
         self._core.admission.check_current()
         _check_sink(sink)
         if batch < 0 or len(staged) > STAGED_MAX:
-            raise sdk.BadRequest(f"batch {batch} of {len(staged)} requests, at most {STAGED_MAX}")
+            raise sdk.BadRequest(
+                f"batch {batch} has {len(staged)} requests, the limit is {STAGED_MAX}"
+            )
         if len(contents) > CONTENTS_CHARACTERS_MAX or len(publisher) > SINK_CHARACTERS_MAX:
             raise sdk.BadRequest(
                 f"contents of {len(contents)} characters (at most {CONTENTS_CHARACTERS_MAX}), "
@@ -361,7 +363,9 @@ def _unique_key(request: wire.AppendRequest) -> str:
 
 def _check_sink(sink: str) -> None:
     if not 0 < len(sink) <= SINK_CHARACTERS_MAX or not sink.isprintable():
-        raise sdk.BadRequest(f"a sink's name has 1 to {SINK_CHARACTERS_MAX} printable characters")
+        raise sdk.BadRequest(
+            f"a sink's name must have 1 to {SINK_CHARACTERS_MAX} printable characters"
+        )
 
 
 def _short(contents: str) -> str:
@@ -372,4 +376,4 @@ def _parsed(data: bytes) -> wire.AppendRequest:
     try:
         return wire.AppendRequest.FromString(data)
     except DecodeError:
-        raise sdk.BadRequest("what is to be staged is no AppendRequest") from None
+        raise sdk.BadRequest("the staged bytes are not an AppendRequest") from None

@@ -202,9 +202,11 @@ class TransactionService:
     def half(self, batch: PutBatch, group: str, immunity_seconds: int = 0) -> PutBatch:
         """A batch as half messages of a producer group. Raises BadRequest, BadMessage."""
         if not group or len(group) > 255 or not group.isprintable():
-            raise sdk.BadRequest("a transaction needs the name of its producers' group")
+            raise sdk.BadRequest("a transaction needs the name of its producer group")
         if not 0 <= immunity_seconds <= IMMUNITY_SECONDS_MAX:
-            raise sdk.BadRequest(f"{immunity_seconds} s, at most {IMMUNITY_SECONDS_MAX}")
+            raise sdk.BadRequest(
+                f"a first check after {immunity_seconds} s, the limit is {IMMUNITY_SECONDS_MAX} s"
+            )
         batch.columns.check(self._core.store.options.max_message_size)
         words = {"TRAN_MSG": "true", "PGROUP": group}
         if immunity_seconds:
@@ -233,7 +235,7 @@ class TransactionService:
         stored = self._core.store.topic_queue_table.get((HALF_TOPIC, QUEUE), 0)
         for origin in origins:
             if not 0 <= origin < stored:
-                raise sdk.NoSuchMessage(f"there is no half message {origin}")
+                raise sdk.NoSuchMessage(f"half message {origin} does not exist")
         while True:
             halves = await self._known()
             lie_at = (half.offset if (half := halves.get(o)) is not None else o for o in origins)
@@ -266,7 +268,7 @@ class TransactionService:
         for origin in wanted:
             half = halves.get(origin)
             if half is not None and group and half.group != group:
-                raise sdk.BadRequest(f"half message {origin} is of another producer group")
+                raise sdk.BadRequest(f"half message {origin} belongs to another producer group")
             if half is not None:
                 found.append(half)
         decided = [origin for origin in wanted if halves.get(origin) is None]
@@ -278,7 +280,7 @@ class TransactionService:
     async def _end(self, halves: HalfMessages, found: list[Half], commit: bool) -> None:
         """Decide on half messages that wait, and wait until that is safe."""
         if not self._core.admission.may_store():
-            raise sdk.Unavailable("nothing can be stored now")
+            raise sdk.Unavailable("this node takes no puts now")
         origins = {half.offset: half.origin for half in found}
         offsets = sorted(origins)
         end_offset = 0
@@ -373,7 +375,7 @@ class TransactionService:
             host_of = store.born_host
             for batch in restored(result, _WORDS, host_of, TRANSACTION_COMMIT, prepared=True):
                 if batch.topic not in self._core.metadata.topics:
-                    raise sdk.UnknownTopic(f"topic {batch.topic!r} does not exist any more")
+                    raise sdk.UnknownTopic(f"topic {batch.topic!r} was deleted")
                 self._put(batch)
             first = result.next_offset
 

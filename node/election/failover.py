@@ -506,7 +506,7 @@ class FailoverService:
         key = self._keys.drained(node)
         known = {replica.node for replica in self._members()}
         if node not in known and not undo:
-            raise sdk.BadRequest(f"there is no node {node!r} in the group, but {sorted(known)}")
+            raise sdk.BadRequest(f"node {node!r} is not in the group; its nodes: {sorted(known)}")
         change = Delete(key) if undo else Put(key, b"{}")
         try:
             await self._loop.run_in_executor(

@@ -12,7 +12,7 @@ def wanted(tags: Sequence[str], sql: str) -> MessageFilter:
     """Everything where both are empty. Raises BadRequest."""
     try:
         if tags and sql:
-            raise sdk.BadRequest("messages are chosen by tags or by sql, not by both")
+            raise sdk.BadRequest("filter messages by tags or by SQL, not by both")
         if sql:
             return SqlFilter.parse(sql)
         return TagFilter.of(tags) if tags else EVERYTHING

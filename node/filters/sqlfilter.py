@@ -68,7 +68,9 @@ class SqlFilter:
     def parse(expression: str) -> "SqlFilter":
         """Read an expression. Raises BadFilter, which names the place."""
         if len(expression) > LENGTH_MAX:
-            raise BadFilter(f"an expression of {len(expression)} characters, at most {LENGTH_MAX}")
+            raise BadFilter(
+                f"the expression has {len(expression)} characters, the limit is {LENGTH_MAX}"
+            )
         parser = _Parser(_tokens(expression))
         return SqlFilter(expression, parser.whole())
 
@@ -105,7 +107,7 @@ def _tokens(text: str) -> list[_Token]:
         if match is None or match.lastgroup is None:
             if not text[at:].strip():
                 break
-            raise BadFilter(f"{text[at : at + 20].strip()!r} at {at} is nothing of SQL92")
+            raise BadFilter(f"{text[at : at + 20].strip()!r} at {at} is not SQL92")
         kind, word = match.lastgroup, match[match.lastgroup]
         if kind == "name" and word.upper() in _WORDS:
             kind, word = "word", word.upper()
@@ -162,7 +164,7 @@ class _Parser:
     def _not(self) -> Expression:
         self._depth += 1
         if self._depth > DEPTH_MAX:
-            raise BadFilter(f"nested deeper than {DEPTH_MAX}")
+            raise BadFilter(f"the expression is nested deeper than {DEPTH_MAX} levels")
         try:
             if self._take("NOT"):
                 return _negated(self._not())

@@ -121,7 +121,9 @@ class Forwarder:
         loop = asyncio.get_running_loop()
         group = group or self._broker.config.node.group
         if is_forwarded(context):
-            raise sdk.NotMaster("neither this node nor the one before it is the master")
+            raise sdk.NotMaster(
+                "the call was forwarded to this node, which is not the master either"
+            )
         while not (endpoint := self._master(group)):
             if loop.time() + PAUSE_SECONDS >= deadline:
                 raise sdk.NotMaster(f"group {group} has no master now")

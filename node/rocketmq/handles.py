@@ -25,7 +25,7 @@ def from_text(text: str) -> tuple[str, Handle]:
         return replica_group, Handle(topic, int(queue_id), int(offset), int(serial, 16))
     except ValueError as error:
         raise Refused(
-            Code.INVALID_RECEIPT_HANDLE, f"receipt handle {text[:80]!r} is none: {error}"
+            Code.INVALID_RECEIPT_HANDLE, f"receipt handle {text[:80]!r} is invalid: {error}"
         ) from None
 
 
@@ -49,5 +49,5 @@ class TransactionId:
             return TransactionId(replica_group, topic, int(origin))
         except ValueError as error:
             raise Refused(
-                Code.INVALID_TRANSACTION_ID, f"transaction id {text[:80]!r} is none: {error}"
+                Code.INVALID_TRANSACTION_ID, f"transaction id {text[:80]!r} is invalid: {error}"
             ) from None

@@ -98,7 +98,8 @@ class LiteTopics:
             await self._broker.metadata.ensure_group(group, made)
         elif not bound_topic(row):
             raise Refused(
-                Code.ILLEGAL_CONSUMER_GROUP, f"group {group!r} is bound to no topic's lite topics"
+                Code.ILLEGAL_CONSUMER_GROUP,
+                f"group {group!r} is not bound to a topic with lite topics",
             )
         elif bound_topic(row) != topic:
             raise _other_topic(group, bound_topic(row))
@@ -108,9 +109,11 @@ class LiteTopics:
         more = count - len(known)
         code = Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
         if count > LITE_QUOTA:
-            raise Refused(code, f"{count} lite topics, a client may hear {LITE_QUOTA}")
+            raise Refused(code, f"{count} lite topics, a client may subscribe to {LITE_QUOTA}")
         if more > 0 and self._broker.lite.subscriptions + more > SUBSCRIPTIONS_MAX:
-            raise Refused(code, f"this node serves {SUBSCRIPTIONS_MAX} subscriptions at most")
+            raise Refused(
+                code, f"this node has reached its limit of {SUBSCRIPTIONS_MAX} lite subscriptions"
+            )
 
     async def _start_at(self, group: str, queues: list[str], request: Any) -> None:
         """Where a group is to go on in lite topics that a client hears anew, if it says so."""
@@ -144,4 +147,4 @@ def _queues(topic: str, request: Any) -> list[str]:
 
 
 def _other_topic(group: str, bound: str) -> Refused:
-    return Refused(Code.ILLEGAL_TOPIC, f"group {group!r} hears the lite topics of {bound!r}")
+    return Refused(Code.ILLEGAL_TOPIC, f"group {group!r} is bound to the lite topics of {bound!r}")

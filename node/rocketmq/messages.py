@@ -195,7 +195,7 @@ def _check_body(body: bytes, system: Any, body_bytes_max: int) -> None:
     digest = _DIGESTS.get(system.body_digest.type)
     found = system.body_digest.checksum.lstrip("0").lower()
     if digest is not None and found and digest(body).lstrip("0") != found:
-        raise Refused(Code.MESSAGE_CORRUPTED, "the body is not what its digest says")
+        raise Refused(Code.MESSAGE_CORRUPTED, "the body does not match its digest")
 
 
 def delivered(popped: Popped, topic: Any, handle: str) -> Any:

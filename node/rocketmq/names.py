@@ -112,11 +112,13 @@ def _topic(namespace: str, given: str) -> str:
     if not given.strip():
         raise Refused(Code.ILLEGAL_TOPIC, "the topic name is empty")
     if len(name) > TOPIC_MAX:
-        raise Refused(Code.ILLEGAL_TOPIC, f"the topic name is over {TOPIC_MAX} characters")
+        raise Refused(Code.ILLEGAL_TOPIC, f"the topic name has more than {TOPIC_MAX} characters")
     if not _NAME.fullmatch(name):
-        raise Refused(Code.ILLEGAL_TOPIC, f"topic {name!r} is not of letters, digits and %|_-")
+        raise Refused(
+            Code.ILLEGAL_TOPIC, f"topic {name!r} has characters other than letters, digits and %|_-"
+        )
     if is_reserved_topic(name):
-        raise Refused(Code.ILLEGAL_TOPIC, f"topic {name!r} belongs to the system")
+        raise Refused(Code.ILLEGAL_TOPIC, f"topic {name!r} is reserved for the system")
     return name
 
 
@@ -135,18 +137,20 @@ def group_of(resource: Any) -> str:
     if not resource.name.strip():
         raise Refused(code, "the consumer group has no name")
     if len(name) > GROUP_MAX:
-        raise Refused(code, f"the consumer group's name is over {GROUP_MAX} characters")
+        raise Refused(code, f"the consumer group's name has more than {GROUP_MAX} characters")
     if not _NAME.fullmatch(name):
-        raise Refused(code, f"group {name!r} is not of letters, digits and %|_-")
+        raise Refused(code, f"group {name!r} has characters other than letters, digits and %|_-")
     if name.startswith(_SYSTEM_GROUPS):
-        raise Refused(code, f"group {name!r} belongs to the system")
+        raise Refused(code, f"group {name!r} is reserved for the system")
     return name
 
 
 def check_tag(tag: str) -> None:
     """Raise Refused (ILLEGAL_MESSAGE_TAG) for a tag that no filter could name; empty: no tag."""
     if (tag and not tag.strip()) or "|" in tag or has_control(tag):
-        raise Refused(Code.ILLEGAL_MESSAGE_TAG, f"tag {tag!r} is blank, or has | or controls")
+        raise Refused(
+            Code.ILLEGAL_MESSAGE_TAG, f"tag {tag!r} is blank, or has | or control characters"
+        )
 
 
 def check_key(key: str) -> None:
@@ -160,7 +164,7 @@ def check_lite_topic(name: str) -> None:
     if len(name) > LITE_TOPIC_MAX or not _LITE_NAME.fullmatch(name):
         raise Refused(
             Code.ILLEGAL_LITE_TOPIC,
-            f"lite topic {name!r} is not of 1 to {LITE_TOPIC_MAX} letters, digits, _ and -",
+            f"lite topic {name!r} must have 1 to {LITE_TOPIC_MAX} letters, digits, _ and -",
         )
 
 
@@ -169,7 +173,8 @@ def check_message_group(group: str) -> None:
     if not group.strip() or len(group.encode()) >= MESSAGE_GROUP_BYTES_MAX or has_control(group):
         raise Refused(
             Code.ILLEGAL_MESSAGE_GROUP,
-            f"a message group has 1 to {MESSAGE_GROUP_BYTES_MAX - 1} bytes without controls",
+            f"a message group must have 1 to {MESSAGE_GROUP_BYTES_MAX - 1} bytes, "
+            "and no control characters",
         )
 
 

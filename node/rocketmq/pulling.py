@@ -98,7 +98,7 @@ class Puller:
         time = _TIMES.get(request.query_offset_policy)
         if time is None:
             if not request.HasField("timestamp"):
-                raise sdk.BadRequest("an offset by time needs a timestamp")
+                raise sdk.BadRequest("an offset policy of TIMESTAMP needs a timestamp")
             time = max(0, request.timestamp.ToMilliseconds())
         offset = offset_at(self._broker.store, topic, queue_id, time)
         return service.QueryOffsetResponse(status=OK, offset=offset)

@@ -40,7 +40,10 @@ def filter_of(expression: Any) -> MessageFilter:
 
 def stale() -> Refused:
     """The answer to a handle that holds nothing."""
-    return Refused(Code.INVALID_RECEIPT_HANDLE, "the receipt handle is of no delivery under way")
+    return Refused(
+        Code.INVALID_RECEIPT_HANDLE,
+        "the receipt handle has expired, or was acknowledged or replaced",
+    )
 
 
 class Receiver:
@@ -139,7 +142,8 @@ def _invisible_ms(request: Any) -> int:
     if not INVISIBLE_MS_MIN <= invisible <= INVISIBLE_MS_MAX:
         raise Refused(
             Code.ILLEGAL_INVISIBLE_TIME,
-            f"{invisible} ms, it must be {INVISIBLE_MS_MIN} to {INVISIBLE_MS_MAX} ms",
+            f"an invisible duration of {invisible} ms, it must be {INVISIBLE_MS_MIN} to "
+            f"{INVISIBLE_MS_MAX} ms",
         )
     return invisible
 

@@ -111,7 +111,7 @@ class Sender:
     async def send(self, topic: str, messages: list[Any], host: Host, deadline: float) -> list[Any]:
         """One entry a message, in order. deadline: loop time. Raises Refused, sdk errors."""
         if not 1 <= len(messages) <= MESSAGES_MAX:
-            raise Refused(Code.MESSAGE_CORRUPTED, f"{len(messages)} messages in a request")
+            raise Refused(Code.MESSAGE_CORRUPTED, f"a request of {len(messages)} messages")
         body_max = self._broker.store.options.max_message_size
         checked = [sent(message, body_max) for message in messages]
         config = self._writable(topic, checked)
@@ -138,11 +138,15 @@ class Sender:
         groups = {message.message_group for message in messages}
         if len(kinds) > 1 or len(groups) > 1:
             raise Refused(
-                Code.MESSAGE_CORRUPTED, "messages of one request have one type and one group"
+                Code.MESSAGE_CORRUPTED,
+                "all messages of a request must have the same type and message group",
             )
         latest = max(message.deliver_ms for message in messages)
         if latest and latest > self._broker.log.wall_ms() + DELAY_MS_MAX:
-            raise Refused(Code.ILLEGAL_DELIVERY_TIME, f"more than {DELAY_MS_MAX} ms from now")
+            raise Refused(
+                Code.ILLEGAL_DELIVERY_TIME,
+                f"the delivery time is more than {DELAY_MS_MAX} ms from now",
+            )
         if not kinds <= _taken(config.message_type):
             name = definition.MessageType.Name(kinds.pop())
             raise Refused(

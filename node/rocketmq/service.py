@@ -274,7 +274,9 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         """Store messages of one topic."""
         topics = {topic_of(message.topic) for message in request.messages}
         if len(topics) != 1:
-            raise Refused(Code.MESSAGE_CORRUPTED, f"messages of {len(topics)} topics in a request")
+            raise Refused(
+                Code.MESSAGE_CORRUPTED, f"the messages of a request belong to {len(topics)} topics"
+            )
         topic = topics.pop()
         deadline = asyncio.get_running_loop().time() + _time_left(context, SEND_SECONDS)
         host = peer_host(peer_of(context))
@@ -293,7 +295,7 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         topic = topic_of(request.topic)
         handle = RecallHandle.from_text(request.recall_handle)
         if handle.replica_group != self.broker.config.node.group or handle.topic != topic:
-            raise Refused(Code.BAD_REQUEST, "the recall handle is of another topic")
+            raise Refused(Code.BAD_REQUEST, "the recall handle belongs to another topic")
         try:
             await self.broker.delays.recall(topic, handle)
         except sdk.NoSuchMessage as error:  # clients take MESSAGE_NOT_FOUND for an empty poll
@@ -309,14 +311,16 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         topic = topic_of(request.topic)
         named = handles.TransactionId.from_text(request.transaction_id)
         if named.replica_group != self.broker.config.node.group or named.topic != topic:
-            raise Refused(Code.INVALID_TRANSACTION_ID, "the transaction is of another topic")
+            raise Refused(Code.INVALID_TRANSACTION_ID, "the transaction belongs to another topic")
         transactions = self.broker.transactions
         decisions = definition.TransactionResolution
         try:
             record = await transactions.find(named.origin)
             names = record and [record.properties.get(key) for key in ("REAL_TOPIC", "UNIQ_KEY")]
             if names and names != [topic, request.message_id]:
-                raise Refused(Code.INVALID_TRANSACTION_ID, "the transaction is of another message")
+                raise Refused(
+                    Code.INVALID_TRANSACTION_ID, "the transaction belongs to another message"
+                )
             if request.resolution in (decisions.COMMIT, decisions.ROLLBACK):
                 await transactions.end([named.origin], request.resolution == decisions.COMMIT)
         except sdk.NoSuchMessage as error:
@@ -386,7 +390,7 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         """Messages are done."""
         group, topic = group_of(request.group), topic_of(request.topic)
         if not 1 <= len(request.entries) <= ENTRIES_MAX:
-            raise Refused(Code.BAD_REQUEST, f"{len(request.entries)} entries in a request")
+            raise Refused(Code.BAD_REQUEST, f"a request of {len(request.entries)} entries")
         reply = service.AckMessageResponse()
         for entry in request.entries:
             reply.entries.add(
@@ -403,7 +407,9 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         group, topic = group_of(request.group), topic_of(request.topic)
         invisible_ms = request.invisible_duration.ToMilliseconds()
         if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
-            raise Refused(Code.ILLEGAL_INVISIBLE_TIME, f"{invisible_ms} ms")
+            raise Refused(
+                Code.ILLEGAL_INVISIBLE_TIME, f"an invisible duration of {invisible_ms} ms"
+            )
         handle = self._receiver.handle(group, topic, request.receipt_handle)
         changed = self.broker.pop.change_invisible(group, handle, invisible_ms)
         if changed is None:

@@ -70,5 +70,5 @@ def reply_to(asked: Any, group: Json, delays_ms: I64, body_bytes_max: int) -> An
         case "subscription":
             _for_consumers(settings, group, delays_ms)
         case _:
-            raise Refused(Code.BAD_REQUEST, "the settings publish and subscribe to nothing")
+            raise Refused(Code.BAD_REQUEST, "the settings have neither publishing nor subscription")
     return settings
