@@ -690,7 +690,7 @@ async def test_a_thousand_reconnects_leave_nothing_behind(group: Group) -> None:
         ({"store": {"broker_role": "SYNC_MASTER"}}, "ha.listen"),
         ({"ha": {"in_sync_replicas": 1, "min_in_sync_replicas": 2}}, "min_in_sync_replicas"),
         ({"ha": {"ha_transfer_batch_size": 2 << 20}}, "ha_transfer_batch_size"),
-        ({"ha": {"tls_ca": "ca.pem"}}, "tls_key belong together"),
+        ({"ha": {"tls_ca": "ca.pem"}}, "tls_key must be set together"),
         ({"ha": dict.fromkeys(("tls_ca", "tls_cert", "tls_key"), "/none.pem")}, "/none.pem cannot"),
     ],
 )
