@@ -2,6 +2,7 @@ import itertools
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,6 +43,11 @@ def test_epochs_follow_each_other_or_are_refused() -> None:
     history.truncate(100)
     assert history.last_epoch == 1
     assert EpochHistory().entry_at(5).epoch == 0
+    assert EpochHistory().last_epoch == 0
+    for wrong in (EpochEntry(0, 0, 5), EpochEntry(1, -1, 5)):
+        nothing = EpochHistory()
+        assert not nothing.open(wrong)
+        assert nothing.entries == ()
 
 
 @given(st.binary(max_size=60))
@@ -94,6 +100,9 @@ def test_the_file_is_believed_as_far_as_its_crc_goes(tmp_path: Path) -> None:
         except BadStoreFile:
             continue
         assert damaged.entries in ((), history.entries)
+    path.write_bytes(good.replace(b"[1,0", b"[1,1"))
+    with pytest.raises(BadStoreFile, match="CRC"):
+        damaged.load(disk)
 
 
 def test_the_history_is_rebuilt_from_the_log_alone() -> None:
