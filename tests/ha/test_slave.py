@@ -250,19 +250,17 @@ def test_a_welcome_tells_what_is_missing() -> None:
     assert (slave.master_end, slave.lag_bytes) == (700, 700)
 
 
-@pytest.mark.parametrize("limited_by_room", [True, False])
-def test_a_record_is_waited_for_as_long_as_its_size_may_be_true(limited_by_room: bool) -> None:
+@pytest.mark.parametrize("segment", [16 << 10, 1 << 20])
+def test_a_record_is_waited_for_as_long_as_its_size_may_be_true(segment: int) -> None:
     """It ends before the segment does, with room for a blank, and is no larger than a message."""
-    how = {} if limited_by_room else {"mapped_file_size_commit_log": 1 << 20}
-    master, size = open_master(**how), 0
+    master = open_master(mapped_file_size_commit_log=segment)
+    size = min(segment - 8, master.store.options.max_message_size + RECORD_OVERHEAD_MAX)
     for over in (0, 1):
-        slave = open_slave(**how)
+        slave = open_slave(mapped_file_size_commit_log=segment)
         link = Link(master, slave)
         data = master.next_frame(link.number, MonoMs(0))
         assert data is not None
         slave.step(Received(data), MonoMs(0))
-        segment = master.store.log.queue.file_size
-        size = segment - 8 if limited_by_room else (4 << 10) + RECORD_OVERHEAD_MAX
         head = np.frombuffer(struct.pack(">II", size + over, scan.MAGIC_V1), np.uint8)
         hear(slave, Chunk(1, 0, 0, head))
         assert slave.end == 0
