@@ -317,12 +317,15 @@ def test_the_last_records_time_is_that_of_the_log() -> None:
     assert slave.store.log.last_store_time == NOW + 9
 
 
-def test_part_of_a_record_is_lag() -> None:
+def test_part_of_a_record_is_lag_and_comes_again_with_the_next_connection() -> None:
     master = several(1)
     slave = welcomed(master)
     first = int(master.store.log.record_bytes(0))
     hear(slave, Chunk(1, 0, 0, master.store.log.get_data(0)[: first + 30]))
     assert (slave.end, slave.master_end, slave.lag_bytes) == (first, first + 30, 30)
+    slave.step(Lost("closed"), MonoMs(0))
+    Link(master, slave).pump()
+    assert log_bytes(slave.store) == log_bytes(master.store)
 
 
 def test_only_records_of_the_epochs_topic_open_epochs() -> None:
