@@ -865,6 +865,23 @@ def test_a_damaged_log_is_cut_where_the_damage_begins_and_nowhere_else() -> None
     assert (damaged.end, damaged.truncated_bytes) == (end, 0)
 
 
+def test_a_master_has_all_below_its_barrier_also_where_the_slave_has_that_barrier() -> None:
+    first, slave = open_master(), open_slave()
+    at = put(first, b"confirmed").physical_offset
+    for now in (0, 100):
+        Link(first, slave).pump(now)
+    second = open_master(close(first), nonce=8, in_sync_replicas=3)
+    Link(second, slave).pump()
+    entries = second.history.entries
+    assert slave.history.entries == entries
+    assert slave.store.known_confirmed == entries[-1].start
+    damaged = damaged_at(slave, at + 60)
+    damaged.step(Connected(), MonoMs(0))
+    hear(damaged, Welcome(2, at, 0, "m", "", False, True, 5000, 20_000, entries, b""))
+    assert damaged.state is ConnectionState.TRANSFER, damaged.reason
+    assert damaged.end == at
+
+
 def test_an_epoch_whose_barrier_is_damaged_is_not_claimed() -> None:
     disk = close(open_master())
     master, slave = open_master(disk, nonce=8), open_slave()
