@@ -1,6 +1,7 @@
 """RocketMQ's API on several nodes: any node takes any call, and masters change."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,9 @@ async def test_sends_wait_out_a_failover_and_are_stored_once(
     refused: list[str] = []
     over = asyncio.Event()
 
+    def has_stored(wanted: int) -> bool:
+        return len(stored) > wanted
+
     async def produce(api: Api, name: str) -> None:
         """Sends with three tries, as RocketMQ's clients do."""
         k = 0
@@ -282,7 +286,7 @@ async def test_sends_wait_out_a_failover_and_are_stored_once(
         asyncio.ensure_future(produce(api, name)) for api, name in zip(apis, "ABC", strict=True)
     ]
     for wanted in (20, 40):
-        await until(lambda wanted=wanted: len(stored) > wanted)
+        await until(partial(has_stored, wanted))
         old = group.the_master()
         async with duolog.Client(f"127.0.0.1:{old.port}", timeout=WAIT_SECONDS) as client:
             await group.switch(client)
