@@ -3,6 +3,8 @@
 import random
 import re
 import struct
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,6 +88,12 @@ def welcomed(master: Master) -> Slave:
 def hear(slave: Slave, frame: Frame, now: int = 0) -> list[Effect]:
     """Let a frame of the master arrive."""
     return slave.step(Received(frames.encode(frame)), MonoMs(now))
+
+
+def welcome(start: int, **changes: Any) -> Welcome:
+    """That of a SYNC_MASTER in epoch 1 who has confirmed nothing, with changes."""
+    plain = Welcome(1, start, 0, "m", "m:1", False, True, 5000, 20_000, (), b"")
+    return replace(plain, **changes)
 
 
 def feed(slave: Slave, master: Master, sizes: "list[int]") -> None:
@@ -245,7 +253,7 @@ def test_a_renewed_slave_acknowledges_as_another_replica() -> None:
 def test_a_welcome_tells_what_is_missing() -> None:
     slave = open_slave()
     slave.step(Connected(), MonoMs(0))
-    hear(slave, Welcome(1, 0, 700, "m", "m:1", False, True, 5000, 20_000, (), b""))
+    hear(slave, welcome(0, confirm=700))
     assert (slave.master_node, slave.master_endpoint) == ("m", "m:1")
     assert (slave.master_end, slave.lag_bytes) == (700, 700)
 
@@ -359,7 +367,7 @@ def test_a_master_of_an_older_epoch_is_not_followed() -> None:
     again = open_slave(close(slave))
     assert again.identity.promised_epoch == 2
     again.step(Connected(), MonoMs(0))
-    old = Welcome(1, again.end, 0, "m", "", False, True, 100, 100, (), b"")
+    old = welcome(again.end)
     again.step(Received(frames.encode(old)), MonoMs(0))
     assert again.state is ConnectionState.SUSPEND
     again.step(Connected(), MonoMs(0))
@@ -464,7 +472,7 @@ def test_the_first_record_of_an_async_masters_copy_is_repaired_before_anything_i
     assert damaged.store.log.sound_end == 0
     damaged.step(Connected(), MonoMs(0))
     entries = master.history.entries
-    hear(damaged, Welcome(1, 0, 0, "m", "", False, False, 5000, 20_000, entries, b""))
+    hear(damaged, welcome(0, promise=False, epochs=entries))
     assert damaged.state is ConnectionState.TRANSFER, damaged.reason
     assert not damaged.store.log.corrupt_ranges
 
@@ -619,8 +627,7 @@ def test_a_stream_that_would_leave_a_gap_or_lie_over_bytes_is_left() -> None:
     end, history = slave.end, slave.history.entries
     for start in (0, end - 1, end + 1):
         slave.step(Connected(), MonoMs(0))
-        welcome = Welcome(1, start, 0, "m", "m:1", False, True, 5000, 20_000, history, b"")
-        effects = slave.step(Received(frames.encode(welcome)), MonoMs(0))
+        effects = hear(slave, welcome(start, epochs=history))
         assert [type(effect) for effect in effects] == [CloseStream]
         assert f"the master starts at {start}, this log ends at {end}" in slave.reason
         assert (slave.state, slave.end) == (ConnectionState.READY, end)
@@ -792,9 +799,7 @@ def test_a_slave_acknowledges_what_it_has_on_every_connection() -> None:
     assert (slave.state, slave.reason) == (ConnectionState.READY, "closed")
     slave.step(Connected(), MonoMs(0))
     entries = master.history.entries
-    effects = hear(
-        slave, Welcome(1, slave.end, 0, "m", "", False, True, 5000, 20_000, entries, b"")
-    )
+    effects = hear(slave, welcome(slave.end, epochs=entries))
     (sent,) = [effect for effect in effects if isinstance(effect, Send)]
     ack = frames.decode(sent.data)
     assert isinstance(ack, Ack)
@@ -804,7 +809,7 @@ def test_a_slave_acknowledges_what_it_has_on_every_connection() -> None:
 def test_an_empty_log_begins_at_a_segments_start() -> None:
     slave = open_slave()
     slave.step(Connected(), MonoMs(0))
-    effects = hear(slave, Welcome(1, 100, 0, "m", "", False, True, 5000, 20_000, (), b""))
+    effects = hear(slave, welcome(100))
     assert effects == [CloseStream("an empty log starts at a segment's start, not at 100")]
     assert slave.state is ConnectionState.READY
 
@@ -827,7 +832,7 @@ def test_a_file_without_a_byte_gives_way_to_the_segment_that_the_master_begins_w
 def test_tables_that_come_with_a_welcome_are_adopted(metadata: bytes) -> None:
     slave = open_slave()
     slave.step(Connected(), MonoMs(0))
-    effects = hear(slave, Welcome(1, 0, 0, "m", "", False, True, 5000, 20_000, (), metadata))
+    effects = hear(slave, welcome(0, metadata=metadata))
     adopted = [effect.metadata for effect in effects if isinstance(effect, Adopt)]
     assert adopted == ([metadata] if metadata else [])
 
@@ -840,7 +845,7 @@ def test_what_one_master_promised_stays_confirmed_under_the_next_that_knows_less
     assert slave.store.known_confirmed == slave.end
     slave.step(Connected(), MonoMs(0))
     entries = master.history.entries
-    hear(slave, Welcome(1, slave.end, 0, "m", "", False, True, 5000, 20_000, entries, b""))
+    hear(slave, welcome(slave.end, epochs=entries))
     assert slave.state is ConnectionState.TRANSFER
     assert open_slave(close(slave)).store.known_confirmed == slave.end
 
@@ -860,7 +865,7 @@ def test_a_damaged_log_is_cut_where_the_damage_begins_and_nowhere_else() -> None
     end = damaged.end
     damaged.step(Connected(), MonoMs(0))
     entries = master.history.entries
-    effects = hear(damaged, Welcome(1, 0, 0, "m", "", False, True, 5000, 20_000, entries, b""))
+    effects = hear(damaged, welcome(0, epochs=entries))
     assert effects == [CloseStream(f"the master starts at 0, this log ends at {end}")]
     assert (damaged.end, damaged.truncated_bytes) == (end, 0)
 
@@ -877,7 +882,7 @@ def test_a_master_has_all_below_its_barrier_also_where_the_slave_has_that_barrie
     assert slave.store.known_confirmed == entries[-1].start
     damaged = damaged_at(slave, at + 60)
     damaged.step(Connected(), MonoMs(0))
-    hear(damaged, Welcome(2, at, 0, "m", "", False, True, 5000, 20_000, entries, b""))
+    hear(damaged, welcome(at, epoch=2, epochs=entries))
     assert damaged.state is ConnectionState.TRANSFER, damaged.reason
     assert damaged.end == at
 
