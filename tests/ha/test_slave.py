@@ -242,12 +242,21 @@ def test_a_slave_that_was_never_connected_says_so() -> None:
 
 def test_a_renewed_slave_acknowledges_as_another_replica() -> None:
     slave = welcomed(several(1))
-    slave.renew(77)
-    (beat,) = slave.step(Tick(), MonoMs(5000))
-    assert isinstance(beat, Send)
-    ack = frames.decode(beat.data)
-    assert isinstance(ack, Ack)
-    assert (ack.node, ack.incarnation) == ("s", 77)
+    disk = slave.store.disk
+    assert isinstance(disk, SimDisk)
+    disk.full = True
+    with pytest.raises(OSError, match="full disk"):
+        slave.renew(77)
+    disk.full = False
+    for now, incarnation in ((5000, 2), (10_000, 77)):
+        (beat,) = slave.step(Tick(), MonoMs(now))
+        assert isinstance(beat, Send)
+        ack = frames.decode(beat.data)
+        assert isinstance(ack, Ack)
+        assert (ack.node, ack.incarnation) == ("s", incarnation)
+        assert slave.hello().incarnation == incarnation
+        slave.renew(77)
+    assert open_slave(close(slave)).hello().incarnation == 77
 
 
 def test_a_welcome_tells_what_is_missing() -> None:
@@ -699,9 +708,9 @@ def test_nothing_is_acknowledged_before_the_handshake() -> None:
 
 def test_a_master_that_does_not_answer_a_hello_is_left_after_twenty_seconds() -> None:
     slave = open_slave()
-    slave.step(Connected(), MonoMs(0))
-    assert slave.step(Tick(), MonoMs(20_000)) == []
-    (effect,) = slave.step(Tick(), MonoMs(20_001))
+    slave.step(Connected(), MonoMs(30_000))
+    assert slave.step(Tick(), MonoMs(50_000)) == []
+    (effect,) = slave.step(Tick(), MonoMs(50_001))
     assert isinstance(effect, CloseStream)
 
 
