@@ -192,19 +192,17 @@ class Slave:
             case Connected():
                 self._heard_ms = now_ms
                 self._cuts = 0
-                return self._say_hello(now_ms)
+                return self._say_hello()
             case Lost(reason):
-                self._pending = b""
                 if self.state is not ConnectionState.SUSPEND:
                     self.state, self.reason = ConnectionState.READY, reason
                 return []
 
     # -- handshake -----------------------------------------------------------------------------
 
-    def _say_hello(self, now_ms: MonoMs) -> list[Effect]:
+    def _say_hello(self) -> list[Effect]:
         self.state, self.reason = ConnectionState.HANDSHAKE, ""
         self._pending = b""
-        self._sent_ms = now_ms
         return [Send(frames.encode(self.hello()))]
 
     def hello(self) -> Hello:
@@ -261,9 +259,9 @@ class Slave:
             case Welcome():
                 return self._welcome(frame, now_ms)
             case Truncate(end=end):
-                return self._truncate(frame.epoch, end, now_ms)
+                return self._truncate(frame.epoch, end)
             case Reset(start=start):
-                return self._reset(start, now_ms)
+                return self._reset(start)
 
     def renew(self, incarnation: int) -> None:
         """Be another replica from now on; durable when it returns. Follow nobody meanwhile."""
@@ -286,7 +284,7 @@ class Slave:
             opened = max((entry.start for entry in frame.epochs), default=0)
             reaches = max(frame.start, frame.confirm, opened)
             common, _ = common_end(frame.epochs, reaches, self.history.entries, self.end)
-            if min(common, reaches) < self._promised:
+            if common < self._promised:
                 return self._suspend(
                     f"the log is damaged at {frame.start}, and the master is not known to have all "
                     f"up to {self._promised}, which was confirmed: not repaired from it"
@@ -314,7 +312,7 @@ class Slave:
         self._acked = (-1, -1)
         return effects + self._confirm(frame.confirm) + self._acknowledge(now_ms)
 
-    def _truncate(self, epoch: int, end: int, now_ms: MonoMs) -> list[Effect]:
+    def _truncate(self, epoch: int, end: int) -> list[Effect]:
         log = self.store.log
         self._cuts += 1
         # The blank of a segment may be another mastership's than the record before it.
@@ -331,11 +329,12 @@ class Slave:
         if not log.is_boundary(end):
             return self._close(f"a truncation to {end}, which is inside a record")
         self._cut(end)
-        return [Applied(), *self._say_hello(now_ms)]
+        return [Applied(), *self._say_hello()]
 
     def _cut(self, end: int) -> None:
-        self.truncated_bytes += self.end - end
+        before = self.end
         self.store.truncate(end)
+        self.truncated_bytes += before - end
         self.history.truncate(end)
         self.history.save(self.store.disk)
 
@@ -346,13 +345,13 @@ class Slave:
             return 0
         return self.store.known_confirmed
 
-    def _reset(self, start: int, now_ms: MonoMs) -> list[Effect]:
+    def _reset(self, start: int) -> list[Effect]:
         self._cuts += 1
         if start < self.end or self._cuts > CUTS_MAX:
             return self._close(f"a reset to {start} that makes no sense")
-        self.resets += 1
         self.store.reset()
-        return [Applied(), *self._say_hello(now_ms)]
+        self.resets += 1
+        return [Applied(), *self._say_hello()]
 
     # -- transfer ------------------------------------------------------------------------------
 
@@ -386,9 +385,9 @@ class Slave:
         """Append the whole records that data begins with; bytes taken, or -1 - position of a wrong
         one."""
         segment = self.store.log.queue.file_size
-        position, store_time = 0, 0
+        position, store_time, code = 0, 0, scan.SCAN_FULL
         barriers: list[EpochEntry] = []
-        while True:
+        while code == scan.SCAN_FULL:
             code = scan.scan(
                 data, position, len(data), start, True, EMPTY_I64, self._rows, self._result
             )
@@ -397,23 +396,15 @@ class Slave:
             if rows:
                 barriers += self._barriers(data, rows)
                 store_time = int(self._rows[scan.STORE_TIME, rows - 1])
-            if code == scan.SCAN_FULL:
-                continue
-            if code == scan.SCAN_END:
-                break
-            size = self._claimed(data, position)
+        size = self._claimed(data, position)
+        if size is not None:
             room = segment - (start + position) % segment
-            if size is None:
-                break
-            if code == scan.SCAN_BLANK and size == room and size >= _HEAD.size:
-                if position + size > len(data):
-                    break
-                position += size
-                break  # chunks end where segments do
             limit = self.store.options.max_message_size + RECORD_OVERHEAD_MAX
-            if code != scan.SCAN_PARTIAL or size > min(room - _HEAD.size, limit):
+            if code == scan.SCAN_BLANK and size == room and size >= _HEAD.size:
+                if position + size <= len(data):
+                    position += size  # chunks end where segments do
+            elif code != scan.SCAN_PARTIAL or size > min(room - _HEAD.size, limit):
                 return -1 - position
-            break
         if position:
             self.store.append_replica(start, data[:position], store_time)
             self._note(barriers)
@@ -512,12 +503,10 @@ class Slave:
 
     def _close(self, reason: str) -> list[Effect]:
         self.state, self.reason = ConnectionState.READY, reason
-        self._pending = b""
         return [CloseStream(reason)]
 
     def _suspend(self, reason: str) -> list[Effect]:
         self.state, self.reason = ConnectionState.SUSPEND, reason
-        self._pending = b""
         return [CloseStream(reason)]
 
     def suspend(self, reason: str) -> list[Effect]:

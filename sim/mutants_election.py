@@ -112,12 +112,12 @@ def _cut_to_confirmed() -> list[Patch]:
     """A slave cuts to its own confirm offset when it follows another master (KIP-101)."""
     original = _SLAVE._say_hello
 
-    def hello(self: Any, now: int) -> Any:
+    def hello(self: Any) -> Any:
         confirmed = self.store.known_confirmed
         inside = self.store.log.min_offset < confirmed < self.end
         if self._cuts == 0 and inside and self.store.log.is_boundary(confirmed):
             self._cut(confirmed)
-        return original(self, MonoMs(now))
+        return original(self)
 
     return [(_SLAVE, "_say_hello", hello)]
 

@@ -95,6 +95,18 @@ def put(master: Master, *bodies: bytes, topic: str = "T", sequence: int = 0) -> 
     return result
 
 
+def fill(master: Master, left: int) -> None:
+    """Put one message after which so many bytes are left in the segment."""
+    first = put(master, b"x")
+    overhead = first.end_offset - first.physical_offset - 1
+    body = -first.end_offset % master.store.log.queue.file_size - left - overhead
+    while body > 1000:
+        result = put(master, b"y" * 900)
+        body -= result.end_offset - result.physical_offset
+    if body > 0:
+        put(master, b"z" * body)
+
+
 class Link:
     """One connection of a slave to a master."""
 

@@ -2,6 +2,7 @@ import itertools
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,6 +43,11 @@ def test_epochs_follow_each_other_or_are_refused() -> None:
     history.truncate(100)
     assert history.last_epoch == 1
     assert EpochHistory().entry_at(5).epoch == 0
+    assert EpochHistory().last_epoch == 0
+    for wrong in (EpochEntry(0, 0, 5), EpochEntry(1, -1, 5)):
+        nothing = EpochHistory()
+        assert not nothing.open(wrong)
+        assert nothing.entries == ()
 
 
 @given(st.binary(max_size=60))
@@ -77,6 +83,14 @@ def test_common_end_is_where_the_logs_part(data: st.DataObject) -> None:
     assert found == len(list(same))
 
 
+def test_epochs_are_shared_as_far_as_they_are_the_same_in_the_same_order() -> None:
+    first, second = EpochEntry(1, 0, 5), EpochEntry(2, 10, 6)
+    assert common_end((), 8, (), 9) == (8, 0)
+    assert common_end((first,), 8, (first, second), 20) == (8, 1)
+    assert common_end((first, second), 30, (first, second), 20) == (20, 2)
+    assert common_end((first, second), 30, (first, replace(second, nonce=7)), 20) == (10, 1)
+
+
 def test_the_file_is_believed_as_far_as_its_crc_goes(tmp_path: Path) -> None:
     disk = OsDisk(tmp_path)
     history = EpochHistory((EpochEntry(1, 0, 5), EpochEntry(2, 10, 6)))
@@ -94,6 +108,9 @@ def test_the_file_is_believed_as_far_as_its_crc_goes(tmp_path: Path) -> None:
         except BadStoreFile:
             continue
         assert damaged.entries in ((), history.entries)
+    path.write_bytes(good.replace(b"[1,0", b"[1,1"))
+    with pytest.raises(BadStoreFile, match="CRC"):
+        damaged.load(disk)
 
 
 def test_the_history_is_rebuilt_from_the_log_alone() -> None:
@@ -116,6 +133,9 @@ def test_where_log_and_file_differ_the_log_is_right() -> None:
     EpochHistory((EpochEntry(1, 0, 7), EpochEntry(9, 50, 3))).save(disk)
     store = open_store(disk, BrokerRole.SLAVE)
     assert recover_history(store).entries == (EpochEntry(1, 0, 7),)
+    again = EpochHistory()
+    again.load(disk)
+    assert again.entries == (EpochEntry(1, 0, 7),), "put right on disk, too"
 
 
 def test_epochs_whose_barriers_retention_removed_are_kept() -> None:

@@ -1,5 +1,6 @@
 """Every place a slave can start from ends in a defined outcome."""
 
+import zlib
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from ha import frames
 from ha.epochs import EpochEntry, EpochHistory
 from ha.frames import Refusal, Refuse, Reset, Truncate, Welcome
-from ha.handshake import tail_crc, tail_of
+from ha.handshake import TAIL_BYTES, tail_crc, tail_of
 from ha.master import Master
 from ha.progress import ConnectionState
 from ha.slave import CloseStream, Connected, Received, Slave
@@ -78,7 +79,8 @@ def test_the_tail_of_a_log_lies_in_the_segment_that_it_ends_in() -> None:
     while slave.end - last.start > 2000:  # further in, the tail's own length keeps it inside
         slave.store.truncate(max(o for o in range(last.start, slave.end) if boundary(slave, o)))
     assert last.start < slave.end
-    assert tail_of(slave.store.log, slave.end)[0] == last.start
+    crc = zlib.crc32(log_bytes(slave.store)[last.start :])
+    assert tail_of(slave.store.log, slave.end) == (last.start, crc)
     assert tail_of(slave.store.log, first.end)[0] == first.end - 4096
     answer = answer_to(master, slave)
     assert isinstance(answer, Welcome)
@@ -163,6 +165,62 @@ def test_who_does_not_belong_here_is_refused_with_the_reason(
     assert answer.code is code
     if code is not Refusal.CLUSTER and changes.get("node") != "":
         assert any(code.name in row.reason for row in master.rows(MonoMs(0))), "shown in status"
+
+
+def test_a_slave_that_ends_where_the_master_begins_goes_on_there() -> None:
+    """Of bytes that the master holds no more it can compare none."""
+    master, slave = filled(open_master()), open_slave()
+    Link(master, slave).pump()
+    end = master.store.log.queue.files[0].end
+    master.store.log.queue.remove(master.store.log.queue.files[0])
+    answer = answer_to(master, slave, end=end, durable=0, tail_start=end - 100, tail_crc=1)
+    assert isinstance(answer, Welcome)
+    assert answer.start == end == master.store.log.min_offset
+
+
+def test_a_log_without_epochs_is_not_reset_for_a_master_that_lacks_its_bytes() -> None:
+    """Both may begin with bytes of before the first epoch, which need not be the same."""
+    master, slave = filled(open_master()), open_slave()
+    Link(master, slave).pump()
+    master.store.log.queue.remove(master.store.log.queue.files[0])
+    begin = master.store.log.min_offset
+    master.history = EpochHistory((EpochEntry(1, begin + 1, 7),))
+    answer = answer_to(master, slave, end=begin - 100, durable=0, tail_start=begin - 200, epochs=())
+    assert isinstance(answer, Refuse)
+    assert answer.code is Refusal.LINEAGE
+    assert "share no epoch" in answer.reason
+
+
+def test_as_many_last_bytes_are_compared_as_a_slave_tells_of() -> None:
+    master, slave = filled(open_master(), 2), open_slave()
+    Link(master, slave).pump()
+    end = slave.store.log.before_blank(slave.store.log.queue.files[0].end)
+    start, crc = tail_of(slave.store.log, end)
+    assert end - start == TAIL_BYTES
+    said = {"end": end, "durable": 0, "tail_start": start}
+    assert isinstance(answer_to(master, slave, tail_crc=crc, **said), Welcome)
+    other = answer_to(master, slave, tail_crc=crc ^ 1, **said)
+    assert isinstance(other, Refuse)
+    assert other.code is Refusal.LINEAGE
+
+
+@pytest.mark.parametrize("in_blank", [True, False])
+def test_other_bytes_before_a_segments_end_are_cut_for_the_sake_of_an_epochs_blank_alone(
+    in_blank: bool,
+) -> None:
+    """Either there is a blank and no epoch behind it, or an epoch and no blank before the end."""
+    master, slave = filled(open_master(), 2), open_slave()
+    Link(master, slave).pump()
+    log = slave.store.log
+    opens = log.queue.files[0].end
+    blank = log.before_blank(opens)
+    assert opens - blank > 4
+    if not in_blank:
+        master.history.open(EpochEntry(2, opens, 8))
+    end = opens - 4 if in_blank else blank
+    answer = answer_to(master, slave, end=end, durable=0, tail_start=end - 50, tail_crc=1)
+    assert isinstance(answer, Refuse)
+    assert answer.code is Refusal.LINEAGE
 
 
 def test_a_slave_in_mid_record_is_refused() -> None:

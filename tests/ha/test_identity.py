@@ -18,11 +18,12 @@ def settle(disk: OsDisk, fresh: int, boot: str = "b1", **how: bool) -> Identity:
 
 def test_the_incarnation_stays_as_long_as_nothing_can_be_lost(tmp_path: Path) -> None:
     disk = OsDisk(tmp_path)
-    assert settle(disk, 1, log_empty=True).incarnation == 1
-    assert settle(disk, 2).incarnation == 1
-    assert settle(disk, 3, abnormal=True).incarnation == 1, "a kill loses no page cache"
-    assert settle(disk, 4, "b2").incarnation == 1, "a clean stop loses nothing"
-    assert settle(disk, 5, "b3", abnormal=True, acks_durable=True).incarnation == 1
+    first = 0xFEDC_BA98_7654_3210
+    assert settle(disk, first, log_empty=True).incarnation == first
+    assert settle(disk, 2).incarnation == first
+    assert settle(disk, 3, abnormal=True).incarnation == first, "a kill loses no page cache"
+    assert settle(disk, 4, "b2").incarnation == first, "a clean stop loses nothing"
+    assert settle(disk, 5, "b3", abnormal=True, acks_durable=True).incarnation == first
     assert settle(disk, 6, "b4", abnormal=True).incarnation == 6, "the machine went down"
     assert settle(disk, 7, "b4", log_empty=True).incarnation == 7, "the log is gone"
 
@@ -32,6 +33,30 @@ def test_a_promise_outlives_the_incarnation(tmp_path: Path) -> None:
     who = identity.promise(disk, settle(disk, 1), 9)
     assert identity.promise(disk, who, 4).promised_epoch == 9
     assert settle(disk, 2, log_empty=True).promised_epoch == 9
+
+
+def test_a_new_directory_has_promised_nothing_and_believes_what_it_copies(tmp_path: Path) -> None:
+    assert settle(OsDisk(tmp_path), 1) == Identity("n", 1, 0, "b1", confirmed_only=False)
+
+
+def test_what_a_node_becomes_is_read_again_at_the_next_start(tmp_path: Path) -> None:
+    disk = OsDisk(tmp_path)
+    who = identity.promise(disk, settle(disk, 1), 5)
+    who = identity.renew(disk, identity.follow(disk, who, confirmed_only=True), 2)
+    assert who == Identity("n", 2, 5, "b1", confirmed_only=True)
+    assert settle(disk, 3) == who
+    assert not identity.follow(disk, who, confirmed_only=False).confirmed_only
+    assert not settle(disk, 4).confirmed_only
+
+
+def test_a_full_disk_keeps_nobody_from_a_master_that_it_followed_before() -> None:
+    disk = SimDisk(random.Random(1), lambda: 0.0)
+    made = identity.settle(disk, "a", 1, "b1", log_empty=True, abnormal=False, acks_durable=True)
+    who = identity.follow(disk, identity.promise(disk, made, 7), confirmed_only=True)
+    disk.full = True
+    assert identity.follow(disk, identity.promise(disk, who, 7), confirmed_only=True) == who
+    with pytest.raises(OSError, match="full disk"):
+        identity.promise(disk, who, 8)
 
 
 def test_a_damaged_file_is_named_and_not_believed(tmp_path: Path) -> None:

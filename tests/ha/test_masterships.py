@@ -9,7 +9,7 @@ from ha.master import Master
 from ha.progress import ConnectionState
 from ha.slave import Received, Slave
 from store.clocks import MonoMs
-from tests.ha.pair import Link, close, log_bytes, new_disk, open_master, open_slave, put
+from tests.ha.pair import Link, close, fill, log_bytes, new_disk, open_master, open_slave, put
 
 SEGMENT = 4096
 SIZES = {"mapped_file_size_commit_log": SEGMENT, "max_message_size": 1024}
@@ -55,18 +55,6 @@ class Group:
             machine.store.note_confirmed()
             machine.store.checkpoint.flush()
             close(machine)
-
-
-def fill(master: Master, left: int) -> None:
-    """Put one message after which so many bytes are left in the segment."""
-    first = put(master, b"x")
-    overhead = first.end_offset - first.physical_offset - 1
-    body = -first.end_offset % SEGMENT - left - overhead
-    while body > 1000:
-        result = put(master, b"y" * 900)
-        body -= result.end_offset - result.physical_offset
-    if body > 0:
-        put(master, b"z" * body)
 
 
 def pump(link: Link, frames_max: int) -> None:

@@ -2,6 +2,9 @@
 
 import random
 import re
+import struct
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,14 +12,56 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ha import frames
-from ha.epochs import EpochHistory
-from ha.frames import Ack, Chunk, Heartbeat, Kind, Reset, Truncate, Welcome
+from ha.epochs import EPOCH_TOPIC, EpochHistory, barrier_body
+from ha.frames import (
+    Ack,
+    Chunk,
+    Frame,
+    Heartbeat,
+    Kind,
+    Refusal,
+    Refuse,
+    Reset,
+    Truncate,
+    Welcome,
+)
 from ha.master import Close, Master
 from ha.progress import ConnectionState
-from ha.slave import CUTS_MAX, CloseStream, Connected, Flushed, Received, Send, Slave, Tick
-from store.clocks import MonoMs
+from ha.slave import (
+    CUTS_MAX,
+    RECORD_OVERHEAD_MAX,
+    Adopt,
+    Applied,
+    CloseStream,
+    Connected,
+    Effect,
+    Flushed,
+    FlushSoon,
+    Lost,
+    OlderCopy,
+    Received,
+    Send,
+    Slave,
+    Tick,
+)
+from sim.disk import SimDisk
+from store.clocks import MonoMs, WallMs
+from store.columns import Columns
+from store.kernels import scan
+from store.messagestore import PutBatch
 from store.status import BrokerRole, FlushDiskType
-from tests.ha.pair import Link, close, flush, log_bytes, open_master, open_slave, put
+from tests.ha.pair import (
+    NOW,
+    Link,
+    close,
+    fill,
+    flush,
+    log_bytes,
+    new_disk,
+    open_master,
+    open_slave,
+    put,
+)
 from tests.support import drain
 
 
@@ -38,6 +83,17 @@ def welcomed(master: Master) -> Slave:
     slave.step(Received(data), MonoMs(0))
     assert slave.state is ConnectionState.TRANSFER
     return slave
+
+
+def hear(slave: Slave, frame: Frame, now: int = 0) -> list[Effect]:
+    """Let a frame of the master arrive."""
+    return slave.step(Received(frames.encode(frame)), MonoMs(now))
+
+
+def welcome(start: int, **changes: Any) -> Welcome:
+    """That of a SYNC_MASTER in epoch 1 who has confirmed nothing, with changes."""
+    plain = Welcome(1, start, 0, "m", "m:1", False, True, 5000, 20_000, (), b"")
+    return replace(plain, **changes)
 
 
 def feed(slave: Slave, master: Master, sizes: "list[int]") -> None:
@@ -111,9 +167,13 @@ def test_gaps_repeats_and_other_epochs() -> None:
     slave.step(Received(one), MonoMs(0))
     assert slave.step(Received(one), MonoMs(0)) == [], "said twice"
     assert slave.end == first
-    gap = frames.chunk_frame(1, first + 1, 0, log.get_data(first + 1)[:50])
-    assert any(isinstance(e, CloseStream) for e in slave.step(Received(gap), MonoMs(0)))
-    assert slave.end == first
+    for start in (first + 1, first - 1):
+        again = welcomed(master)
+        again.step(Received(one), MonoMs(0))
+        data = log.get_data(0)[start:][:50]
+        (closed,) = hear(again, Chunk(1, start, 0, data))
+        assert closed == CloseStream(f"log bytes from {start} on, expected from {first}")
+        assert (again.state, again.end) == (ConnectionState.READY, first), "it may hurry back"
     slave = welcomed(master)
     stale = frames.encode(Chunk(0, 0, 0, log.get_data(0)[:first]))
     assert any(isinstance(e, CloseStream) for e in slave.step(Received(stale), MonoMs(0)))
@@ -127,6 +187,187 @@ def test_a_lost_frame_is_noticed_by_the_next_heartbeat() -> None:
     assert any(isinstance(e, CloseStream) for e in slave.step(Received(beat), MonoMs(0)))
 
 
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_a_heartbeat_of_another_mastership_ends_the_connection(epoch: int) -> None:
+    slave = welcomed(several(1))
+    (closed,) = hear(slave, Heartbeat(epoch, 0, 0, 0))
+    assert closed == CloseStream(f"a heartbeat of epoch {epoch}, this is 1")
+
+
+@pytest.mark.parametrize("frame", [Ack(1, 0, 0, "m", 1), Truncate(1, 0), Reset(1, 0)])
+def test_what_is_no_log_and_no_heartbeat_ends_a_stream(frame: Frame) -> None:
+    slave = welcomed(several(1))
+    assert hear(slave, frame) == [CloseStream(f"{type(frame).__name__} out of turn")]
+    assert slave.state is ConnectionState.READY
+
+
+@pytest.mark.parametrize("frame", [Ack(5, 0, 0, "m", 1), Heartbeat(5, 0, 0, 0)])
+def test_what_does_not_answer_a_hello_ends_the_connection_and_promises_nothing(
+    frame: Frame,
+) -> None:
+    slave = open_slave()
+    slave.step(Connected(), MonoMs(0))
+    assert hear(slave, frame) == [CloseStream(f"{type(frame).__name__} out of turn")]
+    assert (slave.state, slave.identity.promised_epoch) == (ConnectionState.READY, 0)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "code", "older"),
+    [
+        (2, Refusal.OLDER_COPY, True),
+        (3, Refusal.OLDER_COPY, True),
+        (1, Refusal.OLDER_COPY, False),
+        (2, Refusal.LINEAGE, False),
+    ],
+)
+def test_a_master_that_is_not_stale_may_call_this_directory_an_older_copy(
+    epoch: int, code: Refusal, older: bool
+) -> None:
+    slave = open_slave()
+    slave.promise(2)
+    slave.step(Connected(), MonoMs(0))
+    effects = hear(slave, Refuse(epoch, code, "why"))
+    closed = CloseStream(f"{code.name}: why")
+    assert effects == ([OlderCopy("why"), closed] if older else [closed])
+    assert (slave.state, slave.reason) == (ConnectionState.SUSPEND, closed.reason)
+
+
+def test_a_slave_that_was_never_connected_says_so() -> None:
+    slave = open_slave()
+    assert (slave.state, slave.reason) == (ConnectionState.READY, "")
+    assert (slave.epoch, slave.master_node, slave.master_endpoint) == (0, "", "")
+    assert (slave.master_end, slave.lag_bytes, slave.lag_ms(MonoMs(500))) == (0, 0, 0)
+    assert (slave.truncated_bytes, slave.resets) == (0, 0)
+
+
+def test_a_renewed_slave_acknowledges_as_another_replica() -> None:
+    slave = welcomed(several(1))
+    disk = slave.store.disk
+    assert isinstance(disk, SimDisk)
+    disk.full = True
+    with pytest.raises(OSError, match="full disk"):
+        slave.renew(77)
+    disk.full = False
+    for now, incarnation in ((5000, 2), (10_000, 77)):
+        (beat,) = slave.step(Tick(), MonoMs(now))
+        assert isinstance(beat, Send)
+        ack = frames.decode(beat.data)
+        assert isinstance(ack, Ack)
+        assert (ack.node, ack.incarnation) == ("s", incarnation)
+        assert slave.hello().incarnation == incarnation
+        slave.renew(77)
+    assert open_slave(close(slave)).hello().incarnation == 77
+
+
+def test_a_welcome_tells_what_is_missing() -> None:
+    slave = open_slave()
+    slave.step(Connected(), MonoMs(0))
+    hear(slave, welcome(0, confirm=700))
+    assert (slave.master_node, slave.master_endpoint) == ("m", "m:1")
+    assert (slave.master_end, slave.lag_bytes) == (700, 700)
+
+
+@pytest.mark.parametrize("segment", [16 << 10, 1 << 20])
+def test_a_record_is_waited_for_as_long_as_its_size_may_be_true(segment: int) -> None:
+    """It ends before the segment does, with room for a blank, and is no larger than a message."""
+    master = open_master(mapped_file_size_commit_log=segment)
+    size = min(segment - 8, master.store.options.max_message_size + RECORD_OVERHEAD_MAX)
+    for over in (0, 1):
+        slave = open_slave(mapped_file_size_commit_log=segment)
+        link = Link(master, slave)
+        data = master.next_frame(link.number, MonoMs(0))
+        assert data is not None
+        slave.step(Received(data), MonoMs(0))
+        head = np.frombuffer(struct.pack(">II", size + over, scan.MAGIC_V1), np.uint8)
+        hear(slave, Chunk(1, 0, 0, head))
+        assert slave.end == 0
+        if over:
+            assert slave.state is ConnectionState.SUSPEND
+            assert slave.reason == "the bytes at 0 hold no valid record"
+        else:
+            assert slave.state is ConnectionState.TRANSFER
+            (closed,) = hear(slave, Chunk(1, 9, 0, head))
+            assert closed == CloseStream("log bytes from 9 on, expected from 8"), "8 are kept"
+
+
+def test_a_chunk_of_more_records_than_are_described_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ha.slave.ROWS_MAX", 2)
+    disk = close(several(3))
+    master = open_master(disk, nonce=8)
+    put(master, b"last")
+    slave = open_slave()
+    Link(master, slave).pump()
+    assert slave.history.entries == master.history.entries
+    assert log_bytes(slave.store) == log_bytes(master.store)
+
+
+@pytest.mark.parametrize("left", [8, 9])
+def test_the_least_blank_that_closes_a_segment_is_taken(left: int) -> None:
+    master, slave = open_master(), open_slave()
+    fill(master, left)
+    put(master, b"of the next segment")
+    Link(master, slave).pump()
+    assert log_bytes(slave.store) == log_bytes(master.store)
+
+
+def test_a_wrong_record_behind_whole_ones_is_named_by_its_offset() -> None:
+    master = several(1)
+    log = master.store.log
+    slave, first = welcomed(master), int(log.record_bytes(0))
+    data = log.get_data(0).copy()
+    data[first + 4] ^= 1  # its magic
+    (closed,) = hear(slave, Chunk(1, 0, 0, data))
+    assert closed == CloseStream(f"the bytes at {first} hold no valid record")
+    assert (slave.state, slave.end) == (ConnectionState.SUSPEND, 0)
+
+
+def test_the_last_records_time_is_that_of_the_log() -> None:
+    """Should this node become the master, it gives no earlier one."""
+    master = open_master()
+    for later in (5, 9):
+        batch = PutBatch("T", 0, Columns.of([b"x"]), WallMs(NOW + later))
+        master.store.put(batch, WallMs(NOW + later))
+    slave = welcomed(master)
+    feed(slave, master, [1 << 20])
+    assert slave.store.log.last_store_time == NOW + 9
+
+
+def test_part_of_a_record_is_lag_and_comes_again_with_the_next_connection() -> None:
+    master = several(1)
+    slave = welcomed(master)
+    first = int(master.store.log.record_bytes(0))
+    hear(slave, Chunk(1, 0, 0, master.store.log.get_data(0)[: first + 30]))
+    assert (slave.end, slave.master_end, slave.lag_bytes) == (first, first + 30, 30)
+    slave.step(Lost("closed"), MonoMs(0))
+    Link(master, slave).pump()
+    assert log_bytes(slave.store) == log_bytes(master.store)
+
+
+def test_only_records_of_the_epochs_topic_open_epochs() -> None:
+    master, slave = open_master(), open_slave()
+    for topic in ("T" * len(EPOCH_TOPIC), "T"):
+        put(master, barrier_body(9, 5, "m"), topic=topic)
+    Link(master, slave).pump()
+    assert slave.history.entries == master.history.entries
+    assert slave.history.last_epoch == 1
+
+
+def test_a_record_that_finds_no_room_opens_no_epoch() -> None:
+    slave = welcomed(open_master())
+    disk = slave.store.disk
+    assert isinstance(disk, SimDisk)
+    data = open_master().store.log.get_data(0)
+    disk.full = True
+    with pytest.raises(OSError, match="full disk"):
+        hear(slave, Chunk(1, 0, 0, data))
+    assert (slave.end, slave.history.entries) == (0, ())
+    disk.full = False
+    hear(slave, Chunk(1, 0, 0, data))
+    assert (slave.end, slave.history.last_epoch) == (len(data), 1)
+
+
 def test_a_master_of_an_older_epoch_is_not_followed() -> None:
     """I5: promised is promised, across restarts."""
     slave = open_slave()
@@ -135,7 +376,7 @@ def test_a_master_of_an_older_epoch_is_not_followed() -> None:
     again = open_slave(close(slave))
     assert again.identity.promised_epoch == 2
     again.step(Connected(), MonoMs(0))
-    old = Welcome(1, again.end, 0, "m", "", False, True, 100, 100, (), b"")
+    old = welcome(again.end)
     again.step(Received(frames.encode(old)), MonoMs(0))
     assert again.state is ConnectionState.SUSPEND
     again.step(Connected(), MonoMs(0))
@@ -202,6 +443,47 @@ def test_what_an_async_master_showed_is_not_called_confirmed_under_a_sync_master
     third = open_master(close(other), "other", nonce=9, number=3)
     Link(third, slave).pump()
     assert log_bytes(slave.store) == log_bytes(third.store)
+
+
+def test_what_an_async_master_leads_after_a_sync_master_is_shown_at_once() -> None:
+    first, slave = open_master(in_sync_replicas=3), open_slave()
+    put(first, b"unconfirmed")
+    Link(first, slave).pump()
+    drain(slave.store)
+    assert slave.store.get("T", 0, 0).count == 0
+    Link(open_master(close(first), nonce=8, role=BrokerRole.ASYNC_MASTER), slave).pump()
+    drain(slave.store)
+    assert slave.store.get("T", 0, 0).count == 1
+
+
+def test_what_an_async_master_called_confirmed_may_be_cut() -> None:
+    master, slave = open_master(role=BrokerRole.ASYNC_MASTER), open_slave()
+    start = put(master, b"x").physical_offset
+    Link(master, slave).pump()
+    flush(slave)
+    slave.store.note_confirmed()
+    assert slave.store.known_confirmed == slave.end > start
+    slave.step(Connected(), MonoMs(0))
+    assert hear(slave, Truncate(1, start))[0] == Applied()
+    assert slave.end == start
+
+
+def test_the_first_record_of_an_async_masters_copy_is_repaired_before_anything_is_confirmed() -> (
+    None
+):
+    master, slave = open_master(role=BrokerRole.ASYNC_MASTER), open_slave()
+    put(master, b"x" * 900)
+    Link(master, slave).pump()
+    disk = close(slave)
+    (name,) = disk.list("commitlog")
+    disk._names[f"commitlog/{name}"].seen[60] ^= 1
+    damaged = open_slave(disk)
+    assert damaged.store.log.sound_end == 0
+    damaged.step(Connected(), MonoMs(0))
+    entries = master.history.entries
+    hear(damaged, welcome(0, promise=False, epochs=entries))
+    assert damaged.state is ConnectionState.TRANSFER, damaged.reason
+    assert not damaged.store.log.corrupt_ranges
 
 
 def test_a_damaged_record_is_repaired_from_the_master() -> None:
@@ -354,8 +636,7 @@ def test_a_stream_that_would_leave_a_gap_or_lie_over_bytes_is_left() -> None:
     end, history = slave.end, slave.history.entries
     for start in (0, end - 1, end + 1):
         slave.step(Connected(), MonoMs(0))
-        welcome = Welcome(1, start, 0, "m", "m:1", False, True, 5000, 20_000, history, b"")
-        effects = slave.step(Received(frames.encode(welcome)), MonoMs(0))
+        effects = hear(slave, welcome(start, epochs=history))
         assert [type(effect) for effect in effects] == [CloseStream]
         assert f"the master starts at {start}, this log ends at {end}" in slave.reason
         assert (slave.state, slave.end) == (ConnectionState.READY, end)
@@ -381,6 +662,9 @@ def test_barriers_in_the_stream_extend_the_history() -> None:
     Link(master, slave).pump()
     assert slave.history.entries == master.history.entries
     assert len(slave.history.entries) == 7
+    known = EpochHistory()
+    known.load(slave.store.disk)
+    assert known.entries == slave.history.entries, "should retention take the barriers"
 
 
 @given(st.lists(st.binary(min_size=0, max_size=300), max_size=10))
@@ -408,7 +692,7 @@ def test_a_sync_that_nobody_told_of_is_acknowledged_with_the_next_tick() -> None
     put(master, b"x")
     frame = master.next_frame(link.number, MonoMs(0))
     assert frame is not None
-    slave.step(Received(frame), MonoMs(0))
+    assert FlushSoon() in slave.step(Received(frame), MonoMs(0)), "the master waits for it"
     flush(slave)
     (told,) = slave.step(Tick(), MonoMs(1))
     assert isinstance(told, Send)
@@ -424,9 +708,9 @@ def test_nothing_is_acknowledged_before_the_handshake() -> None:
 
 def test_a_master_that_does_not_answer_a_hello_is_left_after_twenty_seconds() -> None:
     slave = open_slave()
-    slave.step(Connected(), MonoMs(0))
-    assert slave.step(Tick(), MonoMs(20_000)) == []
-    (effect,) = slave.step(Tick(), MonoMs(20_001))
+    slave.step(Connected(), MonoMs(30_000))
+    assert slave.step(Tick(), MonoMs(50_000)) == []
+    (effect,) = slave.step(Tick(), MonoMs(50_001))
     assert isinstance(effect, CloseStream)
 
 
@@ -436,9 +720,11 @@ def test_a_slave_tells_since_when_it_lacks_something() -> None:
     link.pump()
     for now in (100, 200):
         beat = Heartbeat(1, slave.end + 7 * (now == 200), 0, slave.end)
+        assert slave.lag_ms(MonoMs(now + 50)) == 0, "it has all that it was told of"
         slave.step(Received(frames.encode(beat)), MonoMs(now))
     assert slave.lag_bytes == 7
     assert slave.lag_ms(MonoMs(500)) == 300
+    assert slave.lag_ms(MonoMs(200)) == 0
     more = Heartbeat(1, slave.end + 9, 0, slave.end)
     slave.step(Received(frames.encode(more)), MonoMs(400))
     assert slave.lag_ms(MonoMs(500)) == 300, "since it lacks the first byte, not the last"
@@ -467,6 +753,180 @@ def test_epochs_whose_barriers_are_cut_are_forgotten_at_once() -> None:
     slave.step(Received(frames.encode(Truncate(2, second.start))), MonoMs(0))
     assert slave.end == second.start
     assert slave.history.entries == (first,)
+    known = EpochHistory()
+    known.load(slave.store.disk)
+    assert known.entries == (first,), "on disk, too"
+
+
+def test_a_master_may_ask_for_so_many_cuts_of_one_connection() -> None:
+    master, slave = open_master(role=BrokerRole.ASYNC_MASTER), open_slave()
+    starts = [put(master, b"x").physical_offset for _ in range(CUTS_MAX + 1)]
+    Link(master, slave).pump()
+    slave.step(Connected(), MonoMs(0))
+    for _ in range(CUTS_MAX):
+        assert hear(slave, Truncate(1, starts.pop()))[0] == Applied()
+    assert hear(slave, Truncate(1, starts[0])) == [
+        CloseStream(f"a truncation to {starts[0]} that makes no sense")
+    ]
+    slave.step(Connected(), MonoMs(0))
+    assert hear(slave, Truncate(1, starts[0]))[0] == Applied(), "counted anew"
+
+
+def test_what_follows_the_last_confirmed_record_may_be_cut() -> None:
+    master, slave = open_master(), open_slave()
+    put(master, b"confirmed")
+    for now in (0, 100):
+        Link(master, slave).pump(now)
+    confirmed = slave.store.known_confirmed
+    assert confirmed == slave.end
+    put(master, b"unconfirmed")
+    link = Link(master, slave)
+    for _ in range(2):  # the welcome, and the record
+        frame = master.next_frame(link.number, MonoMs(0))
+        assert frame is not None
+        slave.step(Received(frame), MonoMs(0))
+    assert slave.end > confirmed
+    slave.step(Connected(), MonoMs(0))
+    assert hear(slave, Truncate(1, confirmed))[0] == Applied()
+    assert slave.end == confirmed
+
+
+def test_a_refused_slave_stays_so_however_long_it_hears_nothing() -> None:
+    slave = open_slave()
+    slave.step(Connected(), MonoMs(0))
+    hear(slave, Refuse(1, Refusal.NAME, "why"))
+    assert slave.step(Tick(), MonoMs(50_000)) == []
+    assert slave.step(Lost("closed"), MonoMs(50_000)) == []
+    assert (slave.state, slave.reason) == (ConnectionState.SUSPEND, "NAME: why")
+
+
+def test_a_slave_acknowledges_what_it_has_on_every_connection() -> None:
+    """The master forgets what it heard on the last one."""
+    master, slave = several(1), open_slave()
+    Link(master, slave).pump()
+    slave.step(Lost("closed"), MonoMs(0))
+    assert (slave.state, slave.reason) == (ConnectionState.READY, "closed")
+    slave.step(Connected(), MonoMs(0))
+    entries = master.history.entries
+    effects = hear(slave, welcome(slave.end, epochs=entries))
+    (sent,) = [effect for effect in effects if isinstance(effect, Send)]
+    ack = frames.decode(sent.data)
+    assert isinstance(ack, Ack)
+    assert ack.received == slave.end
+
+
+def test_an_empty_log_begins_at_a_segments_start() -> None:
+    slave = open_slave()
+    slave.step(Connected(), MonoMs(0))
+    effects = hear(slave, welcome(100))
+    assert effects == [CloseStream("an empty log starts at a segment's start, not at 100")]
+    assert slave.state is ConnectionState.READY
+
+
+def test_a_file_without_a_byte_gives_way_to_the_segment_that_the_master_begins_with() -> None:
+    master = open_master(sync_from_last_file=True)
+    while len(master.store.log.queue.files) < 2:
+        put(master, b"x" * 3000)
+    disk, last = new_disk(1), master.store.log.queue.files[-1]
+    disk.create(f"commitlog/{0:020d}", last.size)
+    slave = open_slave(disk)
+    assert slave.store.log.queue.files
+    Link(master, slave).pump()
+    assert slave.state is ConnectionState.TRANSFER, slave.reason
+    assert slave.store.log.min_offset == last.start
+    assert slave.end == master.store.log.max_offset
+
+
+@pytest.mark.parametrize("metadata", [b"", b"tables"])
+def test_tables_that_come_with_a_welcome_are_adopted(metadata: bytes) -> None:
+    slave = open_slave()
+    slave.step(Connected(), MonoMs(0))
+    effects = hear(slave, welcome(0, metadata=metadata))
+    adopted = [effect.metadata for effect in effects if isinstance(effect, Adopt)]
+    assert adopted == ([metadata] if metadata else [])
+
+
+def test_what_one_master_promised_stays_confirmed_under_the_next_that_knows_less() -> None:
+    master, slave = open_master(), open_slave()
+    put(master, b"confirmed")
+    for now in (0, 100):
+        Link(master, slave).pump(now)
+    assert slave.store.known_confirmed == slave.end
+    slave.step(Connected(), MonoMs(0))
+    entries = master.history.entries
+    hear(slave, welcome(slave.end, epochs=entries))
+    assert slave.state is ConnectionState.TRANSFER
+    assert open_slave(close(slave)).store.known_confirmed == slave.end
+
+
+def damaged_at(slave: Slave, offset: int) -> Slave:
+    """The slave again, after a kill and with a bit of its first segment flipped."""
+    disk = close(slave)
+    disk._names[f"commitlog/{0:020d}"].seen[offset] ^= 1
+    return open_slave(disk)
+
+
+def test_a_damaged_log_is_cut_where_the_damage_begins_and_nowhere_else() -> None:
+    master, slave = several(2), open_slave()
+    Link(master, slave).pump()
+    damaged = damaged_at(slave, 700)
+    assert 0 < damaged.store.log.sound_end <= 700
+    end = damaged.end
+    damaged.step(Connected(), MonoMs(0))
+    entries = master.history.entries
+    effects = hear(damaged, welcome(0, epochs=entries))
+    assert effects == [CloseStream(f"the master starts at 0, this log ends at {end}")]
+    assert (damaged.end, damaged.truncated_bytes) == (end, 0)
+
+
+def test_a_master_has_all_below_its_barrier_also_where_the_slave_has_that_barrier() -> None:
+    first, slave = open_master(), open_slave()
+    at = put(first, b"confirmed").physical_offset
+    for now in (0, 100):
+        Link(first, slave).pump(now)
+    second = open_master(close(first), nonce=8, in_sync_replicas=3)
+    Link(second, slave).pump()
+    entries = second.history.entries
+    assert slave.history.entries == entries
+    assert slave.store.known_confirmed == entries[-1].start
+    damaged = damaged_at(slave, at + 60)
+    damaged.step(Connected(), MonoMs(0))
+    hear(damaged, welcome(at, epoch=2, epochs=entries))
+    assert damaged.state is ConnectionState.TRANSFER, damaged.reason
+    assert damaged.end == at
+
+
+def test_an_epoch_whose_barrier_is_damaged_is_not_claimed() -> None:
+    disk = close(open_master())
+    master, slave = open_master(disk, nonce=8), open_slave()
+    put(master, b"x")
+    Link(master, slave).pump()
+    first, second = slave.history.entries
+    damaged = damaged_at(slave, second.start + 60)
+    assert damaged.store.log.sound_end == second.start
+    assert damaged.history.entries == (first, second)
+    assert (damaged.hello().end, damaged.hello().epochs) == (second.start, (first,))
+
+
+def test_a_cut_and_a_reset_that_fail_forget_no_epoch_and_count_for_nothing() -> None:
+    disk = close(open_master(role=BrokerRole.ASYNC_MASTER))
+    master, slave = open_master(disk, nonce=8, role=BrokerRole.ASYNC_MASTER), open_slave()
+    put(master, b"x")
+    Link(master, slave).pump()
+    drain(slave.store)
+    end, (first, second) = slave.end, slave.history.entries
+    copy = slave.store.disk
+    assert isinstance(copy, SimDisk)
+    for frame in (Truncate(2, second.start), Reset(2, end)):
+        slave.step(Connected(), MonoMs(0))
+        copy.syncs_to_fail = 1
+        with pytest.raises(OSError, match="simulated"):
+            hear(slave, frame)
+        assert (slave.end, slave.history.entries) == (end, (first, second))
+        assert (slave.truncated_bytes, slave.resets) == (0, 0)
+    slave.step(Connected(), MonoMs(0))
+    hear(slave, Truncate(2, second.start))
+    assert slave.truncated_bytes == end - second.start
 
 
 def test_senseless_and_endless_resets_are_left_and_reset_nothing() -> None:

@@ -81,7 +81,7 @@ def test_who_is_not_registered_or_drained_stays_out() -> None:
 def test_a_member_that_is_dead_leaves_at_once_and_one_that_is_away_in_a_while() -> None:
     sync = state(A, B, C)
     assert wanted(sync, held((B, 200)), now_ms=0) is None
-    assert wanted(sync, held((B, 200)), now_ms=900) is None
+    assert wanted(sync, held((B, 200)), now_ms=1000) is None
     assert wanted(sync, held((B, 200)), now_ms=1001) == {A, B}
     dead = {name: row for name, row in ALL.items() if name != "c"}
     assert wanted(state(A, B, C), held((B, 200)), registered=dead) == {A, B}
@@ -97,6 +97,7 @@ def test_a_member_that_came_back_is_not_late_for_the_time_before() -> None:
 def test_a_member_that_lags_for_too_long_leaves() -> None:
     late = {B: Standing(200, 0), C: Standing(150, 1001)}
     assert wanted(state(A, B, C), late) == {A, B}
+    assert wanted(state(A, B, C), {**late, C: Standing(150, 1000)}) is None
 
 
 def test_the_set_never_shrinks_below_what_puts_ask_for() -> None:
@@ -109,8 +110,22 @@ def test_the_set_never_shrinks_below_what_puts_ask_for() -> None:
     assert A in found
 
 
+def test_of_two_members_that_are_of_little_use_the_one_that_lags_stays_for_the_number() -> None:
+    late = {B: Standing(200, 1001)}
+    dead = {name: row for name, row in ALL.items() if name != "c"}
+    assert wanted(state(A, B, C), late, registered=dead) == {A, B}
+
+
 def test_a_node_with_a_new_disk_takes_its_old_place() -> None:
     renewed = Replica("b", 99)
     registered = {**ALL, "b": Registration(renewed, "", "")}
     found = wanted(state(A, B), held((renewed, 200)), registered=registered)
     assert found == {A, renewed}
+
+
+def test_who_takes_its_old_place_makes_no_room_for_another_one_to_leave() -> None:
+    renewed = Replica("c", 99)
+    standings = {B: Standing(200, 1001), C: Standing(200, 0), renewed: Standing(200, 0)}
+    registered = {**ALL, "c": Registration(renewed, "", "")}
+    found = wanted(state(A, B, C), standings, registered=registered, needed=3)
+    assert found == {A, B, renewed}
