@@ -13,12 +13,24 @@ from ha.frames import Ack
 from ha.groupstate import Replica
 from ha.grouptransfer import Release
 from ha.master import Close, Master
-from ha.options import HaOptions
+from ha.options import AckMode, HaOptions
+from ha.syncstate import SyncState
 from sim.disk import SimDisk
 from store.clocks import MonoMs
 from store.errors import StoreError
 from store.status import BrokerRole, FlushDiskType, PutMessageStatus, RunningFlags
-from tests.ha.pair import NOW, Link, ack, close, flush, log_bytes, open_master, open_slave, put
+from tests.ha.pair import (
+    NOW,
+    Link,
+    ack,
+    close,
+    flush,
+    log_bytes,
+    new_master,
+    open_master,
+    open_slave,
+    put,
+)
 from tests.support import drain
 
 
@@ -29,6 +41,14 @@ def followed(**how: Any) -> tuple[Master, Link]:
     link.pump()
     assert master.store.replicated_offset == master.store.log.max_offset
     return master, link
+
+
+M, S = Replica("m", 1), Replica("s", 2)
+
+
+def elected(*members: Replica, **how: Any) -> Master:
+    """An elected master with a SyncStateSet, and its epoch open."""
+    return open_master(sync_state=SyncState(M, frozenset(members), 5), **how)
 
 
 def confirmed(master: Master) -> int:
@@ -92,6 +112,96 @@ def test_an_epoch_whose_barrier_cannot_be_stored_is_not_opened() -> None:
     with pytest.raises(StoreError, match=r"no epoch can be opened.*DISK_FULL"):
         master.open_epoch(8, NOW)
     assert (master.epoch, master.history.entries) == (1, before)
+
+
+def test_a_master_that_has_not_begun_serves_nobody() -> None:
+    master = new_master(close(open_master()))
+    assert master.connect(MonoMs(0)) is None
+    assert not master.epoch_confirmed
+    told = (master.epoch, master.barrier_end, master.push2slave_max_offset, master.violations)
+    assert told == (1, 0, 0, 0)
+    master.open_epoch(8, NOW)
+    assert master.connect(MonoMs(0)) is not None
+
+
+def test_the_puts_of_an_async_master_wait_for_nobody() -> None:
+    master = open_master(role=BrokerRole.ASYNC_MASTER)
+    end = put(master, b"x").end_offset
+    assert master.await_slaves(end, MonoMs(0), "token") is PutMessageStatus.PUT_OK
+    assert master.store.confirm_offset == end
+    assert master.advance(MonoMs(0)) == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "flush_disk_type", "durable"),
+    [
+        (AckMode.AUTO, FlushDiskType.ASYNC_FLUSH, False),
+        (AckMode.AUTO, FlushDiskType.SYNC_FLUSH, True),
+        (AckMode.DURABLE, FlushDiskType.ASYNC_FLUSH, True),
+        (AckMode.RECEIVED, FlushDiskType.SYNC_FLUSH, False),
+    ],
+)
+def test_what_a_slave_has_received_counts_unless_its_disk_is_asked_for(
+    mode: AckMode, flush_disk_type: FlushDiskType, durable: bool
+) -> None:
+    master = open_master(ack=mode, flush_disk_type=flush_disk_type)
+    assert master.ack_durable is durable
+    link = Link(master, open_slave())
+    master.next_frame(link.number, MonoMs(0))  # the welcome
+    master.next_frame(link.number, MonoMs(0))
+    end = master.store.log.max_offset
+    ack(master, link.number, end)
+    assert master.push2slave_max_offset == (0 if durable else end)
+
+
+# -- an elected master -----------------------------------------------------------------------------
+
+
+def test_an_elected_master_takes_puts_while_enough_of_its_set_are_connected() -> None:
+    master = elected(M, S)
+    assert master.refusal() == "1 of 2 needed replicas are in sync"
+    link = Link(master, open_slave())
+    assert not link.closed, "who holds nothing lacks nothing, as nothing is confirmed"
+    link.pump()
+    assert master.refusal() == ""
+    master.group_open = False
+    assert "the group has only begun" in master.refusal()
+
+
+def test_a_replica_outside_the_set_confirms_nothing_of_an_elected_master() -> None:
+    master = elected(M, Replica("other", 3))
+    link = Link(master, open_slave())
+    link.pump()
+    assert master.held_by(S) == master.store.log.max_offset
+    assert master.refusal() == "1 of 2 needed replicas are in sync"
+    end = put(master, b"x").end_offset
+    assert master.await_slaves(end, MonoMs(0), "token") is None
+    link.pump()
+    assert link.released == []
+    assert confirmed(master) == 0
+
+
+def test_the_puts_of_an_elected_master_wait_for_its_set() -> None:
+    master = elected(M, S)
+    link = Link(master, open_slave())
+    link.pump()
+    end = put(master, b"x").end_offset
+    assert master.await_slaves(end, MonoMs(0), "token") is None
+    assert confirmed(master) < end
+    link.pump()
+    assert link.released == ["token"]
+    assert confirmed(master) == end
+
+
+def test_an_elected_master_that_is_its_whole_set_confirms_by_itself_until_its_lease_ends() -> None:
+    master = elected(M, in_sync_replicas=1)
+    master.deadline_ms = MonoMs(100)
+    end = put(master, b"x").end_offset
+    assert master.await_slaves(end, MonoMs(99), "token") is PutMessageStatus.PUT_OK
+    assert confirmed(master) == end
+    late = put(master, b"late").end_offset
+    assert master.await_slaves(late, MonoMs(100), "token") is None
+    assert confirmed(master) == end
 
 
 def test_a_put_that_waits_too_long_is_told_so_and_stays_stored() -> None:
@@ -306,7 +416,7 @@ def test_a_heartbeat_is_sent_at_the_very_ms_that_the_owner_is_told_to_wait_for()
 
 
 def test_no_more_than_the_window_is_sent_unacknowledged_but_a_large_record_gets_through() -> None:
-    master = open_master(ha_transfer_batch_size=1024, ha_in_flight_max=2048)
+    master = open_master(ha_transfer_batch_size=1024, ha_in_flight_max=2049)
     slave = open_slave()
     link = Link(master, slave)
     for _ in range(20):
@@ -315,7 +425,7 @@ def test_no_more_than_the_window_is_sent_unacknowledged_but_a_large_record_gets_
     sent = 0
     while (frame := master.next_frame(link.number, MonoMs(0))) is not None:
         sent += len(frame) - frames.HEADER_BYTES
-    assert sent == 2048
+    assert sent == 2049, "to the last byte of the window"
     master.disconnect(link.number)
     put(master, b"y" * 4000)
     again = Link(master, slave)
@@ -363,6 +473,9 @@ def test_lag_is_told_in_bytes_and_time() -> None:
     link.pump(6000)
     (row,) = master.rows(MonoMs(7000))
     assert (row.lag_bytes, row.lag_ms) == (0, 0)
+    put(master, b"x" * 100)
+    (row,) = master.rows(MonoMs(9000))
+    assert row.lag_ms == 3000, "since the newest acknowledgement"
 
 
 def test_sessions_are_bounded() -> None:
@@ -372,10 +485,14 @@ def test_sessions_are_bounded() -> None:
 
 
 def damaged(start: int, end: int, byte: int, confirm: int = 0) -> tuple[SimDisk, int]:
-    """A killed master's disk with bytes [start, end) of its log overwritten; the log's end."""
+    """A killed master's disk with bytes [start, end) of its log overwritten; the log's end.
+
+    Its second epoch begins behind them.
+    """
     master = open_master()
     for k in range(12):
         put(master, b"%d" % k * 900)
+    master.open_epoch(8, NOW)
     drain(master.store)
     master.store.checkpoint.confirm_phy_offset = confirm
     master.store.checkpoint.flush()
@@ -388,9 +505,16 @@ def damaged(start: int, end: int, byte: int, confirm: int = 0) -> tuple[SimDisk,
 
 def test_a_hole_that_a_power_cut_left_is_cut_where_there_are_replicas() -> None:
     disk, end = damaged(3584, 4608, 0)
-    cut = open_master(disk, nonce=2)
+    cut = new_master(disk)
+    (hole,) = cut.store.log.corrupt_ranges
+    problems: list[str] = []
+    cut.store.events.problem = problems.append
+    cut.open_epoch(2, NOW)
+    assert problems == [f"log cut at {hole.start}: never synced in whole"]
     assert not cut.store.log.corrupt_ranges
     assert cut.store.log.max_offset < 4608
+    epochs = [(entry.epoch, entry.start) for entry in cut.history.entries]
+    assert epochs == [(1, 0), (3, hole.start)], "that of the second epoch was cut as well"
     slave = open_slave()
     Link(cut, slave).pump()
     assert log_bytes(slave.store) == log_bytes(cut.store)
@@ -404,6 +528,11 @@ def test_damage_is_not_taken_for_a_hole_and_what_was_confirmed_is_never_cut() ->
     disk, end = damaged(3584, 4608, 0x77)
     assert open_master(disk, nonce=2).store.log.max_offset > end
     disk, end = damaged(3584, 4608, 0, confirm=6000)
+    assert open_master(disk, nonce=2).store.log.max_offset > end
+    (hole,) = new_master(damaged(3584, 4608, 0)[0]).store.log.corrupt_ranges
+    disk, end = damaged(3584, 4608, 0, confirm=hole.start)
+    assert open_master(disk, nonce=2).store.log.max_offset < end, "confirmed is what is before it"
+    disk, end = damaged(3584, 4608, 0, confirm=hole.start + 1)
     assert open_master(disk, nonce=2).store.log.max_offset > end
 
 
