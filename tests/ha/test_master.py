@@ -9,11 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ha import frames, identity
-from ha.frames import Ack
-from ha.groupstate import Replica
+from ha.epochs import EpochHistory
+from ha.frames import Ack, Refusal, Refuse
+from ha.groupstate import Registration, Replica
 from ha.grouptransfer import Release
 from ha.master import Close, Master
 from ha.options import AckMode, HaOptions
+from ha.progress import ConnectionState
+from ha.slave import Slave
 from ha.syncstate import SyncState
 from sim.disk import SimDisk
 from store.clocks import MonoMs
@@ -25,6 +28,7 @@ from tests.ha.pair import (
     ack,
     close,
     flush,
+    hello_of,
     log_bytes,
     new_master,
     open_master,
@@ -68,6 +72,7 @@ def test_a_put_is_released_when_the_slave_has_it_and_not_before() -> None:
     assert link.released == ["token"]
     assert master.store.confirm_offset == result.end_offset
     assert master.push2slave_max_offset == result.end_offset
+    assert master.advance(MonoMs(0)) == [], "told once"
 
 
 def test_a_put_that_replicas_have_already_does_not_wait() -> None:
@@ -103,6 +108,22 @@ def test_an_epoch_is_newer_than_all_that_were_written_or_promised() -> None:
     master.identity = identity.promise(master.store.disk, master.identity, 11)
     master.open_epoch(10, NOW)
     assert [entry.epoch for entry in master.history.entries] == [5, 6, 9, 12]
+
+
+def test_what_a_mastership_is_outlives_a_kill() -> None:
+    for role, confirmed_only in ((BrokerRole.SYNC_MASTER, True), (BrokerRole.ASYNC_MASTER, False)):
+        master = open_master(role=role)
+        assert identity.load(master.store.disk) == master.identity
+        assert (master.identity.promised_epoch, master.identity.confirmed_only) == (
+            (1, confirmed_only)
+        )
+        history = EpochHistory()
+        history.load(master.store.disk)
+        assert history.entries == master.history.entries
+        master.renew(77)
+        found = identity.load(master.store.disk)
+        assert found is not None
+        assert found.incarnation == master.identity.incarnation == 77
 
 
 def test_an_epoch_whose_barrier_cannot_be_stored_is_not_opened() -> None:
@@ -166,6 +187,9 @@ def test_an_elected_master_takes_puts_while_enough_of_its_set_are_connected() ->
     assert master.refusal() == ""
     master.group_open = False
     assert "the group has only begun" in master.refusal()
+    wider = elected(M, S, Replica("t", 3), in_sync_replicas=3)
+    Link(wider, open_slave()).pump()
+    assert wider.refusal() == "2 of 3 needed replicas are in sync"
 
 
 def test_a_replica_outside_the_set_confirms_nothing_of_an_elected_master() -> None:
@@ -184,7 +208,9 @@ def test_a_replica_outside_the_set_confirms_nothing_of_an_elected_master() -> No
 def test_the_puts_of_an_elected_master_wait_for_its_set() -> None:
     master = elected(M, S)
     link = Link(master, open_slave())
+    assert not master.epoch_confirmed
     link.pump()
+    assert master.epoch_confirmed
     end = put(master, b"x").end_offset
     assert master.await_slaves(end, MonoMs(0), "token") is None
     assert confirmed(master) < end
@@ -204,6 +230,53 @@ def test_an_elected_master_that_is_its_whole_set_confirms_by_itself_until_its_le
     assert confirmed(master) == end
 
 
+def test_who_comes_into_the_set_holds_the_beginning_of_this_epoch() -> None:
+    master, other = elected(M, S), Replica("t", 2)
+    alive = {row.node: Registration(row, "", "") for row in (M, S, other)}
+    link = Link(master, open_slave(name="t"))
+    master.next_frame(link.number, MonoMs(0))  # the welcome
+    ack(master, link.number, 0)
+    assert master.wanted_members(alive, (), MonoMs(0)) is None, "though nothing is confirmed yet"
+    Link(master, link.slave).pump()
+    assert master.wanted_members(alive, (), MonoMs(0)) == {M, S, other}
+
+
+def refused(master: Master, slave: Slave, **changes: Any) -> Refuse | None:
+    """What a slave's Hello is refused for; None where it is not."""
+    number = master.connect(MonoMs(0))
+    assert number is not None
+    master.receive(number, frames.encode(hello_of(slave, **changes)), MonoMs(0))
+    answer = master.next_frame(number, MonoMs(0))
+    assert answer is not None
+    found = frames.decode(answer)
+    return found if isinstance(found, Refuse) else None
+
+
+def test_a_member_must_come_back_with_all_that_is_confirmed() -> None:
+    master = elected(M, S)
+    link = Link(master, open_slave())
+    link.pump()
+    early = open_slave(link.slave.store.disk.copied())  # type: ignore[attr-defined]
+    assert refused(master, early) is None, "it holds exactly what is confirmed"
+    Link(master, link.slave).pump()
+    put(master, b"x")
+    again = Link(master, link.slave)
+    again.pump()
+    refuse = refused(master, early)
+    assert refuse is not None
+    assert refuse.code is Refusal.OLDER_COPY
+    assert f"holds the log up to {early.end} only" in refuse.reason
+    while len(master.store.log.queue.files) < 3:
+        put(master, b"x" * 3000)
+    again = Link(master, link.slave)
+    again.pump()
+    drain(master.store)
+    master.store.log.queue.remove(master.store.log.queue.files[0])
+    refuse = refused(master, early)
+    assert refuse is not None
+    assert "holds the log up to 0 only" in refuse.reason, "nothing of it is left here"
+
+
 def test_a_put_that_waits_too_long_is_told_so_and_stays_stored() -> None:
     master, _ = followed(slave_timeout=100)
     result = put(master, b"x")
@@ -218,6 +291,7 @@ def test_without_a_slave_in_sync_nobody_waits() -> None:
     result = put(master, b"x")
     status = master.await_slaves(result.end_offset, MonoMs(0), "token")
     assert status is PutMessageStatus.SLAVE_NOT_AVAILABLE
+    assert master.advance(MonoMs(0)) == []
     assert master.store.confirm_offset < result.end_offset, "nor is it shown to readers"
 
 
@@ -355,8 +429,14 @@ def test_frames_before_hello_and_twice_are_out_of_turn() -> None:
     master = open_master()
     number = master.connect(MonoMs(0))
     assert number is not None
-    data = frames.encode(Ack(1, 0, 0, "s", 2))
-    assert isinstance(master.receive(number, data, MonoMs(0))[0], Close)
+    assert master.next_frame(number, MonoMs(0)) is None, "nor is anything said to a stranger"
+    for ack_of in (Ack(1, 0, 0, "s", 2), Ack(1, 0, 0, "", 0)):
+        number = master.connect(MonoMs(0))
+        assert number is not None
+        effects = master.receive(number, frames.encode(ack_of), MonoMs(0))
+        assert effects == [Close(number, "bad acknowledgement: before the handshake")]
+        master.disconnect(number)  # as its owner does then
+    assert master.in_sync() == 1
     slave = open_slave()
     link = Link(master, slave)
     link.pump()
@@ -388,6 +468,7 @@ def test_no_bytes_from_a_peer_move_the_confirm_offset(noise: list[bytes], seed: 
 def test_a_silent_slave_is_given_up_and_a_silent_stranger_too() -> None:
     master, link = followed(ha_housekeeping_interval=100)
     stranger = master.connect(MonoMs(50))
+    assert master.tick(MonoMs(100)) == []
     effects = master.tick(MonoMs(101))
     assert [effect.session for effect in effects if isinstance(effect, Close)] == [link.number]
     assert [e.session for e in master.tick(MonoMs(151)) if isinstance(e, Close)] == [stranger]
@@ -415,6 +496,13 @@ def test_a_heartbeat_is_sent_at_the_very_ms_that_the_owner_is_told_to_wait_for()
     assert master.wait_ms(link.number, MonoMs(due)) == 100
 
 
+def test_what_the_welcome_has_said_is_not_said_again() -> None:
+    master, link = followed(ha_send_heartbeat_interval=100)
+    again = Link(master, link.slave, 40)
+    assert master.next_frame(again.number, MonoMs(50)) is not None
+    assert master.wait_ms(again.number, MonoMs(50)) == 100
+
+
 def test_no_more_than_the_window_is_sent_unacknowledged_but_a_large_record_gets_through() -> None:
     master = open_master(ha_transfer_batch_size=1024, ha_in_flight_max=2049)
     slave = open_slave()
@@ -426,6 +514,8 @@ def test_no_more_than_the_window_is_sent_unacknowledged_but_a_large_record_gets_
     while (frame := master.next_frame(link.number, MonoMs(0))) is not None:
         sent += len(frame) - frames.HEADER_BYTES
     assert sent == 2049, "to the last byte of the window"
+    beat = master.options.ha_send_heartbeat_interval
+    assert master.wait_ms(link.number, MonoMs(0)) == beat, "until the slave says something"
     master.disconnect(link.number)
     put(master, b"y" * 4000)
     again = Link(master, slave)
@@ -438,6 +528,10 @@ def test_a_byte_rate_is_kept() -> None:
     link = Link(master, open_slave())
     for _ in range(10):
         put(master, b"x" * 1000)
+    link.pump(0)
+    assert master.wait_ms(link.number, MonoMs(0)) == 5, "then the confirm offset is told"
+    link.pump(5)
+    assert master.wait_ms(link.number, MonoMs(5)) == 6, "1024 bytes take 11 ms"
     now = 0
     while link.slave.end < master.store.log.max_offset:
         link.pump(now)
@@ -446,6 +540,19 @@ def test_a_byte_rate_is_kept() -> None:
     link.pump(now)
     beat = master.options.ha_send_heartbeat_interval
     assert master.wait_ms(link.number, MonoMs(now)) == beat, "nothing is left to be sent"
+
+
+def test_a_slave_that_has_what_was_never_confirmed_cuts_it() -> None:
+    master, link = followed()
+    disk = master.store.disk
+    assert isinstance(disk, SimDisk)
+    before = disk.copied()
+    put(master, b"x")
+    link.pump()
+    again = Link(open_master(before, number=2), link.slave)
+    again.pump()
+    assert link.slave.truncated_bytes > 0
+    assert log_bytes(link.slave.store) == log_bytes(again.master.store)
 
 
 def test_a_slave_whose_next_segment_was_removed_must_come_again() -> None:
@@ -462,6 +569,32 @@ def test_a_slave_whose_next_segment_was_removed_must_come_again() -> None:
     assert "removed" in effect.reason
 
 
+def test_a_slave_that_needs_a_segment_that_is_missing_here_is_told_so() -> None:
+    master, link = followed()
+    while len(master.store.log.queue.files) < 3:
+        put(master, b"x" * 3000)
+    drain(master.store)
+    assert master.tick(MonoMs(0)) == []
+    missing = master.store.log.queue.files[1]
+    master.store.log.queue.remove(missing)
+    link.pump()
+    (effect,) = master.tick(MonoMs(0))
+    assert isinstance(effect, Close)
+    assert f"no segment for offset {missing.start}" in effect.reason
+
+
+def test_readers_are_sent_to_the_slave_that_has_the_most() -> None:
+    master = open_master()
+    assert master.read_endpoint() == ""
+    first, second = (Link(master, open_slave(name=name)) for name in ("s1", "s2"))
+    first.pump()
+    second.pump()
+    for link, endpoint in ((first, "s1:1"), (second, "s2:1")):
+        put(master, b"x")
+        link.pump()
+        assert master.read_endpoint() == endpoint
+
+
 def test_lag_is_told_in_bytes_and_time() -> None:
     master, link = followed()
     master.tick(MonoMs(1000))
@@ -476,6 +609,53 @@ def test_lag_is_told_in_bytes_and_time() -> None:
     put(master, b"x" * 100)
     (row,) = master.rows(MonoMs(9000))
     assert row.lag_ms == 3000, "since the newest acknowledgement"
+
+
+def test_a_slave_that_comes_is_behind_since_then_and_by_the_ends_it_has_reached_since() -> None:
+    master = open_master()
+    ends = [put(master, b"x").end_offset for _ in range(2)]
+    link = Link(master, open_slave(), 1000)
+    number, session = link.number, master.sessions[link.number]
+
+    def acknowledged(offset: int, now: int) -> int:
+        while master.next_frame(number, MonoMs(now)) is not None:
+            pass
+        frame = Ack(1, offset, 0, session.node, session.incarnation)
+        master.receive(number, frames.encode(frame), MonoMs(now))
+        put(master, b"x")
+        (row,) = master.rows(MonoMs(now))
+        return row.lag_ms
+
+    assert master.next_frame(number, MonoMs(1000)) is not None  # the welcome
+    assert master.tick(MonoMs(1500)) == [], "it needs the log from its first byte on"
+    (row,) = master.rows(MonoMs(1500))
+    assert (row.lag_ms, row.in_sync) == (500, False)
+    put(master, b"x")
+    assert acknowledged(ends[0], 2000) == 1000
+    end = master.store.log.max_offset
+    assert acknowledged(ends[1], 3000) == 2000, "all that there was when it came"
+    assert acknowledged(end, 4000) == 1000, "all that there was at 3000"
+
+
+def test_refusals_are_told_the_newest_of_so_many_nodes_and_until_a_node_is_served() -> None:
+    master, slave = open_master(), open_slave()
+
+    def refuse(*numbers: int) -> None:
+        for number in numbers:
+            found = refused(master, slave, node=f"n{number:02}", segment_bytes=1)
+            assert found is not None
+            master.disconnect(max(master.sessions))
+
+    def told() -> list[int]:
+        rows = master.rows(MonoMs(0))
+        return [int(row.node[1:]) for row in rows if row.state is ConnectionState.SUSPEND]
+
+    refuse(*range(64))
+    assert told() == list(range(64))
+    refuse(0, 64)
+    assert told() == [0, *range(2, 65)], "the second one was longest ago"
+    assert refused(master, slave, node="n07") is None
+    assert told() == [0, *range(2, 7), *range(8, 65)]
 
 
 def test_sessions_are_bounded() -> None:
@@ -540,6 +720,11 @@ def test_who_is_unknown_holds_nothing_and_is_told_nothing() -> None:
     master = open_master()
     assert master.held_by(Replica("nobody", 1)) == 0
     assert master.next_frame(99, MonoMs(0)) is None
+    assert master.receive(99, b"", MonoMs(0)) == []
+    stranger = master.connect(MonoMs(0))
+    assert stranger is not None
+    beat = master.options.ha_send_heartbeat_interval
+    assert [master.wait_ms(number, MonoMs(50)) for number in (99, stranger)] == [beat, beat]
 
 
 def test_who_was_refused_may_not_say_hello_again_on_the_same_connection() -> None:
@@ -559,8 +744,10 @@ def test_a_slave_that_lacks_exactly_what_it_may_not_lack_is_not_in_sync() -> Non
     behind = master.store.log.wrote_offset - link.slave.end
     master.options = replace(master.options, ha_slave_fallbehind_max=behind)
     assert master.in_sync() == 1
+    assert not master.rows(MonoMs(0))[0].in_sync
     master.options = replace(master.options, ha_slave_fallbehind_max=behind + 1)
     assert master.in_sync() == 2
+    assert master.rows(MonoMs(0))[0].in_sync
 
 
 def test_a_chunk_must_fit_the_window() -> None:
