@@ -283,7 +283,6 @@ class Failover:
         needed: replicas a put asks for (in_sync_replicas). fresh_id: random, for a group that
         begins now, and to tell this process from others.
         """
-        self._disk = disk
         self.keys = keys
         self.me = me
         self.role = Role.STANDING

@@ -28,7 +28,7 @@ from ha.failover import (
     Tick,
     Wake,
 )
-from ha.groupstate import GroupState
+from ha.groupstate import GroupState, View
 from ha.membership import PATH, Membership, load, note, save
 from ha.registry import Check, Delete, Put, RegistryTable, Transaction
 from sim.platter import membership_on
@@ -53,9 +53,31 @@ def test_a_group_begins_with_one_master_and_grows_to_all_of_its_nodes(three: Ele
     leader = three.leader
     assert leader is not None
     assert leader.master is not None
-    assert leader.master.epoch == three.state.epoch == 1
+    assert leader.master.epoch == leader.machine.led_epoch == three.state.epoch == 1
+    assert leader.machine.elections == 1
     assert [v.machine.role for v in three.voters.values()].count(Role.LEADING) == 1
     assert three.state.opened
+
+
+def test_a_node_that_could_not_read_anything_yet_writes_nothing() -> None:
+    group = Electorate("a")
+    voter, machine = group.voters["a"], group.voters["a"].machine
+    assert (machine.role, machine.reason) == (Role.STANDING, "nothing is known of the group yet")
+    assert (machine.notice, machine.view) == ("", View())
+    numbers = (machine.lease, machine.deadline_ms, machine.elections, machine.last_epoch)
+    assert numbers == (0, 0, 0, 0)
+    assert machine.membership == load(voter.disk) == Membership("", 0, 1)
+    group.now = 0
+    voter.cut_off = True
+    voter.step(Tick())
+    assert voter.said == [Observe(), AskLease()]
+    voter.cut_off = False
+    voter.renew()
+    assert machine.lease
+    assert voter.said == [Observe(), AskLease()]
+    voter.step(Changed())
+    assert voter.said[2] == Observe()
+    assert isinstance(voter.said[3], Commit)
 
 
 def test_no_put_is_taken_before_a_second_replica_is_in_sync() -> None:
