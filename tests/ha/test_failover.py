@@ -142,6 +142,24 @@ def test_when_the_master_dies_another_member_leads_the_next_epoch(three: Elector
     three.until(lambda: names(three.state) == set("abc") - {old.name})
 
 
+def test_a_slave_follows_each_master_once_also_one_whose_election_it_slept_through(
+    three: Electorate,
+) -> None:
+    leader = three.leader
+    assert leader is not None
+    heir, asleep = (three.voters[name] for name in sorted(set("abc") - {leader.name}))
+    three.run(1000)
+    three.down.add(asleep.name)
+    leader.step(HandOver(heir.name, "t"))
+    three.until(lambda: three.leader is heir)
+    three.down.discard(asleep.name)
+    three.run(1000)
+    follows = [
+        (said.master.replica.node, said.epoch) for said in asleep.said if isinstance(said, Follow)
+    ]
+    assert follows == [(leader.name, 1), (heir.name, 2)]
+
+
 def test_an_old_master_comes_back_as_a_slave_by_itself(three: Electorate) -> None:
     old = three.leader
     assert old is not None
@@ -363,6 +381,29 @@ def test_a_replaced_disk_is_not_the_member_it_was() -> None:
     group.run(6000)
     assert group.leader is None
     assert "not in the SyncStateSet" in back.machine.reason
+
+
+def test_a_node_that_has_not_noted_its_start_yet_follows_nobody(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    name = max(set("abc") - {leader.name})
+    three.kill(name)
+    voter = three.restart(name)
+    voter.step(Changed())
+    assert voter.machine.reason == "holds no lease of the registry yet"
+    voter.renew()
+    voter.step(Changed())
+    assert voter.machine.role is Role.FOLLOWING
+
+
+def test_a_start_that_cannot_be_read_is_no_start_of_this_directory(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    key = KEYS.start(leader.machine.me.replica)
+    three.table.commit(Transaction((), (Put(key, b"[]"),)))
+    leader.step(Changed())
+    assert leader.master is None
+    assert "a start cannot be read" in leader.machine.reason
 
 
 def test_an_unfit_node_leaves_the_election_to_others(three: Electorate) -> None:
@@ -588,6 +629,50 @@ def test_a_master_whose_switch_is_not_answered_stops_before_it_reads_anything(
     assert leader.master is None
 
 
+def test_a_master_that_has_handed_over_stops_before_it_reads_anything(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    lease = leader.machine.lease
+    three.run(100)
+    leader.slow = True
+    leader.step(HandOver("", "t"))
+    assert leader.master is not None
+    (change,) = leader.late
+    leader.step(change)
+    assert leader.master is None
+    assert leader.answers == [""]
+    assert leader.machine.lease == lease, "it lives, and may follow at once"
+
+
+def test_a_lock_of_a_mastership_that_is_over_is_given_up_and_not_led_again(
+    three: Electorate,
+) -> None:
+    leader = three.leader
+    assert leader is not None
+    lease = leader.machine.lease
+    three.run(100)
+    before = Observed(three.table.get(KEYS.prefix))
+    leader.slow = True
+    leader.step(HandOver("", "t"))
+    leader.step(leader.late.pop(0))
+    leader.said.clear()
+    leader.step(before)
+    assert not leads(leader)
+    assert DropLease(lease) in leader.said
+
+
+def test_a_switch_is_off_when_the_group_changes_meanwhile(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    three.run(100)
+    write_state(three, three.state)  # not seen by the master yet
+    leader.step(HandOver("", "t"))
+    assert leader.answers == ["the group changed meanwhile"]
+    assert three.leader is leader
+    assert leader.master is not None
+    assert leader.master.stopped(MonoMs(three.now)) == ""
+
+
 def test_a_change_of_the_set_is_proposed_before_it_is_sent(three: Electorate) -> None:
     """Until it is answered both sets count."""
     leader = three.leader
@@ -604,6 +689,9 @@ def test_a_change_of_the_set_is_proposed_before_it_is_sent(three: Electorate) ->
     leader.step(leader.late.pop())
     assert isinstance(leader.late[-1], Committed)
     assert sync.unsettled
+    leader.step(leader.late.pop())
+    assert not sync.unsettled, "the answer says enough"
+    assert gone.name not in {replica.node for replica in sync.required}
 
 
 def test_a_repeat_of_a_switch_under_way_is_no_refusal_of_it(three: Electorate) -> None:
@@ -732,6 +820,19 @@ def test_a_master_that_does_not_believe_the_registry_gives_up_its_lease(three: E
     assert leader.master is None
     assert DropLease(lease) in leader.said
     assert leader.machine.lease == 0
+
+
+def test_an_unclean_election_may_begin_a_group() -> None:
+    group = Electorate("a")
+    voter = group.voters["a"]
+    voter.unfit = "damage"
+    group.run(1000)
+    assert (voter.master, voter.machine.reason) == (None, "may not lead: damage")
+    voter.step(ElectUnclean(0, "t"))
+    assert voter.answers == [""]
+    state = next(said.state for said in voter.said if isinstance(said, Lead))
+    assert (state.version, state.epoch, state.opened) == (1, 1, True)
+    assert state.group_id.startswith(group.fresh_id)
 
 
 def test_nobody_is_elected_uncleanly_while_there_is_a_master(three: Electorate) -> None:

@@ -238,7 +238,7 @@ def test_who_comes_into_the_set_holds_the_beginning_of_this_epoch() -> None:
     ack(master, link.number, 0)
     assert master.wanted_members(alive, (), MonoMs(0)) is None, "though nothing is confirmed yet"
     Link(master, link.slave).pump()
-    assert master.wanted_members(alive, (), MonoMs(0)) == {M, S, other}
+    assert master.wanted_members(alive, (), MonoMs(0)) == frozenset((M, S, other))
 
 
 def refused(master: Master, slave: Slave, **changes: Any) -> Refuse | None:
