@@ -7,6 +7,7 @@ import pytest
 from ha.failover import (
     HAND_OVER_MS,
     HEIR_MS,
+    PAUSE_MS,
     RANK_MS,
     Answer,
     AskLease,
@@ -26,6 +27,7 @@ from ha.failover import (
     Observed,
     Role,
     Tick,
+    Uncertain,
     Wake,
 )
 from ha.groupstate import GroupState, View
@@ -642,6 +644,59 @@ def test_a_master_that_has_handed_over_stops_before_it_reads_anything(three: Ele
     assert leader.master is None
     assert leader.answers == [""]
     assert leader.machine.lease == lease, "it lives, and may follow at once"
+
+
+def test_an_answer_to_what_was_not_asked_changes_nothing(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    three.run(100)
+    leader.said.clear()
+    for event in (Committed(0, None), Uncertain(0)):
+        leader.step(event)
+    assert leader.said == []
+    leader.slow = True
+    leader.step(HandOver("", "t"))
+    for event in (Committed(0, None), Uncertain(0)):
+        leader.step(event)
+    assert leader.answers == []
+
+
+def test_a_registration_that_is_not_of_this_lease_and_this_node_is_made_again(
+    three: Electorate,
+) -> None:
+    leader = three.leader
+    assert leader is not None
+    voter = three.voters[min(set("abc") - {leader.name})]
+    me, lease = voter.machine.me, voter.machine.lease
+    late = Put(KEYS.replica(voter.name), me.to_bytes(), leader.machine.lease)
+    other = Put(KEYS.replica(voter.name), replace(me, endpoint="elsewhere:1").to_bytes(), lease)
+    for found in (late, other):
+        three.table.commit(Transaction((), (found,)))
+        voter.step(Changed())
+        row = three.table.rows[KEYS.replica(voter.name)]
+        assert (row.value, row.lease) == (me.to_bytes(), lease)
+
+
+def test_a_drained_master_whose_hand_over_is_off_tries_again_in_a_while(
+    three: Electorate,
+) -> None:
+    leader = three.leader
+    assert leader is not None
+    assert leader.master is not None
+    three.run(100)
+    three.table.commit(Transaction((), (Put(KEYS.drained(leader.name), b"{}"),)))
+    leader.step(Changed())
+    assert "takes over" in leader.master.stopped(MonoMs(three.now))
+    write_state(three, three.state)  # not seen by the master yet
+    leader.step(Noted(None))
+    for later in (0, PAUSE_MS - 1):
+        leader.step(Leased(leader.machine.lease, MonoMs(three.now + 5000)))
+        three.now += later
+        leader.step(Tick())
+        assert leader.master.stopped(MonoMs(three.now)) == ""
+    three.now += 1
+    leader.step(Changed())
+    assert "takes over" in leader.master.stopped(MonoMs(three.now))
 
 
 def test_a_lock_of_a_mastership_that_is_over_is_given_up_and_not_led_again(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ha.failover import Role
+from ha.failover import Changed, FoundOlder, Role
 from ha.frames import Refusal, Refuse, decode
 from ha.groupstate import Replica
 from ha.registry import Put, Transaction
@@ -173,6 +173,20 @@ def test_a_member_that_comes_back_with_less_does_not_count_as_before(three: Elec
     three.until(lambda: Replica(name, incarnation(older)) in three.state.sync_state_set)
     assert Replica(name, was) not in three.state.sync_state_set
     assert three.leader is leader
+
+
+def test_who_is_refused_and_does_not_count_anyway_stays_what_it_is(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    voter = next(voter for voter in three.voters.values() if voter is not leader)
+    was = voter.machine.me.replica
+    left = three.state.changed(sync_state_set=three.state.sync_state_set - {was})
+    three.table.commit(Transaction((), (Put(KEYS.state, left.to_bytes()),)))
+    voter.step(Changed())
+    voter.step(FoundOlder("it lacks a record"))
+    voter.step(Changed())
+    assert voter.machine.me.replica == was
+    assert voter.machine.notice == ""
 
 
 def test_who_learns_of_another_process_of_its_directory_counts_no_more(three: Electorate) -> None:
