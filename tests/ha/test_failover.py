@@ -88,9 +88,25 @@ def test_no_put_is_taken_before_a_second_replica_is_in_sync() -> None:
     group.until(lambda: group.leader is not None)
     assert group.leader is not None
     assert group.leader.master is not None
+    group.leader.master.advance(MonoMs(group.now))
+    assert group.leader.master.epoch_confirmed
+    group.run(100)
     assert "begun" in group.leader.master.refusal()
     group.down.discard("b")
     group.until(lambda: len(group.state.sync_state_set) == 2)
+    assert group.leader.master.refusal() == ""
+
+
+def test_a_group_that_asks_for_one_replica_is_open_once_its_log_has_begun() -> None:
+    group = Electorate("a", needed=1)
+    group.until(lambda: group.leader is not None)
+    assert group.leader is not None
+    assert group.leader.master is not None
+    group.run(100)
+    assert not group.state.opened
+    group.leader.master.advance(MonoMs(group.now))
+    group.run(100)
+    assert group.state.opened
     assert group.leader.master.refusal() == ""
 
 
@@ -1015,6 +1031,33 @@ def test_nobody_follows_or_leads_before_the_group_is_noted(three: Electorate) ->
     slow.step(Noted(note(slow.disk, found)))
     assert load(slow.disk) == slow.machine.membership, "what was seen meanwhile is noted next"
     three.until(lambda: slow.machine.role is Role.FOLLOWING or three.leader is slow)
+
+
+def test_what_is_seen_while_a_note_is_made_is_noted_next_and_decided_upon_after_that(
+    three: Electorate,
+) -> None:
+    leader = three.leader
+    assert leader is not None
+    slow = next(voter for voter in three.voters.values() if voter is not leader)
+    three.run(1500)
+    slow.slow_disk = True
+    slow.step(Changed())
+    assert slow.late_notes == [], "nothing is new"
+    for _ in range(2):
+        write_state(three, three.state.changed())
+        slow.step(Changed())
+    (found,) = slow.late_notes
+    assert found.version == three.state.version - 1
+    slow.late_notes.clear()
+    slow.step(Noted(note(slow.disk, found)))
+    (found,) = slow.late_notes
+    assert found.version == three.state.version
+    slow.said.clear()
+    three.table.drop(leader.machine.lease)
+    slow.step(Changed())
+    assert slow.said == [Observe()]
+    slow.step(Noted(note(slow.disk, found)))
+    assert slow.machine.role is Role.STANDING
 
 
 def test_a_member_that_left_is_required_until_that_is_noted(three: Electorate) -> None:
