@@ -726,7 +726,6 @@ class Failover:
         at_ms = max(self._opportunity[1], self._not_before_ms)
         if now_ms < at_ms:
             return [Wake(at_ms)]
-        self._opportunity = None
         return self._send(_Kind.ELECT, self._election(new), state=new)
 
     def _election(self, new: GroupState) -> Transaction:

@@ -444,6 +444,27 @@ def test_who_cannot_open_its_epoch_leaves_it_to_another(three: Electorate) -> No
     assert three.leader is three.voters[others[1]]
 
 
+def test_who_cannot_open_its_epoch_tries_again_in_a_while() -> None:
+    group = Electorate("a")
+    voter = group.voters["a"]
+    voter.refuse_to_lead = "no room"
+    group.until(lambda: leads(voter))
+    voter.said.clear()
+    group.run(PAUSE_MS - 50)
+    assert not leads(voter)
+    group.run(1000)
+    assert leads(voter)
+
+
+def test_who_has_promised_itself_to_a_newer_epoch_is_not_elected(three: Electorate) -> None:
+    first, _ = without_its_master(three)
+    assert first.slave is not None
+    first.slave.promise(9)
+    first.step(Changed())
+    assert not leads(first)
+    assert first.machine.reason == "epoch 9 was seen, the registry's is older"
+
+
 def test_an_election_whose_answer_was_lost_is_found_out(three: Electorate) -> None:
     leader = three.leader
     assert leader is not None
@@ -608,6 +629,36 @@ def test_a_switch_to_a_node_that_may_not_lead_is_refused(three: Electorate) -> N
     assert "not the master" in other.answers[-1]
     assert leader.master is not None
     assert leader.master.stopped(MonoMs(three.now)) == ""
+
+
+def test_a_switch_to_a_member_that_is_gone_is_refused_and_one_to_the_master_is_done(
+    three: Electorate,
+) -> None:
+    leader, gone, _, _ = one_is_taken_out(three)
+    leader.step(HandOver(gone, "t"))
+    assert f"{gone} may not take over" in leader.answers[-1]
+    leader.step(HandOver(leader.name, "t"))
+    assert leader.answers[-1] == ""
+    assert leader.master is not None
+    assert leader.master.stopped(MonoMs(three.now)) == ""
+
+
+def test_a_master_that_comes_again_is_none_before_its_new_epoch_is_open(
+    three: Electorate,
+) -> None:
+    leader = three.leader
+    assert leader is not None
+    leader.step(HandOver("", "t"))
+    three.until(lambda: three.leader not in (None, leader))
+    three.run(1000)
+    opening: list[Lead] = []
+    leader._lead = opening.append  # type: ignore[method-assign,assignment]
+    other = three.leader
+    assert other is not None
+    other.step(HandOver(leader.name, "t"))
+    three.until(lambda: bool(opening))
+    leader.step(HandOver("", "again"))
+    assert leader.answers[-1] == "this node is not the master"
 
 
 def test_a_switch_that_cannot_be_done_in_time_is_given_up_and_puts_go_on(
@@ -917,6 +968,8 @@ def test_nobody_is_elected_uncleanly_without_a_lease(three: Electorate) -> None:
     first, _ = without_its_master(three)
     first.step(LeaseLost(first.machine.lease))
     first.said.clear()
+    first.step(Changed())
+    assert not [said for said in first.said if isinstance(said, Commit)], "nor otherwise"
     first.step(ElectUnclean(three.state.epoch, "t"))
     assert first.answers == ["this node holds no lease of the registry yet"]
     assert not [said for said in first.said if isinstance(said, Commit)]

@@ -1,5 +1,7 @@
 """Directories that are put back to what they were: told apart, resynced, and no loss."""
 
+import errno
+
 import pytest
 
 from ha.failover import Changed, FoundOlder, Role
@@ -187,6 +189,31 @@ def test_who_is_refused_and_does_not_count_anyway_stays_what_it_is(three: Electo
     voter.step(Changed())
     assert voter.machine.me.replica == was
     assert voter.machine.notice == ""
+
+
+def test_an_older_copy_without_room_to_say_so_stands_until_there_is_some(
+    three: Electorate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = three.leader
+    assert leader is not None
+    voter = next(voter for voter in three.voters.values() if voter is not leader)
+    assert voter.slave is not None
+    was = incarnation(voter)
+
+    def fail(number: int) -> None:
+        raise OSError(number, "injected")
+
+    monkeypatch.setattr(voter.slave, "renew", lambda _: fail(errno.ENOSPC))
+    voter.step(FoundOlder("it lacks a record"))
+    assert voter.machine.role is Role.STANDING
+    assert "no room to note" in voter.machine.reason
+    monkeypatch.setattr(voter.slave, "renew", lambda _: fail(errno.EIO))
+    with pytest.raises(OSError, match="injected"):
+        voter.step(Changed())
+    monkeypatch.undo()
+    voter.step(Changed())
+    assert incarnation(voter) != was
+    assert "it lacks a record" in voter.machine.notice
 
 
 def test_who_learns_of_another_process_of_its_directory_counts_no_more(three: Electorate) -> None:
