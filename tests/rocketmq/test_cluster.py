@@ -1,6 +1,7 @@
 """RocketMQ's API on several nodes: any node takes any call, and masters change."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -282,7 +283,7 @@ async def test_sends_wait_out_a_failover_and_are_stored_once(
         asyncio.ensure_future(produce(api, name)) for api, name in zip(apis, "ABC", strict=True)
     ]
     for wanted in (20, 40):
-        await until(lambda wanted=wanted: len(stored) > wanted)
+        await until(partial(lambda least: len(stored) > least, wanted))
         old = group.the_master()
         async with duolog.Client(f"127.0.0.1:{old.port}", timeout=WAIT_SECONDS) as client:
             await group.switch(client)
