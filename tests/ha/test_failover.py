@@ -88,6 +88,7 @@ def test_no_put_is_taken_before_a_second_replica_is_in_sync() -> None:
     group.until(lambda: group.leader is not None)
     assert group.leader is not None
     assert group.leader.master is not None
+    assert "begun" in group.leader.master.refusal(), "from the first ms on"
     group.leader.master.advance(MonoMs(group.now))
     assert group.leader.master.epoch_confirmed
     group.run(100)
