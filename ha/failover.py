@@ -283,7 +283,6 @@ class Failover:
         needed: replicas a put asks for (in_sync_replicas). fresh_id: random, for a group that
         begins now, and to tell this process from others.
         """
-        self._disk = disk
         self.keys = keys
         self.me = me
         self.role = Role.STANDING
@@ -496,7 +495,6 @@ class Failover:
         done, self._pending = self._pending, None
         assert done is not None, "asked before"
         if revision is None:
-            self._opportunity = None
             return [*self._refused(done), *self._look(now_ms)]
         match done.kind:
             case _Kind.REGISTER | _Kind.ELECT | _Kind.START | _Kind.DEPOSE:
@@ -594,7 +592,6 @@ class Failover:
         view = self.view
         if view.lock is None:
             return [*self._stand("the group has no master"), *self._try_election(now_ms)]
-        self._opportunity = None
         if self._is_mine():
             assert view.state is not None, "it is mine"
             if view.state.epoch <= self._led_epoch:
@@ -729,7 +726,6 @@ class Failover:
         at_ms = max(self._opportunity[1], self._not_before_ms)
         if now_ms < at_ms:
             return [Wake(at_ms)]
-        self._opportunity = None
         return self._send(_Kind.ELECT, self._election(new), state=new)
 
     def _election(self, new: GroupState) -> Transaction:
@@ -789,7 +785,7 @@ class Failover:
         row = Discarded(epoch, me.node, self._facts.log_end(), tuple(given_up))
         version = max(self.membership.version, state.version if state is not None else 0) + 1
         new = GroupState(
-            self.membership.group_id or (state.group_id if state is not None else self._fresh_id),
+            self.membership.group_id or self._fresh_id,
             epoch,
             me,
             frozenset((me,)),

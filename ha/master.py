@@ -95,9 +95,9 @@ class Master:
         self._snapshot = snapshot
         self._numbers = 0
         sync = store.options.broker_role is BrokerRole.SYNC_MASTER
-        fixed = options.in_sync_replicas - 1 if sync else 0
-        self.slaves_needed = 0 if sync_state is not None else fixed
-        self.promises = sync_state is not None or fixed > 0  # puts wait for the confirm offset
+        self.slaves_needed = options.in_sync_replicas - 1 if sync else 0  # where the role is fixed
+        # Puts wait for the confirm offset.
+        self.promises = sync_state is not None or self.slaves_needed > 0
         self.ack_durable = options.ack is AckMode.DURABLE or (
             options.ack is AckMode.AUTO and store.options.sync_flush
         )
@@ -475,8 +475,6 @@ class Master:
 
     def _chunk(self, session: SlaveSession, now_ms: MonoMs) -> Any:
         """The next bytes for a slave, cut at a segment's end; None where it must wait."""
-        if session.sent >= self.store.log.max_offset:
-            return None
         in_flight = session.sent - session.received
         window = self.options.ha_in_flight_max - in_flight
         if window <= 0:
@@ -486,7 +484,7 @@ class Master:
         if size <= 0 or session.rate.wait_ms(now_ms):
             return None
         data = self.store.log.get_data(session.sent)[:size]
-        return data if len(data) else None  # none where retention was faster: see tick
+        return data if len(data) else None  # at the end, or retention was faster: see tick
 
     def _heartbeat_due(self, session: SlaveSession) -> int:
         if self._confirm_to_send() > session.confirm_sent:

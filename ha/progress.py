@@ -26,8 +26,6 @@ class RateLimit:
 
     def wait_ms(self, now_ms: MonoMs) -> int:
         """Ms until something may be sent, 0 for now."""
-        if not self._rate:
-            return 0
         return max(0, -int(-(self._free_at_ms - now_ms) // 1))
 
     def sent(self, size: int, now_ms: MonoMs) -> None:
@@ -64,7 +62,6 @@ class SlaveSession:
         mark, at_ms = self.behind_since
         if self.received >= end:
             self.caught_up_ms = now_ms
-            self.behind_since = (end, now_ms)
         elif self.received >= mark:
             self.caught_up_ms = max(self.caught_up_ms, at_ms)
             self.behind_since = (end, now_ms)

@@ -5,6 +5,7 @@ request that stalls delays none that is ready.
 """
 
 import heapq
+import itertools
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -17,7 +18,7 @@ class OffsetWaiters(Generic[T]):
         self._by_offset: list[tuple[int, int]] = []  # offset, number
         self._by_deadline: list[tuple[float, int]] = []
         self._tokens: dict[int, T] = {}
-        self._number = 0
+        self._numbers = itertools.count()
 
     def __len__(self) -> int:
         """Waiters."""
@@ -25,10 +26,10 @@ class OffsetWaiters(Generic[T]):
 
     def add(self, offset: int, deadline: float, token: T) -> None:
         """Wait for an offset, until a deadline (any clock, always the same one)."""
-        self._number += 1
-        self._tokens[self._number] = token
-        heapq.heappush(self._by_offset, (offset, self._number))
-        heapq.heappush(self._by_deadline, (deadline, self._number))
+        number = next(self._numbers)
+        self._tokens[number] = token
+        heapq.heappush(self._by_offset, (offset, number))
+        heapq.heappush(self._by_deadline, (deadline, number))
 
     def release(self, offset: int) -> list[T]:
         """Tokens whose offset is reached, in the order of their offsets."""
@@ -53,10 +54,8 @@ class OffsetWaiters(Generic[T]):
 
     def drain(self) -> list[T]:
         """All tokens, who then wait no more."""
-        found = [self._tokens[number] for number in sorted(self._tokens)]
+        found = list(self._tokens.values())
         self._tokens.clear()
-        self._by_offset.clear()
-        self._by_deadline.clear()
         return found
 
     def _tidy(self) -> None:

@@ -37,15 +37,25 @@ async def uncancelled(work: Awaitable[T]) -> T:
     """Await a gRPC operation; a call that was cancelled under it is Unavailable.
 
     grpc.aio raises CancelledError in whoever waits for a call that ends by cancellation (a broken
-    connection may do that). Only a cancellation of our own task may pass as one.
+    connection may do that). Only a cancellation of our own task may pass as one. The other way
+    round it loses one that comes while a stream is made: the task would go on.
     """
+    task = asyncio.current_task()
+    assert task is not None, "a coroutine runs in a task"
+    before = task.cancelling()
     try:
-        return await work
+        result = await work
     except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if task.cancelling():
             raise
         raise Unavailable("the call was cancelled") from None
+    except Exception:
+        if task.cancelling() > before:
+            raise asyncio.CancelledError from None
+        raise
+    if task.cancelling() > before:
+        raise asyncio.CancelledError
+    return result
 
 
 async def ask_one(

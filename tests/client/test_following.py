@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 from duolog import _producer
 from duolog._backoff import HINTED_SECONDS, LONGEST_SECONDS, BackOff
-from duolog._connection import Connection
+from duolog._connection import Connection, uncancelled
 from duolog._errors import EPOCH_KEY, ERROR_KEY, MASTER_KEY, error_of
 from duolog._router import Router
 from duolog._topics import LogEnd, TopicCache
@@ -67,6 +67,24 @@ def test_not_master_carries_the_master_and_its_epoch() -> None:
     error = error_of(not_master())
     assert isinstance(error, duolog.NotMaster)
     assert (error.endpoint, error.epoch) == ("10.0.0.1:8081", 7)
+
+
+@pytest.mark.parametrize("ends", ["with a result", "with an error"])
+async def test_a_cancellation_that_grpc_loses_is_one_all_the_same(ends: str) -> None:
+    """A task that grpc.aio waits for takes it for its own, and the call ends in another way."""
+
+    async def loses_it() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            if ends == "with an error":
+                raise not_master() from None
+
+    task = asyncio.ensure_future(uncancelled(asyncio.ensure_future(loses_it())))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 async def test_a_call_is_not_tried_again_where_no_time_is_left_for_the_answer() -> None:

@@ -45,28 +45,38 @@ def open_store(disk: SimDisk, role: BrokerRole, **changes: Any) -> MessageStore:
     return store
 
 
-def open_master(
-    disk: SimDisk | None = None, name: str = "m", nonce: int = 7, number: int = 0, **how: Any
-) -> Master:
-    """A SYNC_MASTER that needs one slave, on a disk that may hold something already.
+def new_master(disk: SimDisk | None = None, name: str = "m", **how: Any) -> Master:
+    """A SYNC_MASTER that needs one slave, whose epoch is not opened yet.
 
-    number: of its epoch; 0: the next one that is known there.
+    sync_state: of an elected master.
     """
     ha = {key: how.pop(key) for key in list(how) if key in HaOptions.__dataclass_fields__}
     role = how.pop("role", BrokerRole.SYNC_MASTER)
     has_slaves = how.pop("has_slaves", True)
+    sync_state = how.pop("sync_state", None)
     store = open_store(disk or new_disk(), role, **how)
     who = identity.settle(
         store.disk, name, 1, "boot", log_empty=False, abnormal=False, acks_durable=False
     )
-    master = Master(
+    return Master(
         store,
         HaOptions(**ha),
         Member("c", "g", name, "m:1"),
         who,
         recover_history(store),
         has_slaves=has_slaves,
+        sync_state=sync_state,
     )
+
+
+def open_master(
+    disk: SimDisk | None = None, name: str = "m", nonce: int = 7, number: int = 0, **how: Any
+) -> Master:
+    """A master as `new_master` makes it, on a disk that may hold something already.
+
+    number: of its epoch; 0: the next one that is known there.
+    """
+    master = new_master(disk, name, **how)
     master.open_epoch(nonce, NOW, number)
     return master
 

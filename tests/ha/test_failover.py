@@ -7,6 +7,7 @@ import pytest
 from ha.failover import (
     HAND_OVER_MS,
     HEIR_MS,
+    PAUSE_MS,
     RANK_MS,
     Answer,
     AskLease,
@@ -26,9 +27,10 @@ from ha.failover import (
     Observed,
     Role,
     Tick,
+    Uncertain,
     Wake,
 )
-from ha.groupstate import GroupState
+from ha.groupstate import GroupState, View
 from ha.membership import PATH, Membership, load, note, save
 from ha.registry import Check, Delete, Put, RegistryTable, Transaction
 from sim.platter import membership_on
@@ -53,9 +55,31 @@ def test_a_group_begins_with_one_master_and_grows_to_all_of_its_nodes(three: Ele
     leader = three.leader
     assert leader is not None
     assert leader.master is not None
-    assert leader.master.epoch == three.state.epoch == 1
+    assert leader.master.epoch == leader.machine.led_epoch == three.state.epoch == 1
+    assert leader.machine.elections == 1
     assert [v.machine.role for v in three.voters.values()].count(Role.LEADING) == 1
     assert three.state.opened
+
+
+def test_a_node_that_could_not_read_anything_yet_writes_nothing() -> None:
+    group = Electorate("a")
+    voter, machine = group.voters["a"], group.voters["a"].machine
+    assert (machine.role, machine.reason) == (Role.STANDING, "nothing is known of the group yet")
+    assert (machine.notice, machine.view) == ("", View())
+    numbers = (machine.lease, machine.deadline_ms, machine.elections, machine.last_epoch)
+    assert numbers == (0, 0, 0, 0)
+    assert machine.membership == load(voter.disk) == Membership("", 0, 1)
+    group.now = 0
+    voter.cut_off = True
+    voter.step(Tick())
+    assert voter.said == [Observe(), AskLease()]
+    voter.cut_off = False
+    voter.renew()
+    assert machine.lease
+    assert voter.said == [Observe(), AskLease()]
+    voter.step(Changed())
+    assert voter.said[2] == Observe()
+    assert isinstance(voter.said[3], Commit)
 
 
 def test_no_put_is_taken_before_a_second_replica_is_in_sync() -> None:
@@ -64,9 +88,26 @@ def test_no_put_is_taken_before_a_second_replica_is_in_sync() -> None:
     group.until(lambda: group.leader is not None)
     assert group.leader is not None
     assert group.leader.master is not None
+    assert "begun" in group.leader.master.refusal(), "from the first ms on"
+    group.leader.master.advance(MonoMs(group.now))
+    assert group.leader.master.epoch_confirmed
+    group.run(100)
     assert "begun" in group.leader.master.refusal()
     group.down.discard("b")
     group.until(lambda: len(group.state.sync_state_set) == 2)
+    assert group.leader.master.refusal() == ""
+
+
+def test_a_group_that_asks_for_one_replica_is_open_once_its_log_has_begun() -> None:
+    group = Electorate("a", needed=1)
+    group.until(lambda: group.leader is not None)
+    assert group.leader is not None
+    assert group.leader.master is not None
+    group.run(100)
+    assert not group.state.opened
+    group.leader.master.advance(MonoMs(group.now))
+    group.run(100)
+    assert group.state.opened
     assert group.leader.master.refusal() == ""
 
 
@@ -118,6 +159,24 @@ def test_when_the_master_dies_another_member_leads_the_next_epoch(three: Elector
     assert new is not old
     assert three.state.epoch == 2
     three.until(lambda: names(three.state) == set("abc") - {old.name})
+
+
+def test_a_slave_follows_each_master_once_also_one_whose_election_it_slept_through(
+    three: Electorate,
+) -> None:
+    leader = three.leader
+    assert leader is not None
+    heir, asleep = (three.voters[name] for name in sorted(set("abc") - {leader.name}))
+    three.run(1000)
+    three.down.add(asleep.name)
+    leader.step(HandOver(heir.name, "t"))
+    three.until(lambda: three.leader is heir)
+    three.down.discard(asleep.name)
+    three.run(1000)
+    follows = [
+        (said.master.replica.node, said.epoch) for said in asleep.said if isinstance(said, Follow)
+    ]
+    assert follows == [(leader.name, 1), (heir.name, 2)]
 
 
 def test_an_old_master_comes_back_as_a_slave_by_itself(three: Electorate) -> None:
@@ -343,6 +402,29 @@ def test_a_replaced_disk_is_not_the_member_it_was() -> None:
     assert "not in the SyncStateSet" in back.machine.reason
 
 
+def test_a_node_that_has_not_noted_its_start_yet_follows_nobody(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    name = max(set("abc") - {leader.name})
+    three.kill(name)
+    voter = three.restart(name)
+    voter.step(Changed())
+    assert voter.machine.reason == "holds no lease of the registry yet"
+    voter.renew()
+    voter.step(Changed())
+    assert voter.machine.role is Role.FOLLOWING
+
+
+def test_a_start_that_cannot_be_read_is_no_start_of_this_directory(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    key = KEYS.start(leader.machine.me.replica)
+    three.table.commit(Transaction((), (Put(key, b"[]"),)))
+    leader.step(Changed())
+    assert leader.master is None
+    assert "a start cannot be read" in leader.machine.reason
+
+
 def test_an_unfit_node_leaves_the_election_to_others(three: Electorate) -> None:
     leader = three.leader
     assert leader is not None
@@ -361,6 +443,27 @@ def test_who_cannot_open_its_epoch_leaves_it_to_another(three: Electorate) -> No
     three.kill(leader.name)
     three.until(lambda: three.leader is not None)
     assert three.leader is three.voters[others[1]]
+
+
+def test_who_cannot_open_its_epoch_tries_again_in_a_while() -> None:
+    group = Electorate("a")
+    voter = group.voters["a"]
+    voter.refuse_to_lead = "no room"
+    group.until(lambda: leads(voter))
+    voter.said.clear()
+    group.run(PAUSE_MS - 50)
+    assert not leads(voter)
+    group.run(1000)
+    assert leads(voter)
+
+
+def test_who_has_promised_itself_to_a_newer_epoch_is_not_elected(three: Electorate) -> None:
+    first, _ = without_its_master(three)
+    assert first.slave is not None
+    first.slave.promise(9)
+    first.step(Changed())
+    assert not leads(first)
+    assert first.machine.reason == "epoch 9 was seen, the registry's is older"
 
 
 def test_an_election_whose_answer_was_lost_is_found_out(three: Electorate) -> None:
@@ -529,6 +632,36 @@ def test_a_switch_to_a_node_that_may_not_lead_is_refused(three: Electorate) -> N
     assert leader.master.stopped(MonoMs(three.now)) == ""
 
 
+def test_a_switch_to_a_member_that_is_gone_is_refused_and_one_to_the_master_is_done(
+    three: Electorate,
+) -> None:
+    leader, gone, _, _ = one_is_taken_out(three)
+    leader.step(HandOver(gone, "t"))
+    assert f"{gone} may not take over" in leader.answers[-1]
+    leader.step(HandOver(leader.name, "t"))
+    assert leader.answers[-1] == ""
+    assert leader.master is not None
+    assert leader.master.stopped(MonoMs(three.now)) == ""
+
+
+def test_a_master_that_comes_again_is_none_before_its_new_epoch_is_open(
+    three: Electorate,
+) -> None:
+    leader = three.leader
+    assert leader is not None
+    leader.step(HandOver("", "t"))
+    three.until(lambda: three.leader not in (None, leader))
+    three.run(1000)
+    opening: list[Lead] = []
+    leader._lead = opening.append  # type: ignore[method-assign,assignment]
+    other = three.leader
+    assert other is not None
+    other.step(HandOver(leader.name, "t"))
+    three.until(lambda: bool(opening))
+    leader.step(HandOver("", "again"))
+    assert leader.answers[-1] == "this node is not the master"
+
+
 def test_a_switch_that_cannot_be_done_in_time_is_given_up_and_puts_go_on(
     three: Electorate,
 ) -> None:
@@ -566,6 +699,103 @@ def test_a_master_whose_switch_is_not_answered_stops_before_it_reads_anything(
     assert leader.master is None
 
 
+def test_a_master_that_has_handed_over_stops_before_it_reads_anything(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    lease = leader.machine.lease
+    three.run(100)
+    leader.slow = True
+    leader.step(HandOver("", "t"))
+    assert leader.master is not None
+    (change,) = leader.late
+    leader.step(change)
+    assert leader.master is None
+    assert leader.answers == [""]
+    assert leader.machine.lease == lease, "it lives, and may follow at once"
+
+
+def test_an_answer_to_what_was_not_asked_changes_nothing(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    three.run(100)
+    leader.said.clear()
+    for event in (Committed(0, None), Uncertain(0)):
+        leader.step(event)
+    assert leader.said == []
+    leader.slow = True
+    leader.step(HandOver("", "t"))
+    for event in (Committed(0, None), Uncertain(0)):
+        leader.step(event)
+    assert leader.answers == []
+
+
+def test_a_registration_that_is_not_of_this_lease_and_this_node_is_made_again(
+    three: Electorate,
+) -> None:
+    leader = three.leader
+    assert leader is not None
+    voter = three.voters[min(set("abc") - {leader.name})]
+    me, lease = voter.machine.me, voter.machine.lease
+    late = Put(KEYS.replica(voter.name), me.to_bytes(), leader.machine.lease)
+    other = Put(KEYS.replica(voter.name), replace(me, endpoint="elsewhere:1").to_bytes(), lease)
+    for found in (late, other):
+        three.table.commit(Transaction((), (found,)))
+        voter.step(Changed())
+        row = three.table.rows[KEYS.replica(voter.name)]
+        assert (row.value, row.lease) == (me.to_bytes(), lease)
+
+
+def test_a_drained_master_whose_hand_over_is_off_tries_again_in_a_while(
+    three: Electorate,
+) -> None:
+    leader = three.leader
+    assert leader is not None
+    assert leader.master is not None
+    three.run(100)
+    three.table.commit(Transaction((), (Put(KEYS.drained(leader.name), b"{}"),)))
+    leader.step(Changed())
+    assert "takes over" in leader.master.stopped(MonoMs(three.now))
+    write_state(three, three.state)  # not seen by the master yet
+    leader.step(Noted(None))
+    for later in (0, PAUSE_MS - 1):
+        leader.step(Leased(leader.machine.lease, MonoMs(three.now + 5000)))
+        three.now += later
+        leader.step(Tick())
+        assert leader.master.stopped(MonoMs(three.now)) == ""
+    three.now += 1
+    leader.step(Changed())
+    assert "takes over" in leader.master.stopped(MonoMs(three.now))
+
+
+def test_a_lock_of_a_mastership_that_is_over_is_given_up_and_not_led_again(
+    three: Electorate,
+) -> None:
+    leader = three.leader
+    assert leader is not None
+    lease = leader.machine.lease
+    three.run(100)
+    before = Observed(three.table.get(KEYS.prefix))
+    leader.slow = True
+    leader.step(HandOver("", "t"))
+    leader.step(leader.late.pop(0))
+    leader.said.clear()
+    leader.step(before)
+    assert not leads(leader)
+    assert DropLease(lease) in leader.said
+
+
+def test_a_switch_is_off_when_the_group_changes_meanwhile(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    three.run(100)
+    write_state(three, three.state)  # not seen by the master yet
+    leader.step(HandOver("", "t"))
+    assert leader.answers == ["the group changed meanwhile"]
+    assert three.leader is leader
+    assert leader.master is not None
+    assert leader.master.stopped(MonoMs(three.now)) == ""
+
+
 def test_a_change_of_the_set_is_proposed_before_it_is_sent(three: Electorate) -> None:
     """Until it is answered both sets count."""
     leader = three.leader
@@ -582,6 +812,9 @@ def test_a_change_of_the_set_is_proposed_before_it_is_sent(three: Electorate) ->
     leader.step(leader.late.pop())
     assert isinstance(leader.late[-1], Committed)
     assert sync.unsettled
+    leader.step(leader.late.pop())
+    assert not sync.unsettled, "the answer says enough"
+    assert gone.name not in {replica.node for replica in sync.required}
 
 
 def test_a_repeat_of_a_switch_under_way_is_no_refusal_of_it(three: Electorate) -> None:
@@ -712,6 +945,19 @@ def test_a_master_that_does_not_believe_the_registry_gives_up_its_lease(three: E
     assert leader.machine.lease == 0
 
 
+def test_an_unclean_election_may_begin_a_group() -> None:
+    group = Electorate("a")
+    voter = group.voters["a"]
+    voter.unfit = "damage"
+    group.run(1000)
+    assert (voter.master, voter.machine.reason) == (None, "may not lead: damage")
+    voter.step(ElectUnclean(0, "t"))
+    assert voter.answers == [""]
+    state = next(said.state for said in voter.said if isinstance(said, Lead))
+    assert (state.version, state.epoch, state.opened) == (1, 1, True)
+    assert state.group_id.startswith(group.fresh_id)
+
+
 def test_nobody_is_elected_uncleanly_while_there_is_a_master(three: Electorate) -> None:
     other = next(v for v in three.voters.values() if v.master is None)
     other.step(ElectUnclean(three.state.epoch, "t"))
@@ -723,6 +969,8 @@ def test_nobody_is_elected_uncleanly_without_a_lease(three: Electorate) -> None:
     first, _ = without_its_master(three)
     first.step(LeaseLost(first.machine.lease))
     first.said.clear()
+    first.step(Changed())
+    assert not [said for said in first.said if isinstance(said, Commit)], "nor otherwise"
     first.step(ElectUnclean(three.state.epoch, "t"))
     assert first.answers == ["this node holds no lease of the registry yet"]
     assert not [said for said in first.said if isinstance(said, Commit)]
@@ -837,6 +1085,33 @@ def test_nobody_follows_or_leads_before_the_group_is_noted(three: Electorate) ->
     slow.step(Noted(note(slow.disk, found)))
     assert load(slow.disk) == slow.machine.membership, "what was seen meanwhile is noted next"
     three.until(lambda: slow.machine.role is Role.FOLLOWING or three.leader is slow)
+
+
+def test_what_is_seen_while_a_note_is_made_is_noted_next_and_decided_upon_after_that(
+    three: Electorate,
+) -> None:
+    leader = three.leader
+    assert leader is not None
+    slow = next(voter for voter in three.voters.values() if voter is not leader)
+    three.run(1500)
+    slow.slow_disk = True
+    slow.step(Changed())
+    assert slow.late_notes == [], "nothing is new"
+    for _ in range(2):
+        write_state(three, three.state.changed())
+        slow.step(Changed())
+    (found,) = slow.late_notes
+    assert found.version == three.state.version - 1
+    slow.late_notes.clear()
+    slow.step(Noted(note(slow.disk, found)))
+    (found,) = slow.late_notes
+    assert found.version == three.state.version
+    slow.said.clear()
+    three.table.drop(leader.machine.lease)
+    slow.step(Changed())
+    assert slow.said == [Observe()]
+    slow.step(Noted(note(slow.disk, found)))
+    assert slow.machine.role is Role.STANDING
 
 
 def test_a_member_that_left_is_required_until_that_is_noted(three: Electorate) -> None:

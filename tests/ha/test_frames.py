@@ -192,6 +192,17 @@ def test_a_text_has_at_most_so_many_bytes() -> None:
                 frames.decode(frame)
 
 
+def test_a_body_has_at_most_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "BODY_BYTES_MAX", 300)
+    for size in (300, 301):
+        chunk = Chunk(4, 1000, 950, np.zeros(size, np.uint8))
+        if size == 300:
+            assert same(frames.decode(frames.encode(chunk)), chunk)
+        else:
+            with pytest.raises(BadFrame, match="its size does not match"):
+                frames.decode(frames.encode(chunk))
+
+
 @pytest.mark.parametrize(
     ("frame", "words"),
     [

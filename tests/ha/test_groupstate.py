@@ -15,6 +15,7 @@ from ha.groupstate import (
     view_of,
 )
 from ha.registry import Row, Snapshot
+from ha.starts import Start
 
 A, B = Replica("a", 1), Replica("b", (1 << 64) - 1)
 KEYS = Keys("c", "g")
@@ -96,3 +97,21 @@ def test_groups_of_a_cluster_are_told_apart_and_a_broken_one_is_left_out() -> No
 def test_a_registration_of_another_version_is_passed_over() -> None:
     rows = {**a_group(), KEYS.replica("z"): row(b'{"node": 1}')}
     assert set(view_of(Snapshot(9, rows), KEYS).replicas) == {"a"}
+
+
+def test_a_start_is_told_with_the_revision_to_check_and_one_that_cannot_be_read_is_no_none() -> (
+    None
+):
+    start = Start(5, "run")
+    rows = {
+        **a_group(),
+        KEYS.start(A): row(start.to_bytes(), revision=8),
+        KEYS.start(B): row(b"[]"),
+        KEYS.prefix + "started": row(b"of another version"),
+    }
+    view = view_of(Snapshot(9, rows), KEYS)
+    assert set(view.starts) == {KEYS.start(A), KEYS.start(B)}
+    assert view.start_of(A, KEYS) == (start, 8)
+    assert view.start_of(Replica("a", 2), KEYS) == (None, 0)
+    with pytest.raises(BadState, match="a start cannot be read"):
+        view.start_of(B, KEYS)

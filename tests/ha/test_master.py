@@ -9,16 +9,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ha import frames, identity
-from ha.frames import Ack
-from ha.groupstate import Replica
+from ha.epochs import EpochHistory
+from ha.frames import Ack, Refusal, Refuse
+from ha.groupstate import Registration, Replica
 from ha.grouptransfer import Release
 from ha.master import Close, Master
-from ha.options import HaOptions
+from ha.options import AckMode, HaOptions
+from ha.progress import ConnectionState
+from ha.slave import Slave
+from ha.syncstate import SyncState
 from sim.disk import SimDisk
 from store.clocks import MonoMs
 from store.errors import StoreError
 from store.status import BrokerRole, FlushDiskType, PutMessageStatus, RunningFlags
-from tests.ha.pair import NOW, Link, ack, close, flush, log_bytes, open_master, open_slave, put
+from tests.ha.pair import (
+    NOW,
+    Link,
+    ack,
+    close,
+    flush,
+    hello_of,
+    log_bytes,
+    new_master,
+    open_master,
+    open_slave,
+    put,
+)
 from tests.support import drain
 
 
@@ -29,6 +45,14 @@ def followed(**how: Any) -> tuple[Master, Link]:
     link.pump()
     assert master.store.replicated_offset == master.store.log.max_offset
     return master, link
+
+
+M, S = Replica("m", 1), Replica("s", 2)
+
+
+def elected(*members: Replica, **how: Any) -> Master:
+    """An elected master with a SyncStateSet, and its epoch open."""
+    return open_master(sync_state=SyncState(M, frozenset(members), 5), **how)
 
 
 def confirmed(master: Master) -> int:
@@ -48,6 +72,7 @@ def test_a_put_is_released_when_the_slave_has_it_and_not_before() -> None:
     assert link.released == ["token"]
     assert master.store.confirm_offset == result.end_offset
     assert master.push2slave_max_offset == result.end_offset
+    assert master.advance(MonoMs(0)) == [], "told once"
 
 
 def test_a_put_that_replicas_have_already_does_not_wait() -> None:
@@ -85,6 +110,22 @@ def test_an_epoch_is_newer_than_all_that_were_written_or_promised() -> None:
     assert [entry.epoch for entry in master.history.entries] == [5, 6, 9, 12]
 
 
+def test_what_a_mastership_is_outlives_a_kill() -> None:
+    for role, confirmed_only in ((BrokerRole.SYNC_MASTER, True), (BrokerRole.ASYNC_MASTER, False)):
+        master = open_master(role=role)
+        assert identity.load(master.store.disk) == master.identity
+        assert (master.identity.promised_epoch, master.identity.confirmed_only) == (
+            (1, confirmed_only)
+        )
+        history = EpochHistory()
+        history.load(master.store.disk)
+        assert history.entries == master.history.entries
+        master.renew(77)
+        found = identity.load(master.store.disk)
+        assert found is not None
+        assert found.incarnation == master.identity.incarnation == 77
+
+
 def test_an_epoch_whose_barrier_cannot_be_stored_is_not_opened() -> None:
     master = open_master()
     before = master.history.entries
@@ -92,6 +133,148 @@ def test_an_epoch_whose_barrier_cannot_be_stored_is_not_opened() -> None:
     with pytest.raises(StoreError, match=r"no epoch can be opened.*DISK_FULL"):
         master.open_epoch(8, NOW)
     assert (master.epoch, master.history.entries) == (1, before)
+
+
+def test_a_master_that_has_not_begun_serves_nobody() -> None:
+    master = new_master(close(open_master()))
+    assert master.connect(MonoMs(0)) is None
+    assert not master.epoch_confirmed
+    told = (master.epoch, master.barrier_end, master.push2slave_max_offset, master.violations)
+    assert told == (1, 0, 0, 0)
+    master.open_epoch(8, NOW)
+    assert master.connect(MonoMs(0)) is not None
+
+
+def test_the_puts_of_an_async_master_wait_for_nobody() -> None:
+    master = open_master(role=BrokerRole.ASYNC_MASTER)
+    end = put(master, b"x").end_offset
+    assert master.await_slaves(end, MonoMs(0), "token") is PutMessageStatus.PUT_OK
+    assert master.store.confirm_offset == end
+    assert master.advance(MonoMs(0)) == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "flush_disk_type", "durable"),
+    [
+        (AckMode.AUTO, FlushDiskType.ASYNC_FLUSH, False),
+        (AckMode.AUTO, FlushDiskType.SYNC_FLUSH, True),
+        (AckMode.DURABLE, FlushDiskType.ASYNC_FLUSH, True),
+        (AckMode.RECEIVED, FlushDiskType.SYNC_FLUSH, False),
+    ],
+)
+def test_what_a_slave_has_received_counts_unless_its_disk_is_asked_for(
+    mode: AckMode, flush_disk_type: FlushDiskType, durable: bool
+) -> None:
+    master = open_master(ack=mode, flush_disk_type=flush_disk_type)
+    assert master.ack_durable is durable
+    link = Link(master, open_slave())
+    master.next_frame(link.number, MonoMs(0))  # the welcome
+    master.next_frame(link.number, MonoMs(0))
+    end = master.store.log.max_offset
+    ack(master, link.number, end)
+    assert master.push2slave_max_offset == (0 if durable else end)
+
+
+# -- an elected master -----------------------------------------------------------------------------
+
+
+def test_an_elected_master_takes_puts_while_enough_of_its_set_are_connected() -> None:
+    master = elected(M, S)
+    assert master.refusal() == "1 of 2 needed replicas are in sync"
+    link = Link(master, open_slave())
+    assert not link.closed, "who holds nothing lacks nothing, as nothing is confirmed"
+    link.pump()
+    assert master.refusal() == ""
+    master.group_open = False
+    assert "the group has only begun" in master.refusal()
+    wider = elected(M, S, Replica("t", 3), in_sync_replicas=3)
+    Link(wider, open_slave()).pump()
+    assert wider.refusal() == "2 of 3 needed replicas are in sync"
+
+
+def test_a_replica_outside_the_set_confirms_nothing_of_an_elected_master() -> None:
+    master = elected(M, Replica("other", 3))
+    link = Link(master, open_slave())
+    link.pump()
+    assert master.held_by(S) == master.store.log.max_offset
+    assert master.refusal() == "1 of 2 needed replicas are in sync"
+    end = put(master, b"x").end_offset
+    assert master.await_slaves(end, MonoMs(0), "token") is None
+    link.pump()
+    assert link.released == []
+    assert confirmed(master) == 0
+
+
+def test_the_puts_of_an_elected_master_wait_for_its_set() -> None:
+    master = elected(M, S)
+    link = Link(master, open_slave())
+    assert not master.epoch_confirmed
+    link.pump()
+    assert master.epoch_confirmed
+    end = put(master, b"x").end_offset
+    assert master.await_slaves(end, MonoMs(0), "token") is None
+    assert confirmed(master) < end
+    link.pump()
+    assert link.released == ["token"]
+    assert confirmed(master) == end
+
+
+def test_an_elected_master_that_is_its_whole_set_confirms_by_itself_until_its_lease_ends() -> None:
+    master = elected(M, in_sync_replicas=1)
+    master.deadline_ms = MonoMs(100)
+    end = put(master, b"x").end_offset
+    assert master.await_slaves(end, MonoMs(99), "token") is PutMessageStatus.PUT_OK
+    assert confirmed(master) == end
+    late = put(master, b"late").end_offset
+    assert master.await_slaves(late, MonoMs(100), "token") is None
+    assert confirmed(master) == end
+
+
+def test_who_comes_into_the_set_holds_the_beginning_of_this_epoch() -> None:
+    master, other = elected(M, S), Replica("t", 2)
+    alive = {row.node: Registration(row, "", "") for row in (M, S, other)}
+    link = Link(master, open_slave(name="t"))
+    master.next_frame(link.number, MonoMs(0))  # the welcome
+    ack(master, link.number, 0)
+    assert master.wanted_members(alive, (), MonoMs(0)) is None, "though nothing is confirmed yet"
+    Link(master, link.slave).pump()
+    assert master.wanted_members(alive, (), MonoMs(0)) == frozenset((M, S, other))
+
+
+def refused(master: Master, slave: Slave, **changes: Any) -> Refuse | None:
+    """What a slave's Hello is refused for; None where it is not."""
+    number = master.connect(MonoMs(0))
+    assert number is not None
+    master.receive(number, frames.encode(hello_of(slave, **changes)), MonoMs(0))
+    answer = master.next_frame(number, MonoMs(0))
+    assert answer is not None
+    found = frames.decode(answer)
+    return found if isinstance(found, Refuse) else None
+
+
+def test_a_member_must_come_back_with_all_that_is_confirmed() -> None:
+    master = elected(M, S)
+    link = Link(master, open_slave())
+    link.pump()
+    early = open_slave(link.slave.store.disk.copied())  # type: ignore[attr-defined]
+    assert refused(master, early) is None, "it holds exactly what is confirmed"
+    Link(master, link.slave).pump()
+    put(master, b"x")
+    again = Link(master, link.slave)
+    again.pump()
+    refuse = refused(master, early)
+    assert refuse is not None
+    assert refuse.code is Refusal.OLDER_COPY
+    assert f"holds the log up to {early.end} only" in refuse.reason
+    while len(master.store.log.queue.files) < 3:
+        put(master, b"x" * 3000)
+    again = Link(master, link.slave)
+    again.pump()
+    drain(master.store)
+    master.store.log.queue.remove(master.store.log.queue.files[0])
+    refuse = refused(master, early)
+    assert refuse is not None
+    assert "holds the log up to 0 only" in refuse.reason, "nothing of it is left here"
 
 
 def test_a_put_that_waits_too_long_is_told_so_and_stays_stored() -> None:
@@ -108,6 +291,7 @@ def test_without_a_slave_in_sync_nobody_waits() -> None:
     result = put(master, b"x")
     status = master.await_slaves(result.end_offset, MonoMs(0), "token")
     assert status is PutMessageStatus.SLAVE_NOT_AVAILABLE
+    assert master.advance(MonoMs(0)) == []
     assert master.store.confirm_offset < result.end_offset, "nor is it shown to readers"
 
 
@@ -245,8 +429,14 @@ def test_frames_before_hello_and_twice_are_out_of_turn() -> None:
     master = open_master()
     number = master.connect(MonoMs(0))
     assert number is not None
-    data = frames.encode(Ack(1, 0, 0, "s", 2))
-    assert isinstance(master.receive(number, data, MonoMs(0))[0], Close)
+    assert master.next_frame(number, MonoMs(0)) is None, "nor is anything said to a stranger"
+    for ack_of in (Ack(1, 0, 0, "s", 2), Ack(1, 0, 0, "", 0)):
+        number = master.connect(MonoMs(0))
+        assert number is not None
+        effects = master.receive(number, frames.encode(ack_of), MonoMs(0))
+        assert effects == [Close(number, "bad acknowledgement: before the handshake")]
+        master.disconnect(number)  # as its owner does then
+    assert master.in_sync() == 1
     slave = open_slave()
     link = Link(master, slave)
     link.pump()
@@ -278,6 +468,7 @@ def test_no_bytes_from_a_peer_move_the_confirm_offset(noise: list[bytes], seed: 
 def test_a_silent_slave_is_given_up_and_a_silent_stranger_too() -> None:
     master, link = followed(ha_housekeeping_interval=100)
     stranger = master.connect(MonoMs(50))
+    assert master.tick(MonoMs(100)) == []
     effects = master.tick(MonoMs(101))
     assert [effect.session for effect in effects if isinstance(effect, Close)] == [link.number]
     assert [e.session for e in master.tick(MonoMs(151)) if isinstance(e, Close)] == [stranger]
@@ -305,8 +496,15 @@ def test_a_heartbeat_is_sent_at_the_very_ms_that_the_owner_is_told_to_wait_for()
     assert master.wait_ms(link.number, MonoMs(due)) == 100
 
 
+def test_what_the_welcome_has_said_is_not_said_again() -> None:
+    master, link = followed(ha_send_heartbeat_interval=100)
+    again = Link(master, link.slave, 40)
+    assert master.next_frame(again.number, MonoMs(50)) is not None
+    assert master.wait_ms(again.number, MonoMs(50)) == 100
+
+
 def test_no_more_than_the_window_is_sent_unacknowledged_but_a_large_record_gets_through() -> None:
-    master = open_master(ha_transfer_batch_size=1024, ha_in_flight_max=2048)
+    master = open_master(ha_transfer_batch_size=1024, ha_in_flight_max=2049)
     slave = open_slave()
     link = Link(master, slave)
     for _ in range(20):
@@ -315,7 +513,9 @@ def test_no_more_than_the_window_is_sent_unacknowledged_but_a_large_record_gets_
     sent = 0
     while (frame := master.next_frame(link.number, MonoMs(0))) is not None:
         sent += len(frame) - frames.HEADER_BYTES
-    assert sent == 2048
+    assert sent == 2049, "to the last byte of the window"
+    beat = master.options.ha_send_heartbeat_interval
+    assert master.wait_ms(link.number, MonoMs(0)) == beat, "until the slave says something"
     master.disconnect(link.number)
     put(master, b"y" * 4000)
     again = Link(master, slave)
@@ -328,6 +528,10 @@ def test_a_byte_rate_is_kept() -> None:
     link = Link(master, open_slave())
     for _ in range(10):
         put(master, b"x" * 1000)
+    link.pump(0)
+    assert master.wait_ms(link.number, MonoMs(0)) == 5, "then the confirm offset is told"
+    link.pump(5)
+    assert master.wait_ms(link.number, MonoMs(5)) == 6, "1024 bytes take 11 ms"
     now = 0
     while link.slave.end < master.store.log.max_offset:
         link.pump(now)
@@ -336,6 +540,19 @@ def test_a_byte_rate_is_kept() -> None:
     link.pump(now)
     beat = master.options.ha_send_heartbeat_interval
     assert master.wait_ms(link.number, MonoMs(now)) == beat, "nothing is left to be sent"
+
+
+def test_a_slave_that_has_what_was_never_confirmed_cuts_it() -> None:
+    master, link = followed()
+    disk = master.store.disk
+    assert isinstance(disk, SimDisk)
+    before = disk.copied()
+    put(master, b"x")
+    link.pump()
+    again = Link(open_master(before, number=2), link.slave)
+    again.pump()
+    assert link.slave.truncated_bytes > 0
+    assert log_bytes(link.slave.store) == log_bytes(again.master.store)
 
 
 def test_a_slave_whose_next_segment_was_removed_must_come_again() -> None:
@@ -352,6 +569,32 @@ def test_a_slave_whose_next_segment_was_removed_must_come_again() -> None:
     assert "removed" in effect.reason
 
 
+def test_a_slave_that_needs_a_segment_that_is_missing_here_is_told_so() -> None:
+    master, link = followed()
+    while len(master.store.log.queue.files) < 3:
+        put(master, b"x" * 3000)
+    drain(master.store)
+    assert master.tick(MonoMs(0)) == []
+    missing = master.store.log.queue.files[1]
+    master.store.log.queue.remove(missing)
+    link.pump()
+    (effect,) = master.tick(MonoMs(0))
+    assert isinstance(effect, Close)
+    assert f"no segment for offset {missing.start}" in effect.reason
+
+
+def test_readers_are_sent_to_the_slave_that_has_the_most() -> None:
+    master = open_master()
+    assert master.read_endpoint() == ""
+    first, second = (Link(master, open_slave(name=name)) for name in ("s1", "s2"))
+    first.pump()
+    second.pump()
+    for link, endpoint in ((first, "s1:1"), (second, "s2:1")):
+        put(master, b"x")
+        link.pump()
+        assert master.read_endpoint() == endpoint
+
+
 def test_lag_is_told_in_bytes_and_time() -> None:
     master, link = followed()
     master.tick(MonoMs(1000))
@@ -363,6 +606,56 @@ def test_lag_is_told_in_bytes_and_time() -> None:
     link.pump(6000)
     (row,) = master.rows(MonoMs(7000))
     assert (row.lag_bytes, row.lag_ms) == (0, 0)
+    put(master, b"x" * 100)
+    (row,) = master.rows(MonoMs(9000))
+    assert row.lag_ms == 3000, "since the newest acknowledgement"
+
+
+def test_a_slave_that_comes_is_behind_since_then_and_by_the_ends_it_has_reached_since() -> None:
+    master = open_master()
+    ends = [put(master, b"x").end_offset for _ in range(2)]
+    link = Link(master, open_slave(), 1000)
+    number, session = link.number, master.sessions[link.number]
+
+    def acknowledged(offset: int, now: int) -> int:
+        while master.next_frame(number, MonoMs(now)) is not None:
+            pass
+        frame = Ack(1, offset, 0, session.node, session.incarnation)
+        master.receive(number, frames.encode(frame), MonoMs(now))
+        put(master, b"x")
+        (row,) = master.rows(MonoMs(now))
+        return row.lag_ms
+
+    assert master.next_frame(number, MonoMs(1000)) is not None  # the welcome
+    assert master.tick(MonoMs(1500)) == [], "it needs the log from its first byte on"
+    (row,) = master.rows(MonoMs(1500))
+    assert (row.lag_ms, row.in_sync) == (500, False)
+    put(master, b"x")
+    assert acknowledged(ends[0], 2000) == 1000
+    end = master.store.log.max_offset
+    assert acknowledged(ends[1], 3000) == 2000, "all that there was when it came"
+    assert acknowledged(end, 4000) == 1000, "all that there was at 3000"
+
+
+def test_refusals_are_told_the_newest_of_so_many_nodes_and_until_a_node_is_served() -> None:
+    master, slave = open_master(), open_slave()
+
+    def refuse(*numbers: int) -> None:
+        for number in numbers:
+            found = refused(master, slave, node=f"n{number:02}", segment_bytes=1)
+            assert found is not None
+            master.disconnect(max(master.sessions))
+
+    def told() -> list[int]:
+        rows = master.rows(MonoMs(0))
+        return [int(row.node[1:]) for row in rows if row.state is ConnectionState.SUSPEND]
+
+    refuse(*range(64))
+    assert told() == list(range(64))
+    refuse(0, 64)
+    assert told() == [0, *range(2, 65)], "the second one was longest ago"
+    assert refused(master, slave, node="n07") is None
+    assert told() == [0, *range(2, 7), *range(8, 65)]
 
 
 def test_sessions_are_bounded() -> None:
@@ -372,10 +665,14 @@ def test_sessions_are_bounded() -> None:
 
 
 def damaged(start: int, end: int, byte: int, confirm: int = 0) -> tuple[SimDisk, int]:
-    """A killed master's disk with bytes [start, end) of its log overwritten; the log's end."""
+    """A killed master's disk with bytes [start, end) of its log overwritten; the log's end.
+
+    Its second epoch begins behind them.
+    """
     master = open_master()
     for k in range(12):
         put(master, b"%d" % k * 900)
+    master.open_epoch(8, NOW)
     drain(master.store)
     master.store.checkpoint.confirm_phy_offset = confirm
     master.store.checkpoint.flush()
@@ -388,9 +685,16 @@ def damaged(start: int, end: int, byte: int, confirm: int = 0) -> tuple[SimDisk,
 
 def test_a_hole_that_a_power_cut_left_is_cut_where_there_are_replicas() -> None:
     disk, end = damaged(3584, 4608, 0)
-    cut = open_master(disk, nonce=2)
+    cut = new_master(disk)
+    (hole,) = cut.store.log.corrupt_ranges
+    problems: list[str] = []
+    cut.store.events.problem = problems.append
+    cut.open_epoch(2, NOW)
+    assert problems == [f"log cut at {hole.start}: never synced in whole"]
     assert not cut.store.log.corrupt_ranges
     assert cut.store.log.max_offset < 4608
+    epochs = [(entry.epoch, entry.start) for entry in cut.history.entries]
+    assert epochs == [(1, 0), (3, hole.start)], "that of the second epoch was cut as well"
     slave = open_slave()
     Link(cut, slave).pump()
     assert log_bytes(slave.store) == log_bytes(cut.store)
@@ -405,12 +709,22 @@ def test_damage_is_not_taken_for_a_hole_and_what_was_confirmed_is_never_cut() ->
     assert open_master(disk, nonce=2).store.log.max_offset > end
     disk, end = damaged(3584, 4608, 0, confirm=6000)
     assert open_master(disk, nonce=2).store.log.max_offset > end
+    (hole,) = new_master(damaged(3584, 4608, 0)[0]).store.log.corrupt_ranges
+    disk, end = damaged(3584, 4608, 0, confirm=hole.start)
+    assert open_master(disk, nonce=2).store.log.max_offset < end, "confirmed is what is before it"
+    disk, end = damaged(3584, 4608, 0, confirm=hole.start + 1)
+    assert open_master(disk, nonce=2).store.log.max_offset > end
 
 
 def test_who_is_unknown_holds_nothing_and_is_told_nothing() -> None:
     master = open_master()
     assert master.held_by(Replica("nobody", 1)) == 0
     assert master.next_frame(99, MonoMs(0)) is None
+    assert master.receive(99, b"", MonoMs(0)) == []
+    stranger = master.connect(MonoMs(0))
+    assert stranger is not None
+    beat = master.options.ha_send_heartbeat_interval
+    assert [master.wait_ms(number, MonoMs(50)) for number in (99, stranger)] == [beat, beat]
 
 
 def test_who_was_refused_may_not_say_hello_again_on_the_same_connection() -> None:
@@ -430,8 +744,10 @@ def test_a_slave_that_lacks_exactly_what_it_may_not_lack_is_not_in_sync() -> Non
     behind = master.store.log.wrote_offset - link.slave.end
     master.options = replace(master.options, ha_slave_fallbehind_max=behind)
     assert master.in_sync() == 1
+    assert not master.rows(MonoMs(0))[0].in_sync
     master.options = replace(master.options, ha_slave_fallbehind_max=behind + 1)
     assert master.in_sync() == 2
+    assert master.rows(MonoMs(0))[0].in_sync
 
 
 def test_a_chunk_must_fit_the_window() -> None:

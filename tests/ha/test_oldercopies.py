@@ -1,8 +1,10 @@
 """Directories that are put back to what they were: told apart, resynced, and no loss."""
 
+import errno
+
 import pytest
 
-from ha.failover import Role
+from ha.failover import Changed, FoundOlder, Role
 from ha.frames import Refusal, Refuse, decode
 from ha.groupstate import Replica
 from ha.registry import Put, Transaction
@@ -173,6 +175,45 @@ def test_a_member_that_comes_back_with_less_does_not_count_as_before(three: Elec
     three.until(lambda: Replica(name, incarnation(older)) in three.state.sync_state_set)
     assert Replica(name, was) not in three.state.sync_state_set
     assert three.leader is leader
+
+
+def test_who_is_refused_and_does_not_count_anyway_stays_what_it_is(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    voter = next(voter for voter in three.voters.values() if voter is not leader)
+    was = voter.machine.me.replica
+    left = three.state.changed(sync_state_set=three.state.sync_state_set - {was})
+    three.table.commit(Transaction((), (Put(KEYS.state, left.to_bytes()),)))
+    voter.step(Changed())
+    voter.step(FoundOlder("it lacks a record"))
+    voter.step(Changed())
+    assert voter.machine.me.replica == was
+    assert voter.machine.notice == ""
+
+
+def test_an_older_copy_without_room_to_say_so_stands_until_there_is_some(
+    three: Electorate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = three.leader
+    assert leader is not None
+    voter = next(voter for voter in three.voters.values() if voter is not leader)
+    assert voter.slave is not None
+    was = incarnation(voter)
+
+    def fail(number: int) -> None:
+        raise OSError(number, "injected")
+
+    monkeypatch.setattr(voter.slave, "renew", lambda _: fail(errno.ENOSPC))
+    voter.step(FoundOlder("it lacks a record"))
+    assert voter.machine.role is Role.STANDING
+    assert "no room to note" in voter.machine.reason
+    monkeypatch.setattr(voter.slave, "renew", lambda _: fail(errno.EIO))
+    with pytest.raises(OSError, match="injected"):
+        voter.step(Changed())
+    monkeypatch.undo()
+    voter.step(Changed())
+    assert incarnation(voter) != was
+    assert "it lacks a record" in voter.machine.notice
 
 
 def test_who_learns_of_another_process_of_its_directory_counts_no_more(three: Electorate) -> None:

@@ -30,20 +30,30 @@ def test_a_key_that_was_removed_does_not_exist_for_a_check() -> None:
 
 def test_keys_vanish_with_their_lease_and_others_stay() -> None:
     table = RegistryTable()
-    lease = table.grant(1000, 0)
+    lease = table.grant(1000, 100)
     table.commit(put("bound", lease=lease))
+    table.commit(put("too", lease=lease))
     table.commit(put("free"))
     assert table.renew(lease, 900) == 1000
     table.expire(1800)
-    assert set(table.rows) == {"bound", "free"}
+    assert set(table.rows) == {"bound", "too", "free"}
     before = table.revision
     table.expire(1900)
     assert set(table.rows) == {"free"}
-    assert table.revision > before
+    assert table.revision == before + 1, "as in etcd: one change of the map"
     with pytest.raises(LeaseGone):
         table.renew(lease, 1900)
     with pytest.raises(LeaseGone):
         table.commit(put("bound", lease=lease))
+
+
+def test_a_lease_whose_time_is_over_cannot_be_renewed_though_nobody_has_looked() -> None:
+    table = RegistryTable()
+    lease = table.grant(1000, 100)
+    table.commit(put("bound", lease=lease))
+    with pytest.raises(LeaseGone):
+        table.renew(lease, 1100)
+    assert not table.rows
 
 
 def test_a_read_shows_one_prefix_as_of_one_revision() -> None:

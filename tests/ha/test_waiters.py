@@ -43,12 +43,13 @@ def test_everybody_is_told_once_and_in_order(steps: list[tuple[str, int, int]]) 
     assert len(waiters) == 0
 
 
-def test_those_who_wait_on_are_not_dropped_with_those_who_are_gone() -> None:
+def test_those_who_wait_on_are_not_dropped_with_those_who_are_gone_and_keep_their_order() -> None:
     waiters: OffsetWaiters[int] = OffsetWaiters()
     for number in range(200):
-        waiters.add(number, 1.0 if number % 50 else 9.0, number)
-    assert len(waiters.expire(1.0)) == 196
-    assert waiters.release(1000) == [0, 50, 100, 150]
+        offset = 37 * number % 200
+        waiters.add(offset, 1.0 if number % 10 else 9.0, offset)
+    assert len(waiters.expire(1.0)) == 180
+    assert waiters.release(1000) == list(range(0, 200, 10))
 
 
 def test_those_who_are_gone_leave_nothing_behind() -> None:
@@ -58,8 +59,12 @@ def test_those_who_are_gone_leave_nothing_behind() -> None:
         waiters.add(1000 - number, number, number)
     assert waiters.expire(989) == list(range(990))
     assert len(waiters._by_offset) == len(waiters) == 10
-    for number in range(64):
+    few = 64 + 2 * 10
+    for number in range(few - 10):
         waiters.add(5000, -1, number)
     waiters.expire(0)
-    assert len(waiters._by_offset) == 74, "a few are not worth the work"
+    assert len(waiters._by_offset) == few, "a few are not worth the work"
+    waiters.add(5000, -1, 0)
+    waiters.expire(0)
+    assert len(waiters._by_offset) == 10
     assert waiters.release(1000) == list(range(999, 989, -1))
