@@ -191,7 +191,7 @@ class Recovery:
         lost_until = max([self.log.min_offset, *holes])
         found: dict[QueueKey, int] = {}
         for key, queue in self.queues.table.items() if holes else ():
-            if key not in self.queues.doubted and not is_light(key[0]):
+            if key not in self.queues.doubted:
                 found[key] = queue.next_from(queue.files.min_offset // ENTRY_BYTES, lost_until)
         for key, end in noted.queues.items() if noted is not None else ():
             if not is_light(key[0]) and end.newest <= lost_until:

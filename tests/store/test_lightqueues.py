@@ -11,7 +11,17 @@ from store.columns import Columns
 from store.messagestore import MessageStore, PutBatch
 from store.record import decode_properties
 from store.status import PutMessageStatus
-from tests.support import NOW, drain, open_noisily, open_store, options, put, put_ok, read_all
+from tests.support import (
+    NOW,
+    crash,
+    drain,
+    open_noisily,
+    open_store,
+    options,
+    put,
+    put_ok,
+    read_all,
+)
 
 A, B = "%LMQ%$T$a", "%LMQ%$T$b"
 
@@ -179,3 +189,21 @@ def test_cut_and_dispatched_again_they_are_what_the_log_says(
     for name in ("%LMQ%$T$a", "%LMQ%$T$b", "%LMQ%$T$c"):
         assert [p for _, p in offsets(store, name)] == wanted.get(name, [])
     store.shutdown()
+
+
+def test_offsets_of_messages_that_a_lost_segment_held_are_not_given_again(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    for k in range(300):  # several segments; the light queue's last message is in the third
+        put_ok(store, [b"%d" % k * 50], light_queues=(A,) if k < 120 else ())
+    end = store.queue_range(A, 0)[1]
+    held = store.log.queue.find(offsets(store, A)[-1][1])
+    assert held is not None
+    assert held is not store.log.queue.last
+    crash(store)
+    (tmp_path / "commitlog" / f"{held.start:020d}").unlink()
+    store = open_store(tmp_path)
+    assert store.queue_range(A, 0)[1] == end
+    put_ok(store, [b"next"], light_queues=(A,))
+    assert store.queue_range(A, 0)[1] == end + 1
+    assert bodies(store, A)[-1] == b"next"
+    crash(store)
