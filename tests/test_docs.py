@@ -23,7 +23,7 @@ def test_what_a_page_names_is_there(page: Path) -> None:
     missing = [name for name in re.findall(r"`(test_\w+)`", text) if name not in TESTS]
     missing += [
         name
-        for name in re.findall(rf"`((?:{FOLDERS})/[\w/]*(?:\.py)?)`", text)
+        for name in re.findall(rf"`(tests/[\w/]+(?:\.py)?|(?:{FOLDERS})/[\w/]+\.py)`", text)
         if not (ROOT / name).exists()
     ]
     files = {path.name for path in (ROOT / "tests").rglob("*.py")}
