@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from node.config import LimitsSection
 from node.core.admission import Admission
 from node.core.metadatalog import MetadataLog
 from node.engine.log import Log
@@ -17,9 +16,7 @@ class Core:
     log: Log
     metadata: MetadataLog
     admission: Admission
-    limits: LimitsSection
     guard: Guard
-    group: str  # name of the node's replica group
 
     @property
     def store(self) -> MessageStore:
