@@ -197,11 +197,19 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """Open the epoch as its master, then call `leads`; or `cannot_lead`."""
+    """Open the epoch as its master, then do what `leads` says; or what `cannot_lead` says."""
 
     epoch: int
     state: GroupState
     revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """Have the master advance: a smaller set, or a lease that goes on, may confirm what it holds.
+
+    Otherwise a put would wait for the next acknowledgement, which may be a heartbeat's.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +243,9 @@ class Answer:
     unknown: bool = False
 
 
-Effect = AskLease | DropLease | Observe | Commit | Note | Lead | Follow | Stand | Wake | Answer
+Effect = (
+    AskLease | DropLease | Observe | Commit | Note | Lead | Advance | Follow | Stand | Wake | Answer
+)
 
 
 class _Kind(enum.Enum):
@@ -346,7 +356,7 @@ class Failover:
         effects: list[Effect] = []
         match event:
             case Leased(lease, deadline_ms):
-                self._leased(lease, deadline_ms)
+                effects += self._leased(lease, deadline_ms, now_ms)
             case LeaseLost(lease) if lease == self.lease:
                 effects += self._abandon_lease("the lease is lost", dropped=True)
             case Observed(snapshot):
@@ -374,12 +384,13 @@ class Failover:
                 pass
         return effects + self._decide(now_ms)
 
-    def leads(self, master: Master) -> None:
+    def leads(self, master: Master) -> list[Effect]:
         """The mastership has begun."""
         self._master = master
         master.deadline_ms = self.deadline_ms
         if not self._noting:
             self._take_members()
+        return [Advance()]  # where it needs nobody's acknowledgement
 
     def cannot_lead(self, reason: str, now_ms: MonoMs) -> list[Effect]:
         """The mastership could not begin: leave it to another node for a while."""
@@ -391,13 +402,16 @@ class Failover:
 
     # -- lease ---------------------------------------------------------------------------------
 
-    def _leased(self, lease: int, deadline_ms: MonoMs) -> None:
+    def _leased(self, lease: int, deadline_ms: MonoMs, now_ms: MonoMs) -> list[Effect]:
         if lease == self.lease:
             self.deadline_ms = max(self.deadline_ms, deadline_ms)
         elif self._asked_lease:
             self.lease, self.deadline_ms, self._asked_lease = lease, deadline_ms, False
-        if self._master is not None:
-            self._master.deadline_ms = self.deadline_ms
+        if self._master is None:
+            return []
+        was_over = self._master.is_over(now_ms)
+        self._master.deadline_ms = self.deadline_ms
+        return [Advance()] if was_over else []
 
     def _abandon_lease(self, reason: str, dropped: bool = False) -> list[Effect]:
         """Stop whatever depends on the lease; a new one is asked for by itself."""
@@ -470,8 +484,7 @@ class Failover:
         if self._noting:
             return []  # the older one first
         if self.membership == self._saved:
-            self._take_members()
-            return []
+            return self._take_members()
         self._noting = True
         return [Note(self.membership)]
 
@@ -481,8 +494,7 @@ class Failover:
         if noted is not None and self.membership != noted:
             self._noting = True
             return [Note(self.membership)]  # seen meanwhile
-        self._take_members()
-        return []
+        return self._take_members()
 
     # -- transactions --------------------------------------------------------------------------
 
@@ -530,14 +542,17 @@ class Failover:
     def _say(token: Any, error: str, unknown: bool = False) -> list[Effect]:
         return [Answer(token, error, unknown)] if token is not None else []
 
-    def _take_members(self) -> None:
+    def _take_members(self) -> list[Effect]:
         """A master goes by the set that the registry has, once that is noted here."""
         state = self.view.state
         if self._master is None or state is None or not self._is_mine() or self._distrust():
-            return
-        assert self._master.sync_state is not None, "an elected one"
-        self._master.sync_state.observe(state.sync_state_set, self.view.state_revision)
+            return []
+        sync = self._master.sync_state
+        assert sync is not None, "an elected one"
+        before = sync.required
+        sync.observe(state.sync_state_set, self.view.state_revision)
         self._master.group_open = state.opened
+        return [] if before <= sync.required else [Advance()]
 
     # -- deciding ------------------------------------------------------------------------------
 

@@ -31,6 +31,11 @@ class GroupTransferService:
         """Puts that wait."""
         return len(self._waiting)
 
+    @property
+    def first(self) -> int | None:
+        """The lowest end of a put that waits; None for no put."""
+        return self._waiting.first
+
     def put_request(self, end_offset: int, now_ms: MonoMs, token: Any) -> None:
         """Wait until the confirm offset reaches a put's end, or slave_timeout is over."""
         self._waiting.add(end_offset, now_ms + self._timeout_ms, token)

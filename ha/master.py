@@ -291,6 +291,20 @@ class Master:
     def _serving(self) -> list[SlaveSession]:
         return [s for s in self.sessions.values() if s.acknowledged]
 
+    def validate(self, now_ms: MonoMs) -> str:
+        """What is wrong with this master between two events, empty for nothing.
+
+        All that enough replicas hold is confirmed, and no put waits below the confirm offset:
+        nothing else would answer it before the next acknowledgement, and that may be a heartbeat's.
+        """
+        held = 0 if self.is_over(now_ms) or not self.promises else self._held_by_enough()
+        if held > self._confirmed():
+            return f"enough replicas hold {held}, only {self._confirmed()} is confirmed"
+        first = self.group_transfer.first
+        if first is not None and first <= self._confirmed():
+            return f"a put up to {first} waits, {self._confirmed()} is confirmed"
+        return ""
+
     # -- connections ---------------------------------------------------------------------------
 
     def connect(self, now_ms: MonoMs) -> int | None:

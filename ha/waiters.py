@@ -24,6 +24,13 @@ class OffsetWaiters(Generic[T]):
         """Waiters."""
         return len(self._tokens)
 
+    @property
+    def first(self) -> int | None:
+        """The lowest offset that is waited for; None for none."""
+        while self._by_offset and self._by_offset[0][1] not in self._tokens:
+            heapq.heappop(self._by_offset)  # its time was over
+        return self._by_offset[0][0] if self._by_offset else None
+
     def add(self, offset: int, deadline: float, token: T) -> None:
         """Wait for an offset, until a deadline (any clock, always the same one)."""
         number = next(self._numbers)

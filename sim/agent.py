@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from ha import failover as machine
 from ha import membership
 from ha.failover import (
+    Advance,
     Answer,
     AskLease,
     Changed,
@@ -143,6 +144,8 @@ class Agent:
                 )
             case Note(found):
                 self._note(found)
+            case Advance():
+                node.advance()
             case Lead() | Follow() | Stand():
                 if isinstance(effect, Stand):
                     node.world.note(f"{node.name} stands: {effect.reason}")
@@ -324,7 +327,8 @@ class Agent:
                 self._do(more)
             return
         assert node.master is not None, "it is one"
-        self.machine.leads(node.master)
+        for more in self.machine.leads(node.master):
+            self._do(more)
         node.ghost.leads(node, effect.epoch)
 
     def hand_over(self, target: str) -> None:

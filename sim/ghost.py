@@ -277,7 +277,7 @@ class Ghost:
     # -- after every event ---------------------------------------------------------------------
 
     def check(self, node: "Node") -> None:
-        """After every event of a node: what must hold always."""
+        """In every event of a node, and after it: what must hold always."""
         heard = node.store.replicated_offset or 0
         if not node.older and heard > self.heard.get(node.name, 0):
             self.heard[node.name] = heard
@@ -287,6 +287,13 @@ class Ghost:
         elif node.slave is not None and node.slave.state is ConnectionState.TRANSFER:
             self._note(self._followed(node), node)
         self._nothing_unsafe_shows(node)
+
+    def settled(self, node: "Node") -> None:
+        """An event's consequences have been drawn."""
+        self.check(node)
+        wrong = node.master.validate(node.mono()) if node.master is not None else ""
+        if wrong:
+            raise Violation(f"{node.name}: {wrong}")
 
     def _check_master(self, node: "Node") -> None:
         key = self._capture(node)

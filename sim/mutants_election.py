@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ha import identity, master, slave
-from ha.failover import Failover, Role
+from ha.failover import Effect, Failover, Role
 from ha.syncstate import Standing, SyncState
 from sim.faults import NODES, Fault
 from sim.planted import Mutant, Patch
@@ -51,6 +51,16 @@ def _eager_shrink() -> list[Patch]:
 def _no_union() -> list[Patch]:
     """A growing set is not required before its transaction is answered (rmq#5663)."""
     return [(SyncState, "required", property(lambda self: self.members))]
+
+
+def _smaller_set_unused() -> list[Patch]:
+    original = Failover._take_members
+
+    def take_members(self: Any) -> list[Effect]:
+        original(self)
+        return []
+
+    return [(Failover, "_take_members", take_members)]
 
 
 def _settled_by_reading() -> list[Patch]:
@@ -278,6 +288,7 @@ ELECTION = [
     Mutant("any-member", "one replica of the set is enough", _any_member, True),
     Mutant("connected-only", "absent members do not count", _members_only_connected, True),
     Mutant("eager-shrink", "a smaller set is used at once", _eager_shrink, True),
+    Mutant("smaller-set-unused", "a smaller set confirms nothing", _smaller_set_unused, True),
     Mutant("no-union", "a growing set is not waited for", _no_union, True),
     Mutant(
         "settled-by-reading",

@@ -160,7 +160,7 @@ class Node:
         self.store.take_arrivals()
         if self.master is not None:
             self._send()
-        self.ghost.check(self)
+        self.ghost.settled(self)
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -512,10 +512,14 @@ class Node:
         self.ghost.check(self)
         while self._unflushed and self._unflushed[0][0] <= self.store.local_offset:
             self._unflushed.pop(0)[1]()
-        if self.master is not None:
-            self._perform(self.master.advance(self.mono()))
+        self.advance()
         if self.slave is not None:
             self._do(self.slave.step(Flushed(), self.mono()))
+
+    def advance(self) -> None:
+        """Confirm what a master may confirm, as in a node."""
+        if self.master is not None:
+            self._perform(self.master.advance(self.mono()))
 
     def schedule_ms(self) -> MonoMs:
         """The clock of the flush schedule, as in a node."""

@@ -106,7 +106,7 @@ class AppendStream:
     async def _write(self) -> None:
         """Write what is still waited for, in the order in which it came."""
         try:
-            while True:
+            while self.error is None:
                 await self._more.wait()
                 self._more.clear()
                 while self._unwritten:
@@ -141,6 +141,7 @@ class AppendStream:
                     if isinstance(failure, DuologError)
                     else (Unavailable("the append stream is closed"))
                 )
+        self._more.set()  # nobody closes a broken stream: its writer ends by itself
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(self.error)

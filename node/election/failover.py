@@ -21,6 +21,7 @@ from duolog import _errors as sdk
 from ha import failover as machine
 from ha import membership
 from ha.failover import (
+    Advance,
     Answer,
     AskLease,
     Changed,
@@ -340,6 +341,8 @@ class FailoverService:
             case Answer(token) as answer:
                 if not token.done():
                     token.set_result(answer)
+            case Advance():
+                self._replication.advance()
             case Lead() | Follow() | Stand():
                 if isinstance(effect, Stand):
                     self._stop_at_once(effect)
@@ -462,7 +465,8 @@ class FailoverService:
             for more in self.machine.cannot_lead(str(error), mono_ms()):
                 self._do(more)
             return
-        self.machine.leads(master)
+        for more in self.machine.leads(master):
+            self._do(more)
         self._log.group_commit.nudge()  # the barrier
         log.info("mastership", epoch=effect.epoch, members=sorted(map(str, members.members)))
         self.step(Tick())

@@ -244,13 +244,17 @@ class Replication:
 
     def flushed(self) -> None:
         """The log was synced on this node."""
-        if self.master is not None:
-            self.perform(self.master.advance(mono_ms()))
+        self.advance()
         if self.follower is not None:
             self._ack_due = True
             if self._ack_task is None or self._ack_task.done():
                 work = self._acknowledge(self.follower)
                 self._ack_task = asyncio.get_running_loop().create_task(work)
+
+    def advance(self) -> None:
+        """Confirm what a master may confirm, and answer the puts that waited for it."""
+        if self.master is not None:
+            self.perform(self.master.advance(mono_ms()))
 
     async def _acknowledge(self, follower: ReplicationClient) -> None:
         """Tell the master of every sync, also of one that ends while the last one is told."""

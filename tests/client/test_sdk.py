@@ -86,10 +86,12 @@ class _CancelledCall:
 
     def __init__(self) -> None:
         self.cancelled = asyncio.Event()
+        self.wrote = asyncio.Event()
 
     async def write(self, request: object) -> None:
         if self.cancelled.is_set():
             raise asyncio.CancelledError
+        self.wrote.set()
 
     async def read(self) -> object:
         await self.cancelled.wait()
@@ -103,13 +105,16 @@ async def test_a_call_cancelled_under_a_send_fails_it_and_hangs_nobody() -> None
     call = _CancelledCall()
     stream = AppendStream(call)
     waiting = asyncio.ensure_future(stream.append(wire.AppendRequest(id=1)))
-    await asyncio.sleep(0)
+    await call.wrote.wait()
     call.cancelled.set()
     with pytest.raises(duolog.Unavailable):
         await asyncio.wait_for(waiting, 5)
     with pytest.raises(duolog.Unavailable):
         await asyncio.wait_for(stream.append(wire.AppendRequest(id=2)), 5)
     assert stream.error is not None
+    async with asyncio.timeout(5):
+        while len(asyncio.all_tasks()) > 1:  # nobody closes it, and it leaves no task behind
+            await asyncio.sleep(0)
 
 
 async def test_a_unary_call_whose_channel_another_call_closed_is_tried_again() -> None:

@@ -1,11 +1,12 @@
 """Failover machines of a group on one registry table: every call answered at once, time by hand."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ha import identity
 from ha.epochs import recover_history
 from ha.failover import (
+    Advance,
     Answer,
     AskLease,
     Changed,
@@ -32,6 +33,7 @@ from ha.failover import (
     Wake,
 )
 from ha.groupstate import GroupState, Keys, Registration, Replica
+from ha.grouptransfer import Release
 from ha.handshake import Member
 from ha.master import Master
 from ha.membership import Membership, note
@@ -41,7 +43,7 @@ from ha.slave import Contradicts, OlderCopy, Slave
 from ha.syncstate import SyncState
 from sim.disk import SimDisk
 from store.clocks import MonoMs
-from store.status import BrokerRole
+from store.status import BrokerRole, PutMessageStatus
 from tests.ha.pair import NOW, Link, new_disk, open_store
 
 TTL_MS = 3000
@@ -73,6 +75,7 @@ class Voter:
         self.unfit = ""
         self.said: list[Effect] = []
         self.answers: list[str] = []
+        self.released: list[tuple[object, PutMessageStatus]] = []  # puts that waited
         self.cut_off = False  # from the registry
         self.lose_replies = False
         self.refuse_to_lead = ""
@@ -153,6 +156,9 @@ class Voter:
                 self.slave.promise(epoch)
                 leader = self.group.voters[master.replica.node].master
                 self.link = Link(leader, self.slave) if leader is not None else None
+            case Advance():
+                assert self.master is not None, "only a master is told"
+                self._release(self.master.advance(MonoMs(self.group.now)))
             case Stand():
                 self._become_slave()
             case Answer(_, error):
@@ -180,7 +186,13 @@ class Voter:
         )
         master.open_epoch(effect.epoch, NOW, effect.epoch)
         self.master, self.slave = master, None
-        self.machine.leads(master)
+        for more in self.machine.leads(master):
+            self._do(more)
+
+    def _release(self, effects: Sequence[object]) -> None:
+        for effect in effects:
+            if isinstance(effect, Release):
+                self.released += [(token, effect.status) for token in effect.tokens]
 
     def _become_slave(self) -> None:
         self._cut_link()

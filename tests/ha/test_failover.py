@@ -9,6 +9,7 @@ from ha.failover import (
     HEIR_MS,
     PAUSE_MS,
     RANK_MS,
+    Advance,
     Answer,
     AskLease,
     Changed,
@@ -36,6 +37,7 @@ from ha.registry import Check, Delete, Put, RegistryTable, Transaction
 from sim.platter import membership_on
 from store.clocks import MonoMs
 from store.errors import BadStoreFile
+from store.status import PutMessageStatus
 from tests.ha.electorate import KEYS, Electorate, Voter, names
 from tests.ha.pair import new_disk, put
 
@@ -89,7 +91,6 @@ def test_no_put_is_taken_before_a_second_replica_is_in_sync() -> None:
     assert group.leader is not None
     assert group.leader.master is not None
     assert "begun" in group.leader.master.refusal(), "from the first ms on"
-    group.leader.master.advance(MonoMs(group.now))
     assert group.leader.master.epoch_confirmed
     group.run(100)
     assert "begun" in group.leader.master.refusal()
@@ -103,9 +104,6 @@ def test_a_group_that_asks_for_one_replica_is_open_once_its_log_has_begun() -> N
     group.until(lambda: group.leader is not None)
     assert group.leader is not None
     assert group.leader.master is not None
-    group.run(100)
-    assert not group.state.opened
-    group.leader.master.advance(MonoMs(group.now))
     group.run(100)
     assert group.state.opened
     assert group.leader.master.refusal() == ""
@@ -159,6 +157,24 @@ def test_when_the_master_dies_another_member_leads_the_next_epoch(three: Elector
     assert new is not old
     assert three.state.epoch == 2
     three.until(lambda: names(three.state) == set("abc") - {old.name})
+
+
+def test_a_put_that_waited_for_a_dead_member_is_answered_once_that_has_left(
+    three: Electorate,
+) -> None:
+    leader = three.leader
+    assert leader is not None
+    master = leader.master
+    assert master is not None
+    three.kill(min(set("abc") - {leader.name}))
+    three.run(1500)
+    end = put(master, b"x").end_offset
+    master.await_slaves(end, MonoMs(three.now), "token")
+    three.run(100)
+    assert leader.released == [], "the dead one is still required"
+    three.until(lambda: len(names(three.state)) == 2, 2000)
+    assert leader.released == [("token", PutMessageStatus.PUT_OK)]
+    assert master.validate(MonoMs(three.now)) == ""
 
 
 def test_a_slave_follows_each_master_once_also_one_whose_election_it_slept_through(
@@ -278,6 +294,29 @@ def test_a_master_whose_lease_is_renewed_goes_on_past_its_first_deadline(
     assert leader.master is not None
     assert leader.master.stopped(MonoMs(three.now)) == ""
     assert leader.master.deadline_ms == leader.machine.deadline_ms
+
+
+def test_what_was_acknowledged_past_the_deadline_is_confirmed_once_the_lease_is_known_to_go_on(
+    three: Electorate,
+) -> None:
+    leader = three.leader
+    assert leader is not None
+    master = leader.master
+    assert master is not None
+    end = put(master, b"x").end_offset
+    master.await_slaves(end, MonoMs(three.now), "token")
+    three.now = leader.machine.deadline_ms
+    for voter in three.voters.values():
+        if voter.link is not None:
+            voter.link.pump(three.now)
+    assert master.store.confirm_offset < end
+    assert master.validate(MonoMs(three.now)) == "", "nothing may be confirmed now"
+    lease = leader.machine.lease
+    leader.step(Leased(lease, MonoMs(three.now + 1000)))
+    assert leader.released == [("token", PutMessageStatus.PUT_OK)]
+    leader.said.clear()
+    leader.step(Leased(lease, MonoMs(three.now + 2000)))
+    assert Advance() not in leader.said, "it was not over"
 
 
 def test_what_changes_while_the_keys_are_read_is_read_again(three: Electorate) -> None:

@@ -75,6 +75,33 @@ def test_a_put_is_released_when_the_slave_has_it_and_not_before() -> None:
     assert master.advance(MonoMs(0)) == [], "told once"
 
 
+def test_a_master_tells_what_it_should_have_confirmed_or_answered() -> None:
+    master, _ = followed()
+    assert master.validate(MonoMs(0)) == ""
+    end = put(master, b"x").end_offset
+    master.group_transfer.put_request(end, MonoMs(0), "token")
+    assert master.validate(MonoMs(0)) == ""
+    (session,) = master.sessions.values()
+    session.received = end
+    assert master.validate(MonoMs(0)).startswith(f"enough replicas hold {end}")
+    master.store.confirm(end)
+    assert master.validate(MonoMs(0)) == f"a put up to {end} waits, {end} is confirmed"
+    (release,) = master.group_transfer.notify_transfer_some(end)
+    assert release.tokens == ["token"]
+    assert master.validate(MonoMs(0)) == ""
+
+
+def test_a_master_that_may_confirm_nothing_has_nothing_to_confirm() -> None:
+    master = elected(M)
+    assert confirmed(master) == 0
+    assert master.validate(MonoMs(0)).startswith("enough replicas hold")
+    master.deadline_ms = MonoMs(5)
+    assert master.validate(MonoMs(5)) == ""
+    alone = open_master(role=BrokerRole.ASYNC_MASTER)
+    put(alone, b"x")
+    assert alone.validate(MonoMs(0)) == ""
+
+
 def test_a_put_that_replicas_have_already_does_not_wait() -> None:
     master, link = followed()
     result = put(master, b"x")

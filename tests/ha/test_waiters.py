@@ -39,8 +39,10 @@ def test_everybody_is_told_once_and_in_order(steps: list[tuple[str, int, int]]) 
         if what != "add":
             plain = {k: v for k, v in plain.items() if k not in due}
         assert len(waiters) == len(plain)
+        assert waiters.first == min((offset for offset, _ in plain.values()), default=None)
     assert waiters.drain() == sorted(plain)
     assert len(waiters) == 0
+    assert waiters.first is None
 
 
 def test_those_who_wait_on_are_not_dropped_with_those_who_are_gone_and_keep_their_order() -> None:
