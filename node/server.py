@@ -22,7 +22,7 @@ from node.api.admin import AdminService
 from node.api.groups import GroupsService
 from node.api.messages import MessagesService
 from node.api.reservedport import ListenError, ReservedPort
-from node.broker import EXIT_FENCED, Broker
+from node.broker import EXIT_FENCED, Broker, make_store
 from node.config import Config, ConfigError, NodeSection
 from node.election.etcd import EtcdRegistry
 from node.election.failover import Candidate, FailoverService
@@ -159,7 +159,7 @@ class Node:
             )
         )
         disk = OsDisk(self.config.node.data)
-        broker = Broker(self.config, disk, store_host_of(reserved.address))
+        broker = Broker(self.config, make_store(self.config, disk, store_host_of(reserved.address)))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         duolog_pb2_grpc.add_MessagesServicer_to_server(MessagesService(broker), server)
         duolog_pb2_grpc.add_GroupsServicer_to_server(GroupsService(broker), server)

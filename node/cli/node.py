@@ -129,10 +129,10 @@ def problems_of(status: Any) -> list[str]:
     if status.corrupt_ranges:
         problems.append(f"{status.corrupt_ranges} corrupt ranges in the commit log")
     part = status.replication
-    if part.state == "SUSPEND":
-        problems.append(f"not following its master: {part.reason}")
-    elif part.role == "STANDING":  # of a node that may be elected
+    if part.role == "STANDING":  # of a node that may be elected; its last stream may say more
         problems.append(f"the group has no master that this node knows: {part.reason or 'so far'}")
+    elif part.state == "SUSPEND":
+        problems.append(f"not following its master: {part.reason}")
     return problems
 
 

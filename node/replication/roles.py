@@ -19,7 +19,6 @@ from ha.identity import Identity
 from ha.master import Close, Confirmed, Effect, Master
 from ha.slave import Slave
 from ha.syncstate import SyncState
-from node.clocks import mono_ms
 from node.config import Config
 from node.engine.log import Log, Outcome
 from node.replication.slavestream import Listener, ReplicationClient, Upstream
@@ -117,7 +116,7 @@ class Replication:
     def _open_epoch(self, wall_ms: WallMs) -> None:
         """Begin the mastership; a disk without room stops puts, not readers, and is tried again."""
         assert self.master is not None, "a master opens epochs"
-        self._tried_ms = mono_ms()
+        self._tried_ms = self._log.mono_ms()
         try:
             self.master.open_epoch(secrets.randbits(64), wall_ms)
         except OSError as error:
@@ -195,7 +194,7 @@ class Replication:
         if self.master is None:
             endpoint, _ = self.master_endpoint
             return f"this node is a slave, its master is {endpoint or 'not known'}"
-        stopped = self.master.stopped(mono_ms())
+        stopped = self.master.stopped(self._log.mono_ms())
         return f"this node is no master any more: {stopped}" if stopped else ""
 
     @property
@@ -213,7 +212,7 @@ class Replication:
         if master is None:
             return True
         return self.elected and (
-            master.is_over(mono_ms())
+            master.is_over(self._log.mono_ms())
             or not master.epoch_confirmed
             or not self._tables.has_applied(master.barrier_end)
         )
@@ -236,7 +235,7 @@ class Replication:
         """A future of what becomes of a stored put."""
         future: Outcome = asyncio.get_running_loop().create_future()
         assert self.master is not None, "only a master stores puts"
-        status = self.master.await_slaves(end_offset, mono_ms(), future)
+        status = self.master.await_slaves(end_offset, self._log.mono_ms(), future)
         if status is not None:
             future.set_result(status)
             self._log.pump_soon()
@@ -254,7 +253,7 @@ class Replication:
     def advance(self) -> None:
         """Confirm what a master may confirm, and answer the puts that waited for it."""
         if self.master is not None:
-            self.perform(self.master.advance(mono_ms()))
+            self.perform(self.master.advance(self._log.mono_ms()))
 
     async def _acknowledge(self, follower: ReplicationClient) -> None:
         """Tell the master of every sync, also of one that ends while the last one is told."""
@@ -319,10 +318,10 @@ class Replication:
 
     def tick(self) -> None:
         """Deadlines and housekeeping of a master."""
-        if self.closed and mono_ms() - self._tried_ms > OPEN_AGAIN_MS:
+        if self.closed and self._log.mono_ms() - self._tried_ms > OPEN_AGAIN_MS:
             self._open_epoch(self._log.store_ms())
         if self.master is not None:
-            self.perform(self.master.tick(mono_ms()))
+            self.perform(self.master.tick(self._log.mono_ms()))
 
     def fail_all(self) -> None:
         """The store is fenced."""
