@@ -110,7 +110,7 @@ def _echoed(request: Any, reply: Callable[..., Any]) -> dict[str, str]:
     return {}
 
 
-class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
+class MessagingService(rpc.MessagingServiceServicer):
     """All RPCs of RocketMQ's clients."""
 
     def __init__(self, broker: Broker, authenticator: Authenticator) -> None:

@@ -724,10 +724,10 @@ async def test_no_read_of_a_group_is_answered_by_a_node_that_may_lack_commits(
     async def refused(node: Node) -> None:
         asked = f"127.0.0.1:{node.port}"
         async with grpc.aio.insecure_channel(asked) as channel:
-            groups: Any = stubs.GroupsStub(channel)  # type: ignore[no-untyped-call]
-            admin: Any = stubs.AdminStub(channel)  # type: ignore[no-untyped-call]
+            groups = stubs.GroupsStub(channel)
+            admin = stubs.AdminStub(channel)
             queue = wire.QueueRef(topic="T", queue_id=0)
-            messages: Any = stubs.MessagesStub(channel)  # type: ignore[no-untyped-call]
+            messages = stubs.MessagesStub(channel)
             added = wire.QueueOffset(topic="T", queue_id=7)  # that another node may know of
             subscription = messages.Subscribe(iter([wire.SubscribeRequest(add=[added])]))
             reads: list[Any] = [

@@ -44,7 +44,7 @@ class Api:
         count: int = 32,
         invisible_ms: int = 30_000,
         expression: str = "*",
-        kind: int = definition.FilterType.TAG,
+        kind: definition.FilterType = definition.FilterType.TAG,
         held: bool = False,
         poll_ms: int = 0,
         queue_id: int = -1,

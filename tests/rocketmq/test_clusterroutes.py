@@ -27,7 +27,7 @@ class Others:
         return answer
 
 
-def answer_of(code: int) -> Any:
+def answer_of(code: Code) -> Any:
     return SimpleNamespace(status=status(code))
 
 
