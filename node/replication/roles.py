@@ -6,7 +6,7 @@ The machines (`ha.master`, `ha.slave`) decide; here their effects meet futures, 
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 from duolog._machine import boot_id
@@ -67,7 +67,7 @@ class Replication:
         self.known_master: Callable[[], tuple[str, int]] = lambda: ("", 0)
         self._tried_ms = MonoMs(0)
         self._wakes: dict[Connection, asyncio.Event] = {}
-        self._calls: dict[Connection, asyncio.Future[Any]] = {}
+        self._calls: dict[Connection, asyncio.Future[None]] = {}
         self._ack_task: asyncio.Task[None] | None = None
         self._ack_due = False
 
@@ -304,7 +304,7 @@ class Replication:
                         future.set_result(effect.status)
 
     def connected(
-        self, connection: Connection, wake: asyncio.Event, call: "asyncio.Future[Any]"
+        self, connection: Connection, wake: asyncio.Event, call: "asyncio.Future[None]"
     ) -> None:
         """A session: its sender's event, and the task that ends the connection with it."""
         self._wakes[connection] = wake
