@@ -53,7 +53,7 @@ class Broker:
         self.limits = config.limits
         self.advertised = config.node.advertise or f"{store_host.address}:{store_host.port}"
         events = StoreEvents(problem=lambda text: log.error("store", problem=text))
-        self.store = MessageStore(disk, config.store_options(), events, store_host, boot_id())
+        self.store = MessageStore(disk, config.store, events, store_host, boot_id())
         self.log = Log(self.store, clock or SystemClock(), self._disk_failed)
         self.metadata = MetadataLog(self.log, config.limits)
         self.replication = Replication(self.log, config, self.advertised, self.metadata)
@@ -108,7 +108,7 @@ class Broker:
             raise
         work = [*self.log.work, self._snapshot_loop, *(part.run for part in self._parts)]
         if self.replication.slave is not None and not self.replication.elected:
-            address: str = self.config.ha.master  # type: ignore[attr-defined]
+            address: str = self.config.ha.master
             work.append(self.replication.follow(address).run)
         self._tasks = [loop.create_task(self.guard(task)) for task in work]
         if self.replication.master is not None and self.store.options.sync_flush:

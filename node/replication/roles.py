@@ -57,7 +57,7 @@ class Replication:
         self._config = config
         self._advertised = advertised
         self._tables = tables
-        self.options = config.ha_options()
+        self.options = config.ha
         tls = config.ha_tls()
         self._credentials = tls.of_channel() if tls is not None else None
         self.master: Master | None = None
@@ -110,7 +110,7 @@ class Replication:
             who,
             history,
             self._tables.snapshot_bytes,
-            has_slaves=bool(self._config.ha.listen),  # type: ignore[attr-defined]
+            has_slaves=bool(self._config.ha.listen),
         )
         self._open_epoch(wall_ms)
 
