@@ -45,7 +45,7 @@ EXIT_FENCED = 74  # EX_IOERR
 def make_store(config: Config, disk: Disk, store_host: Host) -> MessageStore:
     """The store of a node; it is not started."""
     events = StoreEvents(problem=lambda text: log.error("store", problem=text))
-    return MessageStore(disk, config.store_options(), events, store_host, boot_id())
+    return MessageStore(disk, config.store, events, store_host, boot_id())
 
 
 class Broker:
@@ -112,7 +112,7 @@ class Broker:
             raise
         work = [*self.log.work, self._snapshot_loop, *(part.run for part in self.parts)]
         if self.replication.slave is not None and not self.replication.elected:
-            address: str = self.config.ha.master  # type: ignore[attr-defined]
+            address: str = self.config.ha.master
             work.append(self.replication.follow(address).run)
         self._tasks = [loop.create_task(self.guard(task)) for task in work]
         if self.replication.master is not None and self.store.options.sync_flush:

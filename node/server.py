@@ -216,7 +216,7 @@ class Node:
 
     async def _serve_slaves(self, broker: Broker) -> None:
         """A master's replication port. Raises ListenError."""
-        listen: str = self.config.ha.listen  # type: ignore[attr-defined]
+        listen: str = self.config.ha.listen
         if not listen or (broker.replication.slave is not None and not broker.replication.elected):
             return
         service = ReplicationService(broker.replication, broker.log.threads, self.config.ha_tls())
@@ -239,8 +239,8 @@ class Node:
                 tls = Tls(section.tls_ca, section.tls_cert, section.tls_key)
             timeout = section.request_timeout_ms / 1000
             registry = EtcdRegistry(section.addresses(), timeout, tls)
-        host = self.config.ha.listen.rpartition(":")[0]  # type: ignore[attr-defined]
-        advertised: str = self.config.ha.advertise  # type: ignore[attr-defined]
+        host = self.config.ha.listen.rpartition(":")[0]
+        advertised: str = self.config.ha.advertise
         try:
             candidate = Candidate(
                 self.config.node,

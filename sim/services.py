@@ -7,6 +7,7 @@ of its roles, and its puts wait for what the machines say.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import Any, Protocol, TypeVar
 
 from duolog import _errors as sdk
@@ -137,6 +138,7 @@ class Services:
         config = Config.model_validate(
             {
                 "node": {"name": node.name, "cluster": "sim", "group": "group"},
+                "ha": asdict(node.setup.ha_options()),
                 "transactions": {
                     "timeout_ms": CHECK_AFTER_MS,
                     "check_interval_ms": CHECK_AGAIN_MS,
@@ -146,7 +148,6 @@ class Services:
         )
         broker = SimBroker(config, node.store, SimClock(node))
         replication = broker.replication
-        replication.options = node.setup.ha_options()
         replication.slave, replication.elected = node.slave, True
         replication.known_master = node.known_master
         broker.log.connect(SimReplicas(node, replication), broker.admission.refused_put)

@@ -3,11 +3,15 @@
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from node.cli.output import DEFAULT_ENDPOINTS, Endpoints, Json, Timeout, fail, print_rows, run
+
+if TYPE_CHECKING:
+    from duolog import Admin
+    from duolog.wire.duolog_pb2 import ClusterStatusReply, NodeStatusReply
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -43,7 +47,7 @@ def status(
             return
 
 
-async def ask(endpoints: str, timeout: float) -> Any:
+async def ask(endpoints: str, timeout: float) -> "ClusterStatusReply":
     """One look."""
     from duolog import Client
 
@@ -51,7 +55,7 @@ async def ask(endpoints: str, timeout: float) -> Any:
         return await client.admin.cluster_status()
 
 
-def show(reply: Any, as_json: bool, clear: bool) -> None:
+def show(reply: "ClusterStatusReply", as_json: bool, clear: bool) -> None:
     """Print the nodes; on a terminal, --watch prints over its last look."""
     rows = [row_of(reply.cluster, node) for node in reply.nodes]
     if clear and sys.stdout.isatty() and not as_json:
@@ -59,7 +63,7 @@ def show(reply: Any, as_json: bool, clear: bool) -> None:
     print_rows(rows, list(rows[0]) if rows else ["node"], as_json)
 
 
-def row_of(cluster: str, node: Any) -> dict[str, Any]:
+def row_of(cluster: str, node: "NodeStatusReply") -> dict[str, object]:
     """One node as a row."""
     part = node.replication
     in_sync = " ".join(part.sync_state_set)
@@ -141,7 +145,7 @@ def elect(
     print(f"elected; what the others held alone after epoch {epoch} is given up")
 
 
-def order(endpoints: str, timeout: float, what: Callable[[Any], Awaitable[None]]) -> None:
+def order(endpoints: str, timeout: float, what: Callable[["Admin"], Awaitable[None]]) -> None:
     """Give an order to the node at the endpoints."""
     from duolog import Client
 

@@ -6,7 +6,7 @@ The machines (`ha.master`, `ha.slave`) decide; here their effects meet futures, 
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 from duolog._machine import boot_id
@@ -56,7 +56,7 @@ class Replication:
         self._config = config
         self._advertised = advertised
         self._tables = tables
-        self.options = config.ha_options()
+        self.options = config.ha
         tls = config.ha_tls()
         self._credentials = tls.of_channel() if tls is not None else None
         self.master: Master | None = None
@@ -66,7 +66,7 @@ class Replication:
         self.known_master: Callable[[], tuple[str, int]] = lambda: ("", 0)
         self._tried_ms = MonoMs(0)
         self._wakes: dict[Connection, asyncio.Event] = {}
-        self._calls: dict[Connection, asyncio.Future[Any]] = {}
+        self._calls: dict[Connection, asyncio.Future[None]] = {}
         self._ack_task: asyncio.Task[None] | None = None
         self._ack_due = False
 
@@ -109,7 +109,7 @@ class Replication:
             who,
             history,
             self._tables.snapshot_bytes,
-            has_slaves=bool(self._config.ha.listen),  # type: ignore[attr-defined]
+            has_slaves=bool(self._config.ha.listen),
         )
         self._open_epoch(wall_ms)
 
@@ -303,7 +303,7 @@ class Replication:
                         future.set_result(effect.status)
 
     def connected(
-        self, connection: Connection, wake: asyncio.Event, call: "asyncio.Future[Any]"
+        self, connection: Connection, wake: asyncio.Event, call: "asyncio.Future[None]"
     ) -> None:
         """A session: its sender's event, and the task that ends the connection with it."""
         self._wakes[connection] = wake
