@@ -63,6 +63,9 @@ MUST_SEE = (
     "found_older",
     "refused_as_older",
     "contradicted",
+    "popped_again",
+    "recalled",
+    "half_messages_decided",
 )
 
 

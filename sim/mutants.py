@@ -7,8 +7,9 @@ from sim.mutants_election import ELECTION
 from sim.mutants_light import LIGHT
 from sim.mutants_observer import OBSERVER
 from sim.mutants_replication import REPLICATION
+from sim.mutants_services import SERVICES
 from sim.planted import Mutant
 
-MUTANTS = [*REPLICATION, *ELECTION, *LIGHT, *OBSERVER, *CLOCKS, *COPIES, *DECAY]
+MUTANTS = [*REPLICATION, *ELECTION, *LIGHT, *OBSERVER, *CLOCKS, *COPIES, *DECAY, *SERVICES]
 
 __all__ = ["MUTANTS", "Mutant"]

@@ -246,6 +246,8 @@ class Node:
         self.world.note(f"{self.name} cannot start: {error.strerror}")
         self.up = False
         self.disk.kill()
+        if self.services is not None:
+            self.services.stop()
         if self.disk.failed_syncs > failed_syncs:
             self.ghost.sync_failed(self)
         return False

@@ -22,6 +22,7 @@ from sim.ghost import Ghost
 from sim.mutants import MUTANTS, Mutant
 from sim.mutants_clocks import CLOCKS, jumps
 from sim.mutants_election import slow_etcd_and_short_cuts
+from sim.mutants_services import with_services
 from sim.network import Network, Weather, stream
 from sim.shrink import shrink
 from sim.witness import Violation
@@ -52,6 +53,14 @@ def test_elected_groups_keep_their_promises_while_the_set_changes_late() -> None
         assert outcome.violation == "", seed
 
 
+def test_services_keep_their_promises_and_do_the_same_again() -> None:
+    outcomes = [run(seed, with_services(seed), elected=True) for seed in (1, 2, 3, 1)]
+    assert [outcome.violation for outcome in outcomes] == [""] * 4
+    assert outcomes[0].digest == outcomes[3].digest
+    for what in ("popped", "popped_again", "delayed", "half_messages_decided", "failed_over"):
+        assert sum(outcome.counts[what] for outcome in outcomes) > 0, what
+
+
 def test_the_same_seed_does_the_same_and_another_one_does_not() -> None:
     digests = [run(seed).digest for seed in (3, 3, 4)]
     assert digests[0] == digests[1] != digests[2]
@@ -65,6 +74,9 @@ def test_the_same_seed_does_the_same_in_another_process() -> None:
 
 
 QUICK = (
+    "pop-begins-anew",
+    "levels-early",
+    "halves-visible",
     "ack-before-slave",
     "max-for-min",
     "sent-for-received",
