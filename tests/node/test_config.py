@@ -76,7 +76,7 @@ def test_a_wrong_key_of_ours_is_an_error_with_the_nearest_right_one(
     monkeypatch: pytest.MonkeyPatch, name: str, meant: str
 ) -> None:
     monkeypatch.setenv(name, "x")
-    with pytest.raises(ConfigError, match=f"{name}: there is no such key; did you mean {meant}"):
+    with pytest.raises(ConfigError, match=f"{name}: unknown key; did you mean {meant}"):
         load()
 
 

@@ -191,13 +191,13 @@ def test_the_config_comes_from_file_environment_and_flags(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("[node]\nnane = 'x'\n", "node.nane: there is no such key"),
-        ("[nodes]\n", "nodes: there is no such key"),
+        ("[node]\nnane = 'x'\n", "node.nane: unknown key"),
+        ("[nodes]\n", "nodes: unknown key"),
         ("[store]\nflush_disk_type = 'SOMETIMES'\n", "store.flush_disk_type"),
         ("[node]\nlisten = 'nowhere'\n", "HOST:PORT"),
         ("[store]\nmapped_file_size_commit_log = 10\n", "at least 4096"),
         ("name = 'x'\n", "outside any section"),
-        ("not toml", "is not TOML"),
+        ("not toml", "invalid TOML"),
     ],
 )
 def test_a_wrong_config_file_stops_the_node_and_says_where(
