@@ -19,7 +19,9 @@ def unpack(text: str, count: int) -> list[str]:
     except binascii.Error as error:
         raise ValueError(str(error)) from None
     if version != VERSION or len(words) != count:
-        raise ValueError(f"{len(words)} words of version {version!r}")
+        raise ValueError(
+            f"{len(words)} fields of version {version!r}, expected {count} of version {VERSION!r}"
+        )
     return words
 
 

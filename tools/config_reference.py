@@ -31,8 +31,8 @@ ABOUT = {
     "rocketmq": "RocketMQ's own API on the client port. Needs the extra `rocketmq`.",
     "registry": "The etcd cluster in which nodes elect their masters (`store.broker_role = AUTO`).",
     "ha": "Replication. Sizes are in bytes, times in ms. `store.broker_role` sets a node's role.",
-    "store": "The storage engine. Keys are RocketMQ's names in snake_case. Sizes are in bytes, times in "
-    "ms, `file_reserved_time` in hours, ratios in percent.",
+    "store": "The storage engine. Keys are RocketMQ's names in snake_case. Sizes are in bytes, "
+    "times in ms, `file_reserved_time` in hours, ratios in percent.",
 }
 
 

@@ -22,9 +22,11 @@ def status(
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Again and again, until Ctrl-C.")] = False,
-    interval: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1)] = 1.0,
-    count: Annotated[int, typer.Option(help="Looks of --watch, 0 for no end.", min=0)] = 0,
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option(help="Seconds between two polls.", min=0.1)] = 1.0,
+    count: Annotated[
+        int, typer.Option(help="Number of polls with --watch; 0: no limit.", min=0)
+    ] = 0,
 ) -> None:
     """Nodes, roles, offsets, lag and state."""
     looks = 0
@@ -86,13 +88,13 @@ def row_of(cluster: str, node: Any) -> dict[str, Any]:
 
 @app.command()
 def failover(
-    node: Annotated[str, typer.Argument(help="The next master; any in-sync one if left out.")] = "",
+    node: Annotated[str, typer.Argument(help="The next master; default: any in-sync slave.")] = "",
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
 ) -> None:
     """Make another node the master while all live: puts pause for some ms, nothing is lost."""
     order(endpoints, timeout, lambda admin: admin.failover(node))
-    print(f"{node or 'another node'} takes over")
+    print(f"{node or 'another node'} is taking over")
 
 
 @app.command()
@@ -114,16 +116,16 @@ def undrain(
 ) -> None:
     """Let a drained node take part again."""
     order(endpoints, timeout, lambda admin: admin.drain(node, undo=True))
-    print(f"{node} takes part again")
+    print(f"{node} is no longer drained")
 
 
 @app.command()
 def elect(
-    epoch: Annotated[int, typer.Option(help="The last epoch, as `cluster status` shows it.")],
+    epoch: Annotated[int, typer.Option(help="The last epoch, as shown by `cluster status`.")],
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 15.0,
     unclean: Annotated[
-        bool, typer.Option("--unclean", help="Yes: what other nodes held alone is given up.")
+        bool, typer.Option("--unclean", help="Accept the loss of what only other nodes hold.")
     ] = False,
 ) -> None:
     """Make the node at the endpoint the master of a group that lost its in-sync replicas.
@@ -133,12 +135,12 @@ def elect(
     """
     if not unclean:
         fail(
-            "this may lose acknowledged messages: say --unclean to do it all the same",
+            "this may lose acknowledged messages: pass --unclean to do it anyway",
             "duolog cluster status",
             2,
         )
     order(endpoints, timeout, lambda admin: admin.elect_unclean(epoch))
-    print(f"elected; what the others held alone after epoch {epoch} is given up")
+    print(f"elected; what only other nodes held after epoch {epoch} is given up")
 
 
 def order(endpoints: str, timeout: float, what: Callable[[Any], Awaitable[None]]) -> None:

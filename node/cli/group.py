@@ -99,17 +99,25 @@ def set_(
     group: str,
     orderly: Annotated[
         bool | None,
-        typer.Option("--orderly/--concurrent", help="Messages of a queue one after the other."),
+        typer.Option(
+            "--orderly/--concurrent",
+            help="Deliver the messages of a queue one at a time, in order.",
+        ),
     ] = None,
     retry_times: Annotated[
-        int | None, typer.Option(help="Attempts after the first; then it is a dead letter.")
+        int | None,
+        typer.Option(
+            help="Retries after the first attempt, before a message becomes a dead letter."
+        ),
     ] = None,
     lite_topic: Annotated[
-        str | None, typer.Option(help="Topic whose lite topics it hears; empty: none.")
+        str | None, typer.Option(help="Topic whose lite topics it subscribes to; empty: none.")
     ] = None,
     exclusive: Annotated[
         bool | None,
-        typer.Option("--exclusive/--shared", help="One client at a time hears a lite topic."),
+        typer.Option(
+            "--exclusive/--shared", help="Whether a lite topic has one subscriber at a time."
+        ),
     ] = None,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
@@ -149,7 +157,7 @@ def _letter(message: Any) -> dict[str, Any]:
 @app.command()
 def dead(
     group: str,
-    limit: Annotated[int, typer.Option("--max", min=1, help="At most so many.")] = 100,
+    limit: Annotated[int, typer.Option("--max", min=1, help="Maximum number of messages.")] = 100,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
@@ -169,7 +177,7 @@ def dead(
 @app.command()
 def redeliver(
     group: str,
-    limit: Annotated[int, typer.Option("--max", min=1, help="At most so many.")] = 100,
+    limit: Annotated[int, typer.Option("--max", min=1, help="Maximum number of messages.")] = 100,
     yes: Annotated[bool, Yes] = False,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
@@ -177,7 +185,7 @@ def redeliver(
 ) -> None:
     """Send a group's dead letters to their topics again, each of them once."""
     if not yes:
-        typer.confirm(f"Send up to {limit} dead letters of {group} again?", abort=True, err=True)
+        typer.confirm(f"Redeliver up to {limit} dead letters of {group}?", abort=True, err=True)
 
     async def work() -> int:
         sent = 0
@@ -219,7 +227,7 @@ def reset(
     elif time == 0:
         time = when(to)
     if not yes:
-        typer.confirm(f"Set the offsets of {group} in {topic} to {to}?", abort=True, err=True)
+        typer.confirm(f"Reset the offsets of {group} in {topic} to {to}?", abort=True, err=True)
 
     async def ask() -> Any:
         async with _client(endpoints, timeout) as client:
@@ -242,7 +250,7 @@ def delete(
 ) -> None:
     """Forget a group and its offsets."""
     if not yes:
-        typer.confirm(f"Forget group {group} and its offsets?", abort=True, err=True)
+        typer.confirm(f"Delete group {group} and its offsets?", abort=True, err=True)
 
     async def ask() -> None:
         async with _client(endpoints, timeout) as client:

@@ -43,9 +43,10 @@ def start(
     ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file (default ./duolog.toml).")] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="SECTION.KEY=VALUE, any config key.")
+        list[str] | None,
+        typer.Option("--set", help="SECTION.KEY=VALUE: set a config key (repeatable)."),
     ] = None,
-    json_logs: Annotated[bool, typer.Option("--json", help="Log as JSON lines.")] = False,
+    json_logs: Annotated[bool, typer.Option("--json", help="Write the log as JSON lines.")] = False,
 ) -> None:
     """Run a node in the foreground until SIGTERM or SIGINT."""
     from node.config import ConfigError, load
@@ -109,7 +110,11 @@ async def probe(client: Any, status: Any, timeout: float) -> str:
 
     if not status.role.endswith("MASTER"):
         part = status.replication
-        return "" if part.state == "TRANSFER" else f"follows no master: {part.reason or part.role}"
+        return (
+            ""
+            if part.state == "TRANSFER"
+            else f"not following a master: {part.reason or part.role}"
+        )
     group = status.replication.group  # whatever becomes of others
     try:
         with contextlib.suppress(TopicExists):
@@ -118,7 +123,7 @@ async def probe(client: Any, status: Any, timeout: float) -> str:
             receipt = await producer.send(PROBE_TOPIC, b"probe", queue_id=0, group=group)
     except DuologError as error:
         return f"a put failed: {error}"
-    return "" if receipt.status == "PUT_OK" else f"a put was answered {receipt.status}"
+    return "" if receipt.status == "PUT_OK" else f"a put was answered {receipt.status}, not PUT_OK"
 
 
 def problems_of(status: Any) -> list[str]:
@@ -132,7 +137,7 @@ def problems_of(status: Any) -> list[str]:
     if part.state == "SUSPEND":
         problems.append(f"not following its master: {part.reason}")
     elif part.role == "STANDING":  # of a node that may be elected
-        problems.append(f"the group has no master that this node knows: {part.reason or 'so far'}")
+        problems.append(f"this node knows no master of its group: {part.reason or 'none so far'}")
     return problems
 
 
@@ -142,7 +147,8 @@ def check(
     timeout: Annotated[float, Timeout] = 5.0,
     as_json: Annotated[bool, Json] = False,
     write: Annotated[
-        bool, typer.Option("--write", help="A master must answer a put, a slave must follow.")
+        bool,
+        typer.Option("--write", help="Require a master to store a message, a slave to follow."),
     ] = False,
 ) -> None:
     """Ask a node how it is. Exit 0: serving; 1: not reachable; 2: serving, with a problem."""

@@ -10,8 +10,8 @@ from node.cli.output import Json, fail, iso, print_facts, print_json, print_rows
 
 app = typer.Typer(no_args_is_help=True)
 
-Slots = typer.Option("--index-slots", help="Slots of an index file.")
-Entries = typer.Option("--index-entries", help="Entries of an index file.")
+Slots = typer.Option("--index-slots", help="Hash slots per index file.")
+Entries = typer.Option("--index-entries", help="Entries per index file.")
 Directory = typer.Argument(help="Store directory.", metavar="DIR")
 
 
@@ -29,7 +29,7 @@ def _open(directory: Path, slots: int, entries: int) -> tuple[Any, Any]:
         disk.size(name) >= 0 for name in ("checkpoint", "consumequeue", "abort")
     ):
         fail(
-            f"{directory} is no store directory: it has no commitlog",
+            f"{directory} is not a store directory: it has no commitlog",
             "duolog node start --data DIR",
         )
     return disk, options

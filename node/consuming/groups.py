@@ -82,8 +82,8 @@ class GroupCoordinator:
         for name, other in group.members.items():
             if name != member_id and other.wish.strategy != wish.strategy:
                 raise sdk.BadRequest(
-                    f"group {group_name} rebalances by {other.wish.strategy}: a member that wants "
-                    f"{wish.strategy} cannot join it"
+                    f"group {group_name} uses rebalance strategy {other.wish.strategy}: "
+                    f"a member that asks for {wish.strategy} cannot join"
                 )
         session = max(SESSION_MS_MIN, min(session_ms or 10_000, SESSION_MS_MAX))
         member = group.members.get(member_id)

@@ -237,9 +237,9 @@ class LiteService:
             try:
                 await self._core.metadata.forget_light_queues(some)
             except sdk.DuologError as error:
-                log.debug("expired lite topics stay for now", reason=str(error))
+                log.debug("expired lite topics are kept for now", reason=str(error))
                 return
-            log.info("lite topics forgotten", count=len(some))
+            log.info("deleted expired lite topics", count=len(some))
 
     def gone(self, ends: dict[str, int]) -> None:
         """The log says that queues are forgotten; ends: the offsets they ended at."""

@@ -483,7 +483,7 @@ class PopService:
     def _record(self, key: QueueKey, offset: int) -> Record:
         record = self._core.store.record_at(key[0], key[1], offset)
         if record is None:
-            raise sdk.NoSuchMessage(f"the message at {key[0]}/{key[1]} {offset} is gone")
+            raise sdk.NoSuchMessage(f"the message at {key[0]}/{key[1]} {offset} no longer exists")
         return record
 
     def has_done(self, group: str, topic: str, queue_id: int, offset: int) -> bool | None:
@@ -537,7 +537,11 @@ class PopService:
             except sdk.NoSuchMessage:
                 pass  # retention took it: nobody can have it any more
             except (sdk.DuologError, StoreError) as error:
-                log.warning("a message waits for its next attempt", reason=str(error), group=group)
+                log.warning(
+                    "cannot store a message for its next attempt yet",
+                    reason=str(error),
+                    group=group,
+                )
                 if offset in state.leases:
                     state.put_off(offset, self._in(AGAIN_MS))
                 continue
@@ -577,7 +581,7 @@ class PopService:
         try:
             await self._core.metadata.commit_popped(group, offsets, done)
         except sdk.DuologError as error:
-            log.debug("progress is not recorded yet", group=group, reason=str(error))
+            log.debug("cannot record consumption progress yet", group=group, reason=str(error))
             self._dirty.update(key for key in keys if key in self._queues)
             return
         for topic, row in offsets.items():

@@ -65,7 +65,7 @@ class _Records:
 
 
 def _report(doubt: Doubt) -> None:
-    log.warning("metadata file", file=doubt.file, reason=doubt.reason, action=doubt.action)
+    log.warning("metadata file problem", file=doubt.file, reason=doubt.reason, action=doubt.action)
 
 
 def _body(change: Json) -> bytes:
@@ -144,7 +144,7 @@ class MetadataLog:
             result = store.put(PutBatch(SYSTEM_TOPIC, QUEUE, Columns.of(rows), now), now)
             if result.status is not PutMessageStatus.PUT_OK:
                 log.warning(
-                    "tables of another program are only in config/, not in the log",
+                    "tables written by another program are in config/ only, not in the log",
                     files=found.foreign,
                     reason=result.reason,
                 )
@@ -205,7 +205,7 @@ class MetadataLog:
             for _, body, _ in result.rows():
                 change = tables.apply(body)
                 if change is None:
-                    log.error("metadata record not understood", body=body[:200])
+                    log.error("unreadable metadata record", body=body[:200])
                 elif change["op"] == "delete_topic":
                     # Before a topic of the same name can be made: its queues may still be there.
                     self._apply_floors_of(change["topic"])
@@ -241,7 +241,7 @@ class MetadataLog:
         try:
             self._tables.adopt(data)
         except BadMessage as error:
-            log.error("the master's metadata cannot be read", reason=error.reason)
+            log.error("cannot read the master's metadata", reason=error.reason)
             return
         self._apply_floors()
         self.catch_up()
@@ -291,7 +291,7 @@ class MetadataLog:
         try:
             self._put(change)
         except sdk.DuologError as error:
-            log.debug("a note was not stored", reason=str(error), op=change["op"])
+            log.debug("a metadata note was not stored", reason=str(error), op=change["op"])
 
     async def change(self, change: Json) -> None:
         """Store a change, wait until it is durable and applied.
@@ -310,7 +310,7 @@ class MetadataLog:
             async with asyncio.timeout(CHANGE_SECONDS):
                 await waiting
         except TimeoutError:
-            raise sdk.ResultUnknown("the change is stored, but not applied in time") from None
+            raise sdk.ResultUnknown("the change was stored, but not applied in time") from None
         finally:
             self._waiting.pop(offset, None)
 

@@ -120,7 +120,7 @@ class TransactionService:
             halves = self._halves if self._halves is not None else await self._open()
             await self._read_halves(halves)
             if halves is not self._halves:
-                raise sdk.Unavailable("the master changed meanwhile")
+                raise sdk.Unavailable("the master changed during the call")
             return halves
 
     async def _open(self) -> HalfMessages:
@@ -139,7 +139,7 @@ class TransactionService:
                 self._forget()
             raise
         if len(halves):
-            log.info("transactions are open", count=len(halves))
+            log.info("half messages pending", count=len(halves))
         return halves
 
     async def _read_halves(self, halves: HalfMessages) -> None:
@@ -202,10 +202,13 @@ class TransactionService:
     def half(self, batch: PutBatch, group: str, immunity_seconds: int = 0) -> PutBatch:
         """A batch as half messages of a producer group. Raises BadRequest, BadMessage."""
         if not group or len(group) > 255 or not group.isprintable():
-            raise sdk.BadRequest("a transaction needs the name of its producer group")
+            raise sdk.BadRequest(
+                "a transaction needs a producer group of 1 to 255 printable characters"
+            )
         if not 0 <= immunity_seconds <= IMMUNITY_SECONDS_MAX:
             raise sdk.BadRequest(
-                f"a first check after {immunity_seconds} s, the limit is {IMMUNITY_SECONDS_MAX} s"
+                f"a first check after {immunity_seconds} s exceeds the limit of "
+                f"{IMMUNITY_SECONDS_MAX} s"
             )
         batch.columns.check(self._core.store.options.max_message_size)
         words = {"TRAN_MSG": "true", "PGROUP": group}
@@ -252,7 +255,7 @@ class TransactionService:
             return record
         if offset >= self._core.store.queue_range(HALF_TOPIC, QUEUE)[1]:
             raise sdk.Unavailable(f"half message {offset} cannot be read yet")
-        raise sdk.NoSuchMessage(f"half message {offset} is gone")
+        raise sdk.NoSuchMessage(f"half message {offset} no longer exists")
 
     async def end(self, origins: Iterable[int], commit: bool, group: str = "") -> None:
         """Commit or roll back. The same decision again is taken for the first one's repeat.
@@ -280,7 +283,7 @@ class TransactionService:
     async def _end(self, halves: HalfMessages, found: list[Half], commit: bool) -> None:
         """Decide on half messages that wait, and wait until that is safe."""
         if not self._core.admission.may_store():
-            raise sdk.Unavailable("this node takes no puts now")
+            raise sdk.Unavailable("this node does not accept puts now")
         origins = {half.offset: half.origin for half in found}
         offsets = sorted(origins)
         end_offset = 0
@@ -289,7 +292,7 @@ class TransactionService:
             if at:
                 await asyncio.sleep(0)  # others have a turn
                 if halves is not self._halves:
-                    raise sdk.Unavailable("the master changed meanwhile")
+                    raise sdk.Unavailable("the master changed during the call")
             # Somebody else may have decided on some of them in between.
             undecided = [offset for offset in offsets[at : at + READ] if halves.lies_at(offset)]
             missed += sorted({*offsets[at : at + READ]} - {*undecided})
@@ -332,7 +335,7 @@ class TransactionService:
         if record is None or not store.options.message_index_enable:
             return None
         if store.dispatcher.reput_from < max(self._older[1], self._decisions.forgotten_end):
-            raise sdk.Unavailable("what was decided earlier is not indexed yet")
+            raise sdk.Unavailable("earlier decisions are not indexed yet: try again")
         topic, key = (record.properties.get(name, "") for name in ("REAL_TOPIC", "UNIQ_KEY"))
         return store.find_by_unique_key(topic, key) is not None if key else None
 
@@ -358,7 +361,9 @@ class TransactionService:
             return False
         store = self._core.store
         if store.dispatcher.reput_from < older_log:
-            raise sdk.Unavailable("what the last master stored is not indexed yet")
+            raise sdk.Unavailable(
+                "messages stored by the last master are not indexed yet: try again"
+            )
         properties = self._record(offset).properties
         topic, key = properties.get("REAL_TOPIC", ""), properties.get("UNIQ_KEY", "")
         return bool(key) and store.find_by_unique_key(topic, key) is not None
@@ -371,7 +376,7 @@ class TransactionService:
             result = store.get(HALF_TOPIC, QUEUE, first, end - first, BYTES)
             if result.next_offset <= first:
                 self._record(first)
-                raise sdk.NoSuchMessage(f"half message {first} is gone")
+                raise sdk.NoSuchMessage(f"half message {first} no longer exists")
             host_of = store.born_host
             for batch in restored(result, _WORDS, host_of, TRANSACTION_COMMIT, prepared=True):
                 if batch.topic not in self._core.metadata.topics:
@@ -408,18 +413,18 @@ class TransactionService:
                 return
             self._put_back(halves, half, record)
         except (sdk.NoSuchMessage, StoreError) as error:
-            log.error("a half message is gone", reason=str(error), group=half.group)
+            log.error("half message lost", reason=str(error), group=half.group)
             halves.resolved(half.offset)  # damaged, or retention took it
             return
         except sdk.DuologError as error:
-            log.warning("a transaction is checked later", reason=str(error))
+            log.warning("transaction check postponed", reason=str(error))
             halves.ask_later(half, self._in(self._options.check_interval_ms))
             return
         check = Check(half.group, half.origin, record)
         for ask in self.askers:
             if await ask(check):
                 return
-        log.debug("no producer to ask", group=half.group, origin=half.origin)
+        log.debug("no producer of the group is connected", group=half.group, origin=half.origin)
 
     def _put_back(self, halves: HalfMessages, half: Half, record: Record) -> None:
         """Store it again with one check more, and note that the older one is done with."""
@@ -432,7 +437,11 @@ class TransactionService:
         self._settle(self._note_decided(halves, [old]))
 
     def _discard(self, halves: HalfMessages, half: Half, record: Record) -> None:
-        log.warning("nobody decided on a transaction", group=half.group, checks=half.checks)
+        log.warning(
+            "transaction given up: no decision after the last check",
+            group=half.group,
+            checks=half.checks,
+        )
         if DISCARD_TOPIC not in self._core.metadata.topics:
             self._core.metadata.auto_create(DISCARD_TOPIC, 1)
         self._put(stored_again(record, DISCARD_TOPIC, record.properties))

@@ -34,4 +34,4 @@ class FileWork:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self.threads, self.store.disk.reclaim)
         except OSError as error:
-            log.warning("what was removed takes room yet", reason=error.strerror or str(error))
+            log.warning("cannot unlink removed files yet", reason=error.strerror or str(error))

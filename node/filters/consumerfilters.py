@@ -59,7 +59,7 @@ class ConsumerFilters:
         if rows.get(group, {}).get("expression") == wanted.expression:
             return
         if len(rows) >= FILTERS_MAX and group not in rows:
-            log.warning("too many groups choose by SQL: no bits for this one", group=group)
+            log.warning("too many groups filter by SQL: no bits left for this one", group=group)
             return
         now = self._core.log.wall_ms()
         positions = self._bloom.positions(f"{group}#{topic}")
@@ -98,7 +98,7 @@ class ConsumerFilters:
             bits = FilterBits(positions, self._bloom.bits, reached)
             return _Entry(SqlFilter.parse(str(row["expression"])), bits)
         except (BadFilter, KeyError, TypeError) as error:
-            log.warning("a filter of a group is not understood", reason=str(error))
+            log.warning("cannot parse the filter of a group", reason=str(error))
             return None
 
     def bit_map_of(self, topic: str, properties: bytes) -> bytes:

@@ -116,16 +116,16 @@ class Replication:
 
     def _open_epoch(self, wall_ms: WallMs) -> None:
         """Begin the mastership; a disk without room stops puts, not readers, and is tried again."""
-        assert self.master is not None, "a master opens epochs"
+        assert self.master is not None, "only a master opens epochs"
         self._tried_ms = mono_ms()
         try:
             self.master.open_epoch(secrets.randbits(64), wall_ms)
         except OSError as error:
             if not no_room(error):
                 raise
-            log.error("no room to open an epoch: nothing can be stored", reason=error.strerror)
+            log.error("no disk space to open an epoch: puts are refused", reason=error.strerror)
         except StoreError as error:
-            log.error("nothing can be stored", reason=str(error))
+            log.error("cannot open an epoch: puts are refused", reason=str(error))
         else:
             log.info("mastership", epoch=self.master.epoch, role=self.master.store.role.value)
 
@@ -137,7 +137,7 @@ class Replication:
         Raises OSError or StoreError where the disk does not let it; it is a slave then as before.
         """
         store, slave = self._log.store, self.slave
-        assert slave is not None, "slaves are elected"
+        assert slave is not None, "only a slave is elected"
         store.change_role(BrokerRole.SYNC_MASTER)
         master = Master(
             store,
@@ -183,7 +183,7 @@ class Replication:
         """Why nothing may be put here yet, empty where it may."""
         if self.master is None or self.master.opened:
             return ""
-        return "no room on the disk to begin with"
+        return "no disk space to open an epoch"
 
     @property
     def waits(self) -> bool:
@@ -194,9 +194,9 @@ class Replication:
         """Why this node is no master now, empty where it is."""
         if self.master is None:
             endpoint, _ = self.master_endpoint
-            return f"this node is a slave, its master is {endpoint or 'not known'}"
+            return f"this node is a slave; its master is {endpoint or 'not known'}"
         stopped = self.master.stopped(mono_ms())
-        return f"this node is no master any more: {stopped}" if stopped else ""
+        return f"this node is no longer the master: {stopped}" if stopped else ""
 
     @property
     def master_endpoint(self) -> tuple[str, int]:
@@ -267,7 +267,7 @@ class Replication:
 
         listener: hears what only an election can do something about.
         """
-        assert self.slave is not None, "slaves follow"
+        assert self.slave is not None, "only a slave follows"
         upstream = Upstream(address, self._credentials, self.options.reconnect_interval / 1000)
         adopt = self._tables.adopt_snapshot
         self.follower = ReplicationClient(self._log, self.slave, upstream, adopt, listener)

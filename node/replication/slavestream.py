@@ -174,7 +174,7 @@ class ReplicationClient:
             else:
                 effects = self._slave.step(machine.Received(data), mono_ms())
         except OSError as error:
-            effects = self._slave.suspend(f"the disk: {error.strerror or error}")
+            effects = self._slave.suspend(f"disk error: {error.strerror or error}")
         except StoreError as error:
             effects = self._slave.suspend(str(error))
         await self._perform(effects)

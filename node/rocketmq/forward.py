@@ -204,7 +204,9 @@ class Forwarder:
         left = until - asyncio.get_running_loop().time() - PAUSE_SECONDS
         if failure.code() is grpc.StatusCode.FAILED_PRECONDITION:
             if left <= 0:
-                raise sdk.NotMaster(f"the group has no master now: {failure.details()}") from None
+                raise sdk.NotMaster(
+                    f"the group has no master now ({failure.details()}): try again"
+                ) from None
             await asyncio.sleep(PAUSE_SECONDS)
             return
         unreached = failure.code() is grpc.StatusCode.UNAVAILABLE

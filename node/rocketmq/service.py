@@ -341,7 +341,7 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
                     await uncancelled(stream.write(command))
                 return True
             except _UNREACHED as error:
-                log.debug("a producer could not be asked", reason=str(error))
+                log.debug("cannot reach a producer for a transaction check", reason=str(error))
         return False
 
     # -- receiving -----------------------------------------------------------------------------
@@ -390,7 +390,10 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         """Messages are done."""
         group, topic = group_of(request.group), topic_of(request.topic)
         if not 1 <= len(request.entries) <= ENTRIES_MAX:
-            raise Refused(Code.BAD_REQUEST, f"a request of {len(request.entries)} entries")
+            raise Refused(
+                Code.BAD_REQUEST,
+                f"{len(request.entries)} entries in a request, it must be 1 to {ENTRIES_MAX}",
+            )
         reply = service.AckMessageResponse()
         for entry in request.entries:
             reply.entries.add(
@@ -408,7 +411,8 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         invisible_ms = request.invisible_duration.ToMilliseconds()
         if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
             raise Refused(
-                Code.ILLEGAL_INVISIBLE_TIME, f"an invisible duration of {invisible_ms} ms"
+                Code.ILLEGAL_INVISIBLE_TIME,
+                f"an invisible duration of {invisible_ms} ms is outside 0..{INVISIBLE_MS_MAX} ms",
             )
         handle = self._receiver.handle(group, topic, request.receipt_handle)
         changed = self.broker.pop.change_invisible(group, handle, invisible_ms)
@@ -466,7 +470,7 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
             async with asyncio.timeout(COMMAND_SECONDS):
                 await uncancelled(stream.write(command))
         except _UNREACHED as error:
-            log.debug("a consumer could not be told", reason=str(error))
+            log.debug("cannot notify a consumer", reason=str(error))
 
     # -- pulling -------------------------------------------------------------------------------
 

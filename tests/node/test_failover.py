@@ -429,7 +429,7 @@ async def test_a_registry_that_lost_the_group_is_a_problem_of_every_node_and_is_
     )
     for name in "abc":
         async with voters.client(name) as client:
-            told = "no master that this node knows: the registry has lost group"
+            told = "knows no master of its group: the registry has lost group"
             async with asyncio.timeout(15):  # its stream from the last master may end later
                 while told not in " ".join(problems_of(await client.admin.node_status())):
                     await asyncio.sleep(0.05)
