@@ -118,7 +118,7 @@ class Master:
             self.store.hide_from(self.store.known_confirmed)
         epoch = number or max(self.history.last_epoch, self.identity.promised_epoch) + 1
         if epoch <= self.history.last_epoch or epoch < self.identity.promised_epoch:
-            raise StoreError(f"epoch {epoch} is not newer than what is known here")
+            raise StoreError(f"epoch {epoch} is not newer than the newest one known here")
         self.identity = identity.promise(self.store.disk, self.identity, epoch)
         # Whatever this node becomes later, its readers see no more than was confirmed.
         self.identity = identity.follow(self.store.disk, self.identity, self.promises)
@@ -126,7 +126,7 @@ class Master:
         batch = PutBatch(EPOCH_TOPIC, EPOCH_QUEUE, Columns.of([body]), wall_ms)
         result = self.store.put(batch, wall_ms)
         if result.status is not PutMessageStatus.PUT_OK:
-            raise StoreError(f"no epoch can be opened: {result.status.value} {result.reason}")
+            raise StoreError(f"cannot open an epoch: {result.status.value} {result.reason}")
         opened = self.history.open(EpochEntry(epoch, result.physical_offset, nonce))
         assert opened, "a new epoch follows all known ones"
         self.history.save(self.store.disk)
@@ -151,7 +151,9 @@ class Master:
             if mapped is None or found.start < self.store.checkpoint.confirm_phy_offset:
                 continue
             if found.is_torn(mapped.memory, mapped.start):
-                self.store.events.problem(f"log cut at {found.start}: never synced in whole")
+                self.store.events.problem(
+                    f"log cut at {found.start}: the rest was never fully synced"
+                )
                 self.store.truncate(found.start)
                 self.history.truncate(found.start)
                 return
@@ -173,14 +175,14 @@ class Master:
         found = self.in_sync()
         if found >= self.options.min_in_sync_replicas:
             return ""
-        return f"{found} of {self.options.min_in_sync_replicas} needed replicas are in sync"
+        return f"{found} of {self.options.min_in_sync_replicas} required replicas are in sync"
 
     def _set_too_small(self, sync: SyncState) -> str:
         if not self.group_open:
-            return "the group has only begun: no other replica is in sync yet"
+            return "the group has just been formed: no other replica is in sync yet"
         needed, standings = self.options.in_sync_replicas, self._standings(MonoMs(0))
         found = 1 + sum(1 for replica in sync.members if replica in standings)
-        return "" if found >= needed else f"{found} of {needed} needed replicas are in sync"
+        return "" if found >= needed else f"{found} of {needed} required replicas are in sync"
 
     def await_slaves(self, end_offset: int, now_ms: MonoMs, token: Any) -> PutMessageStatus | None:
         """The status of a stored put, or None where `token` will be released later."""
@@ -201,7 +203,7 @@ class Master:
 
     def stopped(self, now_ms: MonoMs) -> str:
         """Why this node is no master for puts right now, empty where it is."""
-        return "its lease ran out" if self.is_over(now_ms) else self._paused
+        return "its lease expired" if self.is_over(now_ms) else self._paused
 
     def pause(self, reason: str) -> None:
         """Store nothing for a moment, another node takes over; empty: go on."""
@@ -340,7 +342,7 @@ class Master:
             return self._acknowledged(session, frame, now_ms)
         if isinstance(frame, Hello) and session.state is ConnectionState.HANDSHAKE:
             return self._hello(session, frame, now_ms)
-        return self._violation(session, f"{type(frame).__name__} out of turn")
+        return self._violation(session, f"{type(frame).__name__} out of order")
 
     def _violation(self, session: SlaveSession, reason: str) -> list[Effect]:
         self.violations += 1
@@ -392,8 +394,9 @@ class Master:
         return Refuse(
             self.epoch,
             Refusal.OLDER_COPY,
-            f"{replica} is in the SyncStateSet, and holds the log up to {keeps} only, confirmed is "
-            f"{self._confirmed()}: its directory is an older copy, or its log is damaged",
+            f"{replica} is in the SyncStateSet but holds the log only up to {keeps}, "
+            f"below the confirm offset {self._confirmed()}: its directory is an older "
+            "copy, or its log is damaged",
         )
 
     def _remember(self, node: str, refuse: Refuse, now_ms: MonoMs) -> None:
@@ -408,7 +411,7 @@ class Master:
         effects: list[Effect] = []
         for other in list(self.sessions.values()):
             if other is not session and other.node == hello.node:
-                effects += self._close(other, "the slave has connected again")
+                effects += self._close(other, "the slave has reconnected")
         self.refusals.pop(hello.node, None)
         session.state = _TRANSFER
         session.node, session.endpoint = hello.node, hello.endpoint
@@ -525,9 +528,9 @@ class Master:
         silent_since = now_ms - self.options.ha_housekeeping_interval
         for session in list(self.sessions.values()):
             if session.last_heard_ms < silent_since:
-                effects += self._close(session, "nothing was heard of it for too long")
+                effects += self._close(session, "heartbeat timeout")
             elif session.state is _TRANSFER and session.sent < self.store.log.min_offset:
-                effects += self._close(session, "the segments it still needs are removed")
+                effects += self._close(session, "the segments it still needs were deleted")
             elif session.state is _TRANSFER and self._lacks(session.sent):
                 effects += self._close(
                     session, f"this log has no segment for offset {session.sent}: repair it first"

@@ -43,7 +43,7 @@ class LogIdentity:
         if self.first_records:
             start = min(self.first_records)
             return f"record {self.first_records[start]} at {start}"
-        return "neither epochs nor a whole segment"
+        return "no epoch and no whole segment"
 
     def differs(self, other: "LogIdentity") -> str:
         """Where two identities contradict each other; empty where they do not."""
@@ -121,7 +121,7 @@ def _epochs(directory: Path, confirmed: int) -> Epochs:
         rows = value["epochs"] if value is not None else []
         return {int(n): (int(start), str(x)) for n, start, x in rows if int(start) < confirmed}
     except (BadStoreFile, ValueError, KeyError, TypeError) as error:
-        raise BadJob(f"{directory / EPOCHS} cannot be used: {error}") from None
+        raise BadJob(f"cannot use {directory / EPOCHS}: {error}") from None
 
 
 def _first_record(segment: Segment, confirmed: int) -> str:

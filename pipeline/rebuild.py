@@ -87,7 +87,7 @@ def rebuild(spark: "SparkSession", directory: Path, options: StoreOptions | None
     try:
         disk.lock(LOCK)
     except StoreError as error:
-        raise BadJob(f"{error}: stop the node that holds it first") from None
+        raise BadJob(f"{error}: stop the node first") from None
     try:
         chosen = segment_bytes(disk, options or StoreOptions())
         if disk.list(EXT_ROOT) or chosen.enable_consume_queue_ext:

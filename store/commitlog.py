@@ -207,7 +207,8 @@ class CommitLog:
                 return Appended(start, mapped.start + position)
             if fitted == 0 and before == 0:
                 raise BadMessage(
-                    f"message {done} of the batch does not fit a segment of {mapped.size} bytes"
+                    f"message {done} of the batch does not fit into a segment of "
+                    f"{mapped.size} bytes"
                 )
             self._close_segment(mapped)
             mark.touched[-1] = (mapped, before, mapped.size)
@@ -294,7 +295,7 @@ class CommitLog:
         """
         mapped = self.queue.find(offset)
         if mapped is None and self.min_offset <= offset < self.max_offset:
-            raise CorruptRecord(offset, "the segment it was in is missing")
+            raise CorruptRecord(offset, "its segment is missing")
         if mapped is None or offset < 0 or offset >= self.max_offset:
             raise OffsetOutOfRange(offset, self.min_offset, self.max_offset)
         return read_record(mapped.memory, offset - mapped.start, mapped.readable, mapped.start)
@@ -384,7 +385,7 @@ _SCAN_REASONS = {
     scan.SCAN_BLANK: "the blank record at the end of a segment",
     scan.SCAN_BAD_MAGIC: "bad magic code",
     scan.SCAN_BAD_CRC: "bad CRC",
-    scan.SCAN_BAD_SIZE: "lengths that do not add up",
+    scan.SCAN_BAD_SIZE: "inconsistent lengths",
     scan.SCAN_BAD_OFFSET: "names another offset",
     scan.SCAN_PARTIAL: "cut short",
 }

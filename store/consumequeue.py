@@ -220,7 +220,7 @@ class ConsumeQueue:
             kernel.read_entries(ends, 0, 2, table)
             for physical, size, _ in table.T.tolist():
                 if size <= 0 or physical < 0 or (size != BLANK and physical < newest):
-                    raise BadStoreDirectory(mapped.file.path, "holds other bytes than entries")
+                    raise BadStoreDirectory(mapped.file.path, "holds bytes that are not entries")
                 newest = physical if size != BLANK else newest
 
     def _end_at(self, logic_bytes: int) -> None:

@@ -116,7 +116,7 @@ class ConsumeQueueExt:
             raise BadStoreDirectory(self.files.path_of(start), "is missing")
         for mapped in self.files.files[:-1]:
             if self._read(mapped.memory[:UNIT_BYTES_MAX].tobytes()) is None:
-                raise BadStoreDirectory(mapped.file.path, "holds other bytes than units")
+                raise BadStoreDirectory(mapped.file.path, "holds bytes that are not units")
         data = last.memory[: last.held]
         position = 0
         while position + _UNIT.size <= len(data):

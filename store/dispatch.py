@@ -182,8 +182,8 @@ class Dispatcher:
             known = CorruptRange(self.reput_from, self._until_known(following))
             self.log.corrupt_ranges.append(known)
             self.on_problem(
-                f"commit log [{known.start}, {known.end}) holds no valid record (scan code "
-                f"{code}); kept as it is, repair it from a replica"
+                f"commit log [{known.start}, {known.end}) holds no valid record (scan "
+                f"code {code}); it is kept as it is: repair it from a replica"
             )
         self._missing += known.records_max
         self.reput_from = known.end
@@ -291,7 +291,9 @@ class Dispatcher:
                 return
         topic, queue_id = self.queue_key(memory, rows, int(order[first]))
         if queue_id < 0 or not is_directory_name(topic):
-            self._refuse(rows, int(order[first]), f"names queue {topic!r}/{queue_id}")
+            self._refuse(
+                rows, int(order[first]), f"names queue {topic!r}/{queue_id}, which cannot exist"
+            )
             return
         if targets.only is not None and (topic, queue_id) not in targets.only:
             return
@@ -314,7 +316,7 @@ class Dispatcher:
                 rows,
                 row,
                 f"has queue offset {int(rows[scan.QUEUE_OFFSET, row])} in "
-                f"{topic}/{queue_id}, which stands at {queue.max_offset}",
+                f"{topic}/{queue_id}, whose next offset is {queue.max_offset}",
             )
         self.arrivals.append(Arrival(topic, queue_id, queue.max_offset))
 

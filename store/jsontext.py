@@ -73,7 +73,7 @@ def load(disk: Disk, path: str) -> Any | None:
             continue
         if isinstance(value, dict):
             return value
-        problem = problem or "is no JSON object"
+        problem = problem or "is not a JSON object"
     if problem is not None:
         raise BadStoreFile(path, f"neither it nor its backup can be read: {problem}")
     return None

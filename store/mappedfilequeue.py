@@ -52,9 +52,9 @@ class MappedFileQueue:
         for name, size in zip(listing.names, listing.sizes, strict=True):
             path = f"{self.directory}/{name}"
             if not (len(name) == NAME_DIGITS and name.isdecimal()):
-                raise BadStoreDirectory(path, "is no segment (20 digits expected)")
+                raise BadStoreDirectory(path, "is not a segment (its name must have 20 digits)")
             if size < 0:
-                raise BadStoreDirectory(path, "is no regular file")
+                raise BadStoreDirectory(path, "is not a regular file")
             if size == 0:
                 if writable:
                     self.disk.remove(path)
@@ -62,9 +62,9 @@ class MappedFileQueue:
             if size != self.file_size:
                 raise BadStoreDirectory(
                     path,
-                    f"has {size} bytes, the configured segment size is {self.file_size}. If only "
-                    "this file was cut short, copy it again, or remove it: what it held is then "
-                    "reported as missing",
+                    f"has {size} bytes, but the configured segment size is "
+                    f"{self.file_size}. If only this file was cut short, copy it again "
+                    "or remove it: what it held is then reported as missing",
                 )
             start = int(name)
             first = self.files[0].start if self.files else 0

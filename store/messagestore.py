@@ -316,12 +316,14 @@ class MessageStore:
             self._check(batch)
             if self._held and not self._held.isdisjoint(batch.light_queues):
                 status = PutMessageStatus.SERVICE_NOT_AVAILABLE
-                return PutResult(status, "the light queue is being forgotten")
+                return PutResult(status, "the light queue is being deleted")
             light = self._light_offsets(batch.light_queues)
             if light is None:
                 return PutResult(
                     PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED,
-                    f"{self.options.max_lmq_consume_queue_num} light queues, no more are allowed",
+                    "this node has reached its limit of "
+                    f"{self.options.max_lmq_consume_queue_num} light queues "
+                    "(store.max_lmq_consume_queue_num)",
                 )
             if light:
                 columns = lightqueues.in_light_queues(batch.columns, *zip(*light, strict=True))
@@ -346,7 +348,7 @@ class MessageStore:
         ):
             return PutResult(
                 PutMessageStatus.MESSAGE_ILLEGAL,
-                f"sequences from {batch.sequence + first} on are stored in part, in other batches",
+                f"sequences from {batch.sequence + first} on are partly stored, in other batches",
             )
         result = self._append(batch, first, known, wall_ms)
         if result.status is PutMessageStatus.PUT_OK:
@@ -390,7 +392,7 @@ class MessageStore:
         if not 0 <= batch.queue_id <= QUEUE_ID_MAX:
             raise BadMessage(f"queue id {batch.queue_id} is outside 0..{QUEUE_ID_MAX}")
         if not 1 <= batch.columns.count <= MESSAGES_PER_BATCH_MAX:
-            raise BadMessage(f"a batch of {batch.columns.count} messages")
+            raise BadMessage(f"a batch of {batch.columns.count} messages is not allowed")
         if len(batch.producer) not in (0, 10):
             raise BadMessage(f"the producer id has {len(batch.producer)} bytes, it must have 10")
         if not 0 <= batch.sequence < 1 << 48:
@@ -408,7 +410,9 @@ class MessageStore:
             if hidden or batch.columns.count > 1:
                 raise BadMessage("only a single message may be in light queues")
         if lightqueues.claims_light_queues(batch.columns):
-            raise BadMessage(f"{' and '.join(lightqueues.PROPERTIES)} are for the store to write")
+            raise BadMessage(
+                f"{' and '.join(lightqueues.PROPERTIES)} may only be written by the store"
+            )
 
     def _stored_before(self, batch: PutBatch, known: list[Run]) -> PutResult:
         """Answer a repeated batch with its first result; it waits for what the first waited for."""
@@ -453,7 +457,7 @@ class MessageStore:
         except OSError as error:
             return PutResult(
                 PutMessageStatus.CREATE_MAPEDFILE_FAILED,
-                f"no room for the next segment: {error.strerror or error}",
+                f"cannot make the next segment: {error.strerror or error}",
             )
         count = batch.columns.count - first
         if in_queue:
@@ -747,7 +751,9 @@ class MessageStore:
                 what = f"{error.strerror or error}" + (
                     f": {error.filename}" if error.filename else ""
                 )
-                self.events.problem(f"queues and index cannot follow the log, puts stop: {what}")
+                self.events.problem(
+                    f"queues and index cannot follow the log, puts are refused: {what}"
+                )
             self.flags.set(flag)
             return False
 

@@ -221,7 +221,7 @@ def decode(path: str, data: bytes) -> Saved:
         exports = {str(name): [int(crc) for crc in row] for name, row in value["exports"].items()}
         return Saved(path, Metadata.from_json(value), int(value["place"]), exports)
     except NOT_THE_SHAPE as error:
-        raise NotASnapshot(f"it has another shape than expected: {error!r}") from None
+        raise NotASnapshot(f"it has an unexpected structure: {error!r}") from None
 
 
 def read_export(disk: Disk, export: Export, path: str, tables: Metadata) -> bytes:
@@ -233,5 +233,5 @@ def read_export(disk: Disk, export: Export, path: str, tables: Metadata) -> byte
     try:
         export.adopt(tables, jsontext.loads(data.decode()))
     except NOT_THE_SHAPE as error:
-        raise ValueError(f"it has another shape than expected: {error!r}") from None
+        raise ValueError(f"it has an unexpected structure: {error!r}") from None
     return data

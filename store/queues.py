@@ -65,10 +65,10 @@ class ConsumeQueues:
         for root in ROOTS:
             for topic in self.disk.list(root):
                 if (root == lightqueues.ROOT) != lightqueues.is_light(topic):
-                    raise BadStoreDirectory(f"{root}/{topic}", "is no name for a queue there")
+                    raise BadStoreDirectory(f"{root}/{topic}", "is not a valid queue name")
                 for name in self.disk.list(f"{root}/{topic}"):
                     if not name.isdecimal():
-                        raise BadStoreDirectory(f"{root}/{topic}/{name}", "is no queue id")
+                        raise BadStoreDirectory(f"{root}/{topic}/{name}", "is not a queue id")
                     self._load_queue(topic, int(name), writable, trusting)
 
     def _load_queue(self, topic: str, queue_id: int, writable: bool, trusting: bool) -> None:

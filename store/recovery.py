@@ -104,9 +104,9 @@ class Recovery:
             return RecoveryReport(abnormal, 0, 0, 0, False, 0, 0)
         for hole in self.log.note_holes():
             self.problem(
-                f"commit log [{hole.start}, {hole.end}) is missing: its segments' files are not "
-                "there. What lies around it is kept and served; put the files back while the node "
-                "is stopped, or let a replica repair it"
+                f"commit log [{hole.start}, {hole.end}) is missing: its segment files "
+                "do not exist. The segments around it are kept and served; stop the "
+                "node and put the files back, or let a replica repair it"
             )
         known = set(self.queues.table)
         queues_sound = queues_sound and bool(known)  # all gone: somebody removed them
@@ -215,7 +215,7 @@ class Recovery:
         if found is None:
             return True
         place, why = found
-        self.problem(f"the index is rebuilt from the commit log from there on: {why}")
+        self.problem(f"the index is rebuilt from the commit log from here on: {why}")
         self.index.drop_from(place)
         return False
 
@@ -224,8 +224,9 @@ class Recovery:
         known = max(self.known_end, self.checkpoint.confirm_phy_offset)
         if end < known:
             self.problem(
-                f"the commit log ends at {end}, but records up to {known} were dispatched or "
-                f"confirmed before: what lay in [{end}, {known}) is lost on this node"
+                f"the commit log ends at {end}, but records up to {known} were "
+                f"dispatched or confirmed before: records in [{end}, {known}) are lost "
+                "on this node"
             )
 
     def _lacking(

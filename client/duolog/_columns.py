@@ -88,7 +88,7 @@ def property_text(
         pairs["TAGS"] = tags
     if keys:
         if any(not key or " " in key for key in keys):
-            raise BadRequest("a key is not empty and has no space in it")
+            raise BadRequest("a key must not be empty or contain a space")
         pairs["KEYS"] = " ".join(keys)
     for name, value in pairs.items():
         if not name or not value:

@@ -203,8 +203,8 @@ class GroupReader:
             )
         if reply.status == wire.OFFSET_TOO_LARGE:
             log.error(
-                "%s/%d ends at offset %d, before what was read: an unclean election gave "
-                "messages up; reading goes on there",
+                "%s/%d now ends at offset %d, below what was read: an unclean election "
+                "gave up messages; reading continues there",
                 batch.topic,
                 batch.queue_id,
                 batch.next_offset,
@@ -253,8 +253,8 @@ class GroupReader:
         batch, used = head
         if used:
             raise BadRequest(
-                f"{batch.count - used} messages of the batch in hand are not read yet: read them "
-                "with get before get_batch is called"
+                f"{batch.count - used} messages of the current batch are not read yet: "
+                "read them with get before calling get_batch"
             )
         self._finish()
         self._handed = ((batch.topic, batch.queue_id), batch.next_offset)

@@ -146,9 +146,9 @@ class OffsetFile:
             for topics in self._table.values():
                 for row in topics.values():
                     if not all(type(offset) is int for offset in row.values()):
-                        raise ValueError("an offset is no whole number")
+                        raise ValueError("an offset is not an integer")
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-            raise BadRequest(f"{self._path} is no file of offsets: {error}") from None
+            raise BadRequest(f"{self._path} is not an offsets file: {error}") from None
 
     def of(self, replica_group: str, queue: Queue) -> int:
         """A queue's offset, -1 where there is none."""
@@ -212,7 +212,7 @@ class BroadcastMember:
         try:
             await asyncio.to_thread(self._file.put, self._replica_group, offsets)
         except OSError as error:
-            raise DuologError(f"the file of offsets cannot be written: {error}") from None
+            raise DuologError(f"cannot write the offsets file: {error}") from None
 
     async def leave(self) -> None:
         """Nobody waits for our queues."""

@@ -89,8 +89,8 @@ class TopicCache:
                     raise
                 if loop.time() + pause >= deadline:
                     raise Unavailable(
-                        f"topic {topic!r} is not known to the replica groups that answer, and "
-                        f"{', '.join(groups)} cannot be reached"
+                        f"topic {topic!r} is unknown to the replica groups that answer, "
+                        f"and {', '.join(groups)} cannot be reached"
                     ) from None
                 await asyncio.sleep(pause)
 

@@ -289,7 +289,7 @@ async def test_a_lost_answer_is_made_up_for_or_told_as_unknown_and_never_stored_
     monkeypatch.setattr(AppendStream, "append", lost)
     async with client.producer(timeout=5) as producer:
         if others:
-            with pytest.raises(duolog.ResultUnknown, match="look for the message by its key"):
+            with pytest.raises(duolog.ResultUnknown, match="find the message by its key"):
                 await producer.send("T", b"mine")
         else:
             assert (await producer.send("T", b"mine")).duplicate

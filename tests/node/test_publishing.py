@@ -122,7 +122,7 @@ async def test_nothing_is_published_of_a_batch_that_is_wrong(client: duolog.Clie
         await stage(sink, b"", queue_id=9)
     with pytest.raises(duolog.NoPermission):
         await stage(sink, b"", topic=STAGED_TOPIC)
-    with pytest.raises(duolog.BadRequest, match="over the limit"):
+    with pytest.raises(duolog.BadRequest, match="exceeds the limit"):
         await stage(sink, bytes(65 << 10))
     with pytest.raises(duolog.MessageTooLarge):
         await stage(sink, *[bytes(30 << 10)] * 3)
@@ -212,7 +212,7 @@ async def test_a_sink_waits_until_enough_replicas_are_in_sync(
     sink = await client.sink("s")
     replication = broker_of(node).replication
     for step in (stage(sink, b"1"), sink.publish(0, [0])):
-        monkeypatch.setattr(replication, "refusal", lambda: "1 of 2 needed replicas are in sync")
+        monkeypatch.setattr(replication, "refusal", lambda: "1 of 2 required replicas are in sync")
         monkeypatch.setattr(broker_of(node).metadata, "refused", lambda: duolog.Busy("as before"))
         work = asyncio.ensure_future(step)
         await asyncio.sleep(0.2)

@@ -113,10 +113,10 @@ def test_commands_and_what_they_refuse(tmp_path: Path, node: NodeProcess) -> Non
     assert "corrupt" in made.stdout
     wrong = [
         (("audit", str(tmp_path / "none")), "no such directory"),
-        (("rebuild", str(tmp_path)), "is no store directory"),
+        (("rebuild", str(tmp_path)), "is not a store directory"),
         (("rebuild", str(tmp_path / "a"), "--index-entries", "1"), "at least 1 slot"),
         (("tier", str(tmp_path / "a"), "--out", str(tmp_path), "--compression", "rar"), "'rar'"),
-        (("replay", "x.txt", "--to", "T", "-e", node.endpoint), "format is none of"),
+        (("replay", "x.txt", "--to", "T", "-e", node.endpoint), "format is not one of"),
         (("report", "--out", str(tmp_path / "r"), "-e", "nonsense"), "is not HOST:PORT"),
     ]
     for arguments, words in wrong:

@@ -215,8 +215,8 @@ def test_options_of_streams_that_are_wrong(
     spark: SparkSession, node: NodeProcess, topic: str, tmp_path: Path
 ) -> None:
     for options, words in (
-        ({"endingOffsets": "latest"}, "option 'endingoffsets' is none of"),
-        ({"maxOffsetsPerTrigger": "many"}, "option 'maxOffsetsPerTrigger': 'many' is no number"),
+        ({"endingOffsets": "latest"}, "option 'endingoffsets' is not one of"),
+        ({"maxOffsetsPerTrigger": "many"}, "option 'maxOffsetsPerTrigger': 'many' is not a number"),
     ):
         with pytest.raises(Exception, match=words):
             drained(stream(spark, node.endpoint, topic=topic, **options), Seen(), tmp_path / "c")

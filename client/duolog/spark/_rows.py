@@ -51,7 +51,7 @@ def check_writable(schema: types.StructType, topic: str) -> None:
             continue
         wanted = WRITABLE.get(column.name)
         if wanted is None:
-            raise BadRequest(f"column {column.name!r} is none of {', '.join(WRITABLE)}")
+            raise BadRequest(f"column {column.name!r} is not one of {', '.join(WRITABLE)}")
         if not any(_alike(column.dataType, kind) for kind in wanted):
             names = " or ".join(kind.simpleString() for kind in wanted)
             raise BadRequest(
@@ -60,7 +60,7 @@ def check_writable(schema: types.StructType, topic: str) -> None:
     if "body" not in schema.names:
         raise BadRequest("column 'body' is missing")
     if not topic and "topic" not in schema.names:
-        raise BadRequest("give the option 'topic', or rows a column 'topic'")
+        raise BadRequest("give the option 'topic', or a column 'topic' in the rows")
 
 
 def _alike(found: types.DataType, wanted: types.DataType) -> bool:
@@ -147,7 +147,9 @@ class RowsToRequests:
     ) -> Iterator[tuple[str, int, pa.Array | None]]:
         queues = self._queues.get(topic)
         if queues is None:
-            raise BadRequest(f"topic {topic!r} does not exist where this sink writes")
+            raise BadRequest(
+                f"topic {topic!r} does not exist in the replica group that this sink writes to"
+            )
         numbers = self._numbers(topic, columns, rows, queues)
         if numbers is None:
             self._turn += 1
@@ -198,7 +200,7 @@ def _plain(name: str, column: pa.Array) -> pa.Array:
     try:
         made.validate(full=True)
     except pa.ArrowInvalid:
-        raise BadRequest(f"column {name!r} has text that is no UTF-8") from None
+        raise BadRequest(f"column {name!r} has text that is not valid UTF-8") from None
     return made
 
 
@@ -252,8 +254,9 @@ def _joined(keys: pa.Array) -> pa.Array:
     spaced = pc.match_substring(several, " ")
     if pc.any(spaced).as_py():
         raise BadRequest(
-            f"column 'keys': {several.filter(spaced)[0].as_py()!r} is one of several keys and has "
-            "a space in it, which stands between keys; a message can have it as its only key"
+            f"column 'keys': {several.filter(spaced)[0].as_py()!r} is one of several "
+            "keys and contains a space, which separates keys; only a message's single "
+            "key may contain one"
         )
     return pc.binary_join(keys, " ")
 
@@ -308,7 +311,7 @@ def _fitting(
         before = int(ends[first - 1]) if first else 0
         last = int(np.searchsorted(ends, before + room, side="right"))
         if last == first:
-            raise MessageTooLarge(f"a row of {int(sizes[first])} bytes, at most {room}")
+            raise MessageTooLarge(f"a row has {int(sizes[first])} bytes, the limit is {room}")
         last = min(last, first + MESSAGES_MAX)
         part = slice(first, last)
         yield bodies[part], None if texts is None else texts[part]

@@ -31,12 +31,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """What `manifest_text` wrote. Raises OSError, ValueError for a damaged one."""
     found = json.loads(path.read_text())
     if not isinstance(found, dict):
-        raise ValueError("no JSON object")
+        raise ValueError("not a JSON object")
     if "log" in found and found.get("crc32") != _checksum(found):
-        raise ValueError("its checksum is another")
+        raise ValueError("its checksum does not match")
     try:
         if found["rows"] != sum(file["rows"] for file in found["files"]):
-            raise ValueError("its files have another number of rows")
+            raise ValueError("the row counts of its files do not add up")
     except (KeyError, TypeError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
     return found
@@ -58,7 +58,9 @@ class Tier:
             try:
                 self._take(read_manifest(path))
             except (ValueError, KeyError, TypeError) as error:
-                raise BadRequest(f"option 'tier': {path} is no manifest ({error})") from None
+                raise BadRequest(
+                    f"option 'tier': {path} is not a valid manifest ({error})"
+                ) from None
 
     def _take(self, manifest: dict[str, Any]) -> None:
         group = str(manifest["group"])
