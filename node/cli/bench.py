@@ -62,7 +62,7 @@ def produce(
     target: Annotated[Path | None, Csv] = None,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Send messages as fast as the node takes them."""
+    """Send messages as fast as the node accepts them."""
     _positive(messages=messages, size=size, batch=batch, senders=senders)
 
     async def work(progress: Any) -> Any:
@@ -95,7 +95,7 @@ def consume(
     target: Annotated[Path | None, Csv] = None,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Read messages as fast as the node gives them."""
+    """Read messages as fast as the node delivers them."""
     _positive(messages=messages)
 
     async def work(progress: Any) -> Any:
@@ -119,7 +119,7 @@ def recover(
     target: Annotated[Path | None, Csv] = None,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Write a log in a temporary directory, then recover it with empty queues and index."""
+    """Write a log to a temporary directory, then recover it, rebuilding queues and index."""
     _positive(megabytes=megabytes, size=size)
     import shutil
     import tempfile

@@ -14,7 +14,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def _group() -> None:
-    """The nodes of the cluster and who leads."""
+    """Show the nodes, switch the master, drain a node."""
 
 
 @app.command()
@@ -28,7 +28,7 @@ def status(
         int, typer.Option(help="Number of polls with --watch; 0: no limit.", min=0)
     ] = 0,
 ) -> None:
-    """Nodes, roles, offsets, lag and state."""
+    """Show nodes, roles, offsets, lag and state."""
     looks = 0
     while True:
         looks += 1
@@ -46,7 +46,7 @@ def status(
 
 
 async def ask(endpoints: str, timeout: float) -> Any:
-    """One look."""
+    """One poll."""
     from duolog import Client
 
     async with Client(endpoints, timeout=timeout) as client:
@@ -54,7 +54,7 @@ async def ask(endpoints: str, timeout: float) -> Any:
 
 
 def show(reply: Any, as_json: bool, clear: bool) -> None:
-    """Print the nodes; on a terminal, --watch prints over its last look."""
+    """Print the nodes; on a terminal, --watch overwrites the previous output."""
     rows = [row_of(reply.cluster, node) for node in reply.nodes]
     if clear and sys.stdout.isatty() and not as_json:
         sys.stdout.write("\x1b[H\x1b[2J")
@@ -92,7 +92,7 @@ def failover(
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
 ) -> None:
-    """Make another node the master while all live: puts pause for some ms, nothing is lost."""
+    """Make another node the master (planned switch): puts pause for some ms, nothing is lost."""
     order(endpoints, timeout, lambda admin: admin.failover(node))
     print(f"{node or 'another node'} is taking over")
 
@@ -103,7 +103,7 @@ def drain(
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
 ) -> None:
-    """Take a node out: it hands over, is not elected, and no put waits for it, until undrain."""
+    """Exclude a node until undrain: it hands over, is not elected, and no put waits for it."""
     order(endpoints, timeout, lambda admin: admin.drain(node))
     print(f"{node} is drained")
 
@@ -114,7 +114,7 @@ def undrain(
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
 ) -> None:
-    """Let a drained node take part again."""
+    """Let a drained node be elected and count again."""
     order(endpoints, timeout, lambda admin: admin.drain(node, undo=True))
     print(f"{node} is no longer drained")
 
@@ -144,7 +144,7 @@ def elect(
 
 
 def order(endpoints: str, timeout: float, what: Callable[[Any], Awaitable[None]]) -> None:
-    """Give an order to the node at the endpoints."""
+    """Send an administrative request to the node at the endpoints."""
     from duolog import Client
 
     async def give() -> None:

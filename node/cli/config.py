@@ -23,7 +23,7 @@ def show(
     ] = False,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Every key with its value."""
+    """Show every key with its value."""
     from node.config import ConfigError, load, rows
 
     try:

@@ -45,7 +45,7 @@ def list_(
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """All groups, with their lag in messages and seconds."""
+    """List all groups, with their lag in messages and seconds."""
 
     async def ask() -> Any:
         async with _client(endpoints, timeout) as client:
@@ -71,7 +71,7 @@ def show(
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """The queues of a group: committed offsets, lag, readers."""
+    """Show the queues of a group: committed offsets, lag, readers."""
 
     async def ask() -> Any:
         async with _client(endpoints, timeout) as client:
@@ -162,7 +162,7 @@ def dead(
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """The dead letters of a group: what it gave up after the last attempt."""
+    """Show the dead letters of a group: messages whose last attempt failed."""
 
     async def ask() -> list[Any]:
         async with _client(endpoints, timeout) as client:
@@ -183,7 +183,7 @@ def redeliver(
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Send a group's dead letters to their topics again, each of them once."""
+    """Send a group's dead letters to their original topics again, each once."""
     if not yes:
         typer.confirm(f"Redeliver up to {limit} dead letters of {group}?", abort=True, err=True)
 
@@ -217,7 +217,7 @@ def reset(
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Set the offsets of a group that nobody reads with now."""
+    """Set the offsets of a group that has no members now."""
     offset: int | None = None
     time = {"earliest": -1, "latest": -2}.get(to, 0)
     if to.startswith("offset:"):
@@ -248,7 +248,7 @@ def delete(
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Forget a group and its offsets."""
+    """Delete a group and its offsets."""
     if not yes:
         typer.confirm(f"Delete group {group} and its offsets?", abort=True, err=True)
 

@@ -1,4 +1,4 @@
-"""`duolog msg`: send, get, find, tail. One message a line, JSON lines with --json."""
+"""`duolog msg`: send, get, find, tail. One message per line, JSON lines with --json."""
 
 import base64
 import itertools
@@ -89,7 +89,7 @@ def _printer(as_json: bool, template: str | None) -> Any:
 
 
 def _lines(template: str | None, count: int | None) -> Iterator[str]:
-    """Lines of stdin, or what a template makes of them or of a counter."""
+    """Lines of stdin, or a template applied to them or to a counter."""
     if count is not None:
         for n in range(count):
             yield (template or "{n}").format(n=n, time=int(time.time() * 1000), line="")
@@ -293,7 +293,7 @@ def track(
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """What became of messages in every consumer group of their topic."""
+    """Show the state of messages in every consumer group of their topic."""
     if not (key or unique_key):
         fail("which messages?", "give --key or --unique-key")
 
@@ -345,7 +345,7 @@ def tail(
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Show messages as they arrive, of all queues, without a group."""
+    """Show messages of all queues as they arrive, without a group."""
     show = _printer(as_json, template)
     begin = when(since) if since else -2
 

@@ -1,4 +1,4 @@
-"""`duolog node`: start a node, check one."""
+"""`duolog node`: start or check a node."""
 
 import asyncio
 import contextlib
@@ -83,7 +83,7 @@ def start(
 
 
 def _replication(status: Any) -> dict[str, Any]:
-    """What a node says of its part in its group."""
+    """How a node takes part in replication."""
     part = status.replication
     facts: dict[str, Any] = {"group": part.group, "epoch": part.epoch}
     if part.state:
@@ -105,7 +105,7 @@ def _replication(status: Any) -> dict[str, Any]:
 
 
 async def probe(client: Any, status: Any, timeout: float) -> str:
-    """Go the way of a put as far as this node has a part in it; what is wrong, or empty."""
+    """Test what this node does for a put; returns what is wrong, or an empty string."""
     from duolog import DuologError, TopicExists
 
     if not status.role.endswith("MASTER"):
@@ -127,7 +127,7 @@ async def probe(client: Any, status: Any, timeout: float) -> str:
 
 
 def problems_of(status: Any) -> list[str]:
-    """What is wrong with a node that answers, in its own words."""
+    """Problems that a node reports about itself."""
     problems = [*status.flags]
     if status.fence_reason:
         problems.append(status.fence_reason)
@@ -151,7 +151,7 @@ def check(
         typer.Option("--write", help="Require a master to store a message, a slave to follow."),
     ] = False,
 ) -> None:
-    """Ask a node how it is. Exit 0: serving; 1: not reachable; 2: serving, with a problem."""
+    """Check a node. Exit status 0: serving; 1: not reachable; 2: serving, with a problem."""
     from duolog import Client
 
     async def ask() -> Any:

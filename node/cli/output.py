@@ -23,7 +23,7 @@ EXIT_ERROR = 1
 
 
 def say(text: str) -> None:
-    """Talk: to stderr."""
+    """Print a message to stderr."""
     print(text, file=sys.stderr)
 
 
@@ -68,7 +68,7 @@ def print_rows(rows: Iterable[dict[str, Any]], columns: Sequence[str], as_json: 
 
 
 def print_facts(facts: dict[str, Any], as_json: bool) -> None:
-    """One thing's facts."""
+    """Print the facts of one object."""
     if as_json:
         print_json(facts)
         return

@@ -28,7 +28,7 @@ PROBLEM_COLUMNS = ("kind", "segment", "offset", "bytes", "reason")
 
 
 def _job(name: str, master: str, work: Callable[[Any], T]) -> T:
-    """Run with a Spark session; what is wrong ends the command with a line."""
+    """Run with a Spark session; an error ends the command with one line."""
     from duolog import DuologError
 
     from pipeline.errors import BadJob
@@ -74,7 +74,7 @@ def audit(
     master: Annotated[str, Master] = "",
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Verify every record; with --against, name the first in which two replicas differ."""
+    """Verify every record; with --against, print the first record in which two replicas differ."""
     from pipeline.audit import audit as work
     from pipeline.audit import compare
 
@@ -117,7 +117,7 @@ def rebuild(
     master: Annotated[str, Master] = "",
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Write consume queues and index anew from the commit log; the node must be stopped."""
+    """Rebuild consume queues and index from the commit log; the node must be stopped."""
     from pipeline.rebuild import rebuild as work
     from store.options import StoreOptions
 
@@ -138,7 +138,7 @@ def tier(
     master: Annotated[str, Master] = "",
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Write sealed segments as Parquet by topic and day, each once."""
+    """Write sealed segments as Parquet by topic and day, each segment once."""
     from pipeline.tier import tier as work
 
     if compression not in ("zstd", "snappy", "gzip", "none"):
@@ -210,7 +210,7 @@ def report(
     master: Annotated[str, Master] = "",
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Traffic, sizes, delays and lag, as tables and one HTML page."""
+    """Report traffic, sizes, delays and lag, as tables and one HTML page."""
     from pipeline.report import report as work
 
     made = _job("report", master, lambda spark: work(spark, endpoints, topics or (), out, parquet))

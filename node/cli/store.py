@@ -1,4 +1,4 @@
-"""`duolog store`: look into a store directory, offline. Only `recover` changes anything."""
+"""`duolog store`: inspect a store directory, offline. Only `recover` changes anything."""
 
 import sys
 from pathlib import Path
@@ -54,7 +54,7 @@ def dump(
     index_entries: Annotated[int, Entries] = 20_000_000,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Print ranges, queue entries and key queries; reads only, whatever state it is in."""
+    """Print ranges, queue entries and key queries; changes nothing in the directory."""
     from store.dump import dump as dump_store
 
     queries = []
@@ -91,7 +91,7 @@ def check(
     index_entries: Annotated[int, Entries] = 20_000_000,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Verify every record and compare queues with the log. Exit 2 where something is wrong."""
+    """Verify every record and compare queues with the log. Exit status 2 if anything is wrong."""
     from store.dump import check as check_store
 
     disk, options = _open(directory, index_slots, index_entries)
@@ -108,7 +108,7 @@ def stats(
     directory: Annotated[Path, Directory],
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Messages and bytes by topic."""
+    """Show messages and bytes by topic."""
     from store.dump import stats as store_stats
 
     disk, options = _open(directory, 5_000_000, 20_000_000)
@@ -131,7 +131,7 @@ def recover(
     index_entries: Annotated[int, Entries] = 20_000_000,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Open the directory as a node would, recover, close it cleanly. No node may run on it."""
+    """Open the directory as a node would, recover it and close it cleanly. Stop its node first."""
     import dataclasses
 
     from store.dump import segment_bytes

@@ -46,7 +46,7 @@ def list_(
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """All topics."""
+    """List all topics."""
 
     async def ask() -> Any:
         async with _client(endpoints, timeout) as client:
@@ -142,7 +142,7 @@ def stats(
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """The queues of a topic: offsets and time of the last message."""
+    """Show the queues of a topic: offsets and time of the last message."""
 
     async def ask() -> Any:
         async with _client(endpoints, timeout) as client:
