@@ -83,7 +83,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The answer to a transaction: its revision, None where a check failed."""
+    """The answer to a transaction: its revision, None if a check failed."""
 
     number: int
     revision: int | None
@@ -287,7 +287,7 @@ class Failover:
         fresh_id: str,
         facts: "Facts",
     ) -> None:
-        """Counts a start of the directory, durably. Raises BadStoreFile where the node's membership
+        """Counts a start of the directory, durably. Raises BadStoreFile if the node's membership
         cannot be trusted, and OSError.
 
         needed: replicas a put asks for (in_sync_replicas). fresh_id: random, for a group that
@@ -352,7 +352,7 @@ class Failover:
     # -- events --------------------------------------------------------------------------------
 
     def step(self, event: Event, now_ms: MonoMs) -> list[Effect]:
-        """What follows from an event. Raises OSError where the disk fails, and BadStoreFile."""
+        """What follows from an event. Raises OSError if the disk fails, and BadStoreFile."""
         effects: list[Effect] = []
         match event:
             case Leased(lease, deadline_ms):
@@ -451,7 +451,7 @@ class Failover:
         return self._remember()
 
     def _distrust(self) -> str:
-        """Why the registry cannot be believed, empty where it can."""
+        """Why the registry cannot be believed, empty if it can."""
         state, known = self.view.state, self.membership
         if not known.group_id:
             return ""
@@ -922,7 +922,7 @@ class Failover:
 class Facts:
     """What the machine asks of its node.
 
-    unfit: why this node may not lead now (damage in its log, a failed disk), empty where it may.
+    unfit: why this node may not lead now (damage in its log, a failed disk), empty if it may.
     renew: give this directory another incarnation, durably, and answer it; the reason is for the
     log. May raise OSError.
     """

@@ -228,7 +228,7 @@ class View:
 
     @property
     def holder(self) -> Replica | None:
-        """Who holds the lock; None where nobody does, or nobody knows."""
+        """Who holds the lock; None if nobody does, or nobody knows."""
         if self.lock is None:
             return None
         try:

@@ -4,8 +4,8 @@
 |-----------------|------------|
 | empty | stream from the first segment (the newest, with sync_from_last_file) |
 | a prefix of the master's | stream from its end |
-| parts from the master's at an offset | truncate to that offset, then ask again |
-| parts from it where a blank closes a segment | truncate to the blank, then ask again |
+| diverges from the master's at an offset | truncate to that offset, then ask again |
+| diverges from it where a blank closes a segment | truncate to the blank, then ask again |
 | ends below the master's first byte, same lineage | reset: start anew at the first segment |
 | ends inside a record of the master's | refuse: MID_RECORD |
 | shares nothing with the master's | refuse: LINEAGE |
@@ -55,7 +55,7 @@ def tail_of(log: CommitLog, end: int) -> tuple[int, int]:
 
 
 def tail_crc(log: CommitLog, start: int, end: int) -> int | None:
-    """CRC-32 of log bytes within one segment; None where they are not all held."""
+    """CRC-32 of log bytes within one segment; None if they are not all held."""
     mapped = log.queue.find(start)
     if mapped is None or not mapped.start <= start <= end <= mapped.start + mapped.readable:
         return None

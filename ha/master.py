@@ -72,7 +72,7 @@ class Master:
 
         snapshot: the metadata tables as of now, for a slave that begins or comes back.
         has_slaves: a replication port is open. sync_state: of an elected master, whose puts wait
-        for the whole SyncStateSet; None where the role is fixed.
+        for the whole SyncStateSet; None if the role is fixed.
         """
         self.sync_state = sync_state
         self.deadline_ms: MonoMs | None = None  # of an elected master's lease
@@ -109,7 +109,7 @@ class Master:
 
         number: the epoch an election gave; 0: the next one that is known here.
         Readers see what was confirmed before, and the rest as replicas confirm it.
-        Raises OSError or StoreError where the store cannot be written: nothing may be put then and
+        Raises OSError or StoreError if the store cannot be written: nothing may be put then and
         no slave connects, until a later call succeeds.
         """
         if self._has_slaves:
@@ -167,7 +167,7 @@ class Master:
         return 1 + len(nodes)
 
     def refusal(self) -> str:
-        """Why a put may not be stored now, empty where it may (IN_SYNC_REPLICAS_NOT_ENOUGH)."""
+        """Why a put may not be stored now, empty if it may (IN_SYNC_REPLICAS_NOT_ENOUGH)."""
         if self.sync_state is not None:
             return self._set_too_small(self.sync_state)
         if not self.slaves_needed or self.options.min_in_sync_replicas == 1:
@@ -185,7 +185,7 @@ class Master:
         return "" if found >= needed else f"{found} of {needed} required replicas are in sync"
 
     def await_slaves(self, end_offset: int, now_ms: MonoMs, token: Any) -> PutMessageStatus | None:
-        """The status of a stored put, or None where `token` will be released later."""
+        """The status of a stored put, or None if `token` will be released later."""
         if self.sync_state is not None and self.sync_state.required == {self.sync_state.me}:
             self._raise_confirmed(now_ms)  # nobody's acknowledgement will do it
         if not self.promises or end_offset <= self._confirmed():
@@ -202,7 +202,7 @@ class Master:
         return self.deadline_ms is not None and now_ms >= self.deadline_ms
 
     def stopped(self, now_ms: MonoMs) -> str:
-        """Why this node is no master for puts right now, empty where it is."""
+        """Why this node is no master for puts right now, empty if it is."""
         return "its lease expired" if self.is_over(now_ms) else self._paused
 
     def pause(self, reason: str) -> None:
@@ -227,7 +227,7 @@ class Master:
     def wanted_members(
         self, registered: Mapping[str, Registration], drained: Collection[str], now_ms: MonoMs
     ) -> SyncStateSet | None:
-        """The SyncStateSet as it should be; None where it is so."""
+        """The SyncStateSet as it should be; None if it is so."""
         assert self.sync_state is not None, "an elected master has one"
         return self.sync_state.wanted(
             self.options.in_sync_replicas,
@@ -270,7 +270,7 @@ class Master:
         return True
 
     def _held_by_enough(self) -> int:
-        """Offset below which this node and enough others have everything; 0 where too few are."""
+        """Offset below which this node and enough others have everything; 0 if too few are."""
         if self.sync_state is not None:
             held = self.sync_state.held(self.store.local_offset, self._standings(MonoMs(0)))
             # What earlier epochs left is confirmed together with this one's beginning.
@@ -310,7 +310,7 @@ class Master:
     # -- connections ---------------------------------------------------------------------------
 
     def connect(self, now_ms: MonoMs) -> int | None:
-        """A peer connected: its session's number; None where there is no room."""
+        """A peer connected: its session's number; None if there is no room."""
         if len(self.sessions) >= SESSIONS_MAX or not self.opened:
             return None
         self._numbers += 1
@@ -466,7 +466,7 @@ class Master:
         return self.store.confirm_offset
 
     def next_frame(self, number: int, now_ms: MonoMs) -> bytes | None:
-        """What to send next on a connection, None where there is nothing to say now."""
+        """What to send next on a connection, None if there is nothing to say now."""
         session = self.sessions.get(number)
         if session is None:
             return None
@@ -491,7 +491,7 @@ class Master:
         return frame
 
     def _chunk(self, session: SlaveSession, now_ms: MonoMs) -> Any:
-        """The next bytes for a slave, cut at a segment's end; None where it must wait."""
+        """The next bytes for a slave, cut at a segment's end; None if it must wait."""
         in_flight = session.sent - session.received
         window = self.options.ha_in_flight_max - in_flight
         if window <= 0:

@@ -175,13 +175,13 @@ class Slave:
         return max(0, self.master_end - self.end)
 
     def lag_ms(self, now_ms: MonoMs) -> int:
-        """How long ago this node had all it was told of, 0 where it has it."""
+        """How long ago this node had all it was told of, 0 if it has it."""
         if self.state is ConnectionState.TRANSFER and self.lag_bytes == 0:
             return 0
         return max(0, now_ms - self.caught_up_ms) if self.caught_up_ms else 0
 
     def step(self, event: Event, now_ms: MonoMs) -> list[Effect]:
-        """What follows from an event. Raises OSError where the disk fails."""
+        """What follows from an event. Raises OSError if the disk fails."""
         match event:
             case Received(data):
                 return self._received(data, now_ms)
@@ -417,7 +417,7 @@ class Slave:
 
     @staticmethod
     def _claimed(data: U8, position: int) -> int | None:
-        """Size that the record at a position claims; None where its head is not there yet."""
+        """Size that the record at a position claims; None if its head is not there yet."""
         if position + _HEAD.size > len(data):
             return None
         return int(_HEAD.unpack(data[position : position + _HEAD.size].tobytes())[0])

@@ -16,14 +16,14 @@ class Tls:
     key: Path | None = None
 
     def of_channel(self) -> Any:
-        """Credentials of who connects. Raises OSError where a file cannot be read."""
+        """Credentials of who connects. Raises OSError if a file cannot be read."""
         key, cert = self._pair()
         return grpc.ssl_channel_credentials(self.ca.read_bytes(), key, cert)
 
     def of_server(self) -> Any:
         """Credentials of a port for those whose certificate is of the same authority.
 
-        Raises OSError where a file cannot be read.
+        Raises OSError if a file cannot be read.
         """
         return grpc.ssl_server_credentials(
             [self._pair()], self.ca.read_bytes(), require_client_auth=True

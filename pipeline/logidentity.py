@@ -46,7 +46,7 @@ class LogIdentity:
         return "no epoch and no whole segment"
 
     def differs(self, other: "LogIdentity") -> str:
-        """Where two identities contradict each other; empty where they do not."""
+        """Where two identities contradict each other; empty if they do not."""
         for number in sorted(self.epochs.keys() & other.epochs.keys()):
             if self.epochs[number] != other.epochs[number]:
                 return f"epoch {number}"
@@ -125,7 +125,7 @@ def _epochs(directory: Path, confirmed: int) -> Epochs:
 
 
 def _first_record(segment: Segment, confirmed: int) -> str:
-    """Digest of a segment's first record; empty where it is not confirmed, or not there."""
+    """Digest of a segment's first record; empty if it is not confirmed, or not there."""
     memory = segment.memory()
     head = memory[:_HEAD_BYTES].tobytes()
     if len(head) < _HEAD_BYTES or not any(head[:8]):

@@ -204,7 +204,7 @@ class _Written:
 
 @dataclass(frozen=True)
 class _Files:
-    """A task: the files of some queues, or the index; None where the log has gaps after all."""
+    """A task: the files of some queues, or the index; None if the log has gaps after all."""
 
     work: str
     pieces: list[str]

@@ -46,7 +46,7 @@ class Columns:
     def from_wire(
         bodies: bytes, body_offsets: bytes, properties: bytes, property_offsets: bytes
     ) -> "Columns":
-        """Columns as they came over the wire, shapes checked; BadMessage where they are wrong."""
+        """Columns as they came over the wire, shapes checked; BadMessage if they are wrong."""
         if len(body_offsets) % 4 or len(body_offsets) < 8:
             raise BadMessage("body offsets are not count + 1 numbers of 4 bytes, count >= 1")
         if not property_offsets and not properties:

@@ -141,7 +141,7 @@ class CommitLog:
 
         producer: 10 bytes, with `sequence` the UNIQ_KEY of message `first`; empty for none.
         fields: see `encode`, what the header gets wrong for single messages.
-        Raises OSError where the disk has no room for a segment; the log is then as before.
+        Raises OSError if the disk has no room for a segment; the log is then as before.
         """
         assert not self._appending, "one writer at a time"
         self._appending = True
@@ -340,7 +340,7 @@ class CommitLog:
         return blank if code == scan.SCAN_BLANK and blank < offset else offset
 
     def record_bytes(self, offset: int) -> int:
-        """Bytes that the record (or blank) at an offset claims, 0 where none is."""
+        """Bytes that the record (or blank) at an offset claims, 0 if none is."""
         head = self.get_data(offset)[:4]
         size = int.from_bytes(head.tobytes(), "big") if len(head) == 4 else 0
         return min(size, self.queue.file_size - offset % self.queue.file_size)
@@ -397,7 +397,7 @@ def scan_reason(code: int) -> str:
 
 
 def read_record(memory: U8, position: int, end: int, base: int) -> Record:
-    """Read one record out of a segment's memory; CorruptRecord where there is none."""
+    """Read one record out of a segment's memory; CorruptRecord if there is none."""
     rows: I64 = np.empty((scan.COLUMNS, 1), np.int64)
     result: I64 = np.zeros(2, np.int64)
     code = scan.scan(memory, position, end, base, True, EMPTY_I64, rows, result)

@@ -63,7 +63,7 @@ class ConsumeQueueExt:
         )
 
     def put(self, unit: CqExtUnit) -> int:
-        """Append a unit; its address, or 0 where it is too large. OSError on a full disk."""
+        """Append a unit; its address, or 0 if it is too large. OSError on a full disk."""
         size = _UNIT.size + len(unit.filter_bit_map)
         if size > UNIT_BYTES_MAX:
             return 0
@@ -84,7 +84,7 @@ class ConsumeQueueExt:
         return last.start + position + LONG_MIN
 
     def get(self, address: int) -> CqExtUnit | None:
-        """The unit at an address, or None where there is none."""
+        """The unit at an address, or None if there is none."""
         if not is_ext_address(address):
             return None
         offset = address - LONG_MIN

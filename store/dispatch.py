@@ -99,9 +99,9 @@ class Dispatcher:
     def step(
         self, confirm_offset: int, check_crc: bool = False, targets: DispatchTargets | None = None
     ) -> bool:
-        """Dispatch the next stretch below an offset; False where there is none.
+        """Dispatch the next stretch below an offset; False if there is none.
 
-        Raises OSError where a queue or index file cannot be made: call again after room is made.
+        Raises OSError if a queue or index file cannot be made: call again after room is made.
         """
         if self.reput_from >= confirm_offset:
             return False
@@ -239,7 +239,7 @@ class Dispatcher:
         queues: ConsumeQueues,
         n: int,
     ) -> int:
-        """The first row of the first group past the number of new queues; n where there is none.
+        """The first row of the first group past the number of new queues; n if there is none.
 
         firsts: the first row of each group, in order.
         """

@@ -87,7 +87,7 @@ class MappedFileQueue:
 
     @property
     def min_offset(self) -> int:
-        """Offset of the first byte held, 0 where there is none."""
+        """Offset of the first byte held, 0 if there is none."""
         return self.files[0].start if self.files else 0
 
     @property
@@ -126,7 +126,7 @@ class MappedFileQueue:
         ]
 
     def held_from(self, offset: int) -> int:
-        """The first offset at or after one whose file is there; the end where none is."""
+        """The first offset at or after one whose file is there; the end if none is."""
         if self.find(offset) is not None:
             return offset
         index = bisect_right(self.files, offset, key=_START)
@@ -185,7 +185,7 @@ class MappedFileQueue:
             return self._open(start, True)
 
     def take_ahead(self, made: MappedFile) -> bool:
-        """Take a segment that was allocated ahead; False where nobody needs it any more."""
+        """Take a segment that was allocated ahead; False if nobody needs it any more."""
         if self.next_start() == made.start and self.files and self.ahead is None:
             self.ahead = made
             return True

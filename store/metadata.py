@@ -58,7 +58,7 @@ class TopicConfig:
 
     @staticmethod
     def from_json(value: Json) -> "TopicConfig":
-        """Read the bean; KeyError, TypeError or ValueError where it is none."""
+        """Read the bean; KeyError, TypeError or ValueError if it is none."""
         attributes = value.get("attributes") or {}
         return TopicConfig(
             str(value["topicName"]),
@@ -107,7 +107,7 @@ class Metadata:
     # -- changes -------------------------------------------------------------------------------
 
     def apply(self, body: bytes) -> Json | None:
-        """Apply one record; the change, or None where the record says nothing understood."""
+        """Apply one record; the change, or None if the record says nothing understood."""
         try:
             change = json.loads(body)
             operation = getattr(self, "_apply_" + str(change["op"]), None)
@@ -251,7 +251,7 @@ class Metadata:
     # -- snapshots -----------------------------------------------------------------------------
 
     def adopt(self, data: bytes) -> None:
-        """Take another node's tables for one's own. Raises BadMessage where they are none."""
+        """Take another node's tables for one's own. Raises BadMessage if they are none."""
         try:
             made = Metadata.from_json(json.loads(data))
         except NOT_THE_SHAPE as error:
@@ -405,7 +405,7 @@ def is_reserved_topic(name: str) -> bool:
 
 
 def check_group(name: str) -> None:
-    """Raise BadMessage where a name is no group: as for topics, at most 255 characters."""
+    """Raise BadMessage if a name is no group: as for topics, at most 255 characters."""
     if not name or len(name) > 255:
         raise BadMessage(f"a group name must have 1 to 255 characters, this one has {len(name)}")
     if not all(c.isascii() and (c.isalnum() or c in "%|_-") for c in name):
@@ -422,7 +422,7 @@ def altered(config: TopicConfig, queues: int, perm: int) -> TopicConfig:
 
 
 def check_lite_ttl(config: TopicConfig) -> None:
-    """Raise BadMessage where lite topics cannot be forgotten after so long."""
+    """Raise BadMessage if lite topics cannot be forgotten after so long."""
     if config.lite_ttl_minutes and config.message_type != LITE:
         raise BadMessage(f"topic {config.name} has no lite topics: its type is not {LITE}")
     if not 0 <= config.lite_ttl_minutes <= LITE_TTL_MINUTES_MAX:
@@ -430,7 +430,7 @@ def check_lite_ttl(config: TopicConfig) -> None:
 
 
 def check_message_type(name: str) -> None:
-    """Raise BadMessage where a topic cannot be for messages of that type only."""
+    """Raise BadMessage if a topic cannot be for messages of that type only."""
     if name and name not in MESSAGE_TYPES:
         raise BadMessage(f"message type {name!r} is not one of {', '.join(MESSAGE_TYPES)}")
 

@@ -4,7 +4,7 @@
 they are good, and a checksum over every byte. It is replaced at once, so tables of two moments
 never meet; its `.bak` is another whole snapshot. The other files hold one table each in RocketMQ's
 shape. They are written for RocketMQ, and read only where RocketMQ wrote them: they end with
-MARK, white space that a JSON parser passes over and RocketMQ does not write. The snapshot
+MARK, white space that a JSON parser skips and RocketMQ does not write. The snapshot
 knows the checksum of each, so damage to them is seen, too.
 """
 
@@ -227,7 +227,7 @@ def decode(path: str, data: bytes) -> Saved:
 def read_export(disk: Disk, export: Export, path: str, tables: Metadata) -> bytes:
     """Take a table from one of RocketMQ's files; the file's bytes.
 
-    Raises OSError, and ValueError where the file holds no such table; the tables then stay.
+    Raises OSError, and ValueError if the file holds no such table; the tables then stay.
     """
     data = disk.read(path)
     try:

@@ -86,7 +86,7 @@ class MetadataRecovery:
     report: Callable[[Doubt], None]
 
     def run(self) -> Recovered:
-        """Find the tables. Raises BadStoreFile where another program's file cannot be read."""
+        """Find the tables. Raises BadStoreFile if another program's file cannot be read."""
         found, wrong = self._snapshots()
         if not found and not wrong:
             if not self._is_ours():
@@ -131,7 +131,7 @@ class MetadataRecovery:
         return found, wrong
 
     def _mismatch(self, saved: Saved) -> str:
-        """Why the log does not lead on from a snapshot, empty where it does."""
+        """Why the log does not lead on from a snapshot, empty if it does."""
         applied, records = saved.tables.applied, self.records
         if records.end is not None and applied > records.end:
             return f"it holds records up to {applied}, but the log ends at {records.end}"
@@ -207,7 +207,7 @@ class MetadataRecovery:
     def _read_either(self, export: Export, tables: Metadata, strict: bool) -> bool:
         """Take a table from its file, or from the backup of that; whether there was one.
 
-        Raises BadStoreFile where strict, and something is there and none of it can be read.
+        Raises BadStoreFile if strict, and something is there and none of it can be read.
         """
         problem = ""
         for path in (export.path, export.path + ".bak"):

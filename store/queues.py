@@ -158,7 +158,7 @@ class ConsumeQueues:
         return self.table.get((topic, queue_id))
 
     def get_or_make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, a new empty one where there is none."""
+        """The queue, a new empty one if there is none."""
         found = self.table.get((topic, queue_id))
         if found is None:
             found = self._make(topic, queue_id)

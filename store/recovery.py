@@ -205,7 +205,7 @@ class Recovery:
             self.queues.touch(key)
 
     def _check_index(self) -> bool:
-        """Look at the index's files; False where those from the first bad one on were dropped.
+        """Look at the index's files; False if those from the first bad one on were dropped.
 
         The newest record that is left may have had keys in them.
         """
@@ -281,7 +281,7 @@ class Recovery:
     ) -> int:
         """Verify and dispatch everything from a segment's start; the end of the valid records.
 
-        Of records below the position of a note that holds, only queues that are made anew take
+        Of records below the position of a note that holds, only queues that are rebuilt take
         entries.
         """
         index = self.index if with_index and self.options.message_index_enable else None
@@ -331,7 +331,7 @@ class Recovery:
         self.halved = True
 
     def _has_all(self, noted: Noted, doubted: dict[QueueKey, str]) -> bool:
-        """Whether each queue of a note has its files, or is known to be made anew.
+        """Whether each queue of a note has its files, or is known to be rebuilt.
 
         One that was noted without entries has none to miss.
         """
@@ -406,7 +406,7 @@ class Recovery:
 
 
 def load_queues(queues: ConsumeQueues, trusting: bool, report: Callable[[str], None]) -> bool:
-    """Load the queues; False where their files cannot be trusted and were removed.
+    """Load the queues; False if their files cannot be trusted and were removed.
 
     trusting: no power cut came between the last stop and now.
     """

@@ -311,7 +311,7 @@ class Admin:
         """Commit offsets of a consumer group that has no members: the next ones to read.
 
         Args:
-            group: the consumer group; made where there is none.
+            group: the consumer group; made if there is none.
             offsets: by topic, replica group and queue id.
 
         Raises:
@@ -444,7 +444,7 @@ class _Deletion:
 
 
 async def _own_words(endpoint: str) -> wire.ClusterStatusReply | None:
-    """What a node says of itself, None where it does not answer in time."""
+    """What a node says of itself, None if it does not answer in time."""
     request = wire.NodeStatusRequest()
     status = await ask_one(
         endpoint, lambda admin, left: admin.NodeStatus(request, timeout=left), MASTER_SECONDS

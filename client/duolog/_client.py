@@ -222,7 +222,7 @@ class Client:
         return self._router.replicas(group)
 
     async def status_of(self, endpoint: str) -> wire.NodeStatusReply | None:
-        """What one node says of itself, None where it does not answer at once."""
+        """What one node says of itself, None if it does not answer at once."""
         request = wire.NodeStatusRequest()
         return await ask_one(
             endpoint, lambda admin, left: admin.NodeStatus(request, timeout=left), AT_ONCE

@@ -44,7 +44,7 @@ def _numbers(values: Iterable[int]) -> bytes:
 
 
 def pack(values: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Blob and offsets of values. BadRequest where they do not fit 4 GiB."""
+    """Blob and offsets of values. BadRequest if they do not fit 4 GiB."""
     blob = b"".join(values)
     if len(blob) >= 1 << 32:
         raise BadRequest("a batch holds less than 4 GiB")

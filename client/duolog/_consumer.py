@@ -52,7 +52,7 @@ class Consumer:
     ) -> None:
         """Not called by users: see `Client.consumer`. how: see `GroupReader`.
 
-        clustering: None where it broadcasts, with offsets_file.
+        clustering: None if it broadcasts, with offsets_file.
         """
         if start not in ("earliest", "latest"):
             raise BadRequest(f"start must be 'earliest' or 'latest', not {start!r}")
@@ -241,7 +241,7 @@ class Consumer:
             max_attempts: before it is a dead letter; 0 for the group's `retry_times`.
 
         Returns where it is now: %RETRY%<group> (when its delay is over) or %DLQ%<group>. Raises
-        BadRequest where the consumer broadcasts, NoSuchMessage where it is no longer there.
+        BadRequest if the consumer broadcasts, NoSuchMessage if it is no longer there.
         """
         if self._clustering is None:
             raise BadRequest("a broadcasting consumer cannot send messages back")

@@ -233,7 +233,7 @@ class GroupReader:
     def _next_batch(self) -> tuple[Batch, int] | None:
         """The first batch that is not used up, and how many of its messages are.
 
-        None where there is none. Raises what ended the reading.
+        None if there is none. Raises what ended the reading.
         """
         while (head := self._prefetch.head()) is not None:
             batch, used = head
@@ -246,7 +246,7 @@ class GroupReader:
         return None
 
     def get_batch(self) -> Batch | None:
-        """The next batch as columns, None where none is there."""
+        """The next batch as columns, None if none is there."""
         head = self._next_batch()
         if head is None:
             return None
@@ -261,7 +261,7 @@ class GroupReader:
         return batch
 
     def get(self) -> Message | None:
-        """The next message, None where none is there."""
+        """The next message, None if none is there."""
         while (head := self._next_batch()) is not None:
             batch, used = head
             if used < batch.count:
@@ -271,7 +271,7 @@ class GroupReader:
         return None
 
     def get_at_hand(self) -> Message | None:
-        """The next message of the batch in hand, None where it is used up."""
+        """The next message of the batch in hand, None if it is used up."""
         self.consume_handed()
         head = self._prefetch.head()
         if head is None or head[1] >= head[0].count:

@@ -98,7 +98,7 @@ class Router:
         return Connection((found.endpoint, *others))
 
     def slaves(self, group: str) -> Connection:
-        """To a slave of a group, in sync if one is; to its master where there is none."""
+        """To a slave of a group, in sync if one is; to its master if there is none."""
         known = self._slaves.get(group)
         if known is None:
             given = self.connection(group).endpoints

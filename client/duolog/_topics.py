@@ -149,7 +149,7 @@ class TopicCache:
         return answers
 
     async def _queues(self, group: str, topic: str, timeout: float, create: bool) -> int:
-        """Queues of a topic in one group, 0 where it has none."""
+        """Queues of a topic in one group, 0 if it has none."""
         connection = self._router.connection(group)
         request = wire.ListTopicsRequest(topics=[topic], create=create)
         reply = await connection.call(

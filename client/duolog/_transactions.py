@@ -183,7 +183,7 @@ class Transactions:
     async def commit(self, half: Half) -> None:
         """Let consumers see it; once more does nothing.
 
-        Raises NoSuchMessage where it was rolled back, or given up after the last check meanwhile;
+        Raises NoSuchMessage if it was rolled back, or given up after the last check meanwhile;
         ResultUnknown, Unavailable, Timeout.
         """
         await self._end(half, True)

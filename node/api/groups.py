@@ -108,7 +108,7 @@ class GroupsService(stubs.GroupsServicer):
 
     @unary
     async def Offsets(self, request: wire.OffsetsRequest, context: Any) -> wire.OffsetsReply:
-        """Committed offsets, -1 where there is none; from a node that knows the newest."""
+        """Committed offsets, -1 if there is none; from a node that knows the newest."""
         tables = self._broker.admission.group_tables()
         return wire.OffsetsReply(
             offsets=[

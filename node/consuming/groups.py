@@ -71,11 +71,11 @@ class GroupCoordinator:
         mono_ms: MonoMs,
         wish: Wish = Wish(),  # noqa: B008 - it cannot change
     ) -> Assignment | None:
-        """A member lives. None where the group has no room for it.
+        """A member lives. None if the group has no room for it.
 
         queue_counts: queues of every topic that any member of the group reads and that exists.
 
-        Raises BadRequest where its strategy is not the one of the other members.
+        Raises BadRequest if its strategy is not the one of the other members.
         """
         group = self._groups.setdefault(group_name, Group())
         self._expire(group, mono_ms)

@@ -159,7 +159,7 @@ class Admission:
             raise sdk.NotMaster(not_master, *self._replication.master_endpoint)
 
     def check_knows(self) -> None:
-        """Raise NotMaster where what is not here may yet be on its way to here."""
+        """Raise NotMaster if what is not here may yet be on its way to here."""
         if self._replication.may_be_behind():
             raise self._does_not_know()
 
@@ -208,7 +208,7 @@ class Admission:
         return topic
 
     def check_index(self) -> None:
-        """Raise BadRequest where nothing can be found by key."""
+        """Raise BadRequest if nothing can be found by key."""
         if not self._store.options.message_index_enable:
             raise sdk.BadRequest(
                 "this node keeps no index (store.message_index_enable=false), so "

@@ -84,7 +84,7 @@ class MetadataLog:
         self._limits = limits
         self._tables = Metadata()
         self._files = MetadataFiles(log_.store.disk)
-        # Why nothing may be changed here and now; None where it may. The broker sets it.
+        # Why nothing may be changed here and now; None if it may. The broker sets it.
         self.refused: Callable[[], sdk.DuologError | None] = _nobody_knows
         # Told of a topic that was deleted, and where its queues ended.
         self.topic_deleted: list[Callable[[str, dict[int, int]], Awaitable[None]]] = []
@@ -100,7 +100,7 @@ class MetadataLog:
         return self._tables.topics
 
     def creating(self, name: str) -> TopicConfig | None:
-        """A topic as a stored change will make it, None where none is on its way."""
+        """A topic as a stored change will make it, None if none is on its way."""
         return self._creating[name][1] if name in self._creating else None
 
     def exists(self, name: str) -> bool:
@@ -296,7 +296,7 @@ class MetadataLog:
     async def change(self, change: Json) -> None:
         """Store a change, wait until it is durable and applied.
 
-        Raises NotMaster where it was not stored, ResultUnknown where nobody knows in time.
+        Raises NotMaster if it was not stored, ResultUnknown if nobody knows in time.
         """
         await self._applied(self._put(change)[0])
 
@@ -383,7 +383,7 @@ class MetadataLog:
             store.release_light_queues(names, forgotten)
 
     async def ensure_group(self, name: str, row: Json | None = None) -> None:
-        """A group on its first use. Raises Busy where there are as many as may be."""
+        """A group on its first use. Raises Busy if there are as many as may be."""
         if name in self._tables.groups:
             return
         if len(self._tables.groups) >= self._limits.groups_max:

@@ -198,7 +198,7 @@ class DelayService:
         return True
 
     def _left_out(self, times: I64) -> Callable[[int, str, bytes], bool] | None:
-        """What tells which of some messages the last master delivered; None where it cannot have.
+        """What tells which of some messages the last master delivered; None if it cannot have.
 
         times: when they were due, ms.
         """
@@ -215,7 +215,7 @@ class DelayService:
     def _read(self, topic: str, queue_id: int, first: int, end: int) -> tuple[GetResult, int]:
         """Messages at [first, end), and how far they reach; those behind `end` are not due.
 
-        A read passes over what is damaged, and has messages from behind the end instead.
+        A read skips what is damaged, and has messages from behind the end instead.
         """
         store, count = self._core.store, end - first
         while True:
@@ -396,7 +396,7 @@ class DelayService:
     # -- recall --------------------------------------------------------------------------------
 
     async def recall(self, topic: str, handle: RecallHandle) -> None:
-        """Call a message back. Raises NoSuchMessage where it does not wait any more."""
+        """Call a message back. Raises NoSuchMessage if it does not wait any more."""
         timers = await self._opened()
         gone = sdk.NoSuchMessage(f"message {handle.message_id} was already delivered or recalled")
         stored = self._core.store.topic_queue_table.get((TIMER_TOPIC, QUEUE), 0)

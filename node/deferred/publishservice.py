@@ -257,7 +257,7 @@ class PublishService:
         return count
 
     async def _staged(self, offset: int) -> Record:
-        """What was staged. Raises NoSuchMessage, Unavailable where it cannot be read yet."""
+        """What was staged. Raises NoSuchMessage, Unavailable if it cannot be read yet."""
         store = self._core.store
         loop = asyncio.get_running_loop()
         deadline = loop.time() + READABLE_SECONDS

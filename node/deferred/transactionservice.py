@@ -115,7 +115,7 @@ class TransactionService:
                 self._save(halves)
 
     async def _known(self) -> HalfMessages:
-        """What waits, as far as the queues show it. Raises Unavailable where the role changed."""
+        """What waits, as far as the queues show it. Raises Unavailable if the role changed."""
         async with self._opened:
             halves = self._halves if self._halves is not None else await self._open()
             await self._read_halves(halves)
@@ -217,7 +217,7 @@ class TransactionService:
         return redirected(batch, HALF_TOPIC, QUEUE, words)
 
     async def find(self, origin: int) -> Record | None:
-        """A half message by its first offset; None where it is decided, and gone from the log.
+        """A half message by its first offset; None if it is decided, and gone from the log.
 
         Raises NoSuchMessage for an offset that no half message ever had.
         """
@@ -231,7 +231,7 @@ class TransactionService:
 
         What was stored a moment ago need not be readable yet: that it is not known does not mean
         that it is decided. Raises NoSuchMessage for an offset that no half message ever had,
-        Unavailable where they are not readable in time.
+        Unavailable if they are not readable in time.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + READABLE_SECONDS
@@ -249,7 +249,7 @@ class TransactionService:
             await asyncio.sleep(READABLE_PAUSE_SECONDS)
 
     def _record(self, offset: int) -> Record:
-        """Raises NoSuchMessage where it is damaged or gone, Unavailable where it may yet come."""
+        """Raises NoSuchMessage if it is damaged or gone, Unavailable if it may yet come."""
         record = self._core.store.record_at(HALF_TOPIC, QUEUE, offset)
         if record is not None:
             return record
@@ -303,7 +303,7 @@ class TransactionService:
             await self._repeat(origins[offset], commit)
 
     async def _safe(self, end_offset: int) -> None:
-        """Wait until the log is safe up to an offset. Raises ResultUnknown where it is not."""
+        """Wait until the log is safe up to an offset. Raises ResultUnknown if it is not."""
         waiting = self._core.log.settle(end_offset)
         self._core.log.pump_soon()
         if waiting is not None:
@@ -312,7 +312,7 @@ class TransactionService:
                 raise sdk.ResultUnknown(status.value)
 
     async def _repeat(self, origin: int, commit: bool) -> None:
-        """A decision on what is decided. Raises NoSuchMessage where it was another one."""
+        """A decision on what is decided. Raises NoSuchMessage if it was another one."""
         known = self._decisions.get(origin)
         if known is not None:
             was_commit: bool | None = known.commit
@@ -328,7 +328,7 @@ class TransactionService:
     def _decided_before(self, origin: int) -> bool | None:
         """Whether a decision of which only the log knows was a commit; None: nobody can say.
 
-        Raises Unavailable where the index is not as far yet.
+        Raises Unavailable if the index is not as far yet.
         """
         store = self._core.store
         record = store.record_at(HALF_TOPIC, QUEUE, origin)

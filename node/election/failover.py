@@ -260,7 +260,7 @@ class FailoverService:
     # -- events --------------------------------------------------------------------------------
 
     def step(self, event: Event) -> None:
-        """Feed the machine. Where that fails the node ends: who knows what it would decide now."""
+        """Feed the machine. If that fails the node ends: its state cannot be trusted any more."""
         if self._ended.is_set():
             return
         try:

@@ -327,7 +327,7 @@ def _compared(left: Expression, sign: str, right: Expression) -> Expression:
 
 
 def _compare(a: Value, sign: str, b: Value) -> bool | None:
-    """SQL's comparison: None where it cannot be told."""
+    """SQL's comparison: None if it cannot be told."""
     if a is None or b is None:
         return None
     if isinstance(a, bool) or isinstance(b, bool):

@@ -134,7 +134,7 @@ class Replication:
     def become_master(self, epoch: int, members: SyncState, wall_ms: WallMs) -> Master:
         """Elected: a slave that follows nobody any more opens its epoch.
 
-        Raises OSError or StoreError where the disk does not let it; it is a slave then as before.
+        Raises OSError or StoreError if the disk does not let it; it is a slave then as before.
         """
         store, slave = self._log.store, self.slave
         assert slave is not None, "only a slave is elected"
@@ -180,7 +180,7 @@ class Replication:
 
     @property
     def closed(self) -> str:
-        """Why nothing may be put here yet, empty where it may."""
+        """Why nothing may be put here yet, empty if it may."""
         if self.master is None or self.master.opened:
             return ""
         return "no disk space to open an epoch"
@@ -191,7 +191,7 @@ class Replication:
         return self.elected or (self.master is not None and self.master.promises)
 
     def not_master(self) -> str:
-        """Why this node is no master now, empty where it is."""
+        """Why this node is no master now, empty if it is."""
         if self.master is None:
             endpoint, _ = self.master_endpoint
             return f"this node is a slave; its master is {endpoint or 'not known'}"
@@ -221,7 +221,7 @@ class Replication:
     # -- puts ----------------------------------------------------------------------------------
 
     def refusal(self) -> str:
-        """Why a put may not be stored now, empty where it may."""
+        """Why a put may not be stored now, empty if it may."""
         return self.master.refusal() if self.master is not None else ""
 
     def appended(self) -> None:

@@ -71,7 +71,7 @@ class ReplicationClient:
         adopt: Callable[[bytes], None],
         listener: Listener | None,
     ) -> None:
-        """adopt: takes the master's tables. listener: None where roles are fixed."""
+        """adopt: takes the master's tables. listener: None if roles are fixed."""
         self._log = log_
         self._slave = slave
         self._upstream = upstream

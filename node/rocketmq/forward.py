@@ -69,7 +69,7 @@ def _how_forwarded(context: Any) -> str:
 
 
 def via_of(context: Any) -> str:
-    """The node that passed a call on to this one; empty where the client is connected here."""
+    """The node that passed a call on to this one; empty if the client is connected here."""
     if not is_forwarded(context):
         return ""
     return str(dict(context.invocation_metadata() or ()).get(VIA, ""))
@@ -109,7 +109,7 @@ class Forwarder:
         return sorted(set(known) - {self._broker.config.node.group})
 
     def _master(self, group: str) -> str:
-        """Where a group's master is reached; empty where that is not known."""
+        """Where a group's master is reached; empty if that is not known."""
         failover = self._broker.failover
         if group == self._broker.config.node.group or failover is None:
             return self._broker.replication.master_endpoint[0]
@@ -117,7 +117,7 @@ class Forwarder:
         return view.master.endpoint if view is not None and view.master is not None else ""
 
     async def _stub(self, context: Any, deadline: float, group: str) -> Any:
-        """The master's service. Raises NotMaster where there is none in time."""
+        """The master's service. Raises NotMaster if there is none in time."""
         loop = asyncio.get_running_loop()
         group = group or self._broker.config.node.group
         if is_forwarded(context):
@@ -149,7 +149,7 @@ class Forwarder:
         return view is None or node not in view.replicas
 
     def master_elsewhere(self) -> str:
-        """Where this group's master is; empty where it is this node, or not known."""
+        """Where this group's master is; empty if it is this node, or not known."""
         replication = self._broker.replication
         return replication.master_endpoint[0] if replication.not_master() else ""
 
@@ -199,7 +199,7 @@ class Forwarder:
 
         again: also where the connection failed, so that the call may have been served.
 
-        Raises Unavailable, NotMaster where another try makes no sense, or there is no time for it.
+        Raises Unavailable, NotMaster if another try makes no sense, or there is no time for it.
         """
         left = until - asyncio.get_running_loop().time() - PAUSE_SECONDS
         if failure.code() is grpc.StatusCode.FAILED_PRECONDITION:
@@ -214,7 +214,7 @@ class Forwarder:
             raise sdk.Unavailable(f"the master does not answer: {failure.details()}") from None
 
     async def _master_comes(self, group: str, seconds: float) -> bool:
-        """Wait until a master of a group can be reached; False where none can in that time.
+        """Wait until a master of a group can be reached; False if none can in that time.
 
         All calls that wait for the same group share one task.
         """

@@ -29,9 +29,9 @@ class LiteTopics:
         self._broker = broker
 
     def hearing(self, client: Client, group: str, topic: str) -> Subscriber | None:
-        """The subscriber that a client is in a group; None where it hears a topic as a whole.
+        """The subscriber that a client is in a group; None if it hears a topic as a whole.
 
-        Raises Refused where the group hears the lite topics of another one.
+        Raises Refused if the group hears the lite topics of another one.
         """
         bound = bound_topic(self._broker.admission.group_tables().groups.get(group, {}))
         if not bound and client.kind not in LITE_KINDS:

@@ -264,7 +264,7 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         return command
 
     def _group(self, name: str) -> Json:
-        """A group's row; RocketMQ's defaults where there is none yet."""
+        """A group's row; RocketMQ's defaults if there is none yet."""
         return self.broker.metadata.tables.groups.get(name) or new_group(name)
 
     # -- sending -------------------------------------------------------------------------------
@@ -328,7 +328,7 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         return service.EndTransactionResponse(status=OK)
 
     async def _ask_producer(self, check: Check) -> bool:
-        """Ask a producer that publishes to a half message's topic; False where there is none."""
+        """Ask a producer that publishes to a half message's topic; False if there is none."""
         topic = check.record.properties.get("REAL_TOPIC", "")
         for stream in self.clients.producers(topic)[:ASKED_MAX]:
             resource, group = resource_of(topic), self.broker.config.node.group
@@ -347,7 +347,7 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
     # -- receiving -----------------------------------------------------------------------------
 
     async def _passed_on(self, name: str, request: Any, context: Any) -> bool:
-        """Answer a stream by the master of the queue's group; False where that is this node."""
+        """Answer a stream by the master of the queue's group; False if that is this node."""
         group = _by_queue(request)
         elsewhere = group in self.forwarder.other_groups()
         if not elsewhere and not self.broker.replication.not_master():

@@ -287,7 +287,7 @@ def past_end(topic: str, queue: str, start: int, end: int) -> BadRequest:
 
 
 def check_load(options: Mapping[str, str], read: bool = False) -> None:
-    """Raise BadRequest where options suit neither a read nor a stream, nor, unless it is known to
+    """Raise BadRequest if options suit neither a read nor a stream, nor, unless it is known to
     be a read, a write: what is wanted is only told later."""
     names = {name.lower() for name in options} - _SPARKS
     ways: list[tuple[tuple[str, ...], Any, bool]] = [

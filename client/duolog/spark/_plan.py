@@ -113,7 +113,7 @@ class Planner:
         return found
 
     def check_names(self, queues: Iterable[Queue]) -> None:
-        """Raise BadRequest where offsets are not given for exactly the queues that are read."""
+        """Raise BadRequest if offsets are not given for exactly the queues that are read."""
         known = list(queues)
         for option, offsets in (
             ("startingOffsets", self._options.starting),

@@ -45,7 +45,7 @@ _WORDS_PER_MESSAGE = 256  # bytes that a message may take in a request beside bo
 
 
 def check_writable(schema: types.StructType, topic: str) -> None:
-    """Raise BadRequest where rows of a schema are no messages. topic: where no column says it."""
+    """Raise BadRequest if rows of a schema are no messages. topic: where no column says it."""
     for column in schema.fields:
         if SYSTEM.get(column.name) == column.dataType:
             continue
@@ -165,7 +165,7 @@ class RowsToRequests:
     def _numbers(
         self, topic: str, columns: dict[str, pa.Array], rows: pa.Array | None, queues: int
     ) -> Any:
-        """The queue of each row; None where any will do."""
+        """The queue of each row; None if any will do."""
         if "queue_id" in columns:
             chosen = columns["queue_id"] if rows is None else columns["queue_id"].take(rows)
             if chosen.null_count:
@@ -220,7 +220,7 @@ def _first(keys: pa.Array) -> pa.Array:
 
 
 def _texts(columns: dict[str, pa.Array], count: int) -> pa.Array | None:
-    """Property texts, or None where no row has a property. Raises BadRequest."""
+    """Property texts, or None if no row has a property. Raises BadRequest."""
     parts = []
     for name, word in (("tags", "TAGS"), ("keys", "KEYS")):
         column = columns.get(name)
@@ -262,7 +262,7 @@ def _joined(keys: pa.Array) -> pa.Array:
 
 
 def _one_key(keys: pa.Array) -> pa.Array | None:
-    """What says of rows that their KEYS is one key with spaces in it; None where no row's is."""
+    """What says of rows that their KEYS is one key with spaces in it; None if no row's is."""
     single = keys
     if not pa.types.is_string(keys.type):
         single = pc.if_else(pc.equal(pc.list_value_length(keys), 1), _first(keys), None)

@@ -46,7 +46,7 @@ class Tier:
     """The files of a tiered store, and which offsets of which queues they hold."""
 
     def __init__(self, root: str) -> None:
-        """Read the manifests. Raises BadRequest where there are none, or one is damaged."""
+        """Read the manifests. Raises BadRequest if there are none, or one is damaged."""
         self._root = Path(root)
         self._spans: dict[Queue, list[tuple[int, int, str]]] = {}
         self._files: dict[str, dict[str, Any]] = {}
@@ -75,7 +75,7 @@ class Tier:
                 self._spans.setdefault(queue, []).append((int(first), int(end), path))
 
     def check_log(self, group: str, epochs: Epochs) -> None:
-        """Raise BadRequest where a group's nodes hold another log than these files are of."""
+        """Raise BadRequest if a group's nodes hold another log than these files are of."""
         known = self.epochs.get(group, {})
         for number in sorted(known.keys() & epochs.keys()):
             if known[number] != epochs[number]:
@@ -86,8 +86,8 @@ class Tier:
                 )
 
     def check_names(self, group: str, epochs: Epochs) -> None:
-        """Raise BadRequest where files hold a group's log under the name of another group: they
-        would be passed over. Another cluster's group has another log."""
+        """Raise BadRequest if files hold a group's log under the name of another group: they
+        would be skipped. Another cluster's group has another log."""
         for name, known in sorted(self.epochs.items()):
             if name != group and known.items() & epochs.items():
                 raise BadRequest(

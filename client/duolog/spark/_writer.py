@@ -49,7 +49,7 @@ class _Writer:
     """What batches and streams have in common."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        """Raises BadRequest where the rows are no messages."""
+        """Raises BadRequest if the rows are no messages."""
         check_writable(schema, options.topic)
         self._options = options
 
@@ -149,7 +149,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 def check_repeated(sink: str, number: int, query: str, state: SinkState) -> None:
-    """Raise BadRequest where a micro-batch that the sink has published is none that Spark repeats.
+    """Raise BadRequest if a micro-batch that the sink has published is none that Spark repeats.
 
     It repeats the last one of a query at most. Another one has other rows, which nobody would see:
     the checkpoint is a new one, or an older copy.
