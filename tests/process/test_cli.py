@@ -215,7 +215,7 @@ def test_a_wrong_config_file_stops_the_node_and_says_where(
 
 def test_unknown_flags_and_variables_are_errors(tmp_path: Path) -> None:
     data = ("--data", str(tmp_path / "d"))
-    assert "no such key" in run_cli("node", "start", *data, "--set", "store.nope=1").stderr
+    assert "unknown key" in run_cli("node", "start", *data, "--set", "store.nope=1").stderr
     assert "SECTION.KEY" in run_cli("node", "start", *data, "--set", "nope").stderr
     done = subprocess.run(
         [sys.executable, "-m", "node.cli.main", "config", "show"],
