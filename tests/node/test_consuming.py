@@ -136,7 +136,7 @@ def test_a_damaged_file_of_offsets_is_named(text: str, tmp_path: Path) -> None:
     file.write_text(text)
     with (
         duolog.sync.Client("127.0.0.1:1") as client,
-        pytest.raises(duolog.BadRequest, match=r"offsets\.json is no file of offsets"),
+        pytest.raises(duolog.BadRequest, match=r"offsets\.json is not an offsets file"),
     ):
         client.consumer("g", "T", mode="broadcasting", offsets_file=file)
 

@@ -325,7 +325,7 @@ async def test_a_switch_that_nobody_can_tell_of_is_told_as_unknown(
     await voters.start_all()
     lose_answers(monkeypatch, 1000)
     async with voters.client(timeout=2.0) as client:
-        with pytest.raises(duolog.ResultUnknown, match="away from epoch 1 may or may not be made"):
+        with pytest.raises(duolog.ResultUnknown, match="away from epoch 1 may or may not happen"):
             await client.admin.failover()
     await until(lambda: voters.leader is not None)
     assert service(voters.the_leader()).machine.last_epoch == 2
