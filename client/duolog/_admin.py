@@ -354,7 +354,7 @@ class Admin:
 
         Raises:
             BadRequest: that node is not in sync, or the epoch is over and another node leads.
-            ResultUnknown: the switch may or may not be made. To order it again, name the epoch.
+            ResultUnknown: the switch may or may not happen. To request it again, name the epoch.
             Unavailable, Timeout, NotMaster, Busy: nothing was done.
         """
         await Switch(self._connection, node, epoch).order(self._timeout)
