@@ -190,7 +190,7 @@ def test_a_name_with_another_parameter_is_refused_and_goes_on_with_its_own(
     made = replay(spark, replace(what, path=str(moved)))
     assert (made.rows, made.rows_before, made.batches) == (2000, 1000, 2)
     assert numbers(spark, node, topic) == list(range(3000))
-    with pytest.raises(ReplayDiffers, match="--rate = 1000, and now --rate = 0"):
+    with pytest.raises(ReplayDiffers, match="--rate = 1000, now it has --rate = 0"):
         replay(spark, replace(what, rate=0))
     assert replay(spark, what).rows == 0
 
@@ -348,10 +348,10 @@ def test_replays_that_are_wrong_say_why_and_send_nothing(
         ({"path": str(good), "source": "T"}, "either files"),
         ({}, "either files"),
         ({"path": str(tmp_path / "x.txt")}, "format is not one of"),
-        ({"path": str(tmp_path / "none.parquet")}, "none.parquet cannot be read"),
-        ({"path": str(bad)}, "bad.parquet cannot be read"),
-        ({"path": str(good), "rate": -1.0}, "--rate -1: not negative"),
-        ({"path": str(good), "rate": float("nan")}, "--rate nan"),
+        ({"path": str(tmp_path / "none.parquet")}, "cannot read .*none.parquet"),
+        ({"path": str(bad)}, "cannot read .*bad.parquet"),
+        ({"path": str(good), "rate": -1.0}, "--rate is -1; it must not be negative"),
+        ({"path": str(good), "rate": float("nan")}, "--rate is nan"),
         ({"path": str(good), "name": "x" * 300}, "at most 248 printable"),
     ]
     for options, words in cases:
