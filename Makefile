@@ -80,7 +80,7 @@ fmt: venv  ## Format the code.
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-proto: venv  ## Generate the stubs of proto/ into client/duolog/wire.
+proto: venv  ## Generate the stubs of proto/, their types, and those of RocketMQ's stubs.
 	@$(BIN)/python tools/proto.py
 
 docs: venv  ## Generate docs/configuration.md.

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -20,13 +19,16 @@ OPTIONS = (
     ("grpc.max_send_message_length", 64 << 20),
 )
 MIB = 1 << 20
+Unary = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+Sink = grpc.aio.StreamUnaryMultiCallable[bytes, bytes]
+Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
-async def _unary(request: bytes, context: Any) -> bytes:
+async def _unary(request: bytes, context: Context) -> bytes:
     return request
 
 
-async def _sink(requests: Any, context: Any) -> bytes:
+async def _sink(requests: AsyncIterator[bytes], context: Context) -> bytes:
     total = 0
     async for request in requests:
         total += len(request)
@@ -35,7 +37,7 @@ async def _sink(requests: Any, context: Any) -> bytes:
 
 async def serve(listen: str) -> None:
     server = grpc.aio.server(options=OPTIONS)
-    handlers = {
+    handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
         "Unary": grpc.unary_unary_rpc_method_handler(_unary),
         "Sink": grpc.stream_unary_rpc_method_handler(_sink),
     }
@@ -63,7 +65,7 @@ async def bare_channel() -> AsyncIterator[grpc.aio.Channel]:
 
 async def unary_rate(channel: grpc.aio.Channel, calls: int = 6000, in_flight: int = 32) -> float:
     """Unary calls a second, so many in flight."""
-    call = channel.unary_unary("/bare.Bare/Unary")
+    call: Unary = channel.unary_unary("/bare.Bare/Unary")
 
     async def run(count: int) -> None:
         for _ in range(count):
@@ -77,7 +79,7 @@ async def unary_rate(channel: grpc.aio.Channel, calls: int = 6000, in_flight: in
 
 async def unary_p50(channel: grpc.aio.Channel, calls: int = 2000) -> float:
     """Median seconds of one unary call at a time."""
-    call = channel.unary_unary("/bare.Bare/Unary")
+    call: Unary = channel.unary_unary("/bare.Bare/Unary")
     times = []
     for _ in range(calls):
         began = time.perf_counter()
@@ -88,7 +90,8 @@ async def unary_p50(channel: grpc.aio.Channel, calls: int = 2000) -> float:
 
 async def stream_rate(channel: grpc.aio.Channel, megabytes: int = 800) -> float:
     """Bytes a second of a stream of 1 MiB messages."""
-    call = channel.stream_unary("/bare.Bare/Sink")()
+    sink: Sink = channel.stream_unary("/bare.Bare/Sink")
+    call = sink()
     block = b"x" * MIB
     for _ in range(8):
         await call.write(block)

@@ -22,7 +22,7 @@ CHECKSUM = f"{zlib.crc32(BODY):x}".upper()
 QUEUES = 4
 
 
-class Stub(rpc.MessagingServiceServicer):  # type: ignore[misc]
+class Stub(rpc.MessagingServiceServicer):
     """What the client calls, answered at once."""
 
     def __init__(self, port: int) -> None:

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import duolog
 
@@ -29,7 +28,7 @@ class Measured:
     seconds: float = 0.0
     latencies: list[float] = field(default_factory=list)
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> dict[str, int | float]:
         """As one row of a table."""
         seconds = self.seconds or 1e-9
         return {
@@ -179,7 +178,7 @@ def fill_store(
     return number
 
 
-def recover(directory: Path) -> dict[str, Any]:
+def recover(directory: Path) -> dict[str, int | float]:
     """Recover a crashed store from its log alone: queues and index are removed first."""
     import shutil
 

@@ -42,18 +42,22 @@ GROUP_GRACE_MS = 4000  # a new master's: its groups' members tell it first what 
 EXIT_FENCED = 74  # EX_IOERR
 
 
+def make_store(config: Config, disk: Disk, store_host: Host) -> MessageStore:
+    """The store of a node; it is not started."""
+    events = StoreEvents(problem=lambda text: log.error("store", problem=text))
+    return MessageStore(disk, config.store, events, store_host, boot_id())
+
+
 class Broker:
     """A node's parts; the gRPC services call them."""
 
-    def __init__(
-        self, config: Config, disk: Disk, store_host: Host, clock: Clock | None = None
-    ) -> None:
-        """clock: the machine's where none is given."""
+    def __init__(self, config: Config, store: MessageStore, clock: Clock | None = None) -> None:
+        """store: not started. clock: the machine's where none is given."""
         self.config = config
         self.limits = config.limits
-        self.advertised = config.node.advertise or f"{store_host.address}:{store_host.port}"
-        events = StoreEvents(problem=lambda text: log.error("store", problem=text))
-        self.store = MessageStore(disk, config.store_options(), events, store_host, boot_id())
+        host = store.store_host
+        self.advertised = config.node.advertise or f"{host.address}:{host.port}"
+        self.store = store
         self.log = Log(self.store, clock or SystemClock(), self._disk_failed)
         self.metadata = MetadataLog(self.log, config.limits)
         self.replication = Replication(self.log, config, self.advertised, self.metadata)
@@ -74,7 +78,7 @@ class Broker:
         self.pop = PopService(core, self.filters, self.retries, self.waiting_calls)
         self.lite = LiteService(core, self.pop, self.removal)
         self.groups = GroupCoordinator(NO_GRACE, config.node.group)
-        self._parts: tuple[Part, ...] = (
+        self.parts: tuple[Part, ...] = (
             self.pop,
             self.lite,
             self.delays,
@@ -106,9 +110,9 @@ class Broker:
         except BaseException:
             self.store.shutdown()
             raise
-        work = [*self.log.work, self._snapshot_loop, *(part.run for part in self._parts)]
+        work = [*self.log.work, self._snapshot_loop, *(part.run for part in self.parts)]
         if self.replication.slave is not None and not self.replication.elected:
-            address: str = self.config.ha.master  # type: ignore[attr-defined]
+            address: str = self.config.ha.master
             work.append(self.replication.follow(address).run)
         self._tasks = [loop.create_task(self.guard(task)) for task in work]
         if self.replication.master is not None and self.store.options.sync_flush:
@@ -179,18 +183,26 @@ class Broker:
     def promote(self, epoch: int, members: SyncState) -> Master:
         """This node was elected. Raises OSError or StoreError: it is a slave then as before."""
         master = self.replication.become_master(epoch, members, self.log.store_ms())
+        self.leads()
+        return master
+
+    def leads(self) -> None:
+        """A mastership has begun: what the log says is all that is known."""
         self.metadata.promoted()
         self._role_changed(MonoMs(self.log.mono_ms() + GROUP_GRACE_MS))
-        return master
 
     def demote(self) -> None:
         """This node is no master any more: whoever waits is told that nobody knows."""
         self.replication.become_slave()
-        self.metadata.fail_all(sdk.Unavailable("the master changed during the call"))
+        self.follows()
+
+    def follows(self) -> None:
+        """A mastership is over."""
+        self.metadata.fail_all(sdk.Unavailable("the master changed meanwhile"))
         self._role_changed(NO_GRACE)
 
     def _role_changed(self, grace_until: MonoMs) -> None:
         self.groups = GroupCoordinator(grace_until, self.config.node.group)
-        for part in self._parts:
+        for part in self.parts:
             part.role_changed()
         self.log.pump_soon()

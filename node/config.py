@@ -10,14 +10,23 @@ import difflib
 import os
 import socket
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+)
+from pydantic_core import ErrorDetails
 
 from ha.options import HaOptions
 from node.tls import Tls
-from store.options import StoreOptions
+from store.options import StoreOptions, option
 from store.status import BrokerRole
 
 ENV_PREFIX = "DUOLOG_"
@@ -43,6 +52,14 @@ def _endpoint(value: str) -> str:
     return value
 
 
+def _endpoint_or_empty(value: str) -> str:
+    return _endpoint(value) if value else value
+
+
+Endpoint = Annotated[str, AfterValidator(_endpoint)]
+EndpointOrEmpty = Annotated[str, AfterValidator(_endpoint_or_empty)]
+
+
 class NodeSection(_Section):
     """Who the node is and where it listens."""
 
@@ -54,23 +71,13 @@ class NodeSection(_Section):
     group: str = Field(
         "broker-a", description="replica group (brokerName): the nodes that hold the same log"
     )
-    listen: str = Field(DEFAULT_LISTEN, description="HOST:PORT of the client API")
-    advertise: str = Field(
-        "", description="HOST:PORT at which others reach the client API; empty: same as `listen`"
+    listen: Endpoint = Field(DEFAULT_LISTEN, description="HOST:PORT of the client API")
+    advertise: EndpointOrEmpty = Field(
+        "", description="HOST:PORT under which others reach the client API; empty: as `listen`"
     )
     data: Path = Field(Path("duolog-data"), description="store directory")
     log_level: str = Field("info", description="lowest level logged: debug, info, warning or error")
     log_json: bool = Field(False, description="write the log as JSON lines")
-
-    @field_validator("listen")
-    @classmethod
-    def _is_endpoint(cls, value: str) -> str:
-        return _endpoint(value)
-
-    @field_validator("advertise")
-    @classmethod
-    def _is_endpoint_or_empty(cls, value: str) -> str:
-        return _endpoint(value) if value else value
 
     @field_validator("name", "group", "cluster")
     @classmethod
@@ -130,51 +137,39 @@ class TransactionsSection(_Section):
 class RocketmqSection(_Section):
     """RocketMQ's own API on the client port. Needs the extra `rocketmq`."""
 
-    enable: bool = Field(True, description="serve the API, if the extra is installed")
-    access_key: str = Field(
-        "", description="access key that clients must sign with; empty: no authentication"
+    enable: bool = Field(True, description="serve it, where the extra is installed")
+    access_key: str = Field("", description="clients must sign with this key; empty: anybody may")
+    secret_key: str = Field("", description="its secret")
+    tls_listen: EndpointOrEmpty = Field(
+        "", description="HOST:PORT of a second port, with TLS; empty: none"
     )
-    secret_key: str = Field("", description="secret key that belongs to `access_key`")
-    tls_listen: str = Field(
-        "", description="HOST:PORT of a second port, with TLS; empty: no such port"
-    )
-    tls_cert: Path | None = Field(
-        None, description="file with the certificate chain of the TLS port"
-    )
-    tls_key: Path | None = Field(None, description="file with the key of `tls_cert`")
-
-    @field_validator("tls_listen")
-    @classmethod
-    def _is_endpoint_or_empty(cls, value: str) -> str:
-        return _endpoint(value) if value else value
+    tls_cert: Path | None = Field(None, description="file: certificate chain of the TLS port")
+    tls_key: Path | None = Field(None, description="file: its key")
 
 
-class HaAddresses(_Section):
-    """Where replication listens and connects; ha/options.py has the rest of the section."""
+@dataclass(frozen=True)
+class HaAddresses:
+    """Where replication listens and connects."""
 
-    listen: str = Field(
-        "",
-        description="HOST:PORT of the replication port (haListenPort); empty: none",
+    listen: EndpointOrEmpty = option(
+        "", "HOST:PORT of the replication port (haListenPort); empty: no slaves"
     )
-    advertise: str = Field(
-        "", description="AUTO: HOST:PORT at which slaves reach that port; empty: same as `listen`"
+    advertise: EndpointOrEmpty = option(
+        "", "HOST:PORT under which slaves reach it (AUTO); empty: as `listen`"
     )
-    master: str = Field(
-        "", description="SLAVE: HOST:PORT of the master's replication port (haMasterAddress)"
+    master: EndpointOrEmpty = option(
+        "", "slave: HOST:PORT of the master's replication port (haMasterAddress)"
     )
-    tls_ca: Path | None = Field(
-        None,
-        description="file with the CA of the group's certificates; if set, replication uses TLS",
+    tls_ca: Path | None = option(
+        None, "file: authority of the group's certificates; replication then uses TLS"
     )
-    tls_cert: Path | None = Field(
-        None, description="file with this node's certificate, used as server and as client"
-    )
-    tls_key: Path | None = Field(None, description="file with the key of `tls_cert`")
+    tls_cert: Path | None = option(None, "file: this node's certificate, for both ends")
+    tls_key: Path | None = option(None, "file: its key")
 
-    @field_validator("listen", "advertise", "master")
-    @classmethod
-    def _is_endpoint_or_empty(cls, value: str) -> str:
-        return _endpoint(value) if value else value
+
+@dataclass(frozen=True, slots=True)
+class HaSection(HaOptions, HaAddresses):
+    """Replication: its addresses, then its options."""
 
 
 class RegistrySection(_Section):
@@ -215,22 +210,6 @@ class RegistrySection(_Section):
         return tuple(word.strip() for word in self.endpoints.split(",") if word.strip())
 
 
-def _section_of(name: str, options: type, base: type[BaseModel]) -> type[BaseModel]:
-    """A section made of an options class: the one definition of its keys."""
-    fields: dict[str, Any] = {
-        field.name: (
-            field.type,
-            Field(field.default, description=field.metadata.get("doc", "")),
-        )
-        for field in dataclasses.fields(options)
-    }
-    return create_model(name, __base__=base, **fields)
-
-
-StoreSection = _section_of("StoreSection", StoreOptions, _Section)
-HaSection = _section_of("HaSection", HaOptions, HaAddresses)
-
-
 class Config(_Section):
     """The whole configuration."""
 
@@ -238,24 +217,14 @@ class Config(_Section):
     limits: LimitsSection = LimitsSection()
     transactions: TransactionsSection = TransactionsSection()
     rocketmq: RocketmqSection = RocketmqSection()
-    ha: HaSection = HaSection()  # type: ignore[valid-type]
+    ha: HaSection = HaSection()
     registry: RegistrySection = RegistrySection()
-    store: StoreSection = StoreSection()  # type: ignore[valid-type]
-
-    def store_options(self) -> StoreOptions:
-        """The engine's options."""
-        made: StoreOptions = _options("store", self.store, StoreOptions)
-        return made
-
-    def ha_options(self) -> HaOptions:
-        """Replication's options."""
-        made: HaOptions = _options("ha", self.ha, HaOptions)
-        return made
+    store: StoreOptions = StoreOptions()
 
     def ha_tls(self) -> Tls | None:
-        """TLS of the replication port; None without TLS."""
-        section: Any = self.ha
-        return Tls(section.tls_ca, section.tls_cert, section.tls_key) if section.tls_ca else None
+        """TLS of the replication port, None where it has none."""
+        ha = self.ha
+        return Tls(ha.tls_ca, ha.tls_cert, ha.tls_key) if ha.tls_ca else None
 
     def check(self) -> None:
         """Raise ConfigError where keys contradict each other."""
@@ -264,24 +233,19 @@ class Config(_Section):
             raise ConfigError("rocketmq.access_key and rocketmq.secret_key must be set together")
         if rocketmq.tls_listen and not (rocketmq.tls_cert and rocketmq.tls_key):
             raise ConfigError("rocketmq.tls_listen needs rocketmq.tls_cert and rocketmq.tls_key")
-        self.ha_options()
-        files = [self.ha.tls_ca, self.ha.tls_cert, self.ha.tls_key]  # type: ignore[attr-defined]
+        files = [self.ha.tls_ca, self.ha.tls_cert, self.ha.tls_key]
         if any(files) and not all(files):
             raise ConfigError("ha.tls_ca, ha.tls_cert and ha.tls_key must be set together")
         for file in filter(None, files):
             if not os.access(file, os.R_OK):
-                raise ConfigError(f"ha.tls_*: cannot read {file}")
-        role = self.store_options().broker_role
-        if role is BrokerRole.SLAVE and not self.ha.master:  # type: ignore[attr-defined]
-            raise ConfigError("ha.master must be set: a SLAVE needs the HOST:PORT of its master")
-        if role is BrokerRole.SYNC_MASTER and not self.ha.listen:  # type: ignore[attr-defined]
-            raise ConfigError(
-                "ha.listen must be set: a SYNC_MASTER needs a replication port for its slaves"
-            )
-        if role is BrokerRole.AUTO and not self.ha.listen:  # type: ignore[attr-defined]
-            raise ConfigError(
-                "ha.listen must be set: an AUTO node needs a replication port for its slaves"
-            )
+                raise ConfigError(f"ha.tls_*: {file} cannot be read")
+        role = self.store.broker_role
+        if role is BrokerRole.SLAVE and not self.ha.master:
+            raise ConfigError("ha.master: a SLAVE needs the HOST:PORT of its master")
+        if role is BrokerRole.SYNC_MASTER and not self.ha.listen:
+            raise ConfigError("ha.listen: a SYNC_MASTER needs a port for its slaves")
+        if role is BrokerRole.AUTO and not self.ha.listen:
+            raise ConfigError("ha.listen: a node that may be elected needs a port for its slaves")
         if role is BrokerRole.AUTO and not self.registry.addresses():
             raise ConfigError(
                 "registry.endpoints must be set: an AUTO node needs the addresses of etcd"
@@ -290,17 +254,8 @@ class Config(_Section):
             raise ConfigError("registry.tls_cert and registry.tls_key must be set together")
 
 
-def _options(name: str, section: BaseModel, options: Any) -> Any:
-    """An options value from its section. Raises ConfigError."""
-    fields = dataclasses.fields(options)
-    try:
-        return options(**{field.name: getattr(section, field.name) for field in fields})
-    except ValueError as error:
-        raise ConfigError(f"{name}: {error}") from None
-
-
 Origins = dict[tuple[str, str], str]
-Tree = dict[str, dict[str, Any]]
+Tree = dict[str, dict[str, object]]
 
 
 def load(file: Path | None = None, flags: Tree | None = None) -> tuple[Config, Origins]:
@@ -364,7 +319,16 @@ def _environment() -> list[tuple[str, str, str, str]]:
 def _keys(section: str) -> list[str]:
     """Keys of a section; empty for an unknown section."""
     field = Config.model_fields.get(section)
-    return list(field.annotation.model_fields) if field and field.annotation else []
+    kind = field.annotation if field is not None else None
+    return list(described(kind)) if isinstance(kind, type) else []
+
+
+def described(section: type) -> dict[str, str]:
+    """Keys of a class of sections, and what each means."""
+    if dataclasses.is_dataclass(section):
+        return {field.name: field.metadata["doc"] for field in dataclasses.fields(section)}
+    assert issubclass(section, BaseModel), "a section is the one or the other"
+    return {key: field.description or "" for key, field in section.model_fields.items()}
 
 
 def _nearest(section: str, key: str, similar: float = 0.0) -> str:
@@ -383,28 +347,41 @@ def _merge(tree: Tree, origins: Origins, more: Tree, origin: str) -> None:
 
 
 def _explain(error: ValidationError, origins: Origins) -> str:
+    problems = error.errors()
+    # What is wrong between the keys of a section is told once each of them is right by itself.
+    between = [problem for problem in problems if _is_between_keys(problem)]
+    if len(between) == len(problems):
+        return "; ".join(f"{one['loc'][0]}: {_text_of(one)}" for one in between)
     lines = []
-    for problem in error.errors():
+    for problem in (problem for problem in problems if problem not in between):
         where = ".".join(str(part) for part in problem["loc"])
         parts = [str(part) for part in problem["loc"]]
         origin = origins.get((parts[0], parts[1] if len(parts) > 1 else ""))
         if origin is None and parts:
             origin = next((o for (section, _), o in origins.items() if section == parts[0]), None)
-        text = problem["msg"].removeprefix("Value error, ")
-        if problem["type"] == "extra_forbidden":
-            text = "unknown key"
+        text = _text_of(problem)
+        if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+            text = "there is no such key"
             if len(parts) > 1:
                 text += f"; did you mean {_nearest(parts[0], parts[1])}?"
         lines.append(f"{where}: {text}" + (f" (from {origin})" if origin else ""))
     return "; ".join(lines)
 
 
-def rows(config: Config, origins: Origins) -> list[tuple[str, str, Any, str]]:
+def _is_between_keys(problem: ErrorDetails) -> bool:
+    return problem["type"] == "value_error" and len(problem["loc"]) == 1
+
+
+def _text_of(problem: ErrorDetails) -> str:
+    return problem["msg"].removeprefix("Value error, ")
+
+
+def rows(config: Config, origins: Origins) -> list[tuple[str, str, object, str]]:
     """Every key as (section, key, value, origin)."""
     found = []
     for section in SECTIONS:
-        part: BaseModel = getattr(config, section)
-        for key in type(part).model_fields:
+        part = getattr(config, section)
+        for key in described(type(part)):
             value = getattr(part, key)
             plain = getattr(value, "value", value)
             found.append(

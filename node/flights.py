@@ -18,7 +18,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import duolog.sync
 from rich.console import Console
@@ -29,6 +29,9 @@ from pipeline.replay import replay
 from pipeline.replayoptions import Replay
 from pipeline.report import report
 from pipeline.tier import tier
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 FLIGHTS, DELAYS = "flights", "delays"
 QUEUES = 4
@@ -83,7 +86,7 @@ def plain_sums(path: Path) -> Sums:
 class Flights:
     """One run."""
 
-    spark: Any
+    spark: "SparkSession"
     console: Console
     nodes: list[ChildNode]
     folder: Path
@@ -206,7 +209,7 @@ class Flights:
         killed.wait_port()
         self.note("streamed", f"in {time.monotonic() - began:.1f} s, across the death of a master")
 
-    def publish(self, sums: Any, number: int) -> None:
+    def publish(self, sums: "DataFrame", number: int) -> None:
         """Write a micro-batch's sums; a repeated one changes nothing."""
         (
             sums.write.format("duolog")
@@ -259,7 +262,9 @@ class Flights:
         self.note("report", str(told.page))
 
 
-def run_flights(spark: Any, console: Console, page: Path | None = None) -> dict[str, str]:
+def run_flights(
+    spark: "SparkSession", console: Console, page: Path | None = None
+) -> dict[str, str]:
     """Run it in a temporary directory and clean up. page: folder for the report, which stays; a
     new one, if not told.
 

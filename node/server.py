@@ -22,7 +22,7 @@ from node.api.admin import AdminService
 from node.api.groups import GroupsService
 from node.api.messages import MessagesService
 from node.api.reservedport import ListenError, ReservedPort
-from node.broker import EXIT_FENCED, Broker
+from node.broker import EXIT_FENCED, Broker, make_store
 from node.config import Config, ConfigError, NodeSection
 from node.election.etcd import EtcdRegistry
 from node.election.failover import Candidate, FailoverService
@@ -159,7 +159,7 @@ class Node:
             )
         )
         disk = OsDisk(self.config.node.data)
-        broker = Broker(self.config, disk, store_host_of(reserved.address))
+        broker = Broker(self.config, make_store(self.config, disk, store_host_of(reserved.address)))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         duolog_pb2_grpc.add_MessagesServicer_to_server(MessagesService(broker), server)
         duolog_pb2_grpc.add_GroupsServicer_to_server(GroupsService(broker), server)
@@ -216,7 +216,7 @@ class Node:
 
     async def _serve_slaves(self, broker: Broker) -> None:
         """A master's replication port. Raises ListenError."""
-        listen: str = self.config.ha.listen  # type: ignore[attr-defined]
+        listen: str = self.config.ha.listen
         if not listen or (broker.replication.slave is not None and not broker.replication.elected):
             return
         service = ReplicationService(broker.replication, broker.log.threads, self.config.ha_tls())
@@ -239,8 +239,8 @@ class Node:
                 tls = Tls(section.tls_ca, section.tls_cert, section.tls_key)
             timeout = section.request_timeout_ms / 1000
             registry = EtcdRegistry(section.addresses(), timeout, tls)
-        host = self.config.ha.listen.rpartition(":")[0]  # type: ignore[attr-defined]
-        advertised: str = self.config.ha.advertise  # type: ignore[attr-defined]
+        host = self.config.ha.listen.rpartition(":")[0]
+        advertised: str = self.config.ha.advertise
         try:
             candidate = Candidate(
                 self.config.node,

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import grpc
 
@@ -15,22 +14,18 @@ class Tls:
     cert: Path | None = None
     key: Path | None = None
 
-    def of_channel(self) -> Any:
-        """Credentials of who connects. Raises OSError if a file cannot be read."""
-        key, cert = self._pair()
+    def of_channel(self) -> grpc.ChannelCredentials:
+        """Credentials of who connects. Raises OSError where a file cannot be read."""
+        key = self.key.read_bytes() if self.key else None
+        cert = self.cert.read_bytes() if self.cert else None
         return grpc.ssl_channel_credentials(self.ca.read_bytes(), key, cert)
 
-    def of_server(self) -> Any:
+    def of_server(self) -> grpc.ServerCredentials:
         """Credentials of a port for those whose certificate is of the same authority.
 
         Raises OSError if a file cannot be read.
         """
-        return grpc.ssl_server_credentials(
-            [self._pair()], self.ca.read_bytes(), require_client_auth=True
-        )
-
-    def _pair(self) -> tuple[bytes | None, bytes | None]:
-        return (
-            self.key.read_bytes() if self.key else None,
-            self.cert.read_bytes() if self.cert else None,
-        )
+        assert self.key is not None, "a port has a certificate of its own: checked"
+        assert self.cert is not None, "a port has a certificate of its own: checked"
+        pair = (self.key.read_bytes(), self.cert.read_bytes())
+        return grpc.ssl_server_credentials([pair], self.ca.read_bytes(), require_client_auth=True)

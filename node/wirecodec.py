@@ -3,7 +3,6 @@
 import urllib.parse
 from collections.abc import Collection
 from functools import lru_cache
-from typing import Any
 
 from duolog import _errors as sdk
 from duolog._columns import crc32
@@ -16,8 +15,8 @@ from store.reader import GetMessageStatus, GetResult
 from store.record import LOCAL_HOST, Host, Record
 from store.status import PutMessageStatus
 
-PUT_STATUS: dict[PutMessageStatus, Any] = {
-    status: wire.PutStatus.Value(status.value)
+PUT_STATUS: dict[PutMessageStatus, wire.PutStatus] = {
+    status: getattr(wire.PutStatus, status.value)
     for status in PutMessageStatus
     if status.value in wire.PutStatus.keys()  # noqa: SIM118 - an enum wrapper, not a dict
 }

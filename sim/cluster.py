@@ -9,9 +9,11 @@ import traceback
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
+from structlog.testing import capture_logs
+
 from ha.groupstate import Keys
 from ha.progress import ConnectionState
-from sim import checks, config, copies, decay, faults, lostsegments
+from sim import checks, config, copies, decay, faults, lostsegments, servicechecks
 from sim.caretaker import Caretaker
 from sim.clients import Consumer, History, Producer
 from sim.copies import Copies
@@ -22,6 +24,7 @@ from sim.ghost import Ghost
 from sim.network import Network, Weather
 from sim.node import Node
 from sim.operator import Operator
+from sim.serviceclients import ServiceClients
 from sim.witness import Violation
 from sim.world import World
 
@@ -62,10 +65,12 @@ class Cluster:
         self.planned = self._plan() if planned is None else planned
         self.setup = replace(
             config.draw(self.world.chance("setup"), self.elected),
-            index=any(fault.kind == faults.INDEX_ON for fault in self.planned),
+            index=self._planned(faults.INDEX_ON),
         )
-        if any(fault.kind == faults.DECAY_OFTEN for fault in self.planned):
+        if self._planned(faults.DECAY_OFTEN):
             self.setup = replace(self.setup, decay_share=decay.OFTEN)
+        if self._planned(faults.SERVICES_ON):
+            self.setup = replace(self.setup, services=True, index=True)
         self.network = Network(self.world)
         self.etcd = SimEtcd(self.world, self.network, Keys("sim", "group"))
         self.ghost = Ghost(
@@ -80,6 +85,7 @@ class Cluster:
             node.etcd = self.etcd
         self.etcd.on_truth = lambda: self.ghost.members_changed(self.nodes)
         self.history = History()
+        self.programs = ServiceClients(self) if self.setup.services else None
         self.produce_until = FAULTY_MS
         self.down_until: dict[str, float] = {}
         self.keeper: Operator | Caretaker = Caretaker(self) if self.elected else Operator(self)
@@ -90,9 +96,14 @@ class Cluster:
         found = faults.plan(self.world.chance("faults"), FAULTY_MS * 0.9, self.elected)
         found += copies.plan(self.world.chance("copies"), FAULTY_MS * 0.9)
         found += lostsegments.plan(self.world.chance("lost segments"), FAULTY_MS * 0.9)
-        if not self.elected:
+        if self.elected:
+            found += faults.services(self.world.chance("services"))
+        else:
             found += faults.async_spells(self.world.chance("async"), FAULTY_MS * 0.9)
         return sorted(found, key=lambda fault: fault.at)
+
+    def _planned(self, kind: str) -> bool:
+        return any(fault.kind == kind for fault in self.planned)
 
     # -- running -------------------------------------------------------------------------------
 
@@ -100,13 +111,8 @@ class Cluster:
         """Everything, to the end or to the first violation."""
         outcome = Outcome(self.world.seed, "", 0, faults=self.planned, elected=self.elected)
         try:
-            self._start()
-            self.world.run_until(FAULTY_MS, lambda: None)
-            self._heal()
-            self._converge()
-            master = self.keeper.master
-            assert master is not None, "converged"
-            checks.final(self.nodes, master, self.history)
+            with capture_logs():  # what the services say is for operators
+                self._run()
         except Violation as violation:
             outcome.violation = str(violation)
         except Exception as error:
@@ -121,8 +127,34 @@ class Cluster:
         outcome.counts = Counter(self.ghost.marks)
         outcome.counts.update({f"sends_{k}": n for k, n in self.history.outcomes().items()})
         outcome.counts["polls"] = self.history.polls
+        if self.programs is not None:
+            outcome.counts.update(self.programs.counts())
         outcome.counts["frames_lost"] = self.network.lost
         return outcome
+
+    def _run(self) -> None:
+        try:
+            self._start()
+            self.world.run_until(FAULTY_MS, lambda: None)
+            self._heal()
+            self._drain()
+            self._converge()
+            master = self.keeper.master
+            assert master is not None, "converged"
+            checks.final(self.nodes, master, self.history)
+            if self.programs is not None:
+                jumped = any(fault.kind == "clock_step" for fault in self.planned)
+                servicechecks.final(master, self.programs.history, jumped)
+        finally:
+            self._stop()
+
+    def _stop(self) -> None:
+        """No coroutine outlives the run."""
+        for node in self.nodes:
+            if node.services is not None:
+                node.services.stop()
+        if self.programs is not None:
+            self.programs.stop()
 
     def _start(self) -> None:
         for node in self.nodes:
@@ -134,6 +166,8 @@ class Cluster:
             self.world.at(5.0 + k, producer.go_on)
         consumer = Consumer(self, "c0", self.history)
         self.world.at(20.0, consumer.poll)
+        if self.programs is not None:
+            self.programs.begin()
         self.keeper.begin()
         if self.elected:
             self.world.after(0.0, self.etcd.expire)
@@ -299,7 +333,7 @@ class Cluster:
     def _index_on(self, fault: Fault, node: Node) -> None:
         """Nothing happens: the setup looks for it."""
 
-    _decay_often = _index_on
+    _decay_often = _services_on = _index_on
 
     def _clock_step(self, fault: Fault, node: Node) -> None:
         node.wall_offset += CLOCK_STEPS_MS[int(fault.level * 4) % 4]
@@ -317,7 +351,24 @@ class Cluster:
             node.disk.syncs_to_fail = 0
             node.sync_ms = 1.0
             node.paused_until = 0.0
+            if self.programs is not None:
+                node.wall_offset = 0  # timers go by it
         self.down_until.clear()
+
+    def _drain(self) -> None:
+        """Liveness of the services: healed, they must do what there is to do before long."""
+        if self.programs is None:
+            return
+        self.programs.draining = True
+        until = self.world.now + CONVERGE_MS
+        why = ""
+        while self.world.now < until:
+            self.world.run_until(self.world.now + 100, lambda: None)
+            master = self.keeper.master
+            why = "no master" if master is None else servicechecks.unfinished(master)
+            if not why:
+                return
+        raise Violation(f"the services do not come to an end: {why}; {self._standing()}")
 
     def _converge(self) -> None:
         """Liveness: healed, everybody must have everything before long."""

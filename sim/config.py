@@ -9,6 +9,7 @@ from sim import decay
 from store.options import StoreOptions
 from store.status import BrokerRole, FlushDiskType
 
+DELAY_LEVELS = "1s 2s"
 QUICK: dict[str, Any] = {
     "flush_interval_commit_log": 100,
     "flush_commit_log_thorough_interval": 100,
@@ -35,6 +36,7 @@ class Setup:
     producers_max: int = 10_000  # that a node remembers the sequences of
     quick: bool = False  # flushes come often; otherwise by a node's own schedule
     index: bool = False  # messages have keys, by which they are looked for
+    services: bool = False  # the nodes have brokers, with POP, delays and transactions
     decay_share: float = decay.SHARE  # of restarts that find a derived file damaged
 
     def store_options(self, role: BrokerRole) -> StoreOptions:
@@ -51,6 +53,7 @@ class Setup:
             max_message_size=4 << 10,
             message_index_enable=self.index,
             producers_max=self.producers_max,
+            message_delay_level=DELAY_LEVELS,
             **times,
         )
 

@@ -33,6 +33,7 @@ ETCD_KINDS = (
 )
 INDEX_ON = "index_on"  # no fault: a part of the setup that a kept run must repeat
 DECAY_OFTEN = "decay_often"  # as well
+SERVICES_ON = "services_on"  # as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,11 @@ def async_spells(chance: random.Random, duration: float) -> list[Fault]:
         )
         for _ in range(chance.choice((1, 1, 2)))
     ]
+
+
+def services(chance: random.Random) -> list[Fault]:
+    """Whether the nodes of a run have services; in one run of four."""
+    return [Fault(0.0, SERVICES_ON, NODES[0])] if chance.random() < 0.25 else []
 
 
 def dumps(seed: int, faults: list[Fault], why: str, elected: bool) -> str:

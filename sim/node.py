@@ -1,5 +1,6 @@
 """A simulated node: the real store and the real machines, driven by the scheduler."""
 
+import asyncio
 import errno
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,6 +30,7 @@ from ha.slave import (
     Tick,
 )
 from ha.syncstate import SyncState
+from node.deferred.transactionservice import Check
 from sim.agent import Agent
 from sim.config import Setup
 from sim.decay import decay
@@ -37,6 +39,7 @@ from sim.etcd import SimEtcd
 from sim.ghost import Ghost
 from sim.network import End, Network, stream
 from sim.platter import LogBytes
+from sim.services import Services
 from sim.witness import Violation
 from sim.world import World
 from store.clocks import MonoMs, StoreClock, WallMs
@@ -57,6 +60,7 @@ LIGHT_QUEUES = 3
 FORGETTING = 0.03  # how often one is forgotten before it gets a message
 FLUSH_TICK_MS = 100.0
 RECONNECT_MS = 60.0
+MAPPED_MAX = 60  # of a node with services: their topics have queues, too
 DAMAGED = "damaged"  # why a node lacks what it had, beside the kinds of older copies
 
 Reply = Callable[[PutMessageStatus, PutResult | None], None]
@@ -102,6 +106,11 @@ class Node:
         self.store: MessageStore
         self.master: Master | None = None
         self.slave: Slave | None = None
+        self.services: Services | None = None
+        self.on_check: Callable[[Check], None] = lambda check: None  # to a half message's producer
+        self.on_settled: Callable[[Node], None] = lambda node: (
+            None
+        )  # after each event, with services
         self.peers: dict[str, Node] = {}
         self.problems: list[str] = []
         self._ends: dict[int, End] = {}
@@ -117,6 +126,10 @@ class Node:
     def mono(self) -> MonoMs:
         """Monotonic ms: it runs a little fast or slow, and stands nowhere near another node's."""
         return MonoMs(self.base + int(self.world.now * self.rate))
+
+    def seconds(self) -> float:
+        """The monotonic clock, as an event loop reads it."""
+        return (self.base + self.world.now * self.rate) / 1000
 
     def wall(self) -> WallMs:
         """Wall clock in ms: it runs at a rate of its own, and may jump."""
@@ -139,13 +152,17 @@ class Node:
             try:
                 do(*arguments)
             except OSError as error:
-                self.world.note(f"{self.name} dies: {error.strerror}")
-                self.ghost.failed(self)
-                self.die()
+                self._end(error)
                 return
             self._settle()
 
         return run
+
+    def _end(self, error: OSError) -> None:
+        """The disk fails: the process ends."""
+        self.world.note(f"{self.name} dies: {error.strerror}")
+        self.ghost.failed(self)
+        self.die()
 
     def later(self, delay: float, do: Callable[..., None]) -> None:
         """Do something after some ms, if the process still lives."""
@@ -157,7 +174,15 @@ class Node:
             return
         while self.store.dispatch():
             pass
-        self.store.take_arrivals()
+        if self.services is None:
+            self.store.take_arrivals()
+        else:
+            try:
+                self.services.settle()
+            except OSError as error:
+                self._end(error)
+                return
+            self.on_settled(self)
         if self.master is not None:
             self._send()
         self.ghost.settled(self)
@@ -176,7 +201,9 @@ class Node:
         if decayed:
             self.ghost.mark("decayed")
             self.world.note(f"{self.name} finds {decayed}")
-        self.agent = None
+        self.agent = self.services = None
+        if self.setup.services:
+            self.disk.mapped_max = MAPPED_MAX
         options = self.setup.store_options(role)
         self.store = MessageStore(self.disk, options, boot_id=f"boot-{self.cuts}")
         self.store.events.problem = self.problems.append
@@ -192,6 +219,8 @@ class Node:
             return self._cannot_start(error, failed_syncs)
         self._names_what_it_lost()
         self.up = True
+        if self.setup.services:
+            self.services = Services(self)
         if role is BrokerRole.AUTO:
             try:
                 self.agent = Agent(
@@ -258,7 +287,8 @@ class Node:
     def _tables(self) -> bytes:
         """A master's metadata, for whoever begins to follow it."""
         assert self.master is not None, "masters are asked"
-        return f"{self.name} {self.master.epoch} {self.boot}".encode()
+        told = f"{self.name} {self.master.epoch} {self.boot}".encode()
+        return told if self.services is None else self.services.tables() + b"\n" + told
 
     def become_master(self, lead: Lead, me: Replica) -> None:
         """Elected. Raises OSError or StoreError where the disk does not let it."""
@@ -279,6 +309,8 @@ class Node:
         master.open_epoch(self.chance.getrandbits(64), self.store_ms(), lead.epoch)
         self.world.note(f"{self.name} leads epoch {lead.epoch}")
         self.master, self.slave = master, None
+        if self.services is not None:
+            self.services.roles_changed()
         if self.setup.durable:
             self.flush_soon()
 
@@ -296,6 +328,8 @@ class Node:
         self.store.change_role(BrokerRole.SLAVE)
         self.slave = Slave(self.store, self._me, master.identity, master.history)
         self.truncated_bytes = 0
+        if self.services is not None:
+            self.services.roles_changed()
 
     def follow(self, target: str) -> None:
         """Copy another node's log from now on; empty: nobody's."""
@@ -313,6 +347,8 @@ class Node:
             return
         self.up = False
         self.disk.kill()
+        if self.services is not None:
+            self.services.stop()
         ends = [*self._ends.values(), self._stream, self._spare]
         for end in ends:
             if end is not None and self.chance.random() < 0.7:
@@ -463,6 +499,15 @@ class Node:
         """A consumer's request."""
         return self.store.get(topic, queue_id, offset, 32, 16 << 10)
 
+    def known_master(self) -> tuple[str, int]:
+        """Client address of the master that the registry names, and its epoch."""
+        state = self.agent.machine.view.state if self.agent is not None else None
+        return (f"{state.master.node}:1", state.epoch) if state is not None else ("", 0)
+
+    def ask_producer(self, check: Check) -> None:
+        """Ask what became of a half message."""
+        self.on_check(check)
+
     def may_be_behind(self) -> bool:
         """Others may have confirmed more: a slave, a master that has only begun.
 
@@ -510,6 +555,8 @@ class Node:
     def _take_flushed(self, job: FlushJob) -> None:
         self.store.commit_log_flushed(job)
         self.ghost.check(self)
+        if self.services is not None:
+            self.services.flushed()
         while self._unflushed and self._unflushed[0][0] <= self.store.local_offset:
             self._unflushed.pop(0)[1]()
         self.advance()
@@ -588,7 +635,11 @@ class Node:
             match effect:
                 case Release(tokens, status):
                     for token in tokens:
-                        token(status)
+                        if isinstance(token, asyncio.Future):
+                            assert self.services is not None, "whose puts these are"
+                            self.services.released(token, status)
+                        else:
+                            token(status)
                 case Close(number, reason):
                     self.world.note(f"{self.name} closes {number}: {reason}")
                     end = self._ends.pop(number, None)
@@ -662,7 +713,9 @@ class Node:
             effects = self.slave.suspend(str(error))
         for effect in effects:  # the observer looks for them
             if isinstance(effect, Adopt):
-                self.adopted = effect.metadata
+                tables, _, self.adopted = effect.metadata.rpartition(b"\n")
+                if self.services is not None:
+                    self.services.adopt(tables)
         self.ghost.applied(self)
         self._do(effects)
 

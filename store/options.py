@@ -1,16 +1,17 @@
 """Options of the engine, RocketMQ's names in snake_case, RocketMQ 4.9's defaults."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 from store.status import BrokerRole, FlushDiskType
 
+T = TypeVar("T")
 GIB = 1 << 30
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
-def option(default: Any, doc: str) -> Any:
-    """A field and its line of documentation."""
+def option(default: T, doc: str) -> T:
+    """A field with its line of documentation."""
     return field(default=default, metadata={"doc": doc})
 
 

@@ -3,9 +3,7 @@
 import sys
 from pathlib import Path
 
-from pydantic import BaseModel
-
-from node.config import SECTIONS, Config
+from node.config import SECTIONS, Config, described
 
 TARGET = Path(__file__).parent.parent / "docs" / "configuration.md"
 HEAD = """# Configuration
@@ -41,14 +39,14 @@ def render() -> str:
     parts = [HEAD]
     config = Config()
     for section in SECTIONS:
-        part: BaseModel = getattr(config, section)
+        part = getattr(config, section)
         parts.append(
             f"\n## [{section}]\n\n{ABOUT[section]}\n\n| key | default | meaning |\n|---|---|---|\n"
         )
-        for key, field in type(part).model_fields.items():
+        for key, meaning in described(type(part)).items():
             default = "host name" if (section, key) == ("node", "name") else getattr(part, key)
             default = getattr(default, "value", default)
-            parts.append(f"| `{key}` | `{default}` | {field.description or ''} |\n")
+            parts.append(f"| `{key}` | `{default}` | {meaning} |\n")
     return "".join(parts)
 
 

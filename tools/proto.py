@@ -1,53 +1,124 @@
-"""Generate the stubs of proto/ into client/duolog/wire and node/wire; with --check, compare."""
+"""Generate the stubs of proto/ and their types, and those of RocketMQ's; with --check, compare.
+
+The stubs of proto/ go to client/duolog/wire and node/wire. RocketMQ's are Apache's package, which
+has no types: typings/ gets them, made of the descriptors in the package.
+"""
 
 import filecmp
+import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from grpc_tools import protoc
+from grpc_types import GrpcTypes
+
+from node.rocketmq import stubs
 
 ROOT = Path(__file__).parent.parent
-# Schema under proto/, and the root of the package its stubs belong to.
+APACHE = "rocketmq/grpc_protocol/"  # where the package has its stubs
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A schema under proto/. blocking: its service is called from threads, not awaited."""
+
+    path: str
+    root: Path  # of the package that its stubs belong to
+    blocking: bool
+
+    def generate(self, target: Path) -> None:
+        """The stubs, and their types."""
+        with tempfile.NamedTemporaryFile() as descriptors:
+            run_protoc(
+                f"-I{ROOT / 'proto'}",
+                f"--python_out={target}",
+                f"--pyi_out={target}",
+                f"--grpc_python_out={target}",
+                f"--descriptor_set_out={descriptors.name}",
+                self.path,
+            )
+            files = FileDescriptorSet.FromString(Path(descriptors.name).read_bytes())
+        write_types(files.file[0], target, blocking=self.blocking)
+
+
+class RocketMQ:
+    """The types of RocketMQ's stubs."""
+
+    root = ROOT / "typings"
+
+    def generate(self, target: Path) -> None:
+        """The types alone."""
+        files = FileDescriptorSet()
+        for known in dict.fromkeys(_with_imports(stubs.service.DESCRIPTOR)):
+            file = files.file.add()
+            known.CopyToProto(file)
+            file.name = _apache(file.name)
+            file.dependency[:] = [_apache(name) for name in file.dependency]
+        paths = [file.name for file in files.file if file.name.startswith(APACHE)]
+        with tempfile.NamedTemporaryFile() as descriptors:
+            Path(descriptors.name).write_bytes(files.SerializeToString())
+            run_protoc(f"--descriptor_set_in={descriptors.name}", f"--pyi_out={target}", *paths)
+        write_types(files.file[-1], target, blocking=False)
+
+
+def _with_imports(file: FileDescriptor) -> Iterator[FileDescriptor]:
+    """A schema after those that it imports."""
+    for imported in file.dependencies:
+        yield from _with_imports(imported)
+    yield file
+
+
+def _apache(name: str) -> str:
+    """A schema's name as its module's place in the package."""
+    return name if "/" in name else APACHE + name
+
+
 SCHEMAS = (
-    ("duolog/wire/duolog.proto", ROOT / "client"),
-    ("node/wire/etcd.proto", ROOT),
+    Schema("duolog/wire/duolog.proto", ROOT / "client", blocking=False),
+    Schema("node/wire/etcd.proto", ROOT, blocking=True),
+    RocketMQ(),
 )
-MADE = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")
 
 
-def generate(schema: str, target: Path) -> None:
-    """Run protoc."""
-    status = protoc.main(
-        [
-            "protoc",
-            f"-I{ROOT / 'proto'}",
-            f"--python_out={target}",
-            f"--pyi_out={target}",
-            f"--grpc_python_out={target}",
-            schema,
-        ]
-    )
+def run_protoc(*arguments: str) -> None:
+    """Run protoc, and end where it fails."""
+    status = protoc.main(["protoc", *arguments])
     if status:
         sys.exit(status)
 
 
+def write_types(file: FileDescriptorProto, target: Path, *, blocking: bool) -> None:
+    """Write a schema's _pb2_grpc.pyi."""
+    text = GrpcTypes(file, blocking=blocking).text()
+    (target / file.name.replace(".proto", "_pb2_grpc.pyi")).write_text(text)
+
+
+def compare(made: Path, kept: Path) -> None:
+    """End where a file is not what was just made."""
+    if not kept.exists() or not filecmp.cmp(made, kept, shallow=False):
+        print(f"{kept} is not what its schema says: run make proto", file=sys.stderr)
+        sys.exit(1)
+
+
+def copy(made: Path, kept: Path) -> None:
+    """Keep what was made."""
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(made, kept)
+
+
 def main() -> None:
     """Write, or compare."""
-    for schema, root in SCHEMAS:
-        if "--check" not in sys.argv:
-            generate(schema, root)
-            continue
+    settle = compare if "--check" in sys.argv else copy
+    for schema in SCHEMAS:
         with tempfile.TemporaryDirectory() as directory:
-            generate(schema, Path(directory))
-            for ending in MADE:
-                name = schema.removesuffix(".proto") + ending
-                kept = root / name
-                if not kept.exists() or not filecmp.cmp(
-                    Path(directory) / name, kept, shallow=False
-                ):
-                    print(f"{kept} is not what proto/ says: run make proto", file=sys.stderr)
-                    sys.exit(1)
+            schema.generate(Path(directory))
+            for made in sorted(Path(directory).rglob("*.py*")):
+                settle(made, schema.root / made.relative_to(directory))
 
 
 if __name__ == "__main__":

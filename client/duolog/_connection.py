@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
 import grpc
 import grpc.aio
@@ -77,10 +77,29 @@ async def ask_one(
 BROKEN = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError, Unavailable)
 
 
+class Appending(Protocol):
+    """What is used of an open call of Append."""
+
+    async def write(self, request: wire.AppendRequest) -> None:
+        """Send a request."""
+
+    async def read(self) -> object:
+        """The next reply, or what is none at the end."""
+
+    async def code(self) -> grpc.StatusCode:
+        """How the call ended."""
+
+    async def details(self) -> str:
+        """Why it ended so."""
+
+    def cancel(self) -> bool:
+        """End it."""
+
+
 class AppendStream:
     """The append stream: requests go out as they come, replies are matched by id."""
 
-    def __init__(self, call: Any) -> None:
+    def __init__(self, call: Appending) -> None:
         self._call = call
         self._waiting: dict[int, asyncio.Future[wire.AppendReply]] = {}
         self._unwritten: dict[int, wire.AppendRequest] = {}  # of those that wait
@@ -119,7 +138,7 @@ class AppendStream:
         try:
             while True:
                 reply = await uncancelled(self._call.read())
-                if reply is grpc.aio.EOF:
+                if not isinstance(reply, wire.AppendReply):
                     break
                 waiting = self._waiting.get(reply.id)
                 if waiting is not None and not waiting.done():

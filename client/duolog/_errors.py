@@ -17,9 +17,8 @@ DuologError
 └── ResultUnknown             a send, or an order to a replica group, may or may not have been done
 """
 
-from typing import Any
-
 import grpc
+import grpc.aio
 
 ERROR_KEY = "duolog-error"
 MASTER_KEY = "duolog-master"
@@ -155,15 +154,15 @@ def status_of(error: DuologError) -> tuple[grpc.StatusCode, str]:
 
 def error_of(failure: grpc.RpcError) -> DuologError:
     """The SDK's error for a failed call."""
-    call: Any = failure
-    text = str(call.details() or call.code())
-    for key, value in call.trailing_metadata() or ():
+    text = str(failure.details() or failure.code())
+    metadata = failure.trailing_metadata() if isinstance(failure, grpc.aio.AioRpcError) else None
+    for key, value in metadata or ():
         if key == ERROR_KEY and value in _BY_NAME:
-            found = _BY_NAME[value](text)
+            found = _BY_NAME[str(value)](text)
             if isinstance(found, NotMaster):
-                trailing = {k: str(v) for k, v in call.trailing_metadata() or ()}
+                trailing = {k: str(v) for k, v in metadata or ()}
                 found.endpoint = trailing.get(MASTER_KEY, "")
                 found.epoch = int(trailing.get(EPOCH_KEY, "0"))
                 found.master_away = AWAY_KEY in trailing
             return found
-    return _BY_CODE.get(call.code(), DuologError)(text)
+    return _BY_CODE.get(failure.code(), DuologError)(text)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from duolog._connection import Connection
 from duolog._errors import BadRequest, DuologError, UnknownTopic
@@ -195,7 +195,7 @@ class BroadcastMember:
     async def share(self, owned: Iterable[Queue]) -> Share:
         """All queues that there are now. Raises UnknownTopic."""
         request = wire.ListTopicsRequest(topics=self._topics)
-        reply: Any = await self._connection.call(
+        reply = await self._connection.call(
             lambda left: self._connection.admin.ListTopics(request, timeout=left), self._timeout
         )
         missing = set(self._topics) - {found.topic for found in reply.topics}

@@ -6,12 +6,13 @@ learns the rest from it.
 
 import asyncio
 import random
-from typing import Any
+from typing import TypeVar
 
 from duolog._connection import Connection
 from duolog._errors import Unavailable, UnknownTopic
 from duolog.wire import duolog_pb2 as wire
 
+T = TypeVar("T")
 FRESH_SECONDS = 30.0
 INCOMPLETE_SECONDS = 0.5  # while a group has no node with an address: it may have one soon
 
@@ -125,7 +126,7 @@ class Router:
             await connection.close()
 
 
-def heard(asking: "asyncio.Future[Any]") -> None:
+def heard(asking: "asyncio.Future[T]") -> None:
     """Take note of how shared work ended, in case everyone who waited for it was cancelled."""
     if not asking.cancelled():
         asking.exception()

@@ -8,7 +8,6 @@ only this task's writer writes to a stream.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -18,6 +17,8 @@ from duolog._connection import BROKEN, Connection, uncancelled
 from duolog._errors import DuologError, Retryable, Unavailable, error_of
 from duolog._prefetch import Command, Prefetch
 from duolog.wire import duolog_pb2 as wire
+
+Subscribing = grpc.aio.StreamStreamCall[wire.SubscribeRequest, wire.MessageBatch]
 
 log = logging.getLogger("duolog")
 
@@ -99,7 +100,7 @@ class Subscription:
             if isinstance(ended, Exception):
                 raise ended
 
-    async def _write(self, call: Any) -> None:
+    async def _write(self, call: Subscribing) -> None:
         """Tell the node what the prefetch says; ends with the stream."""
         try:
             request = wire.SubscribeRequest()
@@ -119,7 +120,7 @@ class Subscription:
         finally:
             call.cancel()  # nobody reads a stream that is not written to
 
-    async def _read(self, call: Any) -> None:
+    async def _read(self, call: Subscribing) -> None:
         """Take batches off the stream until it ends. Raises the node's reason."""
         try:
             while True:
@@ -127,7 +128,7 @@ class Subscription:
                     self._room.clear()
                     await self._room.wait()
                 reply = await uncancelled(call.read())
-                if reply is grpc.aio.EOF:
+                if not isinstance(reply, wire.MessageBatch):
                     raise Unavailable("the node ended the subscription")
                 self._back_off = BackOff()
                 self._take(reply)

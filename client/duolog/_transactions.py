@@ -298,7 +298,7 @@ class Transactions:
         request = wire.TransactionChecksRequest(group=self.group)
         call = connection.messages.TransactionChecks(request)
         try:
-            while (check := await uncancelled(call.read())) is not grpc.aio.EOF:
+            while isinstance(check := await uncancelled(call.read()), wire.TransactionCheck):
                 await self._answer(check, replica_group)
         finally:
             call.cancel()

@@ -21,6 +21,7 @@ from duolog._producer import BatchReceipt, Receipt
 from duolog._producer import Producer as AsyncProducer
 from duolog._transactions import Half, UndecidedMessage
 from duolog._transactions import Transactions as AsyncTransactions
+from duolog.wire import duolog_pb2 as wire
 
 T = TypeVar("T")
 
@@ -77,8 +78,8 @@ class _Loop:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.start(work).result()
 
-    def call(self, make: Any) -> Any:
-        async def made() -> Any:
+    def call(self, make: Callable[[], T]) -> T:
+        async def made() -> T:
             return make()
 
         return self.run(made())
@@ -297,11 +298,15 @@ class Admin:
         self._loop = loop
         self._admin = admin
 
-    def create_topic(self, topic: str, queues: int = 4, perm: int = 6, **how: Any) -> Any:
+    def create_topic(
+        self, topic: str, queues: int = 4, perm: int = 6, **how: Any
+    ) -> wire.TopicReply:
         """Create a topic."""
         return self._loop.run(self._admin.create_topic(topic, queues, perm, **how))
 
-    def alter_topic(self, topic: str, queues: int = 0, perm: int = 0, **how: Any) -> Any:
+    def alter_topic(
+        self, topic: str, queues: int = 0, perm: int = 0, **how: Any
+    ) -> wire.TopicReply:
         """Add queues or change permissions."""
         return self._loop.run(self._admin.alter_topic(topic, queues, perm, **how))
 
@@ -309,25 +314,25 @@ class Admin:
         """Delete a topic."""
         self._loop.run(self._admin.delete_topic(topic))
 
-    def topics(self, names: Sequence[str] = (), system: bool = False) -> Any:
+    def topics(self, names: Sequence[str] = (), system: bool = False) -> list[wire.TopicReply]:
         """List topics."""
         return self._loop.run(self._admin.topics(names, system))
 
-    def put_group(self, group: str, **how: Any) -> Any:
+    def put_group(self, group: str, **how: Any) -> wire.GroupDescription:
         """Create a consumer group, or alter it."""
         return self._loop.run(self._admin.put_group(group, **how))
 
-    def groups(self) -> Any:
+    def groups(self) -> list[wire.GroupDescription]:
         """List groups."""
         return self._loop.run(self._admin.groups())
 
-    def group(self, group: str) -> Any:
+    def group(self, group: str) -> wire.GroupDescription:
         """Describe a group."""
         return self._loop.run(self._admin.group(group))
 
     def reset_group(
         self, group: str, topic: str, *, time: int = -1, offset: int | None = None
-    ) -> Any:
+    ) -> wire.OffsetsReply:
         """Set a group's offsets."""
         return self._loop.run(self._admin.reset_group(group, topic, time=time, offset=offset))
 
@@ -335,7 +340,7 @@ class Admin:
         """Forget a group."""
         self._loop.run(self._admin.delete_group(group))
 
-    def find(self, topic: str = "", **how: Any) -> Any:
+    def find(self, topic: str = "", **how: Any) -> list[wire.FoundMessage]:
         """Find messages."""
         return self._loop.run(self._admin.find(topic, **how))
 
@@ -361,15 +366,15 @@ class Admin:
         """Commit offsets of a group without members."""
         self._loop.run(self._admin.commit(group, offsets))
 
-    def node_status(self) -> Any:
+    def node_status(self) -> wire.NodeStatusReply:
         """Status of the node."""
         return self._loop.run(self._admin.node_status())
 
-    def cluster_status(self) -> Any:
+    def cluster_status(self) -> wire.ClusterStatusReply:
         """Status of the cluster."""
         return self._loop.run(self._admin.cluster_status())
 
-    def route(self) -> Any:
+    def route(self) -> wire.RouteReply:
         """Groups, masters and replicas, and where they are reached."""
         return self._loop.run(self._admin.route())
 
@@ -397,9 +402,7 @@ class Client:
         """As `duolog.Client`."""
         _client.parse_endpoints(endpoints)
         self._loop = _Loop()
-        self._client: _client.Client = self._loop.call(
-            lambda: _client.Client(endpoints, timeout=timeout)
-        )
+        self._client = self._loop.call(lambda: _client.Client(endpoints, timeout=timeout))
         self.admin = Admin(self._loop, self._client.admin)
 
     def producer(self, *, timeout: float | None = None, linger: float = 0.0) -> Producer:

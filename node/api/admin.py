@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from duolog import __version__
 from duolog import _errors as sdk
@@ -12,7 +11,7 @@ from duolog.wire import duolog_pb2_grpc as stubs
 
 from ha.epochs import EPOCH_TOPIC
 from ha.progress import ConnectionState
-from node.api.calls import unary
+from node.api.calls import Caller, unary
 from node.api.replicationstatus import (
     add_routed,
     group_route,
@@ -51,7 +50,7 @@ class AdminService(stubs.AdminServicer):
     # -- topics --------------------------------------------------------------------------------
 
     @unary
-    async def CreateTopic(self, request: wire.TopicRequest, context: Any) -> wire.TopicReply:
+    async def CreateTopic(self, request: wire.TopicRequest, context: Caller) -> wire.TopicReply:
         """Create; the same again is no error, other settings are."""
         metadata = self._broker.metadata
         config = metadata.new_topic(request.topic, request.queues, request.perm)
@@ -79,7 +78,7 @@ class AdminService(stubs.AdminServicer):
         return self._topic(config)
 
     @unary
-    async def AlterTopic(self, request: wire.TopicRequest, context: Any) -> wire.TopicReply:
+    async def AlterTopic(self, request: wire.TopicRequest, context: Caller) -> wire.TopicReply:
         """More queues, other permissions."""
         known = self._known(request.topic)
         config = altered(known, request.queues, request.perm)
@@ -95,7 +94,7 @@ class AdminService(stubs.AdminServicer):
 
     @unary
     async def DeleteTopic(
-        self, request: wire.DeleteTopicRequest, context: Any
+        self, request: wire.DeleteTopicRequest, context: Caller
     ) -> wire.DeleteTopicReply:
         """Delete a topic, its queues and its groups' offsets."""
         self._known(request.topic)
@@ -104,7 +103,7 @@ class AdminService(stubs.AdminServicer):
 
     @unary
     async def ListTopics(
-        self, request: wire.ListTopicsRequest, context: Any
+        self, request: wire.ListTopicsRequest, context: Caller
     ) -> wire.ListTopicsReply:
         """Topics with their queues' ranges."""
         topics = self._broker.metadata.topics
@@ -182,21 +181,23 @@ class AdminService(stubs.AdminServicer):
 
     @unary
     async def ListGroups(
-        self, request: wire.ListGroupsRequest, context: Any
+        self, request: wire.ListGroupsRequest, context: Caller
     ) -> wire.ListGroupsReply:
         """All groups; from a node that knows the newest."""
         return wire.ListGroupsReply(groups=[self._group(name) for name in self._group_names()])
 
     @unary
     async def DescribeGroup(
-        self, request: wire.DescribeGroupRequest, context: Any
+        self, request: wire.DescribeGroupRequest, context: Caller
     ) -> wire.GroupDescription:
         """One group."""
         self._check_known_group(request.group)
         return self._group(request.group)
 
     @unary
-    async def ResetGroup(self, request: wire.ResetGroupRequest, context: Any) -> wire.OffsetsReply:
+    async def ResetGroup(
+        self, request: wire.ResetGroupRequest, context: Caller
+    ) -> wire.OffsetsReply:
         """Set a group's offsets in all queues of a topic."""
         broker = self._broker
         check_group(request.group)
@@ -223,7 +224,9 @@ class AdminService(stubs.AdminServicer):
         )
 
     @unary
-    async def PutGroup(self, request: wire.PutGroupRequest, context: Any) -> wire.GroupDescription:
+    async def PutGroup(
+        self, request: wire.PutGroupRequest, context: Caller
+    ) -> wire.GroupDescription:
         """Create a group, or alter it."""
         broker = self._broker
         broker.admission.check_current()
@@ -264,7 +267,7 @@ class AdminService(stubs.AdminServicer):
 
     @unary
     async def DeleteGroup(
-        self, request: wire.DeleteGroupRequest, context: Any
+        self, request: wire.DeleteGroupRequest, context: Caller
     ) -> wire.DeleteGroupReply:
         """Forget a group."""
         self._check_known_group(request.group)
@@ -322,7 +325,7 @@ class AdminService(stubs.AdminServicer):
         return reply
 
     @unary
-    async def Track(self, request: wire.TrackRequest, context: Any) -> wire.TrackReply:
+    async def Track(self, request: wire.TrackRequest, context: Caller) -> wire.TrackReply:
         """What became of a message in every group that reads its topic."""
         broker = self._broker
         broker.admission.check_index()  # only it tells of copies in retry and dead-letter topics
@@ -361,14 +364,14 @@ class AdminService(stubs.AdminServicer):
 
     @unary
     async def NodeStatus(
-        self, request: wire.NodeStatusRequest, context: Any
+        self, request: wire.NodeStatusRequest, context: Caller
     ) -> wire.NodeStatusReply:
         """What this node is and does."""
         return self._status()
 
     @unary
     async def ClusterStatus(
-        self, request: wire.ClusterStatusRequest, context: Any
+        self, request: wire.ClusterStatusRequest, context: Caller
     ) -> wire.ClusterStatusReply:
         """The cluster as this node knows it."""
         mine = self._status()
@@ -396,7 +399,7 @@ class AdminService(stubs.AdminServicer):
         return reply
 
     @unary
-    async def Route(self, request: wire.RouteRequest, context: Any) -> wire.RouteReply:
+    async def Route(self, request: wire.RouteRequest, context: Caller) -> wire.RouteReply:
         """The groups of the cluster and where they are reached."""
         broker = self._broker
         node = broker.config.node
@@ -423,7 +426,7 @@ class AdminService(stubs.AdminServicer):
         route.replicas.add(node=node.name, endpoint=self._broker.advertised)
 
     @unary
-    async def Failover(self, request: wire.FailoverRequest, context: Any) -> wire.FailoverReply:
+    async def Failover(self, request: wire.FailoverRequest, context: Caller) -> wire.FailoverReply:
         """A planned switch; a mastership that is over already is not ended again."""
         newer = await self._failover().hand_over(request.node, request.epoch)
         if newer is None:
@@ -431,14 +434,14 @@ class AdminService(stubs.AdminServicer):
         return wire.FailoverReply(over=True, epoch=newer.epoch, master=newer.master.node)
 
     @unary
-    async def Drain(self, request: wire.DrainRequest, context: Any) -> wire.DrainReply:
+    async def Drain(self, request: wire.DrainRequest, context: Caller) -> wire.DrainReply:
         """Take a node out, or back in."""
         await self._failover().drain(request.node, request.undo)
         return wire.DrainReply()
 
     @unary
     async def ElectUnclean(
-        self, request: wire.ElectUncleanRequest, context: Any
+        self, request: wire.ElectUncleanRequest, context: Caller
     ) -> wire.ElectUncleanReply:
         """This node becomes the master, whatever others held."""
         await self._failover().elect_unclean(request.epoch)

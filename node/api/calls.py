@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
 import structlog
 from duolog._errors import (
@@ -14,18 +14,35 @@ from duolog._errors import (
     NotMaster,
     status_of,
 )
+from grpc.aio import ServicerContext
 
 from node.wirecodec import error_to_sdk
 from store.errors import StoreError
 
 log = structlog.get_logger("duolog.node")
 
+Message = TypeVar("Message", contravariant=True)
+Service = TypeVar("Service")
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
 
+class Caller(Protocol):
+    """What a unary method may ask of its call."""
+
+    def peer(self) -> str:
+        """The client's address as gRPC names it."""
+
+
+class Replies(Protocol[Message]):
+    """Where a streaming method writes."""
+
+    async def write(self, message: Message, /) -> None:
+        """Send one; waits while the client does not take any."""
+
+
 @asynccontextmanager
-async def reporting(context: Any) -> AsyncIterator[None]:
+async def reporting(context: ServicerContext[Request, Reply]) -> AsyncIterator[None]:
     """End the call with the mapped status where the body raises one of our errors."""
     try:
         yield
@@ -43,11 +60,13 @@ async def reporting(context: Any) -> AsyncIterator[None]:
 
 
 def unary(
-    method: Callable[[Any, Request, Any], Awaitable[Reply]],
-) -> Callable[[Any, Request, Any], Awaitable[Reply]]:
+    method: Callable[[Service, Request, Caller], Awaitable[Reply]],
+) -> Callable[[Service, Request, ServicerContext[Request, Reply]], Awaitable[Reply]]:
     """Decorate a unary method with `reporting`."""
 
-    async def call(self: Any, request: Request, context: Any) -> Reply:
+    async def call(
+        self: Service, request: Request, context: ServicerContext[Request, Reply]
+    ) -> Reply:
         async with reporting(context):
             return await method(self, request, context)
         raise AssertionError("abort raises")

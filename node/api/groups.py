@@ -1,12 +1,10 @@
 """The Groups service: membership, committed offsets, offsets by time."""
 
-from typing import Any
-
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
-from node.api.calls import unary
+from node.api.calls import Caller, unary
 from node.broker import Broker
 from node.consuming.allocation import Wish, check_strategy
 from node.consuming.longpoll import check_place
@@ -25,7 +23,9 @@ class GroupsService(stubs.GroupsServicer):
         self._broker = broker
 
     @unary
-    async def Heartbeat(self, request: wire.HeartbeatRequest, context: Any) -> wire.HeartbeatReply:
+    async def Heartbeat(
+        self, request: wire.HeartbeatRequest, context: Caller
+    ) -> wire.HeartbeatReply:
         """A member lives; answers with its queues."""
         broker = self._broker
         broker.admission.check_current()
@@ -74,13 +74,13 @@ class GroupsService(stubs.GroupsServicer):
         )
 
     @unary
-    async def Leave(self, request: wire.LeaveRequest, context: Any) -> wire.LeaveReply:
+    async def Leave(self, request: wire.LeaveRequest, context: Caller) -> wire.LeaveReply:
         """A member goes."""
         self._broker.groups.leave(request.group, request.member_id)
         return wire.LeaveReply()
 
     @unary
-    async def Commit(self, request: wire.CommitRequest, context: Any) -> wire.CommitReply:
+    async def Commit(self, request: wire.CommitRequest, context: Caller) -> wire.CommitReply:
         """Commit offsets, unless a queue has gone to another member."""
         broker = self._broker
         check_group(request.group)
@@ -107,8 +107,8 @@ class GroupsService(stubs.GroupsServicer):
         return wire.CommitReply()
 
     @unary
-    async def Offsets(self, request: wire.OffsetsRequest, context: Any) -> wire.OffsetsReply:
-        """Committed offsets, -1 if there is none; from a node that knows the newest."""
+    async def Offsets(self, request: wire.OffsetsRequest, context: Caller) -> wire.OffsetsReply:
+        """Committed offsets, -1 where there is none; from a node that knows the newest."""
         tables = self._broker.admission.group_tables()
         return wire.OffsetsReply(
             offsets=[
@@ -122,7 +122,7 @@ class GroupsService(stubs.GroupsServicer):
         )
 
     @unary
-    async def SendBack(self, request: wire.SendBackRequest, context: Any) -> wire.SendBackReply:
+    async def SendBack(self, request: wire.SendBackRequest, context: Caller) -> wire.SendBackReply:
         """A message that could not be consumed: once more later, or never."""
         broker = self._broker
         broker.admission.check_current()
@@ -142,7 +142,7 @@ class GroupsService(stubs.GroupsServicer):
 
     @unary
     async def OffsetAtTime(
-        self, request: wire.OffsetAtTimeRequest, context: Any
+        self, request: wire.OffsetAtTimeRequest, context: Caller
     ) -> wire.OffsetAtTimeReply:
         """First message stored at or after a time."""
         topic = self._broker.admission.readable_queue(request.topic, request.queue_id)
@@ -155,7 +155,7 @@ class GroupsService(stubs.GroupsServicer):
 
     @unary
     async def OffsetAtSize(
-        self, request: wire.OffsetAtSizeRequest, context: Any
+        self, request: wire.OffsetAtSizeRequest, context: Caller
     ) -> wire.OffsetAtTimeReply:
         """Up to where so many bytes of records reach."""
         topic = self._broker.admission.readable_queue(request.topic, request.queue_id)

@@ -1,14 +1,15 @@
 """The Messages service: append stream, pull with long polling, subscriptions, lookups."""
 
 import asyncio
-from typing import Any
+from collections.abc import AsyncIterator
 
 import structlog
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
+from grpc.aio import ServicerContext
 
-from node.api.calls import reporting, unary
+from node.api.calls import Caller, Replies, reporting, unary
 from node.broker import Broker
 from node.consuming.longpoll import NOTHING_NEW, check_place, poll
 from node.deferred.transactionservice import HALF_WORDS, Check
@@ -31,6 +32,8 @@ HALVES_MAX = 100_000
 CHECKERS_MAX = 10_000
 CHECKS_WAITING_MAX = 1000
 CHECK_PAUSE_SECONDS = 1.0
+# Replies in their order, and what each waits for; None after the last one.
+Unanswered = asyncio.Queue[tuple[wire.AppendReply, Outcome | None] | None]
 
 
 class MessagesService(stubs.MessagesServicer):
@@ -44,7 +47,11 @@ class MessagesService(stubs.MessagesServicer):
 
     # -- append --------------------------------------------------------------------------------
 
-    async def Append(self, requests: Any, context: Any) -> None:
+    async def Append(
+        self,
+        requests: AsyncIterator[wire.AppendRequest],
+        context: ServicerContext[wire.AppendRequest, wire.AppendReply],
+    ) -> None:
         """Store batches as they come; replies in the order of the requests."""
         host = peer_host(context.peer())
         broker = self._broker
@@ -54,9 +61,7 @@ class MessagesService(stubs.MessagesServicer):
                 await context.write(reply)
                 broker.log.pump_soon()  # the answer goes out first
             return
-        unanswered: asyncio.Queue[tuple[wire.AppendReply, Outcome | None] | None] = asyncio.Queue(
-            broker.limits.append_in_flight_max
-        )
+        unanswered: Unanswered = asyncio.Queue(broker.limits.append_in_flight_max)
         writer = asyncio.ensure_future(self._answer(unanswered, context))
         try:
             async for request in requests:
@@ -68,19 +73,19 @@ class MessagesService(stubs.MessagesServicer):
             await asyncio.gather(writer, return_exceptions=True)
 
     @staticmethod
-    async def _answer(unanswered: Any, context: Any) -> None:
+    async def _answer(unanswered: Unanswered, replies: Replies[wire.AppendReply]) -> None:
         """Write replies once what they wait for is known."""
         while (item := await unanswered.get()) is not None:
             reply, durable = item
             if durable is not None:
                 status = await durable
                 reply.status = PUT_STATUS[status]
-            await context.write(reply)
+            await replies.write(reply)
 
     # -- pull ----------------------------------------------------------------------------------
 
     @unary
-    async def Pull(self, request: wire.PullRequest, context: Any) -> wire.MessageBatch:
+    async def Pull(self, request: wire.PullRequest, context: Caller) -> wire.MessageBatch:
         """One batch; waits for an arrival where there is nothing yet."""
         broker = self._broker
         topic = broker.admission.readable_queue(request.topic, request.queue_id)
@@ -109,7 +114,11 @@ class MessagesService(stubs.MessagesServicer):
 
     # -- subscribe -----------------------------------------------------------------------------
 
-    async def Subscribe(self, requests: Any, context: Any) -> None:
+    async def Subscribe(
+        self,
+        requests: AsyncIterator[wire.SubscribeRequest],
+        context: ServicerContext[wire.SubscribeRequest, wire.MessageBatch],
+    ) -> None:
         """Send batches of the subscribed queues as long as there is credit."""
         async with reporting(context):
             subscription = _Subscription(self._broker, context)
@@ -124,14 +133,14 @@ class MessagesService(stubs.MessagesServicer):
     # -- sinks ---------------------------------------------------------------------------------
 
     @unary
-    async def Stage(self, request: wire.StageRequest, context: Any) -> wire.StageReply:
+    async def Stage(self, request: wire.StageRequest, context: Caller) -> wire.StageReply:
         """Store a batch for a sink, unseen."""
         host = peer_host(context.peer())
         staged = await self._broker.publishes.stage(request.sink, request.batch, host)
         return wire.StageReply(staged=staged)
 
     @unary
-    async def Publish(self, request: wire.PublishRequest, context: Any) -> wire.PublishReply:
+    async def Publish(self, request: wire.PublishRequest, context: Caller) -> wire.PublishReply:
         """Make what was staged visible; answered when it is."""
         publishes = self._broker.publishes
         before = await publishes.publish(
@@ -144,7 +153,9 @@ class MessagesService(stubs.MessagesServicer):
         return wire.PublishReply(before=before)
 
     @unary
-    async def SinkState(self, request: wire.SinkStateRequest, context: Any) -> wire.SinkStateReply:
+    async def SinkState(
+        self, request: wire.SinkStateRequest, context: Caller
+    ) -> wire.SinkStateReply:
         """What a sink has published."""
         return self._broker.publishes.state(request.sink)
 
@@ -152,7 +163,7 @@ class MessagesService(stubs.MessagesServicer):
 
     @unary
     async def EndTransactions(
-        self, request: wire.EndTransactionsRequest, context: Any
+        self, request: wire.EndTransactionsRequest, context: Caller
     ) -> wire.EndTransactionsReply:
         """Commit half messages, or roll them back."""
         if not request.group or len(request.halves) > HALVES_MAX:
@@ -163,7 +174,11 @@ class MessagesService(stubs.MessagesServicer):
         await transactions.end(request.halves, request.commit, request.group)
         return wire.EndTransactionsReply()
 
-    async def TransactionChecks(self, request: wire.TransactionChecksRequest, context: Any) -> None:
+    async def TransactionChecks(
+        self,
+        request: wire.TransactionChecksRequest,
+        context: ServicerContext[wire.TransactionChecksRequest, wire.TransactionCheck],
+    ) -> None:
         """Ask a producer of a group, as long as it listens and this node is the master."""
         async with reporting(context):
             self._broker.admission.check_master()
@@ -191,7 +206,7 @@ class MessagesService(stubs.MessagesServicer):
     # -- lookups -------------------------------------------------------------------------------
 
     @unary
-    async def Find(self, request: wire.FindRequest, context: Any) -> wire.FindReply:
+    async def Find(self, request: wire.FindRequest, context: Caller) -> wire.FindReply:
         """Messages by id, unique key, or key and time."""
         store = self._broker.store
         if request.message_id:
@@ -276,9 +291,9 @@ class _Subscription:
     Work is in proportion to the queues that have something, not to those that are watched.
     """
 
-    def __init__(self, broker: Broker, context: Any) -> None:
+    def __init__(self, broker: Broker, batches: Replies[wire.MessageBatch]) -> None:
         self._broker = broker
-        self._context = context
+        self._batches = batches
         self._cursors: dict[QueueKey, _Cursor] = {}
         self._credit = 0
         self._wanted: MessageFilter = EVERYTHING
@@ -292,7 +307,7 @@ class _Subscription:
         self._ready[key] = None
         self._wake.set()
 
-    async def take_requests(self, requests: Any) -> None:
+    async def take_requests(self, requests: AsyncIterator[wire.SubscribeRequest]) -> None:
         """Follow the client's requests; ends with its half of the stream."""
         first = True
         async for request in requests:
@@ -391,7 +406,7 @@ class _Subscription:
         self._cursors[key] = self._cursors.pop(key)  # others first, when credit is short
         self._broker.log.counters.messages_out += result.count
         self._broker.log.counters.bytes_out += len(result.bodies)
-        await self._context.write(batch)
+        await self._batches.write(batch)
         return True
 
 

@@ -3,14 +3,17 @@
 import csv
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from node.cli.output import DEFAULT_ENDPOINTS, Endpoints, Json, Timeout, fail, print_facts, run
+
+if TYPE_CHECKING:
+    from node.benchmarks import Measured
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -19,7 +22,7 @@ Topic = typer.Option(help="Topic; created if it does not exist.")
 
 
 @contextmanager
-def _bar(what: str, total: int) -> Iterator[Any]:
+def _bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
     """A progress bar on a terminal."""
     if not sys.stderr.isatty():
         yield lambda done: None
@@ -32,7 +35,7 @@ def _bar(what: str, total: int) -> Iterator[Any]:
         yield lambda done: bars.update(bar, completed=done)
 
 
-def _report(row: dict[str, Any], as_json: bool, target: Path | None) -> None:
+def _report(row: dict[str, object], as_json: bool, target: Path | None) -> None:
     if target is not None:
         row = {"time": int(time.time()), **row}
         new = not target.exists()
@@ -65,7 +68,7 @@ def produce(
     """Send messages as fast as the node accepts them."""
     _positive(messages=messages, size=size, batch=batch, senders=senders)
 
-    async def work(progress: Any) -> Any:
+    async def work(progress: Callable[[int], None]) -> "Measured":
         from duolog import Client, TopicExists
 
         from node.benchmarks import produce_batches, produce_singly
@@ -98,7 +101,7 @@ def consume(
     """Read messages as fast as the node delivers them."""
     _positive(messages=messages)
 
-    async def work(progress: Any) -> Any:
+    async def work(progress: Callable[[int], None]) -> "Measured":
         from duolog import Client
 
         from node.benchmarks import consume as measure

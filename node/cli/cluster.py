@@ -3,11 +3,15 @@
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from node.cli.output import DEFAULT_ENDPOINTS, Endpoints, Json, Timeout, fail, print_rows, run
+
+if TYPE_CHECKING:
+    from duolog import Admin
+    from duolog.wire.duolog_pb2 import ClusterStatusReply, NodeStatusReply
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -45,23 +49,23 @@ def status(
             return
 
 
-async def ask(endpoints: str, timeout: float) -> Any:
-    """One poll."""
+async def ask(endpoints: str, timeout: float) -> "ClusterStatusReply":
+    """One look."""
     from duolog import Client
 
     async with Client(endpoints, timeout=timeout) as client:
         return await client.admin.cluster_status()
 
 
-def show(reply: Any, as_json: bool, clear: bool) -> None:
-    """Print the nodes; on a terminal, --watch overwrites the previous output."""
+def show(reply: "ClusterStatusReply", as_json: bool, clear: bool) -> None:
+    """Print the nodes; on a terminal, --watch prints over its last look."""
     rows = [row_of(reply.cluster, node) for node in reply.nodes]
     if clear and sys.stdout.isatty() and not as_json:
         sys.stdout.write("\x1b[H\x1b[2J")
     print_rows(rows, list(rows[0]) if rows else ["node"], as_json)
 
 
-def row_of(cluster: str, node: Any) -> dict[str, Any]:
+def row_of(cluster: str, node: "NodeStatusReply") -> dict[str, object]:
     """One node as a row."""
     part = node.replication
     in_sync = " ".join(part.sync_state_set)
@@ -143,8 +147,8 @@ def elect(
     print(f"elected; what only other nodes held after epoch {epoch} is given up")
 
 
-def order(endpoints: str, timeout: float, what: Callable[[Any], Awaitable[None]]) -> None:
-    """Send an administrative request to the node at the endpoints."""
+def order(endpoints: str, timeout: float, what: Callable[["Admin"], Awaitable[None]]) -> None:
+    """Give an order to the node at the endpoints."""
     from duolog import Client
 
     async def give() -> None:

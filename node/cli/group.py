@@ -1,6 +1,6 @@
 """`duolog group`: list, show, set, dead letters, reset, delete."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,10 @@ from node.cli.output import (
     when,
 )
 
+if TYPE_CHECKING:
+    from duolog import Client, Message
+    from duolog.wire.duolog_pb2 import GroupDescription, OffsetsReply
+
 app = typer.Typer(no_args_is_help=True)
 
 REDELIVER_SECONDS = 2.0  # nothing new for so long: that was all
@@ -33,7 +37,7 @@ DEAD_WORDS = frozenset(
 )
 
 
-def _client(endpoints: str, timeout: float) -> Any:
+def _client(endpoints: str, timeout: float) -> "Client":
     from duolog import Client
 
     return Client(endpoints, timeout=timeout)
@@ -47,7 +51,7 @@ def list_(
 ) -> None:
     """List all groups, with their lag in messages and seconds."""
 
-    async def ask() -> Any:
+    async def ask() -> "list[GroupDescription]":
         async with _client(endpoints, timeout) as client:
             return await client.admin.groups()
 
@@ -73,7 +77,7 @@ def show(
 ) -> None:
     """Show the queues of a group: committed offsets, lag, readers."""
 
-    async def ask() -> Any:
+    async def ask() -> "GroupDescription":
         async with _client(endpoints, timeout) as client:
             return await client.admin.group(group)
 
@@ -125,7 +129,7 @@ def set_(
 ) -> None:
     """Create a group, or change how it consumes."""
 
-    async def ask() -> Any:
+    async def ask() -> "GroupDescription":
         async with _client(endpoints, timeout) as client:
             return await client.admin.put_group(
                 group,
@@ -142,7 +146,7 @@ def set_(
     print_facts(facts, as_json)
 
 
-def _letter(message: Any) -> dict[str, Any]:
+def _letter(message: "Message") -> dict[str, object]:
     properties = message.properties
     return {
         "queue_offset": message.queue_offset,
@@ -164,7 +168,7 @@ def dead(
 ) -> None:
     """Show the dead letters of a group: messages whose last attempt failed."""
 
-    async def ask() -> list[Any]:
+    async def ask() -> "list[Message]":
         async with _client(endpoints, timeout) as client:
             topic = f"%DLQ%{group}"
             offset = await client.admin.offset_at_time(topic, 0, -1)
@@ -229,7 +233,7 @@ def reset(
     if not yes:
         typer.confirm(f"Reset the offsets of {group} in {topic} to {to}?", abort=True, err=True)
 
-    async def ask() -> Any:
+    async def ask() -> "OffsetsReply":
         async with _client(endpoints, timeout) as client:
             return await client.admin.reset_group(group, topic, time=time, offset=offset)
 

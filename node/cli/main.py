@@ -4,11 +4,9 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
 
-import click
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 _NOUNS = {
     "node": "Start a node, or check one.",
@@ -27,16 +25,17 @@ _NOUNS = {
 class _Lazy(TyperGroup):
     """Imports a noun's commands only when that noun is named: `--help` stays fast."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: object) -> list[str]:
         return list(_NOUNS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+    def get_command(self, ctx: object, cmd_name: str) -> TyperCommand | TyperGroup | None:
         if cmd_name not in _NOUNS:
             return None
         if len(sys.argv) < 2 or cmd_name not in sys.argv:
-            return click.Command(cmd_name, help=_NOUNS[cmd_name])
+            return TyperCommand(cmd_name, help=_NOUNS[cmd_name])
         module = importlib.import_module(f"node.cli.{cmd_name}")
         command = typer.main.get_command(module.app)
+        assert isinstance(command, TyperCommand | TyperGroup), "typer makes them"
         command.name = cmd_name
         command.help = _NOUNS[cmd_name]
         return command
@@ -65,8 +64,8 @@ def main() -> None:
     run(app)
 
 
-def run(command: Callable[[], Any]) -> None:
-    """Run a command. If its output is closed early (`duolog ... | head`), it ends silently."""
+def run(command: Callable[[], object]) -> None:
+    """Run a command. Where nobody reads on (`duolog ... | head`), it ends without a word."""
     try:
         try:
             command()

@@ -5,8 +5,8 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Iterator
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,6 +24,12 @@ from node.cli.output import (
     when,
 )
 
+if TYPE_CHECKING:
+    from duolog import Client, Message
+    from duolog.wire.duolog_pb2 import FoundMessage
+
+    Shown = Message | FoundMessage
+
 app = typer.Typer(no_args_is_help=True)
 
 SEND_BATCH = 2000
@@ -32,7 +38,7 @@ Format = typer.Option(
 )
 
 
-def _client(endpoints: str, timeout: float) -> Any:
+def _client(endpoints: str, timeout: float) -> "Client":
     from duolog import Client
 
     return Client(endpoints, timeout=timeout)
@@ -45,7 +51,7 @@ def _body(body: bytes) -> dict[str, str]:
         return {"body_base64": base64.b64encode(body).decode()}
 
 
-def _fields(message: Any) -> dict[str, Any]:
+def _fields(message: "Shown") -> dict[str, object]:
     properties = dict(message.properties)
     return {
         "topic": message.topic,
@@ -63,8 +69,8 @@ def _fields(message: Any) -> dict[str, Any]:
     }
 
 
-def _printer(as_json: bool, template: str | None) -> Any:
-    def show(message: Any) -> None:
+def _printer(as_json: bool, template: str | None) -> "Callable[[Shown], None]":
+    def show(message: "Shown") -> None:
         fields = _fields(message)
         if as_json:
             print_json(fields)
@@ -81,7 +87,7 @@ def _printer(as_json: bool, template: str | None) -> Any:
         if sys.stdout.isatty():
             tags = f" [{fields['tags']}]" if fields["tags"] else ""
             place = f"{fields['topic']}/{fields['queue_id']}@{fields['queue_offset']}"
-            print(f"{iso(fields['store_time'])} {place}{tags} {fields['body']}")
+            print(f"{iso(message.store_time)} {place}{tags} {fields['body']}")
         else:
             print(fields["body"])
 
@@ -263,10 +269,10 @@ def find(
     begin = when(since) if since else 0
     end = when(until) if until else 0
 
-    async def work() -> list[Any]:
+    async def work() -> "Sequence[Shown]":
         async with _client(endpoints, timeout) as client:
             if key or unique_key or id_:
-                return await client.admin.find(  # type: ignore[no-any-return]
+                return await client.admin.find(
                     topic,
                     key=key,
                     unique_key=unique_key,
@@ -297,7 +303,7 @@ def track(
     if not (key or unique_key):
         fail("which messages?", "give --key or --unique-key")
 
-    async def work() -> list[dict[str, Any]]:
+    async def work() -> list[dict[str, object]]:
         async with _client(endpoints, timeout) as client:
             rows = []
             for found in await client.admin.find(topic, key=key, unique_key=unique_key):
@@ -316,13 +322,15 @@ def track(
     print_rows(run(work()), ["queue_id", "queue_offset", "group", "state"], as_json)
 
 
-async def _by_time(client: Any, topic: str, begin: int, end: int, count: int) -> list[Any]:
+async def _by_time(
+    client: "Client", topic: str, begin: int, end: int, count: int
+) -> "list[Message]":
     from duolog import UnknownTopic
 
     topics = await client.admin.topics([topic])
     if not topics:
         raise UnknownTopic(f"topic {topic!r} does not exist")
-    found: list[Any] = []
+    found: list[Message] = []
     for queue_id in range(topics[0].queues):
         offset = await client.admin.offset_at_time(topic, queue_id, begin)
         batch = await client.pull(topic, queue_id, offset, max_messages=count)
@@ -349,7 +357,7 @@ def tail(
     show = _printer(as_json, template)
     begin = when(since) if since else -2
 
-    async def follow(client: Any, queue_id: int, shown: list[int]) -> None:
+    async def follow(client: "Client", queue_id: int, shown: list[int]) -> None:
         offset = await client.admin.offset_at_time(topic, queue_id, begin)
         while max_ is None or len(shown) < max_:
             batch = await client.pull(topic, queue_id, offset, wait=20.0, tags=tags or [])

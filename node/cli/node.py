@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,10 @@ from node.cli.output import (
     print_facts,
     run,
 )
+
+if TYPE_CHECKING:
+    from duolog import Client
+    from duolog.wire.duolog_pb2 import NodeStatusReply
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -51,7 +55,7 @@ def start(
     """Run a node in the foreground until SIGTERM or SIGINT."""
     from node.config import ConfigError, load
 
-    flags: dict[str, dict[str, Any]] = {}
+    flags: dict[str, dict[str, object]] = {}
     for text in set_ or []:
         where, separator, value = text.partition("=")
         section, dot, key = where.partition(".")
@@ -82,10 +86,10 @@ def start(
     sys.exit(asyncio.run(serve(loaded)))
 
 
-def _replication(status: Any) -> dict[str, Any]:
-    """How a node takes part in replication."""
+def _replication(status: "NodeStatusReply") -> dict[str, object]:
+    """What a node says of its part in its group."""
     part = status.replication
-    facts: dict[str, Any] = {"group": part.group, "epoch": part.epoch}
+    facts: dict[str, object] = {"group": part.group, "epoch": part.epoch}
     if part.state:
         facts |= {
             "replication_state": part.state,
@@ -104,8 +108,8 @@ def _replication(status: Any) -> dict[str, Any]:
     return facts
 
 
-async def probe(client: Any, status: Any, timeout: float) -> str:
-    """Test what this node does for a put; returns what is wrong, or an empty string."""
+async def probe(client: "Client", status: "NodeStatusReply", timeout: float) -> str:
+    """Go the way of a put as far as this node has a part in it; what is wrong, or empty."""
     from duolog import DuologError, TopicExists
 
     if not status.role.endswith("MASTER"):
@@ -126,18 +130,18 @@ async def probe(client: Any, status: Any, timeout: float) -> str:
     return "" if receipt.status == "PUT_OK" else f"a put was answered {receipt.status}, not PUT_OK"
 
 
-def problems_of(status: Any) -> list[str]:
-    """Problems that a node reports about itself."""
+def problems_of(status: "NodeStatusReply") -> list[str]:
+    """What is wrong with a node that answers, in its own words."""
     problems = [*status.flags]
     if status.fence_reason:
         problems.append(status.fence_reason)
     if status.corrupt_ranges:
         problems.append(f"{status.corrupt_ranges} corrupt ranges in the commit log")
     part = status.replication
-    if part.state == "SUSPEND":
+    if part.role == "STANDING":  # of a node that may be elected; its last stream may say more
+        problems.append(f"the group has no master that this node knows: {part.reason or 'so far'}")
+    elif part.state == "SUSPEND":
         problems.append(f"not following its master: {part.reason}")
-    elif part.role == "STANDING":  # of a node that may be elected
-        problems.append(f"this node knows no master of its group: {part.reason or 'none so far'}")
     return problems
 
 
@@ -154,7 +158,7 @@ def check(
     """Check a node. Exit status 0: serving; 1: not reachable; 2: serving, with a problem."""
     from duolog import Client
 
-    async def ask() -> Any:
+    async def ask() -> "tuple[NodeStatusReply, str]":
         async with Client(endpoints, timeout=timeout) as client:
             found = await client.admin.node_status()
             return found, await probe(client, found, timeout) if write else ""

@@ -3,9 +3,9 @@
 import asyncio
 import json
 import sys
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import typer
 
@@ -35,20 +35,20 @@ def fail(text: str, hint: str = "", status: int = EXIT_ERROR) -> NoReturn:
     raise typer.Exit(status)
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """A JSON document on stdout."""
     json.dump(value, sys.stdout, ensure_ascii=False)
     sys.stdout.write("\n")
 
 
-def print_rows(rows: Iterable[dict[str, Any]], columns: Sequence[str], as_json: bool) -> None:
+def print_rows(rows: Iterable[Mapping[str, object]], columns: Sequence[str], as_json: bool) -> None:
     """Rows: JSON list, table on a terminal, TSV in a pipe. None is shown as `unknown`."""
     rows = list(rows)
     if as_json:
         print_json(rows)
         return
 
-    def text(value: Any) -> str:
+    def text(value: object) -> str:
         return "unknown" if value is None else str(value)
 
     if not sys.stdout.isatty():
@@ -67,8 +67,8 @@ def print_rows(rows: Iterable[dict[str, Any]], columns: Sequence[str], as_json: 
     Console().print(table)
 
 
-def print_facts(facts: dict[str, Any], as_json: bool) -> None:
-    """Print the facts of one object."""
+def print_facts(facts: Mapping[str, object], as_json: bool) -> None:
+    """One thing's facts."""
     if as_json:
         print_json(facts)
         return
@@ -94,7 +94,7 @@ _HINTS = {
 }
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
+def run(work: Coroutine[object, None, T]) -> T:
     """Run a client's work; its errors become messages with a hint."""
     from duolog import DuologError
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -19,6 +19,11 @@ from node.cli.output import (
     say,
 )
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipeline.audit import Audit, Difference
+
 app = typer.Typer(no_args_is_help=True)
 T = TypeVar("T")
 
@@ -27,8 +32,8 @@ Master = typer.Option("--master", help="Where Spark runs: local[*], spark://HOST
 PROBLEM_COLUMNS = ("kind", "segment", "offset", "bytes", "reason")
 
 
-def _job(name: str, master: str, work: Callable[[Any], T]) -> T:
-    """Run with a Spark session; an error ends the command with one line."""
+def _job(name: str, master: str, work: Callable[["SparkSession"], T]) -> T:
+    """Run with a Spark session; what is wrong ends the command with a line."""
     from duolog import DuologError
 
     from pipeline.errors import BadJob
@@ -78,7 +83,7 @@ def audit(
     from pipeline.audit import audit as work
     from pipeline.audit import compare
 
-    def both(spark: Any) -> tuple[Any, Any, Any]:
+    def both(spark: "SparkSession") -> "tuple[Audit, Audit | None, Difference | None]":
         found = work(spark, directory)
         if against is None:
             return found, None, None
@@ -237,7 +242,7 @@ def flights(
     from node.flights import FlightsError, run_flights
     from pipeline.errors import BadJob
 
-    def work(spark: Any) -> dict[str, str]:
+    def work(spark: "SparkSession") -> dict[str, str]:
         try:
             return run_flights(spark, Console(stderr=as_json), out)
         except (FlightsError, ChildError) as error:

@@ -1,21 +1,27 @@
 """`duolog store`: inspect a store directory, offline. Only `recover` changes anything."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from node.cli.output import Json, fail, iso, print_facts, print_json, print_rows, say
 
+if TYPE_CHECKING:
+    from store.options import StoreOptions
+    from store.osdisk import OsDisk
+
 app = typer.Typer(no_args_is_help=True)
+T = TypeVar("T")
 
 Slots = typer.Option("--index-slots", help="Hash slots per index file.")
 Entries = typer.Option("--index-entries", help="Entries per index file.")
 Directory = typer.Argument(help="Store directory.", metavar="DIR")
 
 
-def _open(directory: Path, slots: int, entries: int) -> tuple[Any, Any]:
+def _open(directory: Path, slots: int, entries: int) -> "tuple[OsDisk, StoreOptions]":
     from store.errors import StoreError
     from store.options import StoreOptions
     from store.osdisk import OsDisk
@@ -35,7 +41,7 @@ def _open(directory: Path, slots: int, entries: int) -> tuple[Any, Any]:
     return disk, options
 
 
-def _guarded(work: Any) -> Any:
+def _guarded(work: Callable[[], T]) -> T:
     from store.errors import StoreError
 
     try:

@@ -1,6 +1,6 @@
 """`duolog topic`: list, create, alter, delete, stats."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,16 +18,20 @@ from node.cli.output import (
     say,
 )
 
+if TYPE_CHECKING:
+    from duolog import Client
+    from duolog.wire.duolog_pb2 import TopicReply
+
 app = typer.Typer(no_args_is_help=True)
 
 
-def _client(endpoints: str, timeout: float) -> Any:
+def _client(endpoints: str, timeout: float) -> "Client":
     from duolog import Client
 
     return Client(endpoints, timeout=timeout)
 
 
-def _row(topic: Any) -> dict[str, Any]:
+def _row(topic: "TopicReply") -> dict[str, object]:
     return {
         "topic": topic.topic,
         "group": topic.group,
@@ -48,7 +52,7 @@ def list_(
 ) -> None:
     """List all topics."""
 
-    async def ask() -> Any:
+    async def ask() -> "list[TopicReply]":
         async with _client(endpoints, timeout) as client:
             return await client.admin.topics(system=system)
 
@@ -79,7 +83,7 @@ def create(
     if lite_ttl < 0:
         fail(f"--lite-ttl is {lite_ttl}; it must not be negative", "duolog topic create --help")
 
-    async def ask() -> Any:
+    async def ask() -> "TopicReply":
         async with _client(endpoints, timeout) as client:
             return await client.admin.create_topic(
                 topic, queues, perm, message_type=message_type, lite_ttl_minutes=lite_ttl
@@ -105,7 +109,7 @@ def alter(
     if queues < 0 or perm < 0 or not (queues or perm or lite_ttl is not None):
         fail("nothing to change", "nothing to change: give --queues, --perm or --lite-ttl")
 
-    async def ask() -> Any:
+    async def ask() -> "TopicReply":
         async with _client(endpoints, timeout) as client:
             return await client.admin.alter_topic(topic, queues, perm, lite_ttl_minutes=lite_ttl)
 
@@ -144,7 +148,7 @@ def stats(
 ) -> None:
     """Show the queues of a topic: offsets and time of the last message."""
 
-    async def ask() -> Any:
+    async def ask() -> "list[TopicReply]":
         async with _client(endpoints, timeout) as client:
             return await client.admin.topics([topic])
 

@@ -110,11 +110,11 @@ class PopService:
         self.returned: Callable[[str, str], None] = lambda queue, group: None
         self._queues: dict[QueueKey, PopQueue] = {}
         self._saved: dict[QueueKey, tuple[int, list[list[int]]]] = {}
-        self._dirty: set[QueueKey] = set()
-        self._saving: set[QueueKey] = set()
+        self._dirty: dict[QueueKey, None] = {}  # in the order in which they got on
+        self._saving: dict[QueueKey, None] = {}
         self._lines: dict[tuple[str, str], Line] = {}
         self._resetting: set[QueueKey] = set()
-        self._moving: set[asyncio.Task[None]] = set()
+        self._moving: dict[asyncio.Task[None], None] = {}
         self._settled: dict[int, tuple[str, Handle]] = {}  # group and handle, by serial
 
     # -- life ----------------------------------------------------------------------------------
@@ -153,13 +153,13 @@ class PopService:
 
     def forget_queues(self, names: Container[str]) -> None:
         """Light queues are gone; where one began again meanwhile, its messages come again."""
-        self._drop({key for key in self._queues if key[0] in names})
+        self._drop([key for key in self._queues if key[0] in names])
 
     def _drop(self, keys: Iterable[QueueKey]) -> None:
         for key in keys:
             self._queues.pop(key, None)
             self._saved.pop(key, None)
-            self._dirty.discard(key)
+            self._dirty.pop(key, None)
 
     async def reset(self, group: str, offsets: dict[str, dict[int, int]]) -> None:
         """A group goes on elsewhere: by topic and queue id. What is out is given up.
@@ -266,7 +266,7 @@ class PopService:
                 break
             result = request.filter.chosen(result)
             found += self._lease_rows(key, state, request, result, mono_ms)
-            self._dirty.add(key)
+            self._dirty[key] = None
             if state.orderly and found:
                 break
         if state.orderly and found:
@@ -431,7 +431,7 @@ class PopService:
 
     def _finish(self, key: QueueKey, state: PopQueue, offset: int) -> None:
         state.finish(offset)
-        self._dirty.add(key)
+        self._dirty[key] = None
         if state.orderly and not state.leases:
             self._wake(key)
 
@@ -525,8 +525,8 @@ class PopService:
             if ended:
                 work = partial(self._move, key, state, ended)
                 task = asyncio.ensure_future(self._core.guard(work))
-                self._moving.add(task)
-                task.add_done_callback(self._moving.discard)
+                self._moving[task] = None
+                task.add_done_callback(lambda done: self._moving.pop(done, None))
 
     async def _move(self, key: QueueKey, state: PopQueue, offsets: list[int]) -> None:
         """Store what was not acknowledged again, for another attempt."""
@@ -553,7 +553,7 @@ class PopService:
     async def _save(self) -> None:
         """One record for each group that got on, all at the same time: each may take long."""
         groups: dict[str, list[QueueKey]] = {}
-        self._saving, self._dirty = self._dirty, set()
+        self._saving, self._dirty = self._dirty, {}
         for key in self._saving:
             groups.setdefault(key[2], []).append(key)
         try:
@@ -563,7 +563,7 @@ class PopService:
                     if number % SAVED_AT_ONCE == 0:
                         await asyncio.sleep(0)
         finally:
-            self._saving = set()
+            self._saving = {}
 
     async def _save_group(self, group: str, keys: list[QueueKey]) -> None:
         offsets: dict[str, Json] = {}
@@ -581,8 +581,8 @@ class PopService:
         try:
             await self._core.metadata.commit_popped(group, offsets, done)
         except sdk.DuologError as error:
-            log.debug("cannot record consumption progress yet", group=group, reason=str(error))
-            self._dirty.update(key for key in keys if key in self._queues)
+            log.debug("progress is not recorded yet", group=group, reason=str(error))
+            self._dirty.update(dict.fromkeys(key for key in keys if key in self._queues))
             return
         for topic, row in offsets.items():
             for queue, committed in row.items():

@@ -7,7 +7,6 @@ import asyncio
 import functools
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import structlog
 from duolog import _errors as sdk
@@ -401,7 +400,7 @@ class MetadataLog:
 
     async def commit(self, group: str, offsets: dict[str, dict[int, int]]) -> None:
         """Commit offsets of a group."""
-        table: dict[str, Any] = {
+        table: Json = {
             topic: {str(queue): offset for queue, offset in row.items()}
             for topic, row in offsets.items()
         }

@@ -139,8 +139,13 @@ class DelayService:
         self._done_records.clear()
 
     @property
+    def known(self) -> bool:
+        """Whether the log has been read for what waits."""
+        return self._timers is not None
+
+    @property
     def waiting(self) -> int:
-        """Timed messages that wait here."""
+        """Timed messages that wait here, as far as that is known."""
         return self._timers.count if self._timers is not None else 0
 
     async def run(self) -> None:

@@ -90,8 +90,13 @@ class TransactionService:
         self._ops.clear()
 
     @property
+    def known(self) -> bool:
+        """Whether the log has been read for what waits."""
+        return self._halves is not None
+
+    @property
     def waiting(self) -> int:
-        """Half messages that nobody has decided on."""
+        """Half messages that nobody has decided on, as far as that is known."""
         return len(self._halves) if self._halves is not None else 0
 
     async def run(self) -> None:

@@ -9,7 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
 import grpc
 
@@ -46,7 +46,7 @@ def prefix_end(prefix: str) -> bytes:
 class _Endpoint:
     """One member of etcd: its channel and stubs."""
 
-    def __init__(self, address: str, credentials: Any) -> None:
+    def __init__(self, address: str, credentials: grpc.ChannelCredentials | None) -> None:
         self.address = address
         self.channel = (
             grpc.insecure_channel(address, _OPTIONS)
@@ -56,6 +56,13 @@ class _Endpoint:
         self.kv = stubs.KVStub(self.channel)
         self.leases = stubs.LeaseStub(self.channel)
         self.watches = stubs.WatchStub(self.channel)
+
+
+class _Watch(Protocol):
+    """A call under way that another thread may end."""
+
+    def cancel(self) -> bool:
+        """End it."""
 
 
 class EtcdRegistry:
@@ -71,7 +78,7 @@ class EtcdRegistry:
         self._current = 0
         self._lock = threading.Condition()
         self._under_way = 0
-        self._watches: set[Any] = set()
+        self._watches: set[_Watch] = set()
         self._closed = False
 
     # -- the six verbs -------------------------------------------------------------------------
@@ -124,7 +131,7 @@ class EtcdRegistry:
     def get(self, prefix: str) -> Snapshot:
         """All keys with a prefix, linearizable."""
 
-        def read(endpoint: _Endpoint) -> Any:
+        def read(endpoint: _Endpoint) -> wire.RangeResponse:
             request = wire.RangeRequest(key=prefix.encode(), range_end=prefix_end(prefix))
             return endpoint.kv.Range(request, timeout=self._timeout)
 
@@ -145,7 +152,9 @@ class EtcdRegistry:
         with self._call() as endpoint:
             return self._watch(endpoint, create, timeout_seconds)
 
-    def _watch(self, endpoint: _Endpoint, create: Any, timeout_seconds: float) -> bool:
+    def _watch(
+        self, endpoint: _Endpoint, create: wire.WatchCreateRequest, timeout_seconds: float
+    ) -> bool:
         open_requests = _OpenRequests(wire.WatchRequest(create_request=create))
         call = endpoint.watches.Watch(iter(open_requests), timeout=timeout_seconds)
         with self._lock:
@@ -249,11 +258,11 @@ class EtcdRegistry:
 class _OpenRequests:
     """A request stream of one request that stays open: etcd ends a watch with its stream."""
 
-    def __init__(self, first: Any) -> None:
-        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    def __init__(self, first: wire.WatchRequest) -> None:
+        self._queue: queue.SimpleQueue[wire.WatchRequest | None] = queue.SimpleQueue()
         self._queue.put(first)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[wire.WatchRequest]:
         """The request, then nothing until the end."""
         while (request := self._queue.get()) is not None:
             yield request
@@ -263,7 +272,7 @@ class _OpenRequests:
         self._queue.put(None)
 
 
-def _operation(change: Put | Delete) -> Any:
+def _operation(change: Put | Delete) -> wire.RequestOp:
     if isinstance(change, Delete):
         return wire.RequestOp(request_delete_range=wire.DeleteRangeRequest(key=change.key.encode()))
     return wire.RequestOp(

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import structlog
 from duolog import _errors as sdk
@@ -498,7 +498,7 @@ class FailoverService:
         """Make this node the master whatever others held. Raises BadRequest, ResultUnknown."""
         await self._order(lambda token: machine.ElectUnclean(epoch, token))
 
-    async def _order(self, event: Callable[[Any], Event]) -> None:
+    async def _order(self, event: Callable[["asyncio.Future[Answer]"], Event]) -> None:
         answered: asyncio.Future[Answer] = self._loop.create_future()
         self.step(event(answered))
         try:

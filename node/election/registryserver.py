@@ -3,8 +3,8 @@
 It forgets everything when it ends and has no second member, so nothing that matters may rely on it.
 """
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import grpc
 
@@ -17,21 +17,23 @@ THREADS = 64  # each open watch holds one
 WATCH_SECONDS = 0.5
 
 
-def _prefix(request: Any) -> str:
+def _prefix(request: wire.RangeRequest | wire.WatchCreateRequest) -> str:
     """Prefix of a range: only whole prefixes are asked for."""
-    return str(request.key.decode())
+    return request.key.decode()
 
 
 class _Kv(stubs.KVServicer):
     def __init__(self, registry: MemoryRegistry) -> None:
         self._registry = registry
 
-    def Range(self, request: Any, context: Any) -> Any:
+    def Range(
+        self, request: wire.RangeRequest, context: grpc.ServicerContext
+    ) -> wire.RangeResponse:
         """All keys with a prefix."""
         snapshot = self._registry.get(_prefix(request))
         return wire.RangeResponse(header=_header(snapshot), kvs=_rows(snapshot))
 
-    def Txn(self, request: Any, context: Any) -> Any:
+    def Txn(self, request: wire.TxnRequest, context: grpc.ServicerContext) -> wire.TxnResponse:
         """Compare modification revisions, put and delete."""
         checks = tuple(Check(c.key.decode(), c.mod_revision) for c in request.compare)
         changes = tuple(_change(operation) for operation in request.success)
@@ -47,9 +49,11 @@ class _Watch(stubs.WatchServicer):
     def __init__(self, registry: MemoryRegistry) -> None:
         self._registry = registry
 
-    def Watch(self, request_iterator: Any, context: Any) -> Any:
+    def Watch(
+        self, requests: Iterator[wire.WatchRequest], context: grpc.ServicerContext
+    ) -> Iterator[wire.WatchResponse]:
         """One watch a stream: says that something changed, once."""
-        create = next(request_iterator).create_request
+        create = next(requests).create_request
         yield wire.WatchResponse(created=True)
         while context.is_active():
             prefix, after = _prefix(create), create.start_revision - 1
@@ -62,18 +66,24 @@ class _Lease(stubs.LeaseServicer):
     def __init__(self, registry: MemoryRegistry) -> None:
         self._registry = registry
 
-    def LeaseGrant(self, request: Any, context: Any) -> Any:
+    def LeaseGrant(
+        self, request: wire.LeaseGrantRequest, context: grpc.ServicerContext
+    ) -> wire.LeaseGrantResponse:
         """A new lease."""
         return wire.LeaseGrantResponse(ID=self._registry.lease(request.TTL), TTL=request.TTL)
 
-    def LeaseRevoke(self, request: Any, context: Any) -> Any:
+    def LeaseRevoke(
+        self, request: wire.LeaseRevokeRequest, context: grpc.ServicerContext
+    ) -> wire.LeaseRevokeResponse:
         """End a lease."""
         self._registry.drop(request.ID)
         return wire.LeaseRevokeResponse()
 
-    def LeaseKeepAlive(self, request_iterator: Any, context: Any) -> Any:
+    def LeaseKeepAlive(
+        self, requests: Iterator[wire.LeaseKeepAliveRequest], context: grpc.ServicerContext
+    ) -> Iterator[wire.LeaseKeepAliveResponse]:
         """Renew, once for each request."""
-        for request in request_iterator:
+        for request in requests:
             try:
                 ttl = self._registry.renew(request.ID)
             except LeaseGone:
@@ -81,11 +91,11 @@ class _Lease(stubs.LeaseServicer):
             yield wire.LeaseKeepAliveResponse(ID=request.ID, TTL=ttl)
 
 
-def _header(snapshot: Snapshot) -> Any:
+def _header(snapshot: Snapshot) -> wire.ResponseHeader:
     return wire.ResponseHeader(revision=snapshot.revision)
 
 
-def _rows(snapshot: Snapshot) -> list[Any]:
+def _rows(snapshot: Snapshot) -> list[wire.KeyValue]:
     return [
         wire.KeyValue(
             key=key.encode(),
@@ -98,7 +108,7 @@ def _rows(snapshot: Snapshot) -> list[Any]:
     ]
 
 
-def _change(operation: Any) -> Put | Delete:
+def _change(operation: wire.RequestOp) -> Put | Delete:
     if operation.HasField("request_put"):
         put = operation.request_put
         return Put(put.key.decode(), put.value, put.lease)

@@ -17,21 +17,22 @@ class ArrivalBoard:
     """Whom to tell when a queue gets messages."""
 
     def __init__(self) -> None:
-        self._watchers: dict[QueueKey, set[Watcher]] = {}
+        # In the order in which they came, which is the order in which they are woken.
+        self._watchers: dict[QueueKey, dict[Watcher, None]] = {}
         self._count = 0
 
     def watch(self, key: QueueKey, event: Watcher) -> None:
         """Set the event whenever the queue gets messages."""
-        watchers = self._watchers.setdefault(key, set())
+        watchers = self._watchers.setdefault(key, {})
         if event not in watchers:
-            watchers.add(event)
+            watchers[event] = None
             self._count += 1
 
     def unwatch(self, key: QueueKey, event: Watcher) -> None:
         """Stop that."""
         watchers = self._watchers.get(key)
         if watchers is not None and event in watchers:
-            watchers.remove(event)
+            del watchers[event]
             self._count -= 1
             if not watchers:
                 del self._watchers[key]

@@ -76,7 +76,7 @@ class GroupCommitService:
             job = self._store.log.queue.flush_job(least_pages)
             if job is not None and not await self._run_job(job):
                 return False
-            self._release()
+            self.release()
             return True
 
     async def _run_job(self, job: FlushJob) -> bool:
@@ -92,7 +92,8 @@ class GroupCommitService:
         self._on_flushed()
         return True
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Answer those whose bytes the disk has."""
         for future in self._waiters.release(self._store.flushed_offset):
             self.released += 1
             if not future.done():

@@ -6,7 +6,7 @@ them, and of the other replicas only what `Replicas` says.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -98,7 +98,7 @@ class Log:
         self.group_commit = GroupCommitService(store, self.threads, self._flushed, disk_failed)
         self.file_work = FileWork(store, self.threads, disk_failed)
         # Told which queues have new entries, in this order, before readers are woken.
-        self.dispatched: list[Callable[[set[QueueKey]], None]] = []
+        self.dispatched: list[Callable[[Collection[QueueKey]], None]] = []
         self._flusher = Flusher(self.file_work, self.group_commit, self.mono_ms)
         self._allocator = Allocator(store, self.threads)
         self._cleaner = Cleaner(self.file_work, self.times.age_ms)
@@ -276,13 +276,21 @@ class Log:
     def _pump(self) -> None:
         """Dispatch for a few ms, wake readers, come again if there is more."""
         self._pumping = False
-        until = time.monotonic() + PUMP_SECONDS
+        loop = asyncio.get_running_loop()
+        until = loop.time() + PUMP_SECONDS
         more = True
-        while more and time.monotonic() < until:
+        while more and loop.time() < until:
             more = self.store.dispatch()
+        self.announce()
+        if more:
+            self._pumping = True
+            loop.call_soon(self._pump)
+
+    def announce(self) -> None:
+        """Tell of what was dispatched: the parts of the node first, then the readers."""
         arrivals = self.store.take_arrivals()
         if arrivals:
-            keys = {(arrival.topic, arrival.queue_id) for arrival in arrivals}
+            keys = dict.fromkeys((arrival.topic, arrival.queue_id) for arrival in arrivals)
             for tell in self.dispatched:
                 tell(keys)
             self.board.arrived(keys)
@@ -293,6 +301,3 @@ class Log:
                     self.counters.dispatch_behind_ms_max, behind
                 )
             self._sample = None
-        if more:
-            self._pumping = True
-            asyncio.get_running_loop().call_soon(self._pump)

@@ -1,10 +1,10 @@
 """What a broker keeps going: a part of a node that works in the background."""
 
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Protocol
 
-Work = Callable[[], Coroutine[Any, Any, None]]  # in the background, until it is cancelled
-Guard = Callable[[Work], Coroutine[Any, Any, None]]  # runs it; an error of it ends the node
+Work = Callable[[], Coroutine[object, None, None]]  # in the background, until it is cancelled
+Guard = Callable[[Work], Coroutine[object, None, None]]  # runs it; an error of it ends the node
 
 
 class Part(Protocol):

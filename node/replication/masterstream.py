@@ -1,8 +1,8 @@
 """The replication port of a master: one stream per slave, raw frames in both directions."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from concurrent.futures import Executor
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -14,6 +14,9 @@ from node.replication.roles import Replication
 from node.replication.stream import HA_METHOD, STREAM_OPTIONS
 from node.tls import Tls
 from store.mappedfile import MappedFile
+
+Frames = AsyncIterator[bytes]
+Context = grpc.aio.ServicerContext[bytes, bytes]
 
 log = structlog.get_logger("duolog.ha")
 
@@ -32,6 +35,7 @@ class ReplicationService:
         self._tls = tls
         self._server = grpc.aio.server(options=STREAM_OPTIONS)
         service, _, method = HA_METHOD[1:].partition("/")
+        handler: grpc.RpcMethodHandler[bytes, bytes]
         handler = grpc.stream_stream_rpc_method_handler(self._stream)
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(service, {method: handler}),)
@@ -55,7 +59,7 @@ class ReplicationService:
         """End all streams."""
         await self._server.stop(None)
 
-    async def _stream(self, requests: Any, context: Any) -> None:
+    async def _stream(self, requests: Frames, context: Context) -> None:
         """One slave's connection: this task sends, another one reads."""
         replication = self._replication
         master = replication.master
@@ -82,7 +86,9 @@ class ReplicationService:
                 task.cancel()
             await asyncio.gather(reader, sender, return_exceptions=True)
 
-    async def _read(self, master: Master, number: int, requests: Any, wake: asyncio.Event) -> None:
+    async def _read(
+        self, master: Master, number: int, requests: Frames, wake: asyncio.Event
+    ) -> None:
         perform = self._replication.perform
         async for data in requests:
             effects = master.receive(number, data, mono_ms())
@@ -90,7 +96,9 @@ class ReplicationService:
                 perform(effects)
             wake.set()
 
-    async def _send(self, master: Master, number: int, context: Any, wake: asyncio.Event) -> None:
+    async def _send(
+        self, master: Master, number: int, context: Context, wake: asyncio.Event
+    ) -> None:
         loop = asyncio.get_running_loop()
         loader = _ColdLoader(self._threads, number)
         timer: asyncio.TimerHandle | None = None

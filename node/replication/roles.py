@@ -6,7 +6,7 @@ The machines (`ha.master`, `ha.slave`) decide; here their effects meet futures, 
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 from duolog._machine import boot_id
@@ -19,7 +19,6 @@ from ha.identity import Identity
 from ha.master import Close, Confirmed, Effect, Master
 from ha.slave import Slave
 from ha.syncstate import SyncState
-from node.clocks import mono_ms
 from node.config import Config
 from node.engine.log import Log, Outcome
 from node.replication.slavestream import Listener, ReplicationClient, Upstream
@@ -57,7 +56,7 @@ class Replication:
         self._config = config
         self._advertised = advertised
         self._tables = tables
-        self.options = config.ha_options()
+        self.options = config.ha
         tls = config.ha_tls()
         self._credentials = tls.of_channel() if tls is not None else None
         self.master: Master | None = None
@@ -67,7 +66,7 @@ class Replication:
         self.known_master: Callable[[], tuple[str, int]] = lambda: ("", 0)
         self._tried_ms = MonoMs(0)
         self._wakes: dict[Connection, asyncio.Event] = {}
-        self._calls: dict[Connection, asyncio.Future[Any]] = {}
+        self._calls: dict[Connection, asyncio.Future[None]] = {}
         self._ack_task: asyncio.Task[None] | None = None
         self._ack_due = False
 
@@ -110,14 +109,14 @@ class Replication:
             who,
             history,
             self._tables.snapshot_bytes,
-            has_slaves=bool(self._config.ha.listen),  # type: ignore[attr-defined]
+            has_slaves=bool(self._config.ha.listen),
         )
         self._open_epoch(wall_ms)
 
     def _open_epoch(self, wall_ms: WallMs) -> None:
         """Begin the mastership; a disk without room stops puts, not readers, and is tried again."""
-        assert self.master is not None, "only a master opens epochs"
-        self._tried_ms = mono_ms()
+        assert self.master is not None, "a master opens epochs"
+        self._tried_ms = self._log.mono_ms()
         try:
             self.master.open_epoch(secrets.randbits(64), wall_ms)
         except OSError as error:
@@ -194,9 +193,9 @@ class Replication:
         """Why this node is no master now, empty if it is."""
         if self.master is None:
             endpoint, _ = self.master_endpoint
-            return f"this node is a slave; its master is {endpoint or 'not known'}"
-        stopped = self.master.stopped(mono_ms())
-        return f"this node is no longer the master: {stopped}" if stopped else ""
+            return f"this node is a slave, its master is {endpoint or 'not known'}"
+        stopped = self.master.stopped(self._log.mono_ms())
+        return f"this node is no master any more: {stopped}" if stopped else ""
 
     @property
     def master_endpoint(self) -> tuple[str, int]:
@@ -213,7 +212,7 @@ class Replication:
         if master is None:
             return True
         return self.elected and (
-            master.is_over(mono_ms())
+            master.is_over(self._log.mono_ms())
             or not master.epoch_confirmed
             or not self._tables.has_applied(master.barrier_end)
         )
@@ -236,7 +235,7 @@ class Replication:
         """A future of what becomes of a stored put."""
         future: Outcome = asyncio.get_running_loop().create_future()
         assert self.master is not None, "only a master stores puts"
-        status = self.master.await_slaves(end_offset, mono_ms(), future)
+        status = self.master.await_slaves(end_offset, self._log.mono_ms(), future)
         if status is not None:
             future.set_result(status)
             self._log.pump_soon()
@@ -254,7 +253,7 @@ class Replication:
     def advance(self) -> None:
         """Confirm what a master may confirm, and answer the puts that waited for it."""
         if self.master is not None:
-            self.perform(self.master.advance(mono_ms()))
+            self.perform(self.master.advance(self._log.mono_ms()))
 
     async def _acknowledge(self, follower: ReplicationClient) -> None:
         """Tell the master of every sync, also of one that ends while the last one is told."""
@@ -304,7 +303,7 @@ class Replication:
                         future.set_result(effect.status)
 
     def connected(
-        self, connection: Connection, wake: asyncio.Event, call: "asyncio.Future[Any]"
+        self, connection: Connection, wake: asyncio.Event, call: "asyncio.Future[None]"
     ) -> None:
         """A session: its sender's event, and the task that ends the connection with it."""
         self._wakes[connection] = wake
@@ -319,10 +318,10 @@ class Replication:
 
     def tick(self) -> None:
         """Deadlines and housekeeping of a master."""
-        if self.closed and mono_ms() - self._tried_ms > OPEN_AGAIN_MS:
+        if self.closed and self._log.mono_ms() - self._tried_ms > OPEN_AGAIN_MS:
             self._open_epoch(self._log.store_ms())
         if self.master is not None:
-            self.perform(self.master.tick(mono_ms()))
+            self.perform(self.master.tick(self._log.mono_ms()))
 
     def fail_all(self) -> None:
         """The store is fenced."""

@@ -5,7 +5,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import grpc
 import grpc.aio
@@ -77,7 +77,7 @@ class ReplicationClient:
         self._upstream = upstream
         self._adopt = adopt
         self._listener = listener
-        self._call: Any = None
+        self._call: grpc.aio.StreamStreamCall[bytes, bytes] | None = None
         self._writing = asyncio.Lock()
         self._closing = ""
         self._away_since = time.monotonic()  # while the master is not followed
@@ -128,18 +128,19 @@ class ReplicationClient:
         self._closing = ""
         followed = False
         try:
-            self._call = channel.stream_stream(HA_METHOD)()
+            stream: grpc.aio.StreamStreamMultiCallable[bytes, bytes]
+            stream = channel.stream_stream(HA_METHOD)
+            open_call = self._call = stream()
             await self._perform(slave.step(machine.Connected(), mono_ms()))
             while not self._closing:
-                data = await uncancelled(self._call.read())
-                if data is grpc.aio.EOF:
-                    details = await uncancelled(self._call.details())
+                data = await uncancelled(open_call.read())
+                if not isinstance(data, bytes):  # the end
+                    details = await uncancelled(open_call.details())
                     return self._closing or f"the master ended the stream {details or ''}", followed
                 await self._take(data)
                 followed = followed or slave.state is ConnectionState.TRANSFER
         except grpc.RpcError as failure:
-            call: Any = failure
-            return self._closing or str(call.details() or call.code()), followed
+            return self._closing or str(failure.details() or failure.code()), followed
         except (Unavailable, asyncio.InvalidStateError) as failure:
             return self._closing or str(failure), followed
         finally:

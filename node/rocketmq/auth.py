@@ -5,7 +5,7 @@ It signs nothing but the date, so it shows only that the caller once knew the se
 
 import hashlib
 import hmac
-from typing import Any
+from collections.abc import Mapping
 
 from node.rocketmq.codes import Refused
 from node.rocketmq.stubs import Code
@@ -20,7 +20,7 @@ class Authenticator:
         self._access_key = access_key
         self._secret = secret_key.encode()
 
-    def check(self, metadata: dict[str, Any]) -> None:
+    def check(self, metadata: Mapping[str, str | bytes]) -> None:
         """Raise Refused (UNAUTHORIZED) where the call is not signed with the keys."""
         if not self._access_key:
             return

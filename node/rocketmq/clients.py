@@ -10,9 +10,9 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-from node.rocketmq.stubs import definition
+from node.api.calls import Replies
+from node.rocketmq.stubs import definition, service
 
 SILENT_SECONDS = 120.0
 WAY_SECONDS = 60.0  # as long as a delivery is invisible, as clients are told
@@ -23,14 +23,14 @@ SWEEP_SECONDS = 1.0
 class Stream:
     """One telemetry stream; commands and replies are written one at a time."""
 
-    def __init__(self, context: Any) -> None:
-        self._context = context
+    def __init__(self, commands: Replies[service.TelemetryCommand]) -> None:
+        self._commands = commands
         self._lock = asyncio.Lock()
 
-    async def write(self, command: Any) -> None:
+    async def write(self, command: service.TelemetryCommand) -> None:
         """Send a command. Raises what the stream raises where it has ended."""
         async with self._lock:
-            await self._context.write(command)
+            await self._commands.write(command)
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Client:
 
     client_id: str
     heard: float
-    kind: int = definition.ClientType.CLIENT_TYPE_UNSPECIFIED
+    kind: definition.ClientType = definition.CLIENT_TYPE_UNSPECIFIED
     group: str = ""
     topics: set[str] = field(default_factory=set)  # that it publishes to
     streams: list[Stream] = field(default_factory=list)

@@ -6,12 +6,13 @@ group that does not answer in time is left out, as one whose nodes are gone is.
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 from duolog import _errors as sdk
+from google.protobuf import message as protobuf
 
+from node.rocketmq.calls import Call, is_forwarded
 from node.rocketmq.codes import Refused
-from node.rocketmq.forward import Forwarder, is_forwarded
+from node.rocketmq.forward import Answer, Forwarder, Reply
 from node.rocketmq.stubs import Code
 
 OTHERS_SECONDS = 1.0
@@ -24,16 +25,20 @@ class ClusterRoutes:
         self._forwarder = forwarder
 
     async def replies(
-        self, name: str, request: Any, context: Any, own: Callable[[], Any]
-    ) -> list[Any]:
+        self,
+        kind: type[Reply],
+        request: protobuf.Message,
+        context: Call,
+        own: Callable[[], Reply],
+    ) -> list[Reply]:
         """What the groups that know the topic reply; this one first. own: makes its reply.
 
         Raises Refused, sdk errors where none does.
         """
-        work = [self._own(name, request, context, own)]
+        work = [self._own(kind, request, context, own)]
         if not is_forwarded(context):
             work += [
-                self._forwarder.unary(name, request, context, group, OTHERS_SECONDS)
+                self._forwarder.unary(kind, request, context, group, OTHERS_SECONDS)
                 for group in self._forwarder.other_groups()
             ]
         answers = await asyncio.gather(*work, return_exceptions=True)
@@ -52,14 +57,20 @@ class ClusterRoutes:
             raise first
         raise Refused(first.status.code, first.status.message)
 
-    async def _own(self, name: str, request: Any, context: Any, own: Callable[[], Any]) -> Any:
+    async def _own(
+        self,
+        kind: type[Reply],
+        request: protobuf.Message,
+        context: Call,
+        own: Callable[[], Reply],
+    ) -> Reply:
         try:
             return own()
         except sdk.NotMaster:  # a slave that does not know the topic yet
-            return await self._forwarder.unary(name, request, context)
+            return await self._forwarder.unary(kind, request, context)
 
 
-def _is_unknown(answer: Any) -> bool:
+def _is_unknown(answer: Answer | BaseException) -> bool:
     """Tell whether a group said that it holds no such topic."""
     if isinstance(answer, BaseException):
         return isinstance(answer, sdk.UnknownTopic)

@@ -1,10 +1,8 @@
 """RocketMQ's status codes, and which one each of our errors is."""
 
-from typing import Any
-
 from duolog import _errors as sdk
 
-from node.rocketmq.stubs import Code, definition
+from node.rocketmq.stubs import Code, Status
 from store import errors
 from store.status import PutMessageStatus
 
@@ -12,13 +10,13 @@ from store.status import PutMessageStatus
 class Refused(Exception):
     """A request that is answered with a code."""
 
-    def __init__(self, code: int, message: str) -> None:
+    def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
 
 
-PUT_CODES: dict[PutMessageStatus, int] = {
+PUT_CODES: dict[PutMessageStatus, Code] = {
     PutMessageStatus.PUT_OK: Code.OK,
     PutMessageStatus.FLUSH_DISK_TIMEOUT: Code.MASTER_PERSISTENCE_TIMEOUT,
     PutMessageStatus.FLUSH_SLAVE_TIMEOUT: Code.SLAVE_PERSISTENCE_TIMEOUT,
@@ -29,7 +27,7 @@ PUT_CODES: dict[PutMessageStatus, int] = {
     PutMessageStatus.PROPERTIES_SIZE_EXCEEDED: Code.MESSAGE_PROPERTIES_TOO_LARGE,
     PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED: Code.LITE_TOPIC_QUOTA_EXCEEDED,
 }
-_ERROR_CODES: tuple[tuple[type[Exception], int], ...] = (
+_ERROR_CODES: tuple[tuple[type[Exception], Code], ...] = (
     (sdk.UnknownTopic, Code.TOPIC_NOT_FOUND),
     (sdk.NoPermission, Code.FORBIDDEN),
     (sdk.NoSuchMessage, Code.MESSAGE_NOT_FOUND),
@@ -41,15 +39,15 @@ _ERROR_CODES: tuple[tuple[type[Exception], int], ...] = (
 )
 
 
-def status(code: int, message: str = "") -> Any:
+def status(code: Code, message: str = "") -> Status:
     """A Status; RocketMQ's own servers say OK for success."""
-    return definition.Status(code=code, message=message or definition.Code.Name(code))
+    return Status(code=code, message=message or Code.Name(code))
 
 
 OK = status(Code.OK)
 
 
-def status_of(error: Exception) -> Any:
+def status_of(error: Exception) -> Status:
     """The status that says what went wrong."""
     if isinstance(error, Refused):
         return status(error.code, error.message)
@@ -59,13 +57,13 @@ def status_of(error: Exception) -> Any:
     return status(Code.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
 
 
-def put_status(outcome: PutMessageStatus, reason: str) -> Any:
+def put_status(outcome: PutMessageStatus, reason: str) -> Status:
     """The status of a put."""
     code = PUT_CODES.get(outcome, Code.INTERNAL_SERVER_ERROR)
     return OK if code == Code.OK else status(code, f"{outcome.value} {reason}".strip())
 
 
-def overall(statuses: list[Any]) -> Any:
+def overall(statuses: list[Status]) -> Status:
     """One status for several: their common one, or MULTIPLE_RESULTS."""
     codes = {one.code for one in statuses}
     return statuses[0] if len(codes) == 1 else status(Code.MULTIPLE_RESULTS)

@@ -8,23 +8,32 @@ by its message id. So a change of masters, planned or not, delays a call and doe
 
 import asyncio
 import contextlib
-from typing import Any
+from typing import Protocol, Self, TypeVar
 
 import grpc
 import grpc.aio
 from duolog import _errors as sdk
 from duolog._connection import uncancelled
+from google.protobuf import message as protobuf
 
 from node import tokens
+from node.api.calls import Replies
 from node.broker import Broker
-from node.rocketmq.stubs import rpc, service
+from node.rocketmq.calls import (
+    COPY,
+    FORWARDED,
+    PEER,
+    PLAIN,
+    TLS,
+    VIA,
+    Call,
+    is_encrypted,
+    is_forwarded,
+    peer_of,
+)
+from node.rocketmq.stubs import SERVICE_NAME, Status, rpc, service
 
-FORWARDED = "x-duolog-forwarded"  # its value says how the client came
-COPY = "x-duolog-copy"  # of a call that another node answers
-PEER = "x-duolog-peer"  # the client's own address
-VIA = "x-duolog-via"  # name of the node that passes the call on
 COPY_SECONDS = 1.0
-TLS, PLAIN = "tls", "plain"
 PAUSE_SECONDS = 0.05
 UNARY_SECONDS = 3.0
 STREAM_SECONDS = 30.0
@@ -32,7 +41,7 @@ MARGIN_SECONDS = 0.2
 GIVEN_BACK_MS = 1000  # what a client that hung up did not get is visible so soon
 BYTES_MAX = 64 << 20
 _KEPT = ("x-mq-", "authorization")
-_ONCE = frozenset(("RecallMessage",))  # a second one fails where the first one's answer was lost
+_ONCE = (service.RecallMessageResponse,)  # a second one fails where the first one's answer was lost
 _OPTIONS = [
     ("grpc.max_receive_message_length", BYTES_MAX),
     ("grpc.max_send_message_length", BYTES_MAX),
@@ -42,44 +51,40 @@ _OPTIONS = [
 ]
 
 
-def is_encrypted(context: Any) -> bool:
-    """Whether the client came by TLS, to this node or to the one that passed its call on."""
-    transport = (context.auth_context() or {}).get("transport_security_type", [])
-    return _how_forwarded(context) == TLS or b"ssl" in transport
+class Answer(Protocol):
+    """The reply of a unary method: all have a status."""
+
+    @property
+    def status(self) -> Status:
+        """Whether it was done."""
+
+    @classmethod
+    def FromString(cls, data: bytes, /) -> Self:
+        """Read."""
 
 
-async def refuse_forwarded(context: Any, error: Exception) -> None:
-    """End a call that another node passed on to this one, where this one is no master."""
-    if isinstance(error, sdk.NotMaster) and is_forwarded(context):
-        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+Reply = TypeVar("Reply", bound=Answer)
+Polled = TypeVar("Polled", service.ReceiveMessageRequest, service.PullMessageRequest)
+Written = TypeVar("Written", contravariant=True)
+Streamed = TypeVar("Streamed", service.ReceiveMessageResponse, service.PullMessageResponse)
 
 
-def is_forwarded(context: Any) -> bool:
-    """Whether another node passed a call on to this one."""
-    return bool(_how_forwarded(context))
+class Delivery(Call, Replies[Written], Protocol[Written]):
+    """A call that is answered with a stream."""
 
 
-def is_copy(context: Any) -> bool:
-    """Whether another node only lets this one know of a call."""
-    return bool(dict(context.invocation_metadata() or ()).get(COPY))
+Delivering = grpc.aio.UnaryStreamCall[protobuf.Message, Streamed]
+Telemetry = grpc.aio.StreamStreamCall[service.TelemetryCommand, service.TelemetryCommand]
+Metadata = list[tuple[str, str | bytes]]
 
 
-def _how_forwarded(context: Any) -> str:
-    return str(dict(context.invocation_metadata() or ()).get(FORWARDED, ""))
+def _path_of(kind: type) -> str:
+    """The method that a class of replies belongs to."""
+    return f"/{SERVICE_NAME}/{kind.__name__.removesuffix('Response')}"
 
 
-def via_of(context: Any) -> str:
-    """The node that passed a call on to this one; empty if the client is connected here."""
-    if not is_forwarded(context):
-        return ""
-    return str(dict(context.invocation_metadata() or ()).get(VIA, ""))
-
-
-def peer_of(context: Any) -> str:
-    """The client's address as gRPC names it, also where another node passed its call on."""
-    if is_forwarded(context):
-        return str(dict(context.invocation_metadata() or ()).get(PEER, context.peer()))
-    return str(context.peer())
+def _bytes_of(request: protobuf.Message) -> bytes:
+    return request.SerializeToString()
 
 
 class Forwarder:
@@ -90,7 +95,7 @@ class Forwarder:
         self._channels: dict[str, tuple[str, grpc.aio.Channel]] = {}  # by replica group
         self._peers: dict[str, grpc.aio.Channel] = {}  # by endpoint
         self._old: set[asyncio.Task[None]] = set()
-        self._draining: set[Any] = set()  # calls whose clients have gone
+        self._draining: set[grpc.aio.Call] = set()  # calls whose clients have gone
         self._waiting: dict[str, asyncio.Task[None]] = {}  # for a master, by replica group
 
     async def close(self) -> None:
@@ -116,8 +121,8 @@ class Forwarder:
         view = failover.routes.get(group)
         return view.master.endpoint if view is not None and view.master is not None else ""
 
-    async def _stub(self, context: Any, deadline: float, group: str) -> Any:
-        """The master's service. Raises NotMaster if there is none in time."""
+    async def _reached(self, context: Call, deadline: float, group: str) -> grpc.aio.Channel:
+        """The connection to a master. Raises NotMaster where there is none in time."""
         loop = asyncio.get_running_loop()
         group = group or self._broker.config.node.group
         if is_forwarded(context):
@@ -128,7 +133,7 @@ class Forwarder:
             if loop.time() + PAUSE_SECONDS >= deadline:
                 raise sdk.NotMaster(f"group {group} has no master now")
             await asyncio.sleep(PAUSE_SECONDS)
-        return rpc.MessagingServiceStub(self._channel(group, endpoint))
+        return self._channel(group, endpoint)
 
     def _channel(self, group: str, endpoint: str) -> grpc.aio.Channel:
         """The connection to a group's master; an older master's is let go."""
@@ -153,12 +158,12 @@ class Forwarder:
         replication = self._broker.replication
         return replication.master_endpoint[0] if replication.not_master() else ""
 
-    def telemetry(self, endpoint: str, context: Any) -> Any:
+    def telemetry(self, endpoint: str, context: Call) -> Telemetry:
         """A telemetry stream of the same client to the master there."""
         stub = rpc.MessagingServiceStub(self._channel(self._broker.config.node.group, endpoint))
         return stub.Telemetry(metadata=self._metadata(context))
 
-    def _metadata(self, context: Any) -> list[tuple[str, str]]:
+    def _metadata(self, context: Call) -> Metadata:
         kept = [
             (name, value)
             for name, value in context.invocation_metadata() or ()
@@ -169,28 +174,34 @@ class Forwarder:
         return [*kept, (FORWARDED, how), (PEER, peer_of(context)), (VIA, via)]
 
     @staticmethod
-    def _seconds(context: Any, default: float) -> float:
+    def _seconds(context: Call, default: float) -> float:
         left = context.time_remaining()
         return max(0.05, (default if left is None else min(left, 120.0)) - MARGIN_SECONDS)
 
     async def unary(
-        self, name: str, request: Any, context: Any, group: str = "", seconds: float = 120.0
-    ) -> Any:
-        """A unary call's answer. group: another replica group; seconds: at most.
+        self,
+        kind: type[Reply],
+        request: protobuf.Message,
+        context: Call,
+        group: str = "",
+        seconds: float = 120.0,
+    ) -> Reply:
+        """A unary call's answer, of a kind. group: another replica group; seconds: at most.
 
         Raises NotMaster, Unavailable.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + min(self._seconds(context, UNARY_SECONDS), seconds)
         while True:
-            method = getattr(await self._stub(context, until, group), name)
+            channel = await self._reached(context, until, group)
+            method = channel.unary_unary(_path_of(kind), _bytes_of, kind.FromString)
             left = until - loop.time()
             try:
                 return await uncancelled(
                     method(request, timeout=left, metadata=self._metadata(context))
                 )
             except grpc.aio.AioRpcError as failure:
-                await self._pause_or_raise(failure, until, group, again=name not in _ONCE)
+                await self._pause_or_raise(failure, until, group, again=kind not in _ONCE)
 
     async def _pause_or_raise(
         self, failure: grpc.aio.AioRpcError, until: float, group: str, *, again: bool
@@ -246,10 +257,10 @@ class Forwarder:
         broker = self._broker
         return group == broker.config.node.group and not broker.replication.not_master()
 
-    async def tell(self, name: str, request: Any, context: Any) -> None:
+    async def tell(self, kind: type[Answer], request: protobuf.Message, context: Call) -> None:
         """Let the master know, if it can be reached at once."""
         with contextlib.suppress(sdk.DuologError):
-            await self.unary(name, request, context, seconds=COPY_SECONDS)
+            await self.unary(kind, request, context, seconds=COPY_SECONDS)
 
     def _others(self) -> list[str]:
         """Endpoints of the cluster's other nodes, as far as they are known."""
@@ -258,7 +269,7 @@ class Forwarder:
         found = {replica.endpoint for view in views for replica in view.replicas.values()}
         return sorted(found - {self._broker.advertised, ""})
 
-    async def copy(self, name: str, request: Any, context: Any) -> None:
+    async def copy(self, kind: type[Answer], request: protobuf.Message, context: Call) -> None:
         """Let all other nodes know of a call, those that can be reached at once."""
         others = self._others()
         for gone in set(self._peers) - set(others):
@@ -266,24 +277,33 @@ class Forwarder:
             if channel is not None:  # or another call saw it first
                 await channel.close()
         await asyncio.gather(
-            *(self._copy_to(endpoint, name, request, context) for endpoint in others)
+            *(self._copy_to(endpoint, kind, request, context) for endpoint in others)
         )
 
-    async def _copy_to(self, endpoint: str, name: str, request: Any, context: Any) -> None:
+    async def _copy_to(
+        self, endpoint: str, kind: type[Answer], request: protobuf.Message, context: Call
+    ) -> None:
         channel = self._peers.get(endpoint)
         if channel is None:
             channel = self._peers[endpoint] = grpc.aio.insecure_channel(endpoint)
-        method = getattr(rpc.MessagingServiceStub(channel), name)
+        method = channel.unary_unary(_path_of(kind), _bytes_of, kind.FromString)
         metadata = [*self._metadata(context), (COPY, "1")]
         with contextlib.suppress(grpc.aio.AioRpcError, sdk.DuologError):
             await uncancelled(method(request, timeout=COPY_SECONDS, metadata=metadata))
 
-    async def stream(self, name: str, request: Any, context: Any, group: str = "") -> None:
-        """A server-streaming call. Raises NotMaster, Unavailable."""
+    async def stream(
+        self,
+        kind: type[Streamed],
+        request: Polled,
+        context: Delivery[Streamed],
+        group: str = "",
+    ) -> None:
+        """A call that is answered with a stream, of a kind. Raises NotMaster, Unavailable."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._seconds(context, STREAM_SECONDS)
         while True:
-            method = getattr(await self._stub(context, until, group), name)
+            channel = await self._reached(context, until, group)
+            method = channel.unary_stream(_path_of(kind), _bytes_of, kind.FromString)
             left = until - loop.time()
             call = method(request, timeout=left, metadata=self._metadata(context))
             begun = False
@@ -302,7 +322,9 @@ class Forwarder:
                 if call not in self._draining:
                     call.cancel()
 
-    def _give_back(self, request: Any, context: Any, call: Any, reply: Any) -> None:
+    def _give_back(
+        self, request: Polled, context: Call, call: Delivering[Streamed], reply: Streamed
+    ) -> None:
         """A client hung up while messages for it were on their way: nobody would acknowledge them.
 
         The master has written them all, so it takes them for delivered.
@@ -314,7 +336,9 @@ class Forwarder:
         work.add_done_callback(self._old.discard)
         work.add_done_callback(lambda _: self._draining.discard(call))
 
-    async def _end_leases(self, request: Any, metadata: Any, call: Any, reply: Any) -> None:
+    async def _end_leases(
+        self, request: Polled, metadata: Metadata, call: Delivering[Streamed], reply: Streamed
+    ) -> None:
         """End the leases of the messages that a call still brings, the last read one's as well."""
         with contextlib.suppress(grpc.RpcError, sdk.DuologError, TimeoutError):
             async with asyncio.timeout(STREAM_SECONDS):
@@ -323,7 +347,7 @@ class Forwarder:
                     await self._end_lease(request, metadata, following)
         call.cancel()
 
-    async def _end_lease(self, request: Any, metadata: Any, reply: Any) -> None:
+    async def _end_lease(self, request: Polled, metadata: Metadata, reply: Streamed) -> None:
         handle = reply.message.system_properties.receipt_handle
         if not handle:
             return

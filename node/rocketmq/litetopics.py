@@ -1,7 +1,5 @@
 """SyncLiteSubscription: which lite topics the clients of a group hear."""
 
-from typing import Any
-
 from node.broker import Broker
 from node.consuming.liteservice import (
     EVERYTHING,
@@ -15,7 +13,7 @@ from node.rocketmq.clients import Client
 from node.rocketmq.codes import Refused
 from node.rocketmq.names import check_lite_topic, group_of, topic_of
 from node.rocketmq.settings import LITE_KINDS, LITE_QUOTA
-from node.rocketmq.stubs import Code, definition
+from node.rocketmq.stubs import Code, definition, service
 from store.metadata import LITE, new_group
 
 _ACTIONS = definition.LiteSubscriptionAction
@@ -40,7 +38,7 @@ class LiteTopics:
             raise _other_topic(group, bound)
         return self._broker.lite.subscriber(client.client_id, group, topic)
 
-    async def sync(self, request: Any, client: Client) -> None:
+    async def sync(self, request: service.SyncLiteSubscriptionRequest, client: Client) -> None:
         """Take a client's word. Raises Refused, sdk errors."""
         group, topic = group_of(request.group), topic_of(request.topic)
         for name in request.lite_topic_set:
@@ -56,7 +54,7 @@ class LiteTopics:
         self._broker.admission.check_master()  # still: what follows waits for nothing
         self.note(request, client)
 
-    def note(self, request: Any, client: Client) -> None:
+    def note(self, request: service.SyncLiteSubscriptionRequest, client: Client) -> None:
         """Keep what a client hears; a slave may be the next master. Raises Refused."""
         group, topic = group_of(request.group), topic_of(request.topic)
         everything = EVERYTHING in request.lite_topic_set
@@ -115,7 +113,9 @@ class LiteTopics:
                 code, f"this node has reached its limit of {SUBSCRIPTIONS_MAX} lite subscriptions"
             )
 
-    async def _start_at(self, group: str, queues: list[str], request: Any) -> None:
+    async def _start_at(
+        self, group: str, queues: list[str], request: service.SyncLiteSubscriptionRequest
+    ) -> None:
         """Where a group is to go on in lite topics that a client hears anew, if it says so."""
         option = request.offset_option
         kind = option.WhichOneof("offset_type") if request.HasField("offset_option") else None
@@ -140,7 +140,7 @@ class LiteTopics:
             await self._broker.pop.reset(group, offsets)
 
 
-def _queues(topic: str, request: Any) -> list[str]:
+def _queues(topic: str, request: service.SyncLiteSubscriptionRequest) -> list[str]:
     """Light queues of the lite topics that a request names, each once."""
     names = dict.fromkeys(request.lite_topic_set)
     return [lite_queue(topic, name) for name in names if name != EVERYTHING]

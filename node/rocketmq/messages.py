@@ -3,7 +3,6 @@
 import hashlib
 import zlib
 from dataclasses import dataclass
-from typing import Any
 
 from node.consuming.liteservice import lite_queue
 from node.consuming.popservice import Popped
@@ -17,7 +16,7 @@ from node.rocketmq.names import (
     check_tag,
     check_user_properties,
 )
-from node.rocketmq.stubs import Code, definition
+from node.rocketmq.stubs import Code, Message, MessageType, Resource, SystemProperties, definition
 from store import lightqueues
 from store.columns import Columns
 from store.messagestore import PutBatch
@@ -61,12 +60,10 @@ _DIGESTS = {
     definition.DigestType.SHA1: lambda body: hashlib.sha1(body, usedforsecurity=False).hexdigest(),
     definition.DigestType.CRC32: lambda body: f"{zlib.crc32(body):x}",
 }
-# Message types as numbers: the enum looks a name up each time it is asked.
-NORMAL, FIFO, DELAY, TRANSACTION, LITE, PRIORITY = (
-    int(definition.MessageType.Value(name))
-    for name in ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "LITE", "PRIORITY")
-)
-GZIP = int(definition.Encoding.GZIP)
+# Message types as the module's numbers: the enum looks a name up each time it is asked.
+NORMAL, FIFO, DELAY = definition.NORMAL, definition.FIFO, definition.DELAY
+TRANSACTION, LITE, PRIORITY = definition.TRANSACTION, definition.LITE, definition.PRIORITY
+GZIP = definition.GZIP
 PRIORITY_MAX = (1 << 31) - 1
 TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999, as far as Timestamp reaches
 RECOVERY_SECONDS_MAX = 3600
@@ -74,10 +71,10 @@ RECOVERY_SECONDS_MAX = 3600
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message of a client, checked. kind: a MessageType, by what the message carries."""
+    """A message of a client, checked. kind: by what the message carries."""
 
     message_id: str
-    kind: int
+    kind: MessageType
     properties: dict[str, str]
     body: bytes
     sysflag: int
@@ -104,7 +101,7 @@ class Sent:
         )
 
 
-def kind_of(system: Any) -> int:
+def kind_of(system: SystemProperties) -> MessageType:
     """The type of a message, derived as RocketMQ's broker does."""
     if system.message_type == TRANSACTION:
         return TRANSACTION
@@ -117,7 +114,7 @@ def kind_of(system: Any) -> int:
     return LITE if system.HasField("lite_topic") else NORMAL
 
 
-def sent(message: Any, body_bytes_max: int) -> Sent:
+def sent(message: Message, body_bytes_max: int) -> Sent:
     """Check a message of a SendMessage request. Raises Refused."""
     system = message.system_properties
     _check_body(message.body, system, body_bytes_max)
@@ -172,20 +169,20 @@ def sent(message: Any, body_bytes_max: int) -> Sent:
     )
 
 
-def _recovery_seconds(system: Any) -> int:
+def _recovery_seconds(system: SystemProperties) -> int:
     if not system.HasField("orphaned_transaction_recovery_duration"):
         return 0
     seconds = int(system.orphaned_transaction_recovery_duration.ToSeconds())
     return min(max(0, seconds), RECOVERY_SECONDS_MAX)
 
 
-def _delivery_ms(system: Any) -> int:
+def _delivery_ms(system: SystemProperties) -> int:
     if not system.HasField("delivery_timestamp"):
         return 0
     return max(1, int(system.delivery_timestamp.ToMilliseconds()))
 
 
-def _check_body(body: bytes, system: Any, body_bytes_max: int) -> None:
+def _check_body(body: bytes, system: SystemProperties, body_bytes_max: int) -> None:
     if not body:
         raise Refused(Code.MESSAGE_BODY_EMPTY, "the body is empty")
     if len(body) > body_bytes_max:
@@ -199,7 +196,7 @@ def _check_body(body: bytes, system: Any, body_bytes_max: int) -> None:
         raise Refused(Code.MESSAGE_CORRUPTED, "the body does not match its digest")
 
 
-def delivered(popped: Popped, topic: Any, handle: str) -> Any:
+def delivered(popped: Popped, topic: Resource, handle: str) -> Message:
     """A Message for a consumer. topic: the Resource it subscribed to."""
     message = _message(popped.body, popped.properties, popped.sysflag, topic)
     system = message.system_properties
@@ -214,7 +211,9 @@ def delivered(popped: Popped, topic: Any, handle: str) -> Any:
     return message
 
 
-def pulled(queue_id: int, row: tuple[list[int], bytes, bytes], host: Host, topic: Any) -> Any:
+def pulled(
+    queue_id: int, row: tuple[list[int], bytes, bytes], host: Host, topic: Resource
+) -> Message:
     """A Message for a consumer that pulls. row: of a read."""
     numbers, body, text = row
     offset, _, store_time, born_time, _, sysflag, reconsumed = numbers[:7]
@@ -228,7 +227,7 @@ def pulled(queue_id: int, row: tuple[list[int], bytes, bytes], host: Host, topic
     return message
 
 
-def orphaned(record: Record, topic: Any) -> Any:
+def orphaned(record: Record, topic: Resource) -> Message:
     """A half message for the producer that is asked about it."""
     message = _message(record.body, record.properties, record.sysflag, topic)
     system = message.system_properties
@@ -240,7 +239,7 @@ def orphaned(record: Record, topic: Any) -> Any:
     return message
 
 
-def _type_of(properties: dict[str, str], sysflag: int) -> int:
+def _type_of(properties: dict[str, str], sysflag: int) -> MessageType:
     """What a stored message was sent as."""
     if sysflag & TRANSACTION_MASK == TRANSACTION_COMMIT:
         return TRANSACTION
@@ -259,9 +258,9 @@ def _number(text: str, limit: int) -> int | None:
     return number if number <= limit else None
 
 
-def _message(body: bytes, properties: dict[str, str], sysflag: int, topic: Any) -> Any:
+def _message(body: bytes, properties: dict[str, str], sysflag: int, topic: Resource) -> Message:
     """What every message that goes to a client has."""
-    message = definition.Message(topic=topic, body=body)
+    message = Message(topic=topic, body=body)
     for name, value in properties.items():
         if name not in _OWN:
             message.user_properties[name] = value
@@ -273,7 +272,7 @@ def _message(body: bytes, properties: dict[str, str], sysflag: int, topic: Any) 
     digest = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
     system.body_digest.type, system.body_digest.checksum = definition.DigestType.MD5, digest
     gzipped = sysflag & COMPRESSED
-    system.body_encoding = GZIP if gzipped else definition.Encoding.IDENTITY
+    system.body_encoding = GZIP if gzipped else definition.IDENTITY
     system.message_type = _type_of(properties, sysflag)
     if (due := _number(properties.get("TIMER_DELIVER_MS", ""), TIME_MS_MAX)) is not None:
         system.delivery_timestamp.FromMilliseconds(due)

@@ -6,13 +6,12 @@ retry and dead-letter topics. Limits: RocketMQ's proxy.
 
 import re
 from functools import lru_cache
-from typing import Any
 
 from duolog._message import RETRY_PREFIX
 
 from node.consuming.retrytopics import DEAD_LETTER_PREFIX
 from node.rocketmq.codes import Refused
-from node.rocketmq.stubs import Code, definition
+from node.rocketmq.stubs import Code, Resource
 from store import lightqueues
 from store.metadata import is_reserved_topic
 from store.record import has_control
@@ -101,7 +100,7 @@ def _joined(namespace: str, name: str) -> str:
     return f"{namespace}%{name}"
 
 
-def topic_of(resource: Any) -> str:
+def topic_of(resource: Resource) -> str:
     """The topic a resource names here. Raises Refused (ILLEGAL_TOPIC)."""
     return _topic(resource.resource_namespace, resource.name)
 
@@ -122,15 +121,15 @@ def _topic(namespace: str, given: str) -> str:
     return name
 
 
-def resource_of(topic: str) -> Any:
+def resource_of(topic: str) -> Resource:
     """How clients name a topic of ours."""
     namespace, separator, name = topic.rpartition("%")
     if not separator or topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
-        return definition.Resource(name=topic)
-    return definition.Resource(name=name, resource_namespace=namespace)
+        return Resource(name=topic)
+    return Resource(name=name, resource_namespace=namespace)
 
 
-def group_of(resource: Any) -> str:
+def group_of(resource: Resource) -> str:
     """The consumer group a resource names here. Raises Refused (ILLEGAL_CONSUMER_GROUP)."""
     name = _joined(resource.resource_namespace.strip(), resource.name)
     code = Code.ILLEGAL_CONSUMER_GROUP

@@ -1,7 +1,6 @@
 """Pulling by offset, and the offsets of groups: what RocketMQ's pull consumers ask for."""
 
 import asyncio
-from typing import Any
 
 from duolog import _errors as sdk
 
@@ -13,7 +12,7 @@ from node.rocketmq.messages import pulled
 from node.rocketmq.names import group_of, topic_of
 from node.rocketmq.receiving import filter_of
 from node.rocketmq.settings import RECEIVE_BATCH
-from node.rocketmq.stubs import Code, definition, service
+from node.rocketmq.stubs import Code, MessageQueue, definition, service
 from store.reader import GetMessageStatus
 
 BYTES_MAX = 4 << 20
@@ -32,13 +31,15 @@ class Puller:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def _place(self, queue: Any, offset: int = 0) -> tuple[str, int]:
+    def _place(self, queue: MessageQueue, offset: int = 0) -> tuple[str, int]:
         topic = topic_of(queue.topic)
         key = (topic, queue.id)
         check_place(key, self._broker.admission.readable_topic(topic).queues, offset)
         return key
 
-    async def pull(self, request: Any, left: float | None) -> list[Any]:
+    async def pull(
+        self, request: service.PullMessageRequest, left: float | None
+    ) -> list[service.PullMessageResponse]:
         """What the stream says: the status, messages, the offset to go on at. left: seconds."""
         group_of(request.group)
         if request.offset < 0:
@@ -73,7 +74,7 @@ class Puller:
         ]
         return [service.PullMessageResponse(status=OK), *messages, going_on]
 
-    async def update(self, request: Any) -> Any:
+    async def update(self, request: service.UpdateOffsetRequest) -> service.UpdateOffsetResponse:
         """Commit a group's offset."""
         group = group_of(request.group)
         if request.offset < 0:
@@ -83,7 +84,7 @@ class Puller:
         await self._broker.metadata.commit(group, {topic: {queue_id: request.offset}})
         return service.UpdateOffsetResponse(status=OK)
 
-    def committed(self, request: Any) -> Any:
+    def committed(self, request: service.GetOffsetRequest) -> service.GetOffsetResponse:
         """A group's offset."""
         group = group_of(request.group)
         topic, queue_id = self._place(request.message_queue)
@@ -92,7 +93,7 @@ class Puller:
             raise Refused(Code.OFFSET_NOT_FOUND, f"{group} has no offset in {topic}/{queue_id}")
         return service.GetOffsetResponse(status=OK, offset=offset)
 
-    def at(self, request: Any) -> Any:
+    def at(self, request: service.QueryOffsetRequest) -> service.QueryOffsetResponse:
         """The first offset, the last one, or that of a time."""
         topic, queue_id = self._place(request.message_queue)
         time = _TIMES.get(request.query_offset_policy)

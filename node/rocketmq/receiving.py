@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from duolog import _errors as sdk
 
@@ -18,7 +17,7 @@ from node.rocketmq.litetopics import LiteTopics
 from node.rocketmq.messages import delivered
 from node.rocketmq.names import group_of, topic_of
 from node.rocketmq.settings import RECEIVE_BATCH
-from node.rocketmq.stubs import Code, definition, service
+from node.rocketmq.stubs import Code, Status, definition, service
 from store.errors import StoreError
 
 INVISIBLE_MS_MIN = 10_000
@@ -28,7 +27,7 @@ POLL_SECONDS_MIN, POLL_SECONDS_MAX = 5.0, 20.0
 POLL_MARGIN_SECONDS = 1.0
 
 
-def filter_of(expression: Any) -> MessageFilter:
+def filter_of(expression: definition.FilterExpression) -> MessageFilter:
     """The filter of an expression. Raises Refused (ILLEGAL_FILTER_EXPRESSION)."""
     try:
         if expression.type == definition.FilterType.SQL:
@@ -59,7 +58,11 @@ class Receiver:
         return bool(row.get("consumeMessageOrderly")) and not bound_topic(row)
 
     async def receive(
-        self, request: Any, client: Client, left: float | None, via: str = ""
+        self,
+        request: service.ReceiveMessageRequest,
+        client: Client,
+        left: float | None,
+        via: str = "",
     ) -> list[Popped]:
         """Messages, as soon as there are any. left: seconds of the call. via: who passed it on.
 
@@ -95,10 +98,10 @@ class Receiver:
 
     async def write(
         self,
-        request: Any,
+        request: service.ReceiveMessageRequest,
         found: list[Popped],
-        code: Any,
-        write: Callable[[Any], Awaitable[None]],
+        code: Status,
+        write: Callable[[service.ReceiveMessageResponse], Awaitable[None]],
     ) -> None:
         """The status, the messages, and when they were delivered (Python's client needs that)."""
         topic = request.message_queue.topic
@@ -117,7 +120,7 @@ class Receiver:
             for handle in unsent:
                 self._broker.pop.give_back(group_of(request.group), handle)
 
-    def ack(self, group: str, topic: str, text: str) -> Any:
+    def ack(self, group: str, topic: str, text: str) -> Status:
         """The status of one acknowledgement."""
         try:
             if not self._broker.pop.ack(group, self.handle(group, topic, text)):
@@ -135,7 +138,7 @@ class Receiver:
         return handle
 
 
-def _invisible_ms(request: Any) -> int:
+def _invisible_ms(request: service.ReceiveMessageRequest) -> int:
     if request.auto_renew or not request.HasField("invisible_duration"):
         return HELD_INVISIBLE_MS
     invisible = int(request.invisible_duration.ToMilliseconds())
@@ -148,7 +151,7 @@ def _invisible_ms(request: Any) -> int:
     return invisible
 
 
-def _poll_seconds(request: Any, left: float | None) -> float:
+def _poll_seconds(request: service.ReceiveMessageRequest, left: float | None) -> float:
     """How long a receive may wait: as asked, within RocketMQ's limits and the call's deadline."""
     asked = POLL_SECONDS_MAX
     if request.HasField("long_polling_timeout"):

@@ -1,13 +1,13 @@
 """Where clients are sent: a topic's queues, and endpoints that they can reach."""
 
 import ipaddress
-from typing import Any
+from collections.abc import Mapping
 
 from duolog import _errors as sdk
 
 from node.broker import Broker
 from node.rocketmq.sending import accepted_types
-from node.rocketmq.stubs import definition
+from node.rocketmq.stubs import Endpoints, MessageQueue, Resource, definition
 from store.metadata import PERM_READ, PERM_WRITE, TopicConfig
 
 _PERMISSIONS = {
@@ -16,16 +16,17 @@ _PERMISSIONS = {
     PERM_READ | PERM_WRITE: definition.Permission.READ_WRITE,
 }
 ANY_QUEUE = -1
+Headers = Mapping[str, str | bytes]
 _JOINING_VERSIONS = frozenset(f"1.0.{k}" for k in range(9))  # of the Node.js client
 
 
-def endpoints_of(endpoints: list[str]) -> Any:
+def endpoints_of(endpoints: list[str]) -> Endpoints:
     """HOST:PORT, the most wanted first, as Endpoints.
 
     IP addresses go together with others of their version. A name goes alone: clients take several
     addresses for one server only where they are IP addresses.
     """
-    made = definition.Endpoints()
+    made = Endpoints()
     for endpoint in endpoints:
         host, _, port = endpoint.rpartition(":")
         host = host.strip("[]")
@@ -38,16 +39,15 @@ def endpoints_of(endpoints: list[str]) -> Any:
     return made
 
 
-def _scheme_of(host: str) -> int:
+def _scheme_of(host: str) -> definition.AddressScheme:
     try:
         version = ipaddress.ip_address(host).version
     except ValueError:
-        return int(definition.AddressScheme.DOMAIN_NAME)
-    ipv4, ipv6 = definition.AddressScheme.IPv4, definition.AddressScheme.IPv6
-    return int(ipv4 if version == 4 else ipv6)
+        return definition.DOMAIN_NAME
+    return definition.IPv4 if version == 4 else definition.IPv6
 
 
-def spelled_for(headers: dict[str, Any], endpoints: Any) -> Any:
+def spelled_for(headers: Headers, endpoints: Endpoints) -> Endpoints:
     """Endpoints as a client understands them.
 
     Apache's Node.js client to 1.0.8 joins addresses by commas and gives gRPC the result, which
@@ -57,7 +57,7 @@ def spelled_for(headers: dict[str, Any], endpoints: Any) -> Any:
         return endpoints
     if headers.get("x-mq-client-version") not in _JOINING_VERSIONS:
         return endpoints
-    made = definition.Endpoints()
+    made = Endpoints()
     made.CopyFrom(endpoints)
     ipv4 = made.scheme == definition.AddressScheme.IPv4
     if not ipv4:
@@ -83,7 +83,7 @@ class Routes:
             raise sdk.UnknownTopic(f"topic {name!r} does not exist")
         return config
 
-    def endpoints(self, asked: Any, tls_port: int) -> Any:
+    def endpoints(self, asked: Endpoints, tls_port: int) -> Endpoints:
         """Addresses of the group's nodes, the master's first: any of them takes any call.
 
         A client that knows them all goes on by another one when its node dies. One node alone is
@@ -111,10 +111,12 @@ class Routes:
             return []
         return sorted(replica.endpoint for replica in view.replicas.values() if replica.endpoint)
 
-    def queue(self, resource: Any, config: TopicConfig, queue_id: int, here: Any) -> Any:
+    def queue(
+        self, resource: Resource, config: TopicConfig, queue_id: int, here: Endpoints
+    ) -> MessageQueue:
         """One MessageQueue."""
         broker = self._broker
-        return definition.MessageQueue(
+        return MessageQueue(
             topic=resource,
             id=queue_id,
             permission=_PERMISSIONS.get(config.perm, definition.Permission.NONE),
@@ -122,11 +124,15 @@ class Routes:
             accept_message_types=accepted_types(config),
         )
 
-    def queues(self, resource: Any, config: TopicConfig, here: Any) -> list[Any]:
+    def queues(
+        self, resource: Resource, config: TopicConfig, here: Endpoints
+    ) -> list[MessageQueue]:
         """All queues of a topic, in a stable order."""
         return [self.queue(resource, config, k, here) for k in range(config.queues)]
 
-    def assignments(self, resource: Any, config: TopicConfig, here: Any, fifo: bool) -> list[Any]:
+    def assignments(
+        self, resource: Resource, config: TopicConfig, here: Endpoints, fifo: bool
+    ) -> list[MessageQueue]:
         """What a push consumer polls: each queue in order, or the broker as a whole."""
         numbers = range(config.queues) if fifo else [ANY_QUEUE]
         return [self.queue(resource, config, number, here) for number in numbers]

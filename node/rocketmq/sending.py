@@ -11,7 +11,6 @@ import zlib
 from collections import OrderedDict
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 from duolog import _errors as sdk
 
@@ -31,7 +30,7 @@ from node.rocketmq.messages import (
     Sent,
     sent,
 )
-from node.rocketmq.stubs import Code, definition, service
+from node.rocketmq.stubs import Code, Message, MessageType, service
 from store.messagestore import PutBatch, PutResult
 from store.metadata import PERM_WRITE, TopicConfig
 from store.record import Host
@@ -54,6 +53,7 @@ _UNSURE = (
 )
 # Of a topic of no type. Older clients fail at a route that names a newer type than they know.
 ACCEPTED = (NORMAL, FIFO, DELAY, TRANSACTION)
+_TYPES = {MessageType.Name(kind): kind for kind in (*ACCEPTED, LITE, PRIORITY)}
 
 
 _Stored = tuple[PutResult, Outcome | None]
@@ -62,19 +62,19 @@ _Stored = tuple[PutResult, Outcome | None]
 _Remembered = tuple[float, int, int, str, str]
 
 
-def accepted_types(config: TopicConfig) -> list[int]:
+def accepted_types(config: TopicConfig) -> list[MessageType]:
     """Message types that a topic takes: its own, or all."""
     if not config.message_type:
         return list(ACCEPTED)
-    return [int(definition.MessageType.Value(config.message_type))]
+    return [_TYPES[config.message_type]]
 
 
 @lru_cache
-def _taken(message_type: str) -> frozenset[int]:
+def _taken(message_type: str) -> frozenset[MessageType]:
     """Types of messages that are stored in a topic of a type, or of none."""
     if not message_type:
         return frozenset((*ACCEPTED, PRIORITY))
-    return frozenset((int(definition.MessageType.Value(message_type)),))
+    return frozenset((_TYPES[message_type],))
 
 
 def queue_of(message: Sent, config: TopicConfig, turn: int) -> int:
@@ -108,7 +108,9 @@ class Sender:
             work.cancel()
         await asyncio.gather(*storing, return_exceptions=True)
 
-    async def send(self, topic: str, messages: list[Any], host: Host, deadline: float) -> list[Any]:
+    async def send(
+        self, topic: str, messages: list[Message], host: Host, deadline: float
+    ) -> list[service.SendResultEntry]:
         """One entry a message, in order. deadline: loop time. Raises Refused, sdk errors."""
         if not 1 <= len(messages) <= MESSAGES_MAX:
             raise Refused(
@@ -151,7 +153,7 @@ class Sender:
                 f"the delivery time is more than {DELAY_MS_MAX} ms from now",
             )
         if not kinds <= _taken(config.message_type):
-            name = definition.MessageType.Name(kinds.pop())
+            name = MessageType.Name(kinds.pop())
             raise Refused(
                 Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
                 f"topic {topic!r} does not accept {name} messages",
@@ -160,7 +162,7 @@ class Sender:
 
     async def _send_one(
         self, topic: str, message: Sent, queue_id: int, host: Host, deadline: float
-    ) -> Any:
+    ) -> service.SendResultEntry:
         result = await self._stored(topic, message, queue_id, host, deadline)
         entry = service.SendResultEntry(message_id=message.message_id, offset=result.queue_offset)
         entry.status.CopyFrom(put_status(result.status, result.reason))

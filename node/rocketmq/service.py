@@ -5,14 +5,16 @@ answered with gRPC status OK and a code, as RocketMQ's own servers do.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import wraps
-from typing import Any
+from typing import TypeVar
 
 import grpc
 import structlog
 from duolog import _errors as sdk
 from duolog._connection import uncancelled
+from google.protobuf import message as protobuf
+from grpc.aio import ServicerContext
 
 from node import tokens
 from node.broker import Broker
@@ -20,11 +22,9 @@ from node.deferred.delayservice import RecallHandle
 from node.deferred.transactionservice import Check
 from node.rocketmq import handles, settings
 from node.rocketmq.auth import Authenticator
-from node.rocketmq.clients import Client, Clients, Stream
-from node.rocketmq.clusterroutes import ClusterRoutes
-from node.rocketmq.codes import OK, Refused, overall, status, status_of
-from node.rocketmq.forward import (
-    Forwarder,
+from node.rocketmq.calls import (
+    Call,
+    headers_of,
     is_copy,
     is_encrypted,
     is_forwarded,
@@ -32,6 +32,10 @@ from node.rocketmq.forward import (
     refuse_forwarded,
     via_of,
 )
+from node.rocketmq.clients import Client, Clients, Stream
+from node.rocketmq.clusterroutes import ClusterRoutes
+from node.rocketmq.codes import OK, Refused, overall, status, status_of
+from node.rocketmq.forward import Answer, Delivery, Forwarder, Polled, Streamed
 from node.rocketmq.litetopics import LiteTopics
 from node.rocketmq.messages import orphaned
 from node.rocketmq.names import group_of, resource_of, topic_of
@@ -39,7 +43,7 @@ from node.rocketmq.pulling import Puller
 from node.rocketmq.receiving import INVISIBLE_MS_MAX, Receiver, filter_of, stale
 from node.rocketmq.routes import Routes, spelled_for
 from node.rocketmq.sending import Sender
-from node.rocketmq.stubs import Code, definition, rpc, service
+from node.rocketmq.stubs import Code, Endpoints, definition, rpc, service
 from node.rocketmq.telemetryrelay import TelemetryRelays
 from node.wirecodec import peer_host
 from store.errors import StoreError
@@ -54,63 +58,90 @@ COMMAND_SECONDS = 2.0
 ASKED_MAX = 3  # producers that are tried with one question
 _UNREACHED = (TimeoutError, sdk.DuologError, grpc.RpcError, grpc.aio.BaseError, RuntimeError)
 _FAILURES = (Refused, sdk.DuologError, StoreError)
-Method = Callable[["MessagingService", Any, Any, Client], Awaitable[Any]]
-Handler = Callable[["MessagingService", Any, Any], Awaitable[Any]]
+Asked = TypeVar("Asked", bound=protobuf.Message)
+Made = TypeVar("Made", bound=Answer)
+Method = Callable[["MessagingService", Asked, Call, Client], Awaitable[Made]]
+Handler = Callable[["MessagingService", Asked, ServicerContext[Asked, Made]], Awaitable[Made]]
 
 
 def answering(
-    reply: Callable[..., Any],
-    *,
-    master: bool = True,
-    place: Callable[[Any], str] = lambda request: "",
-) -> Callable[[Method], Handler]:
+    kind: type[Made], *, master: bool = True
+) -> Callable[[Method[Asked, Made]], Handler[Asked, Made]]:
     """Decorate a unary method: who calls, who is to answer, and errors as codes.
 
-    master: only a master answers. place: the replica group that a request names, if it does.
+    kind: of its replies. master: only a master answers.
     """
 
-    def decorate(method: Method) -> Handler:
+    def decorate(method: Method[Asked, Made]) -> Handler[Asked, Made]:
+        name = kind.__name__.removesuffix("Response")
+
         @wraps(method)
-        async def call(self: "MessagingService", request: Any, context: Any) -> Any:
+        async def call(
+            self: "MessagingService", request: Asked, context: ServicerContext[Asked, Made]
+        ) -> Made:
             try:
                 client = self.admit(context)
                 others = self.forwarder.other_groups()
-                if others and (named := place(request)) in others:
-                    return await self.forwarder.unary(method.__name__, request, context, named)
+                if others and (named := _place_of(request)) in others:
+                    return await self.forwarder.unary(kind, request, context, named)
                 if master and self.broker.replication.not_master():
-                    return await self.forwarder.unary(method.__name__, request, context)
+                    return await self.forwarder.unary(kind, request, context)
                 try:
                     return await method(self, request, context, client)
                 except sdk.NotMaster:
                     # Not any more (what was stored meanwhile is known there by its id), or a slave
                     # that does not know yet what was asked for.
-                    return await self.forwarder.unary(method.__name__, request, context)
+                    return await self.forwarder.unary(kind, request, context)
             except _FAILURES as error:
-                log.debug("refused", method=method.__name__, reason=str(error)[:300])
+                log.debug("refused", method=name, reason=str(error)[:300])
                 await refuse_forwarded(context, error)
-                return reply(status=status_of(error), **_echoed(request, reply))
+                return _refusal(kind, request, error)
 
         return call
 
     return decorate
 
 
-def _by_receipt(request: Any) -> str:
-    return tokens.replica_group(request.receipt_handle)
+def _place_of(request: protobuf.Message) -> str:
+    """The replica group that a request names; empty where it names none."""
+    match request:
+        case service.RecallMessageRequest():
+            return tokens.replica_group(request.recall_handle)
+        case service.EndTransactionRequest():
+            return tokens.replica_group(request.transaction_id)
+        case service.AckMessageRequest():
+            return tokens.replica_group(
+                request.entries[0].receipt_handle if request.entries else ""
+            )
+        case (
+            service.ChangeInvisibleDurationRequest()
+            | service.ForwardMessageToDeadLetterQueueRequest()
+        ):
+            return tokens.replica_group(request.receipt_handle)
+        case (
+            service.ReceiveMessageRequest()
+            | service.PullMessageRequest()
+            | service.UpdateOffsetRequest()
+            | service.GetOffsetRequest()
+            | service.QueryOffsetRequest()
+        ):
+            return request.message_queue.broker.name
+        case _:
+            return ""
 
 
-def _by_queue(request: Any) -> str:
-    return str(request.message_queue.broker.name)
+def _refusal(kind: type[Made], request: protobuf.Message, error: Exception) -> Made:
+    """The reply that says what went wrong."""
+    reply = kind()
+    reply.status.CopyFrom(status_of(error))
+    if isinstance(request, service.ChangeInvisibleDurationRequest) and isinstance(
+        reply, service.ChangeInvisibleDurationResponse
+    ):
+        reply.receipt_handle = request.receipt_handle  # clients keep it, whatever the status says
+    return reply
 
 
-def _echoed(request: Any, reply: Callable[..., Any]) -> dict[str, str]:
-    """Clients keep the handle of a ChangeInvisibleDuration answer, whatever its status says."""
-    if reply is service.ChangeInvisibleDurationResponse:
-        return {"receipt_handle": request.receipt_handle}
-    return {}
-
-
-class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
+class MessagingService(rpc.MessagingServiceServicer):
     """All RPCs of RocketMQ's clients."""
 
     def __init__(self, broker: Broker, authenticator: Authenticator) -> None:
@@ -152,9 +183,9 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         self.broker.pop.client_gone(client_id)
         self.broker.lite.client_gone(client_id)
 
-    def admit(self, context: Any) -> Client:
+    def admit(self, context: Call) -> Client:
         """Who calls. Raises Refused (UNAUTHORIZED, CLIENT_ID_REQUIRED)."""
-        metadata = dict(context.invocation_metadata() or ())
+        metadata = headers_of(context)
         client_id = metadata.get("x-mq-client-id", "")
         if not client_id:
             raise Refused(Code.CLIENT_ID_REQUIRED, "the header x-mq-client-id is missing")
@@ -164,24 +195,28 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
     # -- routes, clients -----------------------------------------------------------------------
 
     @answering(service.QueryRouteResponse, master=False)
-    async def QueryRoute(self, request: Any, context: Any, client: Client) -> Any:
+    async def QueryRoute(
+        self, request: service.QueryRouteRequest, context: Call, client: Client
+    ) -> service.QueryRouteResponse:
         """Queues of a topic, and where they are."""
 
-        def own() -> Any:
+        def own() -> service.QueryRouteResponse:
             config = self._routes.topic(topic_of(request.topic))
             here = self._here(request, context)
             queues = self._routes.queues(request.topic, config, here)
             return service.QueryRouteResponse(status=OK, message_queues=queues)
 
-        replies = await self._cluster.replies("QueryRoute", request, context, own)
+        replies = await self._cluster.replies(service.QueryRouteResponse, request, context, own)
         queues = [queue for reply in replies for queue in reply.message_queues]
         return service.QueryRouteResponse(status=OK, message_queues=queues)
 
     @answering(service.QueryAssignmentResponse, master=False)
-    async def QueryAssignment(self, request: Any, context: Any, client: Client) -> Any:
+    async def QueryAssignment(
+        self, request: service.QueryAssignmentRequest, context: Call, client: Client
+    ) -> service.QueryAssignmentResponse:
         """What a push consumer polls."""
 
-        def own() -> Any:
+        def own() -> service.QueryAssignmentResponse:
             fifo = self._receiver.is_orderly(group_of(request.group))
             config = self._routes.topic(topic_of(request.topic))
             here = self._here(request, context)
@@ -189,36 +224,50 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
             assignments = [definition.Assignment(message_queue=queue) for queue in queues]
             return service.QueryAssignmentResponse(status=OK, assignments=assignments)
 
-        replies = await self._cluster.replies("QueryAssignment", request, context, own)
+        replies = await self._cluster.replies(
+            service.QueryAssignmentResponse, request, context, own
+        )
         assignments = [assignment for reply in replies for assignment in reply.assignments]
         return service.QueryAssignmentResponse(status=OK, assignments=assignments)
 
-    def _here(self, request: Any, context: Any) -> Any:
+    def _here(
+        self,
+        request: service.QueryRouteRequest | service.QueryAssignmentRequest,
+        context: Call,
+    ) -> Endpoints:
         """Endpoints of the group's ports of the kind that the client uses."""
         tls_port = self.tls_port if is_encrypted(context) else 0
         made = self._routes.endpoints(request.endpoints, tls_port)
-        return spelled_for(dict(context.invocation_metadata() or ()), made)
+        return spelled_for(headers_of(context), made)
 
     @answering(service.HeartbeatResponse, master=False)
-    async def Heartbeat(self, request: Any, context: Any, client: Client) -> Any:
+    async def Heartbeat(
+        self, request: service.HeartbeatRequest, context: Call, client: Client
+    ) -> service.HeartbeatResponse:
         """A client lives."""
         if request.HasField("group"):
             client.group = group_of(request.group)
         if request.client_type:
             client.kind = request.client_type
         if self.broker.replication.not_master():
-            await self.forwarder.tell("Heartbeat", request, context)
+            await self.forwarder.tell(service.HeartbeatResponse, request, context)
         return service.HeartbeatResponse(status=OK)
 
     @answering(service.NotifyClientTerminationResponse, master=False)
-    async def NotifyClientTermination(self, request: Any, context: Any, client: Client) -> Any:
+    async def NotifyClientTermination(
+        self, request: service.NotifyClientTerminationRequest, context: Call, client: Client
+    ) -> service.NotifyClientTerminationResponse:
         """A client goes."""
         self.clients.leave(client.client_id)
         if self.broker.replication.not_master():
-            await self.forwarder.tell("NotifyClientTermination", request, context)
+            await self.forwarder.tell(service.NotifyClientTerminationResponse, request, context)
         return service.NotifyClientTerminationResponse(status=OK)
 
-    async def Telemetry(self, requests: Any, context: Any) -> None:
+    async def Telemetry(
+        self,
+        requests: AsyncIterator[service.TelemetryCommand],
+        context: ServicerContext[service.TelemetryCommand, service.TelemetryCommand],
+    ) -> None:
         """Settings in and out, commands to clients."""
         stream = Stream(context)
         try:
@@ -245,7 +294,9 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
             if relay is not None:
                 await self._relays.drop(relay)
 
-    async def _settings(self, asked: Any, client: Client) -> Any:
+    async def _settings(
+        self, asked: definition.Settings, client: Client
+    ) -> service.TelemetryCommand:
         client.kind = asked.client_type
         row: Json = {}
         if asked.WhichOneof("pub_sub") == "publishing":
@@ -270,7 +321,9 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
     # -- sending -------------------------------------------------------------------------------
 
     @answering(service.SendMessageResponse)
-    async def SendMessage(self, request: Any, context: Any, client: Client) -> Any:
+    async def SendMessage(
+        self, request: service.SendMessageRequest, context: Call, client: Client
+    ) -> service.SendMessageResponse:
         """Store messages of one topic."""
         topics = {topic_of(message.topic) for message in request.messages}
         if len(topics) != 1:
@@ -286,11 +339,10 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
             status=overall([entry.status for entry in entries]), entries=entries
         )
 
-    @answering(
-        service.RecallMessageResponse,
-        place=lambda request: tokens.replica_group(request.recall_handle),
-    )
-    async def RecallMessage(self, request: Any, context: Any, client: Client) -> Any:
+    @answering(service.RecallMessageResponse)
+    async def RecallMessage(
+        self, request: service.RecallMessageRequest, context: Call, client: Client
+    ) -> service.RecallMessageResponse:
         """Call a timed message back before its time."""
         topic = topic_of(request.topic)
         handle = RecallHandle.from_text(request.recall_handle)
@@ -302,11 +354,10 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
             raise Refused(Code.NOT_FOUND, str(error)) from None
         return service.RecallMessageResponse(status=OK, message_id=handle.message_id)
 
-    @answering(
-        service.EndTransactionResponse,
-        place=lambda request: tokens.replica_group(request.transaction_id),
-    )
-    async def EndTransaction(self, request: Any, context: Any, client: Client) -> Any:
+    @answering(service.EndTransactionResponse)
+    async def EndTransaction(
+        self, request: service.EndTransactionRequest, context: Call, client: Client
+    ) -> service.EndTransactionResponse:
         """Commit or roll back, once; the same decision again is OK, the other one is refused."""
         topic = topic_of(request.topic)
         named = handles.TransactionId.from_text(request.transaction_id)
@@ -346,33 +397,46 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
 
     # -- receiving -----------------------------------------------------------------------------
 
-    async def _passed_on(self, name: str, request: Any, context: Any) -> bool:
-        """Answer a stream by the master of the queue's group; False if that is this node."""
-        group = _by_queue(request)
+    async def _passed_on(
+        self,
+        kind: type[Streamed],
+        request: Polled,
+        context: Delivery[Streamed],
+    ) -> bool:
+        """Answer a stream by the master of the queue's group; False where that is this node."""
+        group = _place_of(request)
         elsewhere = group in self.forwarder.other_groups()
         if not elsewhere and not self.broker.replication.not_master():
             return False
-        await self.forwarder.stream(name, request, context, group if elsewhere else "")
+        await self.forwarder.stream(kind, request, context, group if elsewhere else "")
         return True
 
     async def _pass_on_late(
-        self, name: str, request: Any, context: Any, error: sdk.NotMaster
+        self,
+        kind: type[Streamed],
+        request: Polled,
+        context: Delivery[Streamed],
+        error: sdk.NotMaster,
     ) -> None:
         """Let the master answer a poll that began here: not the master any more, or not yet."""
         await refuse_forwarded(context, error)
-        await self.forwarder.stream(name, request, context)
+        await self.forwarder.stream(kind, request, context)
 
-    async def ReceiveMessage(self, request: Any, context: Any) -> None:
+    async def ReceiveMessage(
+        self,
+        request: service.ReceiveMessageRequest,
+        context: ServicerContext[service.ReceiveMessageRequest, service.ReceiveMessageResponse],
+    ) -> None:
         """Messages with leases, or none when the poll's time is over."""
         try:
             client = self.admit(context)
-            if await self._passed_on("ReceiveMessage", request, context):
+            if await self._passed_on(service.ReceiveMessageResponse, request, context):
                 return
             left = context.time_remaining()
             try:
                 found = await self._receiver.receive(request, client, left, via_of(context))
             except sdk.NotMaster as error:
-                await self._pass_on_late("ReceiveMessage", request, context, error)
+                await self._pass_on_late(service.ReceiveMessageResponse, request, context, error)
                 return
             code = OK if found else status(Code.MESSAGE_NOT_FOUND, "no new message")
         except _FAILURES as error:
@@ -380,13 +444,10 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
             found, code = [], status_of(error)
         await self._receiver.write(request, found, code, context.write)
 
-    @answering(
-        service.AckMessageResponse,
-        place=lambda request: tokens.replica_group(
-            request.entries[0].receipt_handle if request.entries else ""
-        ),
-    )
-    async def AckMessage(self, request: Any, context: Any, client: Client) -> Any:
+    @answering(service.AckMessageResponse)
+    async def AckMessage(
+        self, request: service.AckMessageRequest, context: Call, client: Client
+    ) -> service.AckMessageResponse:
         """Messages are done."""
         group, topic = group_of(request.group), topic_of(request.topic)
         if not 1 <= len(request.entries) <= ENTRIES_MAX:
@@ -404,8 +465,10 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         reply.status.CopyFrom(overall([entry.status for entry in reply.entries]))
         return reply
 
-    @answering(service.ChangeInvisibleDurationResponse, place=_by_receipt)
-    async def ChangeInvisibleDuration(self, request: Any, context: Any, client: Client) -> Any:
+    @answering(service.ChangeInvisibleDurationResponse)
+    async def ChangeInvisibleDuration(
+        self, request: service.ChangeInvisibleDurationRequest, context: Call, client: Client
+    ) -> service.ChangeInvisibleDurationResponse:
         """Another end of a lease."""
         group, topic = group_of(request.group), topic_of(request.topic)
         invisible_ms = request.invisible_duration.ToMilliseconds()
@@ -421,10 +484,10 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         text = handles.to_text(self.broker.config.node.group, changed)
         return service.ChangeInvisibleDurationResponse(status=OK, receipt_handle=text)
 
-    @answering(service.ForwardMessageToDeadLetterQueueResponse, place=_by_receipt)
+    @answering(service.ForwardMessageToDeadLetterQueueResponse)
     async def ForwardMessageToDeadLetterQueue(
-        self, request: Any, context: Any, client: Client
-    ) -> Any:
+        self, request: service.ForwardMessageToDeadLetterQueueRequest, context: Call, client: Client
+    ) -> service.ForwardMessageToDeadLetterQueueResponse:
         """A consumer gives a message up."""
         group, topic = group_of(request.group), topic_of(request.topic)
         handle = self._receiver.handle(group, topic, request.receipt_handle)
@@ -435,9 +498,12 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
     # -- lite topics ---------------------------------------------------------------------------
 
     @answering(service.SyncLiteSubscriptionResponse, master=False)
-    async def SyncLiteSubscription(self, request: Any, context: Any, client: Client) -> Any:
+    async def SyncLiteSubscription(
+        self, request: service.SyncLiteSubscriptionRequest, context: Call, client: Client
+    ) -> service.SyncLiteSubscriptionResponse:
         """Which lite topics a client hears: masters look into them, others may become masters."""
-        name, reply = "SyncLiteSubscription", service.SyncLiteSubscriptionResponse(status=OK)
+        kind = service.SyncLiteSubscriptionResponse
+        reply = kind(status=OK)
         not_master = self.broker.replication.not_master()
         if not_master and is_copy(context):
             self._lite.note(request, client)
@@ -447,11 +513,11 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         elif is_forwarded(context):
             raise sdk.NotMaster(not_master)
         else:
-            reply = await self.forwarder.unary(name, request, context)
+            reply = await self.forwarder.unary(kind, request, context)
             if reply.status.code == Code.OK:
                 self._lite.note(request, client)
         if not is_forwarded(context) and reply.status.code == Code.OK:
-            await self.forwarder.copy(name, request, context)
+            await self.forwarder.copy(kind, request, context)
         return reply
 
     def _tell_evicted(self, client_id: str, lite_topic: str) -> None:
@@ -474,16 +540,20 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
 
     # -- pulling -------------------------------------------------------------------------------
 
-    async def PullMessage(self, request: Any, context: Any) -> None:
+    async def PullMessage(
+        self,
+        request: service.PullMessageRequest,
+        context: ServicerContext[service.PullMessageRequest, service.PullMessageResponse],
+    ) -> None:
         """Messages of a queue from an offset on."""
         try:
             self.admit(context)
-            if await self._passed_on("PullMessage", request, context):
+            if await self._passed_on(service.PullMessageResponse, request, context):
                 return
             try:
                 replies = await self._puller.pull(request, context.time_remaining())
             except sdk.NotMaster as error:
-                await self._pass_on_late("PullMessage", request, context, error)
+                await self._pass_on_late(service.PullMessageResponse, request, context, error)
                 return
         except _FAILURES as error:
             await refuse_forwarded(context, error)
@@ -491,23 +561,29 @@ class MessagingService(rpc.MessagingServiceServicer):  # type: ignore[misc]
         for reply in replies:
             await context.write(reply)
 
-    @answering(service.UpdateOffsetResponse, place=_by_queue)
-    async def UpdateOffset(self, request: Any, context: Any, client: Client) -> Any:
+    @answering(service.UpdateOffsetResponse)
+    async def UpdateOffset(
+        self, request: service.UpdateOffsetRequest, context: Call, client: Client
+    ) -> service.UpdateOffsetResponse:
         """Commit a group's offset."""
         return await self._puller.update(request)
 
-    @answering(service.GetOffsetResponse, place=_by_queue)
-    async def GetOffset(self, request: Any, context: Any, client: Client) -> Any:
+    @answering(service.GetOffsetResponse)
+    async def GetOffset(
+        self, request: service.GetOffsetRequest, context: Call, client: Client
+    ) -> service.GetOffsetResponse:
         """A group's committed offset."""
         return self._puller.committed(request)
 
-    @answering(service.QueryOffsetResponse, place=_by_queue)
-    async def QueryOffset(self, request: Any, context: Any, client: Client) -> Any:
+    @answering(service.QueryOffsetResponse)
+    async def QueryOffset(
+        self, request: service.QueryOffsetRequest, context: Call, client: Client
+    ) -> service.QueryOffsetResponse:
         """An offset by place or time."""
         return self._puller.at(request)
 
 
-def _time_left(context: Any, default: float) -> float:
+def _time_left(context: Call, default: float) -> float:
     """Seconds until shortly before the call's deadline."""
     left = context.time_remaining()
     return max(0.0, (default if left is None else min(left, 60.0)) - DEADLINE_MARGIN_SECONDS)

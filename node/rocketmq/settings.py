@@ -1,7 +1,5 @@
 """What a client is told when it shows its settings: limits, back-off, order."""
 
-from typing import Any
-
 from google.protobuf.duration_pb2 import Duration
 
 from node.consuming.liteservice import bound_topic
@@ -28,7 +26,7 @@ def _seconds(seconds: float) -> Duration:
     return made
 
 
-def _for_producers(settings: Any, body_bytes_max: int) -> None:
+def _for_producers(settings: definition.Settings, body_bytes_max: int) -> None:
     settings.publishing.max_body_size = body_bytes_max
     settings.publishing.validate_message_type = True
     backoff = settings.backoff_policy
@@ -38,7 +36,7 @@ def _for_producers(settings: Any, body_bytes_max: int) -> None:
     backoff.exponential_backoff.multiplier = 2
 
 
-def _for_consumers(settings: Any, group: Json, delays_ms: I64) -> None:
+def _for_consumers(settings: definition.Settings, group: Json, delays_ms: I64) -> None:
     subscription = settings.subscription
     lite = settings.client_type in LITE_KINDS or bool(bound_topic(group))
     subscription.fifo = lite or bool(group.get("consumeMessageOrderly"))
@@ -53,7 +51,9 @@ def _for_consumers(settings: Any, group: Json, delays_ms: I64) -> None:
     backoff.customized_backoff.next.extend(_seconds(delay / 1000) for delay in ladder)
 
 
-def reply_to(asked: Any, group: Json, delays_ms: I64, body_bytes_max: int) -> Any:
+def reply_to(
+    asked: definition.Settings, group: Json, delays_ms: I64, body_bytes_max: int
+) -> definition.Settings:
     """The settings that hold for a client.
 
     group: its consumer group's row, or empty. delays_ms: between attempts, where it says none.

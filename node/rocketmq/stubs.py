@@ -32,5 +32,25 @@ finally:
 
 SERVICE_NAME = service.DESCRIPTOR.services_by_name["MessagingService"].full_name
 Code = definition.Code
+Endpoints = definition.Endpoints
+Message = definition.Message
+MessageQueue = definition.MessageQueue
+MessageType = definition.MessageType
+Resource = definition.Resource
+Status = definition.Status
+SystemProperties = definition.SystemProperties
 
-__all__ = ["SERVICE_NAME", "Code", "definition", "rpc", "service"]
+__all__ = [
+    "SERVICE_NAME",
+    "Code",
+    "Endpoints",
+    "Message",
+    "MessageQueue",
+    "MessageType",
+    "Resource",
+    "Status",
+    "SystemProperties",
+    "definition",
+    "rpc",
+    "service",
+]

@@ -7,15 +7,16 @@ hands down what comes. A change of masters moves these streams; the client's own
 """
 
 import asyncio
-from typing import Any
 
 import grpc
 import structlog
 from duolog import _errors as sdk
 from duolog._connection import uncancelled
 
+from node.rocketmq.calls import Call
 from node.rocketmq.clients import Stream
-from node.rocketmq.forward import Forwarder
+from node.rocketmq.forward import Forwarder, Telemetry
+from node.rocketmq.stubs import service
 
 log = structlog.get_logger("duolog.rocketmq")
 
@@ -27,15 +28,15 @@ AGAIN_SECONDS = 1.0  # until a stream that ended is opened again
 class Relay:
     """One client's stream here, and its continuation."""
 
-    def __init__(self, stream: Stream, context: Any) -> None:
+    def __init__(self, stream: Stream, context: Call) -> None:
         self.stream = stream
         self.context = context
         self.master = ""  # where the continuation leads
         self.task: asyncio.Task[None] | None = None
-        self._settings: Any = None
+        self._settings: service.TelemetryCommand | None = None
         self._changed = asyncio.Event()
 
-    def settings(self, command: Any) -> None:
+    def settings(self, command: service.TelemetryCommand) -> None:
         """What the client told of itself, to be told to the master."""
         self._settings = command
         self._changed.set()
@@ -55,7 +56,7 @@ class Relay:
                 call.cancel()
             await asyncio.sleep(AGAIN_SECONDS)
 
-    async def _write(self, call: Any) -> None:
+    async def _write(self, call: Telemetry) -> None:
         self._changed.set()
         while True:
             await self._changed.wait()
@@ -63,9 +64,9 @@ class Relay:
             if self._settings is not None:
                 await uncancelled(call.write(self._settings))
 
-    async def _read(self, call: Any) -> None:
+    async def _read(self, call: Telemetry) -> None:
         """Hand commands down; settings were answered by this node already."""
-        while (command := await uncancelled(call.read())) is not grpc.aio.EOF:
+        while isinstance(command := await uncancelled(call.read()), service.TelemetryCommand):
             if command.WhichOneof("command") not in (None, "settings"):
                 await self.stream.write(command)
 
@@ -77,7 +78,7 @@ class TelemetryRelays:
         self._forwarder = forwarder
         self._relays: set[Relay] = set()
 
-    def add(self, stream: Stream, context: Any) -> Relay:
+    def add(self, stream: Stream, context: Call) -> Relay:
         """A client opened a stream here."""
         relay = Relay(stream, context)
         self._relays.add(relay)

@@ -143,8 +143,8 @@ class Admin(stubs.AdminServicer):
 async def serve(script: Script) -> tuple[grpc.aio.Server, str]:
     server = grpc.aio.server()
     endpoint = [""]
-    stubs.add_MessagesServicer_to_server(script, server)  # type: ignore[no-untyped-call]
-    stubs.add_AdminServicer_to_server(Admin(endpoint), server)  # type: ignore[no-untyped-call]
+    stubs.add_MessagesServicer_to_server(script, server)
+    stubs.add_AdminServicer_to_server(Admin(endpoint), server)
     endpoint[0] = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
     return server, endpoint[0]

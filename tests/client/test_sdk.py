@@ -97,8 +97,15 @@ class _CancelledCall:
         await self.cancelled.wait()
         raise asyncio.CancelledError
 
-    def cancel(self) -> None:
+    async def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.CANCELLED
+
+    async def details(self) -> str:
+        return ""
+
+    def cancel(self) -> bool:
         self.cancelled.set()
+        return True
 
 
 async def test_a_call_cancelled_under_a_send_fails_it_and_hangs_nobody() -> None:

@@ -85,7 +85,7 @@ async def test_dead_members_lose_their_queues_in_time_and_living_ones_do_not(
 ) -> None:
     clock = jumping(node)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
-        groups = stubs.GroupsStub(channel)  # type: ignore[no-untyped-call]
+        groups = stubs.GroupsStub(channel)
         assert await beat(groups, "a", 0) == 4
         clock.jumped = jump
         assert await beat(groups, "b", 0) == 0  # a lives, and reads all four

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from ha.options import AckMode, HaOptions
 from node.config import ConfigError, load
+from store.options import StoreOptions
 
 
 @pytest.fixture(autouse=True)
@@ -92,3 +94,27 @@ def test_a_wrong_key_of_a_file_or_flag_names_the_nearest_one_too(tmp_path: Path)
     (tmp_path / "duolog.toml").unlink()
     with pytest.raises(ConfigError, match=r"did you mean store.flush_disk_type\?"):
         load(flags={"store": {"flush_type": "SYNC_FLUSH"}})
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "text"),
+    [
+        ("ha", "slave_timeout", 0, "ha: slave_timeout must be at least 1 ms"),
+        ("store", "max_message_size", 0, "store: max_message_size must be from 1 byte to 1 GiB"),
+    ],
+)
+def test_keys_that_do_not_go_together_are_an_error_of_their_section(
+    section: str, key: str, value: int, text: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{text}$"):
+        load(flags={section: {key: value}})
+    with pytest.raises(ConfigError, match=r"^node.listen: is not HOST:PORT \(from flag\)$"):
+        load(flags={section: {key: value}, "node": {"listen": "x"}})
+
+
+def test_sections_hold_the_options_that_engine_and_replication_take() -> None:
+    config, origins = load(flags={"ha": {"ack": "durable", "listen": "h:1"}, "store": {}})
+    assert (config.ha.ack, config.ha.listen) == (AckMode.DURABLE, "h:1")
+    assert isinstance(config.ha, HaOptions)
+    assert config.store == StoreOptions()
+    assert origins["ha", "ack"] == "flag"

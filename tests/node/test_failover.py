@@ -438,7 +438,7 @@ async def test_a_registry_that_lost_the_group_is_a_problem_of_every_node_and_is_
         shown = [row_of(status.cluster, node) for node in status.nodes]
         assert "a" in {row["node"] for row in shown}
         assert {row["epoch"] for row in shown} == {3}
-        assert all("lost group" in row["reason"] for row in shown)
+        assert all("lost group" in str(row["reason"]) for row in shown)
         assert "SERVING" not in {row["state"] for row in shown}
         with pytest.raises(duolog.BadRequest, match="the last epoch is 3, not 0"):
             await client.admin.elect_unclean(0)
@@ -724,10 +724,10 @@ async def test_no_read_of_a_group_is_answered_by_a_node_that_may_lack_commits(
     async def refused(node: Node) -> None:
         asked = f"127.0.0.1:{node.port}"
         async with grpc.aio.insecure_channel(asked) as channel:
-            groups: Any = stubs.GroupsStub(channel)  # type: ignore[no-untyped-call]
-            admin: Any = stubs.AdminStub(channel)  # type: ignore[no-untyped-call]
+            groups = stubs.GroupsStub(channel)
+            admin = stubs.AdminStub(channel)
             queue = wire.QueueRef(topic="T", queue_id=0)
-            messages: Any = stubs.MessagesStub(channel)  # type: ignore[no-untyped-call]
+            messages = stubs.MessagesStub(channel)
             added = wire.QueueOffset(topic="T", queue_id=7)  # that another node may know of
             subscription = messages.Subscribe(iter([wire.SubscribeRequest(add=[added])]))
             reads: list[Any] = [

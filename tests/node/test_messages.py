@@ -4,12 +4,15 @@ import asyncio
 import time
 
 import duolog
+import grpc.aio
 import pytest
 from duolog._columns import crc32, pack
 from duolog.wire import duolog_pb2 as wire
 
 from node.server import Node
 from tests.node.conftest import StartNode
+
+Subscribe = grpc.aio.StreamStreamCall[wire.SubscribeRequest, wire.MessageBatch]
 
 
 def append_request(bodies: list[bytes], **changes: object) -> wire.AppendRequest:
@@ -276,6 +279,12 @@ async def test_a_batch_damaged_on_its_way_is_noticed(client: duolog.Client) -> N
 # -- subscribe ---------------------------------------------------------------------------------
 
 
+async def _batch(call: Subscribe) -> wire.MessageBatch:
+    batch = await call.read()
+    assert isinstance(batch, wire.MessageBatch)
+    return batch
+
+
 async def test_a_subscription_sends_no_more_than_was_granted(client: duolog.Client) -> None:
     async with client.producer() as producer:
         await producer.send_batch("T", [b"x" * 1000] * 100, queue_id=0)
@@ -288,10 +297,10 @@ async def test_a_subscription_sends_no_more_than_was_granted(client: duolog.Clie
             subscription=9,
         )
     )
-    first, second = await call.read(), await call.read()
+    first, second = [await _batch(call) for _ in range(2)]
     assert (first.count, second.count) == (5, 5)
     assert first.subscription == 9
-    third = asyncio.ensure_future(call.read())
+    third = asyncio.ensure_future(_batch(call))
     await asyncio.sleep(0.1)
     assert not third.done()
     await call.write(wire.SubscribeRequest(credit_bytes=3000))

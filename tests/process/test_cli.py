@@ -1,5 +1,6 @@
 """The command line against a real node, with right and wrong input."""
 
+import asyncio
 import json
 import os
 import pwd
@@ -8,11 +9,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import grpc
+import grpc.aio
 import pytest
 
 from node.childnode import free_endpoint
-from node.rocketmq.stubs import definition, rpc, service
+from node.rocketmq.stubs import Resource, definition, rpc, service
 from tests.process.support import ROOT, NodeProcess, environment, run_cli
 
 pytestmark = pytest.mark.process
@@ -306,26 +307,24 @@ def test_store_commands_look_into_a_directory_offline(tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-def give_up(node: NodeProcess, group: str, topic: str) -> None:
+async def give_up(node: NodeProcess, group_name: str, topic_name: str) -> None:
     """What a RocketMQ consumer does with a message it cannot do with."""
-    with grpc.insecure_channel(node.endpoint) as channel:
+    async with grpc.aio.insecure_channel(node.endpoint) as channel:
         stub = rpc.MessagingServiceStub(channel)
-        how = {"metadata": [("x-mq-client-id", "cli")], "timeout": 10}
-        named = {
-            "group": definition.Resource(name=group),
-            "topic": definition.Resource(name=topic),
-        }
-        queue = definition.MessageQueue(topic=named["topic"], id=-1)
+        who = [("x-mq-client-id", "cli")]
+        group, topic = Resource(name=group_name), Resource(name=topic_name)
+        queue = definition.MessageQueue(topic=topic, id=-1)
         request = service.ReceiveMessageRequest(
-            group=named["group"], message_queue=queue, batch_size=32, auto_renew=True
+            group=group, message_queue=queue, batch_size=32, auto_renew=True
         )
-        for reply in stub.ReceiveMessage(request, **how):
+        async for reply in stub.ReceiveMessage(request, metadata=who, timeout=10):
             if reply.WhichOneof("content") == "message":
-                handle = reply.message.system_properties.receipt_handle
-                stub.ForwardMessageToDeadLetterQueue(
-                    service.ForwardMessageToDeadLetterQueueRequest(**named, receipt_handle=handle),
-                    **how,
+                forward = service.ForwardMessageToDeadLetterQueueRequest(
+                    group=group,
+                    topic=topic,
+                    receipt_handle=reply.message.system_properties.receipt_handle,
                 )
+                await stub.ForwardMessageToDeadLetterQueue(forward, metadata=who, timeout=10)
 
 
 def test_dead_letters_are_listed_and_sent_again_once(node: NodeProcess) -> None:
@@ -333,7 +332,7 @@ def test_dead_letters_are_listed_and_sent_again_once(node: NodeProcess) -> None:
     shown = json.loads(ok(node, "group", "set", "mourners", "--retry-times", "3", "--json"))
     assert shown == {"group": "mourners", "orderly": False, "retry_times": 3}
     ok(node, "msg", "send", "dying", "letter", "--tags", "A", "--keys", "k1", "--property", "c=d")
-    give_up(node, "mourners", "dying")
+    asyncio.run(give_up(node, "mourners", "dying"))
     (row,) = json.loads(ok(node, "group", "dead", "mourners", "--json"))
     assert (row["topic"], row["tags"], row["body"]) == ("dying", "A", "letter")
     again = json.loads(ok(node, "group", "redeliver", "mourners", "--yes", "--json"))

@@ -1,8 +1,9 @@
 """One client of RocketMQ's API, with its stubs, and messages for it."""
 
 import uuid
-from typing import Any
+from typing import Any, Never
 
+import grpc
 import grpc.aio
 
 from node.rocketmq.stubs import definition, rpc, service
@@ -44,7 +45,7 @@ class Api:
         count: int = 32,
         invisible_ms: int = 30_000,
         expression: str = "*",
-        kind: int = definition.FilterType.TAG,
+        kind: definition.FilterType = definition.FilterType.TAG,
         held: bool = False,
         poll_ms: int = 0,
         queue_id: int = -1,
@@ -87,6 +88,25 @@ class Api:
         )
         request.invisible_duration.FromMilliseconds(ms)
         return await self.call("ChangeInvisibleDuration", request)
+
+
+class LocalCall:
+    """A client's call that no network brought."""
+
+    def invocation_metadata(self) -> list[tuple[str, str]]:
+        return [("x-mq-client-id", "test@1")]
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {}
+
+    def time_remaining(self) -> float:
+        return 5.0
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> Never:
+        raise AssertionError(details)
 
 
 class Received:

@@ -8,7 +8,7 @@ from typing import Any
 import duolog
 import pytest
 
-from node.rocketmq.forward import FORWARDED, PEER, PLAIN, VIA
+from node.rocketmq.calls import FORWARDED, PEER, PLAIN, VIA
 from node.rocketmq.messages import sent
 from node.rocketmq.sending import Sender
 from node.rocketmq.stubs import Code, definition, service
@@ -16,7 +16,7 @@ from node.server import Node
 from store.record import Host
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, until
-from tests.rocketmq.api import QUEUES, Api, message, resource
+from tests.rocketmq.api import QUEUES, Api, LocalCall, message, resource
 from tests.rocketmq.test_transactions import QUICK, Checker, half
 
 
@@ -140,22 +140,10 @@ async def test_a_messages_origin_is_the_client_and_not_the_node_that_passed_it_o
     await api.close()
 
 
-class HangingUp:
+class HangingUp(LocalCall):
     """The call of a client that goes away when the first message comes."""
 
-    def invocation_metadata(self) -> list[tuple[str, str]]:
-        return [("x-mq-client-id", "test@1")]
-
-    def auth_context(self) -> dict[str, list[bytes]]:
-        return {}
-
-    def time_remaining(self) -> float:
-        return 5.0
-
-    def peer(self) -> str:
-        return "ipv4:127.0.0.1:1"
-
-    async def write(self, reply: Any) -> None:
+    async def write(self, reply: service.ReceiveMessageResponse) -> None:
         if reply.WhichOneof("content") == "message":
             raise ConnectionError("the client hung up")
 
@@ -176,7 +164,7 @@ async def test_what_a_slave_cannot_hand_to_its_client_is_soon_visible_again(
         auto_renew=True,
     )
     with pytest.raises(ConnectionError):
-        await slave.rocketmq.forwarder.stream("ReceiveMessage", request, HangingUp())
+        await slave.rocketmq.forwarder.stream(service.ReceiveMessageResponse, request, HangingUp())
     found: list[bytes] = []
     async with asyncio.timeout(WAIT_SECONDS):
         while len(found) < 2:

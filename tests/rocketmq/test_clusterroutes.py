@@ -8,7 +8,8 @@ from duolog import _errors as sdk
 
 from node.rocketmq.clusterroutes import ClusterRoutes
 from node.rocketmq.codes import Refused, status
-from node.rocketmq.stubs import Code
+from node.rocketmq.stubs import Code, service
+from tests.rocketmq.api import LocalCall
 
 
 class Others:
@@ -20,14 +21,14 @@ class Others:
     def other_groups(self) -> list[str]:
         return sorted(self._answers)
 
-    async def unary(self, name: str, request: Any, context: Any, group: str, s: float) -> Any:
+    async def unary(self, kind: type, request: Any, context: Any, group: str, s: float) -> Any:
         answer = self._answers[group]
         if isinstance(answer, BaseException):
             raise answer
         return answer
 
 
-def answer_of(code: int) -> Any:
+def answer_of(code: Code) -> Any:
     return SimpleNamespace(status=status(code))
 
 
@@ -35,9 +36,9 @@ async def routes_of(**answers: Any) -> list[Any]:
     def own() -> Any:
         raise sdk.UnknownTopic("topic 'T' does not exist")
 
-    context = SimpleNamespace(invocation_metadata=lambda: ())
     routes = ClusterRoutes(Others(**answers))  # type: ignore[arg-type]
-    return await routes.replies("QueryRoute", None, context, own)
+    request = service.QueryRouteRequest()
+    return await routes.replies(service.QueryRouteResponse, request, LocalCall(), own)
 
 
 async def test_a_topic_is_unknown_only_where_no_group_failed_to_answer() -> None:

@@ -375,8 +375,8 @@ async def test_routes_and_assignments_name_an_address_the_client_reaches(api: Ap
     found = await api.call("QueryRoute", request)
     assert found.message_queues[0].broker.endpoints == asked
     for group, ids in (("g", [-1]), ("fifo", [0, 1])):
-        request = service.QueryAssignmentRequest(topic=resource("T"), group=resource(group))
-        reply = await api.call("QueryAssignment", request)
+        asking = service.QueryAssignmentRequest(topic=resource("T"), group=resource(group))
+        reply = await api.call("QueryAssignment", asking)
         assert [row.message_queue.id for row in reply.assignments] == ids
 
 

@@ -17,7 +17,8 @@ from tests.node.conftest import StartNode
 from tests.node.replicas import Elected, broker_of, start_groups, until
 from tests.rocketmq.api import Api, Received, message, resource
 
-ADD, REMOVE, ADD_ALL, REMOVE_ALL = range(4)
+ADD, REMOVE = definition.PARTIAL_ADD, definition.PARTIAL_REMOVE
+ADD_ALL, REMOVE_ALL = definition.COMPLETE_ADD, definition.COMPLETE_REMOVE
 Policy = definition.OffsetOption.Policy
 
 
@@ -46,7 +47,12 @@ async def other(parent: Node) -> AsyncIterator[Api]:
 
 
 async def sync(
-    api: Api, *names: str, action: int = ADD, topic: str = "P", group: str = "g", **option: Any
+    api: Api,
+    *names: str,
+    action: definition.LiteSubscriptionAction = ADD,
+    topic: str = "P",
+    group: str = "g",
+    **option: Any,
 ) -> int:
     request = service.SyncLiteSubscriptionRequest(
         action=action, topic=resource(topic), group=resource(group), lite_topic_set=names

@@ -33,7 +33,9 @@ async def half(api: Api, body: bytes = b"x", **system: Any) -> tuple[str, str]:
     return entry.message_id, entry.transaction_id
 
 
-async def end(api: Api, ids: tuple[str, str], resolution: int, topic: str = "T") -> int:
+async def end(
+    api: Api, ids: tuple[str, str], resolution: definition.TransactionResolution, topic: str = "T"
+) -> int:
     request = service.EndTransactionRequest(
         topic=resource(topic), message_id=ids[0], transaction_id=ids[1], resolution=resolution
     )

@@ -1,0 +1,410 @@
+"""Planted bugs of the services: POP, retries, dead letters, delays, transactions, their tables."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from node.broker import Broker
+from node.consuming.offsetranges import OffsetRanges
+from node.consuming.popqueue import PopQueue
+from node.consuming.popservice import PopService
+from node.consuming.retrytopics import RetryTopics
+from node.core.admission import Admission
+from node.core.metadatalog import MetadataLog
+from node.deferred import transactionservice
+from node.deferred.delayservice import DelayService
+from node.deferred.halfmessages import Decision, Decisions, HalfMessages
+from node.deferred.pendingtimers import PendingTimers
+from node.deferred.transactionservice import TransactionService
+from node.engine.log import Log
+from node.replication.roles import Replication
+from sim.faults import NODES, SERVICES_ON, Fault, plan
+from sim.planted import Mutant, Patch
+from store.clocks import ForwardSteps, MonoMs
+from store.metadata import Metadata
+from store.status import PutMessageStatus
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """What is left out."""
+
+
+def _left_out(owner: Any, name: str) -> Callable[[], list[Patch]]:
+    """A step that nobody takes."""
+    return lambda: [(owner, name, _nothing)]
+
+
+async def _nothing_later(*_: Any, **__: Any) -> None:
+    """What is left out of a coroutine."""
+
+
+def _left_out_later(owner: Any, name: str) -> Callable[[], list[Patch]]:
+    return lambda: [(owner, name, _nothing_later)]
+
+
+# -- POP -------------------------------------------------------------------------------------------
+
+
+def _given_twice() -> list[Patch]:
+    original = PopQueue.take
+
+    def take(self: Any, offset: int, lease: Any) -> None:
+        original(self, offset, lease)
+        if not self.orderly:
+            self.next = offset
+
+    return [(PopQueue, "take", take)]
+
+
+def _any_serial() -> list[Patch]:
+    return [(PopQueue, "lease_of", lambda self, offset, serial: self.leases.get(offset))]
+
+
+def _never_blocked() -> list[Patch]:
+    return [(PopQueue, "blocked", property(lambda self: False))]
+
+
+def _given_is_done() -> list[Patch]:
+    """Progress is what was given, not what was acknowledged."""
+
+    def advance(self: Any) -> None:
+        self.committed = max(self.next, self.done.end_of(self.committed))
+        self.done.drop_below(self.committed)
+
+    return [(PopQueue, "_advance", advance)]
+
+
+def _longest_lease_counts() -> list[Patch]:
+    """An acknowledgement of a lease that ended is taken from whoever has the next one."""
+    original = PopQueue.finish
+
+    def finish(self: Any, offset: int) -> None:
+        original(self, offset)
+        original(self, offset + 1)
+
+    return [(PopQueue, "finish", finish)]
+
+
+def _leases_end_early() -> list[Patch]:
+    original = PopService._end_leases
+    return [(PopService, "_end_leases", lambda self, now: original(self, MonoMs(now + 150)))]
+
+
+def _begins_anew() -> list[Patch]:
+    """A new master reads the group from the beginning."""
+    return [(Metadata, "committed", lambda self, group, topic, queue_id: 0)]
+
+
+def _progress_from_the_end() -> list[Patch]:
+    """A new master goes on behind what was given before it."""
+    original = PopService._state
+
+    def state(self: Any, key: Any) -> Any:
+        known = key in self._queues
+        found = original(self, key)
+        if not known and not self._core.metadata.tables.committed(key[2], *key[:2]):
+            return found
+        if not known:
+            found.start_at(self._core.store.queue_range(*key[:2])[1])
+        return found
+
+    return [(PopService, "_state", state)]
+
+
+def _retries_for_ever() -> list[Patch]:
+    original = RetryTopics.store_again
+
+    async def store_again(self: Any, group: str, topic: str, record: Any) -> None:
+        most = self._core.metadata.tables.groups.get(group, {})
+        most["retryMaxTimes"] = 1000
+        await original(self, group, topic, record)
+
+    return [(RetryTopics, "store_again", store_again)]
+
+
+def _attempts_uncounted() -> list[Patch]:
+    original = RetryTopics._put
+
+    async def put(self: Any, topic: str, record: Any, failed: int, *more: Any) -> None:
+        await original(self, topic, record, 0, *more)
+
+    return [(RetryTopics, "_put", put)]
+
+
+def _retry_unsafe() -> list[Patch]:
+    """A copy that is not safe yet takes the place of the message."""
+    original = Log.put_and_wait
+
+    async def put_and_wait(self: Any, batch: Any) -> Any:
+        return replace(await original(self, batch), status=PutMessageStatus.PUT_OK)
+
+    return [(Log, "put_and_wait", put_and_wait)]
+
+
+def _dead_at_once() -> list[Patch]:
+    """Done before the copy is stored."""
+    original = PopService._move
+
+    async def move(self: Any, key: Any, state: Any, offsets: list[int]) -> None:
+        for offset in offsets:
+            self._finish(key, state, offset)
+        await original(self, key, state, [])
+
+    return [(PopService, "_move", move)]
+
+
+# -- delays ----------------------------------------------------------------------------------------
+
+
+def _levels_early() -> list[Patch]:
+    original = ForwardSteps.corrected
+    return [
+        (ForwardSteps, "corrected", lambda self, due, delay_ms: original(self, due, delay_ms) - 500)
+    ]
+
+
+def _jumps_shorten() -> list[Patch]:
+    return [(ForwardSteps, "corrected", lambda self, due, delay_ms: due)]
+
+
+def _timers_early() -> list[Patch]:
+    original = PendingTimers.due
+    return [(PendingTimers, "due", lambda self, now, most: original(self, now + 300, most))]
+
+
+def _one_level_less() -> list[Patch]:
+    original = DelayService.at_level
+    return [
+        (
+            DelayService,
+            "at_level",
+            lambda self, batch, level: original(self, batch, max(1, level - 1)),
+        )
+    ]
+
+
+def _refused_is_delivered() -> list[Patch]:
+    original = DelayService._store
+
+    def store(self: Any, batch: Any) -> bool:
+        original(self, batch)
+        return True
+
+    return [(DelayService, "_store", store)]
+
+
+def _stored_twice() -> list[Patch]:
+    original = DelayService._store
+    return [(DelayService, "_store", lambda self, b: original(self, b) and original(self, b))]
+
+
+def _deaf_to_what_was_delivered() -> list[Patch]:
+    return [(DelayService, "_left_out", lambda self, times: None)]
+
+
+def _recall_forgotten() -> list[Patch]:
+    """A recall is told done, and the message is delivered all the same."""
+    original = PendingTimers.done
+
+    def done(self: Any, offsets: Any) -> None:
+        if len(offsets) != 1:
+            original(self, offsets)
+
+    return [(PendingTimers, "done", done)]
+
+
+def _stale_timers() -> list[Patch]:
+    """A master that leads again believes what it knew."""
+    return [(DelayService, "role_changed", _nothing)]
+
+
+def _first_of_due() -> list[Patch]:
+    original = PendingTimers.due
+    return [(PendingTimers, "due", lambda self, now, most: original(self, now, most)[:1])]
+
+
+def _delivers_unread() -> list[Patch]:
+    """A new master delivers before it knows what the last one delivered."""
+    return [(Replication, "may_be_behind", lambda self: self.master is None)]
+
+
+# -- transactions ----------------------------------------------------------------------------------
+
+
+def _halves_visible() -> list[Patch]:
+    return [(TransactionService, "half", lambda self, batch, group, seconds=0: batch)]
+
+
+def _rollback_commits() -> list[Patch]:
+    original = TransactionService._decide
+    return [
+        (
+            TransactionService,
+            "_decide",
+            lambda self, halves, at, commit: original(self, halves, at, True),
+        )
+    ]
+
+
+def _commit_forgets() -> list[Patch]:
+    """Noted as decided, and not stored in its real queue."""
+    return [(TransactionService, "_commit", _nothing)]
+
+
+def _nobody_is_asked() -> list[Patch]:
+    return [(HalfMessages, "due", lambda self, now, most: [])]
+
+
+def _given_up_unstored() -> list[Patch]:
+    original = TransactionService._discard
+
+    def discard(self: Any, halves: Any, half: Any, record: Any) -> None:
+        noted = self._note_decided(halves, [half.offset])
+        self._decisions.add(half.origin, Decision(False, noted.end_offset))
+        self._settle(noted)
+
+    assert original is not discard
+    return [(TransactionService, "_discard", discard)]
+
+
+def _given_up_again() -> list[Patch]:
+    """Given up and not noted."""
+
+    def discard(self: Any, halves: Any, half: Any, record: Any) -> None:
+        original(self, halves, half, record)
+        halves.add(half)
+
+    original = TransactionService._discard
+    return [(TransactionService, "_discard", discard)]
+
+
+def _committed_twice() -> list[Patch]:
+    return [(HalfMessages, "resolved", _nothing)]
+
+
+def _decisions_unsafe() -> list[Patch]:
+    return [(TransactionService, "_safe", _nothing_later)]
+
+
+def _contrary_is_fine() -> list[Patch]:
+    """Who commits what was given up is told that it is done."""
+    return [(TransactionService, "_repeat", _nothing_later)]
+
+
+def _origin_lost() -> list[Patch]:
+    """A half message that was stored again goes by another number."""
+    return [(transactionservice, "ORIGIN", "NOBODY_READS_THIS")]
+
+
+def _stale_halves() -> list[Patch]:
+    return [(TransactionService, "role_changed", _nothing)]
+
+
+def _decisions_remembered() -> list[Patch]:
+    """What a mastership that is over decided, and may have lost, is believed."""
+    return [(Decisions, "clear", _nothing)]
+
+
+def _commits_what_is_there() -> list[Patch]:
+    return [(TransactionService, "_was_committed", lambda self, origin, offset: False)]
+
+
+# -- the layers below ------------------------------------------------------------------------------
+
+
+def _answered_at_once() -> list[Patch]:
+    original = Log.settle
+
+    def settle(self: Any, end_offset: int, no_wait: bool = False) -> None:
+        original(self, end_offset, True)
+
+    return [(Log, "settle", settle)]
+
+
+def _slaves_store() -> list[Patch]:
+    return [(Admission, "may_store", lambda self: True)]
+
+
+def _tables_ahead() -> list[Patch]:
+    """A new master keeps changes of the last one that its log never got."""
+    return [(MetadataLog, "promoted", _nothing)]
+
+
+def _services_untold() -> list[Patch]:
+    return [(Broker, "leads", lambda self: self.metadata.promoted())]
+
+
+def _ranges_forgotten() -> list[Patch]:
+    """Only a run from the front counts as done."""
+    return [(OffsetRanges, "add", lambda self, first, end: None)]
+
+
+def with_services(seed: int) -> list[Fault]:
+    """A run's usual faults, and nodes that have services."""
+    chance = random.Random(seed)
+    found = [*plan(chance, 3600.0, True), Fault(0.0, SERVICES_ON, NODES[0])]
+    return sorted(found, key=lambda fault: fault.at)
+
+
+def _bug(name: str, story: str, patches: Callable[[], list[Patch]]) -> Mutant:
+    return Mutant(name, story, patches, True, with_services)
+
+
+SERVICES = [
+    _bug("pop-twice", "a message is given to two consumers", _given_twice),
+    _bug("pop-any-serial", "an older handle is taken", _any_serial),
+    _bug("pop-never-blocked", "an orderly queue gives on", _never_blocked),
+    _bug("pop-given-is-done", "progress is what was given", _given_is_done),
+    _bug(
+        "pop-next-done", "an acknowledgement counts for the next message too", _longest_lease_counts
+    ),
+    _bug("pop-leases-stay", "no lease ends", _left_out(PopService, "_end_leases")),
+    _bug("pop-leases-early", "leases end early", _leases_end_early),
+    _bug("pop-not-rewound", "an orderly queue gives nothing again", _left_out(PopQueue, "_rewind")),
+    _bug("pop-unsaved", "no progress is recorded", _left_out_later(PopService, "_save")),
+    _bug("pop-begins-anew", "a new master reads from the beginning", _begins_anew),
+    _bug("pop-from-the-end", "a new master skips what was given", _progress_from_the_end),
+    _bug("pop-ranges-forgotten", "ranges that are done are forgotten", _ranges_forgotten),
+    _bug("retry-lost", "no message is stored again", _left_out_later(RetryTopics, "store_again")),
+    _bug("retry-for-ever", "attempts have no end", _retries_for_ever),
+    _bug("retry-uncounted", "attempts are not counted", _attempts_uncounted),
+    _bug("retry-unsafe", "a copy that may be lost is enough", _retry_unsafe),
+    _bug("retry-first-done", "done before the copy is stored", _dead_at_once),
+    _bug("dead-letters-lost", "no dead letter is stored", _left_out_later(RetryTopics, "_dead")),
+    _bug("levels-early", "a level is not waited for", _levels_early),
+    _bug("levels-shrink", "a jump of the clock shortens a level", _jumps_shorten),
+    _bug("levels-mixed", "a message waits in another level", _one_level_less),
+    _bug("timers-early", "a timer is early", _timers_early),
+    _bug("timers-first-only", "of those that are due one comes", _first_of_due),
+    _bug(
+        "timers-not-put-back", "what was refused is forgotten", _left_out(PendingTimers, "put_back")
+    ),
+    _bug("timers-stale", "an old mastership's timers are believed", _stale_timers),
+    _bug("delays-refused", "a refused put is a delivery", _refused_is_delivered),
+    _bug("delays-doubled", "a delivery is stored twice", _stored_twice),
+    _bug(
+        "delays-deaf",
+        "the last master's deliveries are not looked for",
+        _deaf_to_what_was_delivered,
+    ),
+    _bug("recall-forgotten", "a recalled message comes", _recall_forgotten),
+    _bug("delivers-unread", "a new master delivers before it has read", _delivers_unread),
+    _bug("halves-visible", "a half message is seen", _halves_visible),
+    _bug("rollback-commits", "a rollback commits", _rollback_commits),
+    _bug("commit-forgets", "a commit stores nothing", _commit_forgets),
+    _bug("nobody-asked", "no producer is asked", _nobody_is_asked),
+    _bug("given-up-unstored", "what is given up is stored nowhere", _given_up_unstored),
+    _bug("given-up-again", "what is given up is given up again", _given_up_again),
+    _bug("committed-twice", "a decision is not remembered", _committed_twice),
+    _bug("decisions-unsafe", "a decision is answered before it is safe", _decisions_unsafe),
+    _bug("contrary-is-fine", "a contrary decision is told done", _contrary_is_fine),
+    _bug("origin-lost", "a question forgets the first offset", _origin_lost),
+    _bug("halves-stale", "an old mastership's half messages are believed", _stale_halves),
+    _bug("decisions-stale", "an old mastership's decisions are believed", _decisions_remembered),
+    _bug("committed-again", "a commit whose note was cut is made again", _commits_what_is_there),
+    _bug("answered-at-once", "no put waits for replicas", _answered_at_once),
+    _bug("slaves-store", "services store where they may not", _slaves_store),
+    _bug("tables-ahead", "tables are ahead of the log", _tables_ahead),
+    _bug("services-untold", "services are not told of a mastership", _services_untold),
+]

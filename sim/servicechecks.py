@@ -1,0 +1,164 @@
+"""What must be true of the services in the end: every message has exactly one fate, none early."""
+
+import json
+from collections import Counter
+
+from node.deferred.transactionservice import DISCARD_TOPIC
+from sim.clients import messages
+from sim.node import Node
+from sim.servicehistory import (
+    COMMITTED,
+    DELAYED,
+    GROUP,
+    ORDERLY,
+    QUEUES,
+    TOPIC,
+    Sent,
+    ServiceHistory,
+    retry_of,
+)
+from sim.witness import Violation
+from store.delay import SCHEDULE_TOPIC
+from store.metadata import SYSTEM_TOPIC
+from store.reader import GetMessageStatus
+
+RATE = 0.98  # a node's clocks run at most 1 % fast, against the world and against another's
+SLACK_MS = 30.0
+
+
+def unfinished(node: Node) -> str:
+    """What a master's services still have to do, empty for nothing."""
+    services = node.services
+    if services is None or node.may_be_behind():
+        return "no master that knows its log"
+    broker, store = services.broker, node.store
+    for group in (GROUP, ORDERLY):
+        for topic, queue_id in (*((TOPIC, k) for k in range(QUEUES)), (retry_of(group), 0)):
+            low, high = store.queue_range(topic, queue_id)
+            recorded = broker.metadata.tables.committed(group, topic, queue_id)
+            if high > low and recorded < high:
+                return f"{group} has recorded {recorded} of {high} in {topic}/{queue_id}"
+            for offset in range(low, high):
+                if not broker.pop.has_done(group, topic, queue_id, offset):
+                    return f"{group} has not done {topic}/{queue_id} {offset}"
+    for level in range(1, len(store.delays_ms) + 1):
+        queue = store.queues.get(SCHEDULE_TOPIC, level - 1)
+        if queue is not None:
+            reached = broker.metadata.tables.delay_offsets.get(level, 0)
+            if reached < queue.max_offset:
+                return f"delay level {level} is at {reached} of {queue.max_offset}"
+    if not (broker.delays.known and broker.transactions.known):
+        return "what waits is not known yet"
+    if broker.delays.waiting or broker.transactions.waiting:
+        return f"{broker.delays.waiting} timers, {broker.transactions.waiting} half messages wait"
+    return ""
+
+
+def final(master: Node, history: ServiceHistory, clocks_jumped: bool) -> None:
+    """All checks, after the services have done what was to be done. Raises Violation."""
+    _consumed(master, history)
+    _delivered_once(master, history)
+    _never_early(master, history, clocks_jumped)
+    _ended_one_way(master, history)
+    _progress_never_goes_back(master)
+
+
+def _bodies(node: Node, topic: str, queue_id: int = 0) -> list[bytes]:
+    """A queue from its beginning."""
+    found: list[bytes] = []
+    offset = 0
+    while True:
+        result = node.read(topic, queue_id, offset)
+        found += [body for _, body in messages(result)]
+        if result.status is not GetMessageStatus.FOUND:
+            return found
+        offset = result.next_offset
+
+
+def _fates(sent: list[Sent], found: list[bytes]) -> Counter[bytes]:
+    """How often each message is there. Raises Violation for one that nobody sent."""
+    counts = Counter(found)
+    foreign = set(counts) - {one.body for one in sent}
+    if foreign:
+        raise Violation(f"nobody sent {sorted(foreign)[:3]}")
+    return counts
+
+
+def _consumed(master: Node, history: ServiceHistory) -> None:
+    """Everything that is stored was consumed, or is a dead letter."""
+    stored: set[bytes] = set()
+    for queue_id in range(QUEUES):
+        stored |= set(_bodies(master, TOPIC, queue_id))
+    lost = {one.body for one in history.popped if one.outcome == "ok"} - stored
+    if lost:
+        raise Violation(f"acknowledged and not stored: {sorted(lost)[:3]}")
+    for group in (GROUP, ORDERLY):
+        dead = set(_bodies(master, f"%DLQ%{group}"))
+        missing = stored - history.acknowledged.get(group, set()) - dead
+        if missing:
+            raise Violation(f"{group} has never consumed {sorted(missing)[:3]}")
+
+
+def _delivered_once(master: Node, history: ServiceHistory) -> None:
+    """A delayed message comes once; one that was recalled never."""
+    counts = _fates(history.delayed, _bodies(master, DELAYED))
+    for sent in history.delayed:
+        least = int(sent.outcome == "ok" and not sent.recalled)
+        most = int(sent.recalled != "ok")
+        if not least <= counts[sent.body] <= most:
+            raise Violation(
+                f"{sent.body!r}, sent {sent.outcome}, recalled {sent.recalled or 'not'}, "
+                f"came {counts[sent.body]} times"
+            )
+
+
+def _never_early(master: Node, history: ServiceHistory, clocks_jumped: bool) -> None:
+    """A level's delay is waited for by any clock, a timer by the wall clock of who delivers."""
+    sent_as = {sent.body: sent for sent in history.delayed}
+    for offset, body in enumerate(_bodies(master, DELAYED)):
+        known, sent = history.seen.get((DELAYED, offset)), sent_as[body]
+        if known is None or sent.stored_by is None:
+            continue
+        world, wall, who = known
+        if sent.deliver_ms:
+            if wall < sent.deliver_ms:
+                raise Violation(f"{body!r} came {sent.deliver_ms - wall} ms early")
+            continue
+        if clocks_jumped and who != sent.stored_by:
+            continue  # the next master's clock may be hours ahead
+        delay_ms = int(master.store.delays_ms[sent.level - 1])
+        drift_ms = 0.0 if who == sent.stored_by else world * (1 - RATE)
+        if world - sent.stored < delay_ms * RATE - drift_ms - SLACK_MS:
+            raise Violation(f"{body!r} came {world - sent.stored:.0f} ms after it was sent")
+
+
+def _ended_one_way(master: Node, history: ServiceHistory) -> None:
+    """A half message is committed, rolled back or given up: one of these."""
+    committed = _fates(history.halves, _bodies(master, COMMITTED))
+    given_up = _fates(history.halves, _bodies(master, DISCARD_TOPIC))
+    for sent in history.halves:
+        came, dropped = committed[sent.body], given_up[sent.body]
+        told = f"{sent.body!r} ({sent.decision or 'no decision'}, answered {sent.decided})"
+        if came + dropped > 1:
+            raise Violation(f"{told} was committed {came} times and given up {dropped} times")
+        if came and sent.decision != "commit":
+            raise Violation(f"{told} was committed")
+        if sent.decided and sent.decision == "commit" and not came:
+            raise Violation(f"{told} was not committed")
+        if sent.outcome == "ok" and not sent.decision and not dropped:
+            raise Violation(f"{told} was not given up")
+
+
+def _progress_never_goes_back(master: Node) -> None:
+    """What a group has done is done, by every record of the log."""
+    reached: dict[tuple[str, str, str], int] = {}
+    for body in _bodies(master, SYSTEM_TOPIC):
+        change = json.loads(body)
+        if change["op"] != "offsets":
+            continue
+        for topic, row in change["offsets"].items():
+            for queue_id, offset in row.items():
+                key = (change["group"], topic, queue_id)
+                if offset < reached.get(key, 0):
+                    raise Violation(f"progress of {key} goes back to {offset}")
+                reached[key] = offset

@@ -1,0 +1,389 @@
+"""Programs that use the services: producers and consumers as coroutines, on a loop of their own."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from duolog import _errors as sdk
+from duolog._columns import crc32, pack
+from duolog.wire import duolog_pb2 as wire
+
+from node.broker import Broker
+from node.consuming.popservice import Handle, Popped, PopRequest
+from node.deferred.delayservice import RecallHandle
+from node.deferred.transactionservice import Check
+from node.filters.tagfilter import EVERYTHING
+from sim.loop import SimLoop
+from sim.node import Node
+from sim.servicehistory import (
+    COMMITTED,
+    DELAYED,
+    GROUP,
+    ORDERLY,
+    PRODUCERS,
+    QUEUES,
+    RETRIES_MAX,
+    TOPIC,
+    Mastership,
+    Sent,
+    ServiceHistory,
+)
+from store.errors import StoreError
+from store.metadata import TopicConfig, new_group
+from store.record import Host
+from store.status import PutMessageStatus
+
+if TYPE_CHECKING:
+    from sim.cluster import Cluster
+
+T = TypeVar("T")
+
+CALL_SECONDS = 0.7
+HOST = Host("127.0.0.1", 1)
+REFUSED = (sdk.DuologError, StoreError, TimeoutError)
+
+
+class ServiceClients:
+    """All of them."""
+
+    def __init__(self, cluster: "Cluster") -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self.history = ServiceHistory()
+        self.chance = cluster.world.chance("service clients")
+        self.draining = False  # no more is sent, and everything is acknowledged
+        self.ready = False
+        world = cluster.world
+        self.loop = SimLoop(
+            lambda delay, do: world.after(delay, do),
+            lambda: world.now / 1000,
+            world.chance("clients' loop"),
+        )
+        self._target = cluster.nodes[0]
+        self._number = 0
+        self._checks: set[asyncio.Task[None]] = set()
+        for node in cluster.nodes:
+            node.on_check = self._asked
+            node.on_settled = self._look
+
+    def begin(self) -> None:
+        """Start all programs."""
+        self.loop.run_now(self._begin)
+
+    def _begin(self) -> None:
+        for program in (
+            self._set_up,
+            self._produce,
+            self._produce_delayed,
+            self._produce_transactions,
+            lambda: self._consume(GROUP, "c0"),
+            lambda: self._consume(GROUP, "c1"),
+            lambda: self._consume(ORDERLY, "c2"),
+            lambda: self._consume(ORDERLY, "c3"),
+        ):
+            self.loop.create_task(program())
+
+    def _look(self, node: Node) -> None:
+        """See what a master has stored by itself."""
+        if node.master is not None and node.master.opened:
+            who, table = self._mastership(node), node.store.topic_queue_table
+            end = table.get((DELAYED, 0), 0)
+            self.history.began(who, DELAYED, end)
+            self.history.stored(who, DELAYED, end, self.world.now, node.wall())
+
+    def stop(self) -> None:
+        """The run is over."""
+        self.loop.close()
+
+    def counts(self) -> dict[str, int]:
+        """What was seen in the run."""
+        history = self.history
+        return {
+            "popped": history.deliveries,
+            "popped_again": history.repeats,
+            "delayed": len(history.delayed),
+            "recalled": sum(sent.recalled == "ok" for sent in history.delayed),
+            "half_messages": len(history.halves),
+            "half_messages_decided": sum(sent.decided for sent in history.halves),
+        }
+
+    # -- calls ---------------------------------------------------------------------------------
+
+    async def _call(
+        self, work: Callable[[Node, Broker], Awaitable[T]], seconds: float = CALL_SECONDS
+    ) -> T:
+        """A call to the node that is thought to be the master. Raises what it does, TimeoutError.
+
+        TimeoutError also where no answer came: it may have been done.
+        """
+        network, node = self.cluster.network, self._target
+        future: asyncio.Future[T] = self.loop.create_future()
+
+        def answer(result: T, error: Exception | None) -> None:
+            network.call(node.name, "client", lambda: hear(result, error))
+
+        def hear(result: T, error: Exception | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        def arrive() -> None:
+            if node.services is not None:
+                node.services.serve(lambda broker: work(node, broker), answer)
+
+        network.call("client", node.name, node.guarded(arrive))
+        try:
+            async with asyncio.timeout(seconds):
+                return await future
+        except REFUSED:
+            self._target = self.chance.choice(self.cluster.nodes)
+            raise
+
+    def _mastership(self, node: Node) -> Mastership:
+        assert node.master is not None, "masters answer"
+        return node.name, node.boot, node.master.epoch
+
+    async def _pause(self, mean_ms: float) -> None:
+        await asyncio.sleep(self.chance.expovariate(1 / mean_ms) / 1000)
+
+    # -- setting up ----------------------------------------------------------------------------
+
+    async def _set_up(self) -> None:
+        async def make(node: Node, broker: Broker) -> None:
+            metadata = broker.metadata
+            for topic, queues in ((TOPIC, QUEUES), (DELAYED, 1), (COMMITTED, 1)):
+                if topic not in metadata.topics:
+                    await metadata.put_topic(TopicConfig(topic, queues))
+            for group, orderly in ((GROUP, False), (ORDERLY, True)):
+                if group not in metadata.tables.groups:
+                    row = {"retryMaxTimes": RETRIES_MAX, "consumeMessageOrderly": orderly}
+                    await metadata.put_group({**new_group(group), **row})
+
+        while True:
+            try:
+                await self._call(make)
+            except REFUSED:
+                await self._pause(50)
+            else:
+                self.ready = True
+                return
+
+    async def _until_ready(self) -> None:
+        while not self.ready:
+            await asyncio.sleep(0.05)
+
+    # -- sending -------------------------------------------------------------------------------
+
+    async def _send(
+        self, sent: Sent, topic: str, queue_id: int, fields: Callable[[Node], dict[str, object]]
+    ) -> wire.AppendReply | None:
+        """Send once; None where nobody knows whether it is stored."""
+        self._number += 1
+        number = self._number
+        bodies, body_offsets = pack([sent.body])
+
+        async def append(node: Node, broker: Broker) -> wire.AppendReply:
+            request = wire.AppendRequest(
+                id=number,
+                topic=topic,
+                queue_id=queue_id,
+                bodies=bodies,
+                body_offsets=body_offsets,
+                crc32=crc32(bodies, body_offsets, b"", b""),
+                born_time=node.wall(),
+                producer_id=b"services--",
+                sequence=number,
+                **fields(node),  # type: ignore[arg-type]
+            )
+            reply, waiting = broker.appends.append(request, HOST)
+            if reply.status == wire.PUT_OK:
+                sent.stored, sent.stored_by = self.world.now, self._mastership(node)
+            broker.log.pump_soon()
+            if waiting is not None and await waiting is not PutMessageStatus.PUT_OK:
+                raise sdk.ResultUnknown("not safe in time")
+            return reply
+
+        try:
+            reply = await self._call(append)
+        except REFUSED:
+            return None
+        if reply.status != wire.PUT_OK:
+            self._target = self.chance.choice(self.cluster.nodes)
+            return None
+        sent.outcome = "ok"
+        return reply
+
+    async def _produce(self) -> None:
+        await self._until_ready()
+        while not self.draining:
+            sent = Sent(b"p%d" % len(self.history.popped))
+            self.history.popped.append(sent)
+            await self._send(sent, TOPIC, self.chance.randrange(QUEUES), lambda node: {})
+            await self._pause(60)
+
+    async def _produce_delayed(self) -> None:
+        await self._until_ready()
+        while not self.draining:
+            sent = Sent(b"d%d" % len(self.history.delayed))
+            self.history.delayed.append(sent)
+            timer = self.chance.random() < 0.5
+            delay_ms = self.chance.randint(20, 1500)
+            if timer:
+
+                def fields(
+                    node: Node, sent: Sent = sent, delay_ms: int = delay_ms
+                ) -> dict[str, object]:
+                    sent.deliver_ms = node.wall() + delay_ms
+                    return {"deliver_time": sent.deliver_ms}
+            else:
+                sent.level = self.chance.choice((1, 2))
+
+                def fields(
+                    node: Node, sent: Sent = sent, delay_ms: int = delay_ms
+                ) -> dict[str, object]:
+                    return {"delay_level": sent.level}
+
+            reply = await self._send(sent, DELAYED, 0, fields)
+            if reply is not None and timer and self.chance.random() < 0.3:
+                await self._pause(delay_ms / 2)
+                await self._recall(sent, reply.queue_offset)
+            await self._pause(120)
+
+    async def _recall(self, sent: Sent, offset: int) -> None:
+        number = self._number
+        unique = f"{b'services--'.hex().upper()}{number:012X}"
+        sent.recalled = "maybe"
+
+        async def recall(node: Node, broker: Broker) -> None:
+            broker.admission.check_current()
+            await broker.delays.recall(DELAYED, RecallHandle("group", DELAYED, offset, unique))
+
+        try:
+            await self._call(recall, 1.5)
+        except sdk.NoSuchMessage:
+            sent.recalled = ""
+        except REFUSED:
+            pass
+        else:
+            sent.recalled = "ok"
+
+    async def _produce_transactions(self) -> None:
+        await self._until_ready()
+        while not self.draining:
+            decision = self.chance.choice(("commit", "commit", "rollback", ""))
+            sent = Sent(b"x%d" % len(self.history.halves), decision=decision)
+            self.history.halves.append(sent)
+            reply = await self._send(
+                sent, COMMITTED, 0, lambda node: {"transaction_group": PRODUCERS}
+            )
+            if reply is not None:
+                sent.origin = reply.queue_offset
+                if decision and self.chance.random() < 0.7:
+                    await self._decide(sent)
+            await self._pause(150)
+
+    async def _decide(self, sent: Sent) -> None:
+        commit = sent.decision == "commit"
+
+        async def end(node: Node, broker: Broker) -> None:
+            await broker.transactions.end([sent.origin], commit, PRODUCERS)
+
+        for _ in range(3):
+            try:
+                await self._call(end, 2.5)
+            except sdk.NoSuchMessage:
+                return  # decided otherwise: given up after the last check
+            except REFUSED:
+                await self._pause(40)
+            else:
+                sent.decided = True
+                return
+
+    def _asked(self, check: Check) -> None:
+        """A node asks what became of a half message; the question may be lost."""
+        body = check.record.body
+        known = next((sent for sent in self.history.halves if sent.body == body), None)
+        if known is None or self.chance.random() < 0.3:
+            return
+        known.origin = check.origin
+        if known.decision:
+            task = self.loop.run_now(lambda: self.loop.create_task(self._decide(known)))
+            self._checks.add(task)
+            task.add_done_callback(self._checks.discard)
+
+    # -- consuming -----------------------------------------------------------------------------
+
+    async def _consume(self, group: str, name: str) -> None:
+        await self._until_ready()
+        attempt = 0
+        while True:
+            request = PopRequest(
+                group,
+                TOPIC,
+                -1,
+                self.chance.randint(1, 4),
+                self.chance.randint(200, 600),
+                name,
+                EVERYTHING,
+                attempt_id=f"{name}-{attempt}",
+            )
+            try:
+                found = await self._call(partial(self._pop, request), 1.5)
+            except REFUSED:
+                await self._pause(40)
+                continue  # with the same attempt: its answer may be lost
+            attempt += 1
+            for popped in found:
+                await self._use(group, popped)
+
+    async def _pop(self, request: PopRequest, node: Node, broker: Broker) -> list[Popped]:
+        deadline = asyncio.get_running_loop().time() + 0.3
+        found = await broker.pop.wait(request, deadline)
+        if found:
+            self.history.delivered(self._mastership(node), node.mono(), request, found)
+        return found
+
+    async def _use(self, group: str, popped: Popped) -> None:
+        """Acknowledge a message, or do otherwise by it."""
+        chance = 1.0 if self.draining else self.chance.random()
+        handle = popped.handle
+        if chance < 0.1:
+            return  # this consumer forgets it
+        if chance < 0.2:
+            handle = await self._change(group, popped) or handle
+            await self._pause(100)
+        dead = 0.2 <= chance < 0.25
+
+        async def settle(node: Node, broker: Broker) -> None:
+            broker.admission.check_current()
+            if dead:
+                taken = await broker.pop.to_dead_letters(group, handle)
+            else:
+                taken = broker.pop.ack(group, handle)
+            if taken and node.master is not None:
+                self.history.settled(self._mastership(node), group, handle, popped.body)
+
+        for _ in range(3):
+            try:
+                await self._call(settle)
+            except REFUSED:
+                await self._pause(30)
+            else:
+                return
+
+    async def _change(self, group: str, popped: Popped) -> Handle | None:
+        async def change(node: Node, broker: Broker) -> Handle | None:
+            broker.admission.check_current()
+            changed = broker.pop.change_invisible(group, popped.handle, 400)
+            if changed is not None:
+                self.history.changed(self._mastership(node), group, changed, node.mono() + 400)
+            return changed
+
+        try:
+            return await self._call(change)
+        except REFUSED:
+            return None

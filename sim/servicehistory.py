@@ -1,0 +1,141 @@
+"""What clients of the services did and were told, and what an observer saw on the nodes."""
+
+from dataclasses import dataclass, field
+
+from node.consuming.popservice import Handle, Popped, PopRequest
+from node.consuming.retrytopics import retry_topic
+from sim.witness import Violation
+
+TOPIC, DELAYED, COMMITTED = "P", "D", "X"
+GROUP, ORDERLY, PRODUCERS = "g", "o", "t"
+QUEUES = 2
+RETRIES_MAX = 2
+
+Mastership = tuple[str, int, int]  # node, process, epoch
+Place = tuple[str, str, int, int]  # group, topic, queue id, queue offset
+
+
+def retry_of(group: str) -> str:
+    """Where a group finds again what it did not acknowledge."""
+    return retry_topic(group, TOPIC)
+
+
+@dataclass(slots=True)
+class Sent:
+    """A message. outcome: ok, or info for may or may not be stored."""
+
+    body: bytes
+    outcome: str = "info"
+    level: int = 0
+    deliver_ms: int = 0
+    recalled: str = ""  # ok, or maybe
+    decision: str = ""  # what its producer wants: commit, rollback, or nothing
+    decided: bool = False  # that was answered
+    origin: int = -1  # of a half message, its first queue offset
+    stored: float = 0.0  # world time
+    stored_by: "Mastership | None" = None
+
+
+@dataclass(slots=True)
+class Lease:
+    """A delivery that nobody has acknowledged. end: ms on the clock of the node that made it."""
+
+    serial: int
+    end: float
+    attempt_id: str = ""
+
+
+@dataclass(slots=True)
+class ServiceHistory:
+    """Everything that the checks in the end need, and the checks of every delivery."""
+
+    popped: list[Sent] = field(default_factory=list)
+    delayed: list[Sent] = field(default_factory=list)
+    halves: list[Sent] = field(default_factory=list)
+    acknowledged: dict[str, set[bytes]] = field(default_factory=dict)  # bodies, by group
+    leases: dict[tuple[Mastership, Place], Lease] = field(default_factory=dict)
+    done: set[tuple[Mastership, Place]] = field(default_factory=set)
+    passed: set[Place] = field(default_factory=set)  # acknowledged by anybody, ever
+    # When a master was seen to have stored a message, by its topic and offset: world time, its
+    # wall clock, and who it was. What a later master stores there takes its place.
+    seen: dict[tuple[str, int], tuple[float, int, Mastership]] = field(default_factory=dict)
+    ends: dict[tuple[Mastership, str], int] = field(default_factory=dict)
+    places: dict[tuple[str, bytes], Place] = field(default_factory=dict)  # of the last delivery
+    masterships: set[Mastership] = field(default_factory=set)
+    deliveries: int = 0
+    repeats: int = 0
+
+    def delivered(
+        self, who: Mastership, now: float, request: PopRequest, found: list[Popped]
+    ) -> None:
+        """A master gives messages away: nobody has them, and nobody was done with them."""
+        for popped in found:
+            handle = popped.handle
+            place = (request.group, handle.topic, handle.queue_id, handle.offset)
+            self.deliveries += 1
+            before = self.leases.get((who, place))
+            again = before is not None and before.attempt_id == request.attempt_id
+            if before is not None and before.end > now + 1 and not again:
+                raise Violation(f"{who} gives {place} to two consumers")
+            if (who, place) in self.done:
+                raise Violation(f"{who} gives {place} again, which was acknowledged")
+            self.repeats += place in self.passed or before is not None
+            least = 1 + (handle.topic == retry_of(request.group))
+            most = RETRIES_MAX + 1 if request.group == GROUP else popped.attempt
+            if not least <= popped.attempt <= most:
+                raise Violation(f"{who} gives {place} as attempt {popped.attempt}")
+            self._alone(who, now, place, popped.body)
+            end = now + request.invisible_ms
+            self.leases[who, place] = Lease(handle.serial, end, request.attempt_id)
+        if request.group == ORDERLY:
+            self._in_order(who, found)
+
+    def _alone(self, who: Mastership, now: float, place: Place, body: bytes) -> None:
+        """The first master gives a copy away when the one before it was given up, and not sooner.
+
+        A later one may find both: the message, whose progress was not recorded, and its copy.
+        """
+        self.masterships.add(who)
+        before = self.places.get((place[0], body))
+        self.places[place[0], body] = place
+        if before in (None, place) or len(self.masterships) > 1:
+            return
+        lease = self.leases.get((who, before))
+        if before in self.passed or (lease is not None and lease.end > now + 1):
+            raise Violation(f"{who} gives {place}, a copy of {before}, which is not given up")
+
+    def _in_order(self, who: Mastership, found: list[Popped]) -> None:
+        together = {popped.handle.offset for popped in found}
+        for popped in found:
+            handle = popped.handle
+            for earlier in range(handle.offset):
+                place = (ORDERLY, handle.topic, handle.queue_id, earlier)
+                if earlier not in together and place not in self.passed:
+                    raise Violation(f"{who} gives {handle} before {earlier} is done")
+
+    def settled(self, who: Mastership, group: str, handle: Handle, body: bytes) -> None:
+        """A master takes an acknowledgement."""
+        place = (group, handle.topic, handle.queue_id, handle.offset)
+        lease = self.leases.pop((who, place), None)
+        if lease is not None and lease.serial != handle.serial:
+            raise Violation(f"{who} takes an older acknowledgement of {place}")
+        if lease is None and place not in self.passed:
+            raise Violation(f"{who} takes an acknowledgement of {place}, which it has not given")
+        self.done.add((who, place))
+        self.passed.add(place)
+        self.acknowledged.setdefault(group, set()).add(body)
+
+    def stored(self, who: Mastership, topic: str, end: int, world: float, wall: int) -> None:
+        """How far a queue of a master has come."""
+        for offset in range(self.ends.get((who, topic), 0), end):
+            self.seen[topic, offset] = world, wall, who
+        self.ends[who, topic] = end
+
+    def began(self, who: Mastership, topic: str, end: int) -> None:
+        """What a master has from others."""
+        self.ends.setdefault((who, topic), end)
+
+    def changed(self, who: Mastership, group: str, handle: Handle, end: float) -> None:
+        """A lease ends at another time, and goes by another number."""
+        place = (group, handle.topic, handle.queue_id, handle.offset)
+        self.leases[who, place] = Lease(handle.serial, end)

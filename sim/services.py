@@ -1,0 +1,227 @@
+"""A simulated node's services: the node's own broker, on the node's simulated store and roles.
+
+POP, delayed messages, transactions and the tables behind them run as they do in a process, on an
+event loop of the simulation. Replication and elections are the simulated node's: the broker is told
+of its roles, and its puts wait for what the machines say.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Any, Protocol, TypeVar
+
+from duolog import _errors as sdk
+
+from ha.master import Master
+from ha.slave import Slave
+from node.broker import Broker
+from node.config import Config
+from node.deferred.transactionservice import Check
+from node.engine.log import Outcome
+from node.replication.roles import Replication
+from sim.config import Setup
+from sim.loop import SimLoop
+from sim.witness import Violation
+from sim.world import World
+from store.clocks import MonoMs, WallMs
+from store.errors import StoreError
+from store.messagestore import MessageStore
+
+T = TypeVar("T")
+Answer = Callable[[Any, Exception | None], None]
+
+CHECK_AFTER_MS = 300
+CHECK_AGAIN_MS = 250
+CHECKS_MAX = 3
+
+
+class Process(Protocol):
+    """A simulated node, as its services see it."""
+
+    name: str
+    boot: int
+    setup: Setup
+    store: MessageStore
+    master: Master | None
+    slave: Slave | None
+    world: World
+
+    def wall(self) -> WallMs:
+        """The wall clock."""
+
+    def mono(self) -> MonoMs:
+        """The monotonic clock."""
+
+    def seconds(self) -> float:
+        """The monotonic clock, as an event loop reads it."""
+
+    def later(self, delay: float, do: Callable[..., None]) -> None:
+        """Do something after some ms, if the process still lives."""
+
+    def flush_soon(self) -> None:
+        """Have the commit log synced."""
+
+    def known_master(self) -> tuple[str, int]:
+        """Client address of the master that the registry names, and its epoch."""
+
+    def ask_producer(self, check: Check) -> None:
+        """Ask what became of a half message."""
+
+
+class SimClock:
+    """A node's two clocks."""
+
+    def __init__(self, node: Process) -> None:
+        self._node = node
+
+    def wall_ms(self) -> WallMs:
+        """The wall clock."""
+        return self._node.wall()
+
+    def mono_ms(self) -> MonoMs:
+        """The monotonic clock."""
+        return self._node.mono()
+
+
+class SimReplicas:
+    """What the broker's log knows of the simulated replication."""
+
+    def __init__(self, node: Process, replication: Replication) -> None:
+        self._node = node
+        self._replication = replication
+
+    @property
+    def waits(self) -> bool:
+        """Puts wait for slaves."""
+        return self._replication.waits
+
+    def appended(self) -> None:
+        """The log grew: it is sent after this event; durable acknowledgements want a sync."""
+        if self._node.setup.durable:
+            self._node.later(0.0, self._node.flush_soon)
+
+    def await_slaves(self, end_offset: int) -> Outcome:
+        """What becomes of a stored put that waits for slaves."""
+        return self._replication.await_slaves(end_offset)
+
+    def flushed(self) -> None:
+        """The node says so itself."""
+
+    def tick(self) -> None:
+        """The node does so itself."""
+
+
+class SimBroker(Broker):
+    """A broker whose background work fails the run."""
+
+    failure: Exception | None = None
+
+    def give_up(self, error: Exception) -> None:
+        """The process ends."""
+        self.failure = self.failure or error
+
+
+class Services:
+    """The broker of one process, and its event loop."""
+
+    def __init__(self, node: Process) -> None:
+        """After recovery."""
+        self.node = node
+        self.loop = SimLoop(
+            node.later, node.seconds, node.world.chance(f"loop:{node.name}:{node.boot}")
+        )
+        self.broker = self.loop.run_now(self._make)
+        self.loop.run_now(self._start)
+
+    def _make(self) -> SimBroker:
+        node = self.node
+        config = Config.model_validate(
+            {
+                "node": {"name": node.name, "cluster": "sim", "group": "group"},
+                "ha": asdict(node.setup.ha_options()),
+                "transactions": {
+                    "timeout_ms": CHECK_AFTER_MS,
+                    "check_interval_ms": CHECK_AGAIN_MS,
+                    "check_max": CHECKS_MAX,
+                },
+            }
+        )
+        broker = SimBroker(config, node.store, SimClock(node))
+        replication = broker.replication
+        replication.slave, replication.elected = node.slave, True
+        replication.known_master = node.known_master
+        broker.log.connect(SimReplicas(node, replication), broker.admission.refused_put)
+        broker.metadata.load()
+        broker.filters.start()
+        broker.transactions.askers.append(self._ask)
+        return broker
+
+    def _start(self) -> None:
+        broker = self.broker
+        for part in (broker.pop, broker.delays, broker.transactions):
+            self.loop.create_task(broker.guard(part.run))
+
+    async def _ask(self, check: Check) -> bool:
+        """Ask the producer of a half message, who may answer later."""
+        self.node.ask_producer(check)
+        return True
+
+    # -- what the node tells -------------------------------------------------------------------
+
+    def roles_changed(self) -> None:
+        """The node became a master or a slave."""
+        replication = self.broker.replication
+        led = replication.master is not None
+        replication.master, replication.slave = self.node.master, self.node.slave
+        if replication.master is not None:
+            self.loop.run_now(self.broker.leads)
+        elif led:
+            self.loop.run_now(self.broker.follows)
+
+    def tables(self) -> bytes:
+        """What a master tells whoever begins to follow it."""
+        return self.broker.metadata.snapshot_bytes()
+
+    def adopt(self, tables: bytes) -> None:
+        """A slave takes its master's tables."""
+        self.loop.run_now(lambda: self.broker.metadata.adopt_snapshot(tables))
+
+    def flushed(self) -> None:
+        """The commit log was synced."""
+        self.loop.run_now(self.broker.log.group_commit.release)
+
+    def settle(self) -> None:
+        """After every event: tell of what was dispatched. Raises what the background work did."""
+        self.loop.run_now(self.broker.log.announce)
+        if self.broker.failure is not None:
+            failure, self.broker.failure = self.broker.failure, None
+            raise failure
+
+    def released(self, token: Any, status: Any) -> None:
+        """A put of the broker is answered."""
+        if not token.done():
+            self.loop.run_now(lambda: token.set_result(status))
+
+    def stop(self) -> None:
+        """The process dies."""
+        self.loop.close()
+
+    # -- calls ---------------------------------------------------------------------------------
+
+    def serve(self, work: Callable[[Broker], Awaitable[T]], answer: Answer) -> None:
+        """A client's call: what it came to, unless the process dies before."""
+        self.loop.run_now(lambda: self.loop.create_task(self._serve(work, answer)))
+
+    async def _serve(self, work: Callable[[Broker], Awaitable[T]], answer: Answer) -> None:
+        try:
+            result = await work(self.broker)
+        except asyncio.CancelledError:
+            raise
+        except (sdk.DuologError, StoreError) as error:
+            answer(None, error)
+        except Violation as violation:
+            self.broker.failure = violation
+        except Exception as error:
+            self.broker.failure = error
+        else:
+            answer(result, None)

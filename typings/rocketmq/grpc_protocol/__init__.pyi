@@ -1,0 +1,1 @@
+"""The stubs that come with it, made by tools/proto.py."""
