@@ -198,7 +198,7 @@ class Broker:
 
     def follows(self) -> None:
         """A mastership is over."""
-        self.metadata.fail_all(sdk.Unavailable("the master changed meanwhile"))
+        self.metadata.fail_all(sdk.Unavailable("the master changed during the call"))
         self._role_changed(NO_GRACE)
 
     def _role_changed(self, grace_until: MonoMs) -> None:

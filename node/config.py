@@ -73,7 +73,7 @@ class NodeSection(_Section):
     )
     listen: Endpoint = Field(DEFAULT_LISTEN, description="HOST:PORT of the client API")
     advertise: EndpointOrEmpty = Field(
-        "", description="HOST:PORT under which others reach the client API; empty: as `listen`"
+        "", description="HOST:PORT at which others reach the client API; empty: same as `listen`"
     )
     data: Path = Field(Path("duolog-data"), description="store directory")
     log_level: str = Field("info", description="lowest level logged: debug, info, warning or error")
@@ -137,14 +137,18 @@ class TransactionsSection(_Section):
 class RocketmqSection(_Section):
     """RocketMQ's own API on the client port. Needs the extra `rocketmq`."""
 
-    enable: bool = Field(True, description="serve it, where the extra is installed")
-    access_key: str = Field("", description="clients must sign with this key; empty: anybody may")
-    secret_key: str = Field("", description="its secret")
-    tls_listen: EndpointOrEmpty = Field(
-        "", description="HOST:PORT of a second port, with TLS; empty: none"
+    enable: bool = Field(True, description="serve the API, if the extra is installed")
+    access_key: str = Field(
+        "", description="access key that clients must sign with; empty: no authentication"
     )
-    tls_cert: Path | None = Field(None, description="file: certificate chain of the TLS port")
-    tls_key: Path | None = Field(None, description="file: its key")
+    secret_key: str = Field("", description="secret key that belongs to `access_key`")
+    tls_listen: EndpointOrEmpty = Field(
+        "", description="HOST:PORT of a second port, with TLS; empty: no such port"
+    )
+    tls_cert: Path | None = Field(
+        None, description="file with the certificate chain of the TLS port"
+    )
+    tls_key: Path | None = Field(None, description="file with the key of `tls_cert`")
 
 
 @dataclass(frozen=True)
@@ -152,19 +156,21 @@ class HaAddresses:
     """Where replication listens and connects."""
 
     listen: EndpointOrEmpty = option(
-        "", "HOST:PORT of the replication port (haListenPort); empty: no slaves"
+        "", "HOST:PORT of the replication port (haListenPort); empty: slaves cannot connect"
     )
     advertise: EndpointOrEmpty = option(
-        "", "HOST:PORT under which slaves reach it (AUTO); empty: as `listen`"
+        "", "AUTO: HOST:PORT at which slaves reach that port; empty: same as `listen`"
     )
     master: EndpointOrEmpty = option(
-        "", "slave: HOST:PORT of the master's replication port (haMasterAddress)"
+        "", "SLAVE: HOST:PORT of the master's replication port (haMasterAddress)"
     )
     tls_ca: Path | None = option(
-        None, "file: authority of the group's certificates; replication then uses TLS"
+        None, "file with the CA of the group's certificates; if set, replication uses TLS"
     )
-    tls_cert: Path | None = option(None, "file: this node's certificate, for both ends")
-    tls_key: Path | None = option(None, "file: its key")
+    tls_cert: Path | None = option(
+        None, "file with this node's certificate, used as server and as client"
+    )
+    tls_key: Path | None = option(None, "file with the key of `tls_cert`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +228,7 @@ class Config(_Section):
     store: StoreOptions = StoreOptions()
 
     def ha_tls(self) -> Tls | None:
-        """TLS of the replication port, None where it has none."""
+        """TLS of the replication port; None without TLS."""
         ha = self.ha
         return Tls(ha.tls_ca, ha.tls_cert, ha.tls_key) if ha.tls_ca else None
 
@@ -238,14 +244,18 @@ class Config(_Section):
             raise ConfigError("ha.tls_ca, ha.tls_cert and ha.tls_key must be set together")
         for file in filter(None, files):
             if not os.access(file, os.R_OK):
-                raise ConfigError(f"ha.tls_*: {file} cannot be read")
+                raise ConfigError(f"ha.tls_*: cannot read {file}")
         role = self.store.broker_role
         if role is BrokerRole.SLAVE and not self.ha.master:
-            raise ConfigError("ha.master: a SLAVE needs the HOST:PORT of its master")
+            raise ConfigError("ha.master must be set: a SLAVE needs the HOST:PORT of its master")
         if role is BrokerRole.SYNC_MASTER and not self.ha.listen:
-            raise ConfigError("ha.listen: a SYNC_MASTER needs a port for its slaves")
+            raise ConfigError(
+                "ha.listen must be set: a SYNC_MASTER needs a replication port for its slaves"
+            )
         if role is BrokerRole.AUTO and not self.ha.listen:
-            raise ConfigError("ha.listen: a node that may be elected needs a port for its slaves")
+            raise ConfigError(
+                "ha.listen must be set: an AUTO node needs a replication port for its slaves"
+            )
         if role is BrokerRole.AUTO and not self.registry.addresses():
             raise ConfigError(
                 "registry.endpoints must be set: an AUTO node needs the addresses of etcd"
@@ -361,7 +371,7 @@ def _explain(error: ValidationError, origins: Origins) -> str:
             origin = next((o for (section, _), o in origins.items() if section == parts[0]), None)
         text = _text_of(problem)
         if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            text = "there is no such key"
+            text = "unknown key"
             if len(parts) > 1:
                 text += f"; did you mean {_nearest(parts[0], parts[1])}?"
         lines.append(f"{where}: {text}" + (f" (from {origin})" if origin else ""))

@@ -11,7 +11,7 @@ DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 
 
 
 def option(default: T, doc: str) -> T:
-    """A field with its line of documentation."""
+    """A field and its line of documentation."""
     return field(default=default, metadata={"doc": doc})
 
 

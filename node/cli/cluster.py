@@ -50,7 +50,7 @@ def status(
 
 
 async def ask(endpoints: str, timeout: float) -> "ClusterStatusReply":
-    """One look."""
+    """One poll."""
     from duolog import Client
 
     async with Client(endpoints, timeout=timeout) as client:
@@ -58,7 +58,7 @@ async def ask(endpoints: str, timeout: float) -> "ClusterStatusReply":
 
 
 def show(reply: "ClusterStatusReply", as_json: bool, clear: bool) -> None:
-    """Print the nodes; on a terminal, --watch prints over its last look."""
+    """Print the nodes; on a terminal, --watch overwrites the previous output."""
     rows = [row_of(reply.cluster, node) for node in reply.nodes]
     if clear and sys.stdout.isatty() and not as_json:
         sys.stdout.write("\x1b[H\x1b[2J")
@@ -148,7 +148,7 @@ def elect(
 
 
 def order(endpoints: str, timeout: float, what: Callable[["Admin"], Awaitable[None]]) -> None:
-    """Give an order to the node at the endpoints."""
+    """Send an administrative request to the node at the endpoints."""
     from duolog import Client
 
     async def give() -> None:

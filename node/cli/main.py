@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def run(command: Callable[[], object]) -> None:
-    """Run a command. Where nobody reads on (`duolog ... | head`), it ends without a word."""
+    """Run a command. If its output is closed early (`duolog ... | head`), it ends silently."""
     try:
         try:
             command()

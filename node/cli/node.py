@@ -87,7 +87,7 @@ def start(
 
 
 def _replication(status: "NodeStatusReply") -> dict[str, object]:
-    """What a node says of its part in its group."""
+    """How a node takes part in replication."""
     part = status.replication
     facts: dict[str, object] = {"group": part.group, "epoch": part.epoch}
     if part.state:
@@ -109,7 +109,7 @@ def _replication(status: "NodeStatusReply") -> dict[str, object]:
 
 
 async def probe(client: "Client", status: "NodeStatusReply", timeout: float) -> str:
-    """Go the way of a put as far as this node has a part in it; what is wrong, or empty."""
+    """Test what this node does for a put; returns what is wrong, or an empty string."""
     from duolog import DuologError, TopicExists
 
     if not status.role.endswith("MASTER"):
@@ -131,7 +131,7 @@ async def probe(client: "Client", status: "NodeStatusReply", timeout: float) -> 
 
 
 def problems_of(status: "NodeStatusReply") -> list[str]:
-    """What is wrong with a node that answers, in its own words."""
+    """Problems that a node reports about itself."""
     problems = [*status.flags]
     if status.fence_reason:
         problems.append(status.fence_reason)

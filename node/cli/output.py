@@ -68,7 +68,7 @@ def print_rows(rows: Iterable[Mapping[str, object]], columns: Sequence[str], as_
 
 
 def print_facts(facts: Mapping[str, object], as_json: bool) -> None:
-    """One thing's facts."""
+    """Print the facts of one object."""
     if as_json:
         print_json(facts)
         return

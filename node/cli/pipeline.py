@@ -33,7 +33,7 @@ PROBLEM_COLUMNS = ("kind", "segment", "offset", "bytes", "reason")
 
 
 def _job(name: str, master: str, work: Callable[["SparkSession"], T]) -> T:
-    """Run with a Spark session; what is wrong ends the command with a line."""
+    """Run with a Spark session; an error ends the command with one line."""
     from duolog import DuologError
 
     from pipeline.errors import BadJob
