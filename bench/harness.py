@@ -29,7 +29,7 @@ class Figure:
 
 def print_table(figures: Sequence[Figure], older: Mapping[str, str] | None = None) -> None:
     """Print figures as the table of the documentation. older: measured before, by name."""
-    print("| work | asked | measured | limit of the same run | reached |", end="")
+    print("| work | target | measured | limit in the same run | reached |", end="")
     print(" before |" if older else "")
     print("|---|---|---|---|---|" + ("---|" if older else ""))
     for figure in figures:

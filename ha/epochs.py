@@ -46,7 +46,7 @@ def barrier_body(epoch: int, nonce: int, master: str) -> bytes:
 
 
 def barrier_entry(start: int, body: bytes) -> EpochEntry | None:
-    """The epoch a barrier record at an offset opens, or None where its body says nothing."""
+    """The epoch a barrier record at an offset opens, or None if its body says nothing."""
     try:
         value = json.loads(body)
         return EpochEntry(int(value["epoch"]), start, int(value["nonce"], 16))
@@ -115,7 +115,7 @@ class EpochHistory:
         jsontext.save(disk, PATH, {"crc32c": _crc(rows), "epochs": rows})
 
     def load(self, disk: Disk) -> None:
-        """Read the file; BadStoreFile where it is there and cannot be trusted."""
+        """Read the file; BadStoreFile if it is there and cannot be trusted."""
         value = jsontext.load(disk, PATH)
         if value is None:
             return
@@ -155,7 +155,7 @@ def recover_history(store: MessageStore) -> EpochHistory:
     """The history of a recovered store: the log's own barriers, and the file's where it has none.
 
     Those are older than the log, or lost with damaged bytes of it. Where both say something the log
-    is right. Raises BadStoreFile where the file is there and broken.
+    is right. Raises BadStoreFile if the file is there and broken.
     """
     history = EpochHistory()
     history.load(store.disk)

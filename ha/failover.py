@@ -83,7 +83,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The answer to a transaction: its revision, None where a check failed."""
+    """The answer to a transaction: its revision, None if a check failed."""
 
     number: int
     revision: int | None
@@ -287,7 +287,7 @@ class Failover:
         fresh_id: str,
         facts: "Facts",
     ) -> None:
-        """Counts a start of the directory, durably. Raises BadStoreFile where the node's membership
+        """Counts a start of the directory, durably. Raises BadStoreFile if the node's membership
         cannot be trusted, and OSError.
 
         needed: replicas a put asks for (in_sync_replicas). fresh_id: random, for a group that
@@ -296,7 +296,7 @@ class Failover:
         self.keys = keys
         self.me = me
         self.role = Role.STANDING
-        self.reason = "nothing is known of the group yet"
+        self.reason = "this node does not know the group's state yet"
         self.view = View()
         self.lease = 0
         self.deadline_ms = MonoMs(0)
@@ -333,7 +333,7 @@ class Failover:
         """What an operator should know of this node's directory or its master's; empty: nothing."""
         state = self.view.state
         if self.older_copy and (state is None or self.me.replica not in state.sync_state_set):
-            return f"an older copy of its directory, it catches up first: {self.older_copy}"
+            return f"its directory is an older copy; it must catch up first: {self.older_copy}"
         if self.contradiction and state is not None and state.epoch == self._contradicted_epoch:
             return f"its master's directory is an older copy: {self.contradiction}"
         return ""
@@ -352,13 +352,13 @@ class Failover:
     # -- events --------------------------------------------------------------------------------
 
     def step(self, event: Event, now_ms: MonoMs) -> list[Effect]:
-        """What follows from an event. Raises OSError where the disk fails, and BadStoreFile."""
+        """What follows from an event. Raises OSError if the disk fails, and BadStoreFile."""
         effects: list[Effect] = []
         match event:
             case Leased(lease, deadline_ms):
                 effects += self._leased(lease, deadline_ms, now_ms)
             case LeaseLost(lease) if lease == self.lease:
-                effects += self._abandon_lease("the lease is lost", dropped=True)
+                effects += self._abandon_lease("the lease was lost", dropped=True)
             case Observed(snapshot):
                 effects += self._observed(snapshot, now_ms)
             case Tick() if now_ms - self._looked_ms >= LOOK_MS:
@@ -451,18 +451,25 @@ class Failover:
         return self._remember()
 
     def _distrust(self) -> str:
-        """Why the registry cannot be believed, empty where it can."""
+        """Why the registry cannot be believed, empty if it can."""
         state, known = self.view.state, self.membership
         if not known.group_id:
             return ""
         if state is None:
-            return f"the registry has lost group {known.group_id}: restore it, or elect by hand"
+            return (
+                f"the registry has lost group {known.group_id}: restore it, or elect a "
+                "master by hand"
+            )
         if state.group_id != known.group_id:
-            return f"the registry knows group {state.group_id}, this replica is of {known.group_id}"
+            return (
+                f"the registry holds group {state.group_id}, this replica belongs to "
+                f"{known.group_id}"
+            )
         if state.version < known.version:
             return (
-                f"the registry fell back to version {state.version} of the group, "
-                f"{known.version} was seen: restore it, or elect by hand"
+                f"the registry fell back to version {state.version} of the group; "
+                f"version {known.version} was seen: restore it, or elect a master by "
+                "hand"
             )
         return ""
 
@@ -527,7 +534,7 @@ class Failover:
     def _refused(self, done: _Pending) -> list[Effect]:
         if done.kind is _Kind.HAND_OVER:
             self._end_hand_over("")
-        return self._say(done.token, "the group changed meanwhile")
+        return self._say(done.token, "the group's state changed during the call: try again")
 
     def _uncertain(self, now_ms: MonoMs) -> list[Effect]:
         lost, self._pending = self._pending, None
@@ -578,7 +585,7 @@ class Failover:
         if self._unclean is not None:
             return effects + self._elect_unclean()
         if not proven:
-            return effects + self._stand("holds no lease of the registry yet")
+            return effects + self._stand("has no lease in the registry yet")
         if self.lease and not self._is_registered():
             # Also where an older registration was made late, and vanished with an older lease.
             key = self.keys.replica(self.me.replica.node)
@@ -617,7 +624,10 @@ class Failover:
             return [Lead(view.state.epoch, view.state, view.state_revision)]
         if view.holder == self.me.replica and view.lock.lease != self.lease:
             # Of this replica's last process, or of a lease it gave up: nobody else is that replica.
-            return [*self._stand("an older lock of its own"), DropLease(view.lock.lease)]
+            return [
+                *self._stand("waiting for its own older lock to end"),
+                DropLease(view.lock.lease),
+            ]
         if view.master is None or view.state is None:
             return self._stand("the master is not registered")
         target = (view.master, view.state.epoch)
@@ -656,8 +666,8 @@ class Failover:
         """Nothing else is done before the registry has noted this start of this directory."""
         if self._found_older or standing is StartStanding.OLDER:
             why = self._found_older or (
-                f"start {self._start.number} of this directory was another process's: this "
-                "directory is an older copy, or a copy of it is running"
+                f"start {self._start.number} of this directory was claimed by another "
+                "process: this directory is an older copy, or a copy of it is running"
             )
             return self._renew(why)
         return self._send(_Kind.START, self._claim(revision))
@@ -686,7 +696,10 @@ class Failover:
         except OSError as error:
             if not no_room(error):
                 raise
-            return [*effects, *self._stand("no room to note that this directory is an older copy")]
+            return [
+                *effects,
+                *self._stand("no disk space to record that this directory is an older copy"),
+            ]
         self.older_copy, self._found_older = reason, ""
         self.me = replace(self.me, replica=replace(self.me.replica, incarnation=incarnation))
         return effects
@@ -724,7 +737,7 @@ class Failover:
         if state is None or self._may_begin_again(state):
             delay, new = self._beginning(state)
         elif self.me.replica not in state.sync_state_set:
-            self.reason = "not in the SyncStateSet: it may lack what was acknowledged"
+            self.reason = "not in the SyncStateSet: acknowledged messages may be missing here"
             return []
         elif self._facts.promised_epoch() > state.epoch:
             self.reason = f"epoch {self._facts.promised_epoch()} was seen, the registry's is older"
@@ -734,7 +747,7 @@ class Failover:
             new = state.changed(epoch=state.epoch + 1, master=self.me.replica, heir="")
         unfit = self._facts.unfit()
         if unfit:
-            self.reason = f"may not lead: {unfit}"
+            self.reason = f"not eligible: {unfit}"
             return []
         if self._opportunity is None or self._opportunity[0] != view.state_revision:
             self._opportunity = (view.state_revision, MonoMs(now_ms + delay))
@@ -789,11 +802,13 @@ class Failover:
         state = self.view.state
         last = self.last_epoch
         if asked.epoch != last:
-            return self._say(asked.token, f"the last epoch is {last}, not {asked.epoch}")
+            return self._say(
+                asked.token, f"the last epoch is {last}, not {asked.epoch}: see `cluster status`"
+            )
         if self.view.lock is not None:
             return self._say(asked.token, "the group has a master")
         if not self.lease:
-            return self._say(asked.token, "this node holds no lease of the registry yet")
+            return self._say(asked.token, "this node has no lease in the registry yet: try again")
         me = self.me.replica
         epoch = last + 1
         given_up = sorted(str(r) for r in (state.sync_state_set if state else ()) if r != me)
@@ -815,7 +830,7 @@ class Failover:
     def _keep_leading(self, now_ms: MonoMs) -> list[Effect]:
         view, state, master = self.view, self.view.state, self._master
         if state is None or not self._is_mine() or state.epoch != self._led_epoch:
-            return self._abandon_lease("another node is the master, or the lock is gone")
+            return self._abandon_lease("another node is the master, or the lock expired")
         if master is None:
             return []  # its epoch is being opened
         if self._handing is not None:
@@ -856,7 +871,7 @@ class Failover:
             return self._say(asked.token, "this node is not the master")
         if self._handing is not None:
             # Perhaps by the same order, whose asker did not hear the answer.
-            return self._say(asked.token, "a hand-over is under way", unknown=True)
+            return self._say(asked.token, "a hand-over is already in progress", unknown=True)
         target = asked.target or self._best_heir(state, master)
         heirs = {r.node for r in state.sync_state_set if r != self.me.replica}
         if target == self.me.replica.node:
@@ -864,7 +879,7 @@ class Failover:
         if target not in heirs or target not in self.view.replicas:
             return self._say(
                 asked.token,
-                f"{target or 'no node'} may not take over: in sync are {sorted(heirs) or 'none'}",
+                f"{target or 'no node'} cannot take over: in sync are {sorted(heirs) or 'none'}",
             )
         self._handing = _HandingOver(target, MonoMs(now_ms + HAND_OVER_MS), asked.token)
         master.pause(f"{target} takes over")
@@ -907,7 +922,7 @@ class Failover:
 class Facts:
     """What the machine asks of its node.
 
-    unfit: why this node may not lead now (damage in its log, a failed disk), empty where it may.
+    unfit: why this node may not lead now (damage in its log, a failed disk), empty if it may.
     renew: give this directory another incarnation, durably, and answer it; the reason is for the
     log. May raise OSError.
     """

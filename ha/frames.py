@@ -269,7 +269,7 @@ class _Body:
     def take(self, size: int) -> bytes:
         end = self._at + size
         if end > len(self._data):
-            raise BadFrame("its body is cut short")
+            raise BadFrame("body is cut short")
         found = self._data[self._at : end]
         self._at = end
         return found
@@ -284,7 +284,7 @@ class _Body:
         try:
             return self.take(size).decode()
         except UnicodeDecodeError:
-            raise BadFrame("a text is no UTF-8") from None
+            raise BadFrame("a text is not valid UTF-8") from None
 
     def epochs(self) -> tuple[EpochEntry, ...]:
         (count,) = self.unpack(">I")
@@ -307,17 +307,17 @@ class _Body:
 def decode(data: bytes) -> Frame:
     """Read one frame. Raises BadFrame, and nothing else, whatever the bytes are."""
     if len(data) < HEADER_BYTES:
-        raise BadFrame(f"{len(data)} bytes are no header")
+        raise BadFrame(f"{len(data)} bytes are not a header")
     magic, version, kind, _, epoch, offset, confirm, size = _HEAD.unpack_from(data)
     if magic != MAGIC or version != VERSION:
-        raise BadFrame("another protocol or version")
+        raise BadFrame("unknown protocol or version")
     if size != len(data) - HEADER_BYTES or size > BODY_BYTES_MAX:
-        raise BadFrame("its size does not match")
+        raise BadFrame("size does not match")
     (found,) = _CRC.unpack_from(data, _HEAD.size)
     head = data[: _HEAD.size]
     covered = head if kind == Kind.CHUNK else head + data[HEADER_BYTES:]
     if found != crc32c(covered):
-        raise BadFrame("its CRC does not match")
+        raise BadFrame("CRC does not match")
     if offset < 0 or confirm < 0:
         raise BadFrame("a negative offset")
     return _decode_body(kind, epoch, offset, confirm, data)
@@ -341,14 +341,14 @@ def _decode_body(kind: int, epoch: int, offset: int, confirm: int, data: bytes) 
         frame = Reset(epoch, offset)
     elif kind == Kind.REFUSE:
         if offset not in Refusal._value2member_map_:
-            raise BadFrame(f"refusal {offset}")
+            raise BadFrame(f"unknown refusal {offset}")
         frame = Refuse(epoch, Refusal(offset), body.text())
     elif kind == Kind.HELLO:
         frame = _hello(epoch, offset, confirm, body)
     elif kind == Kind.WELCOME:
         frame = _welcome(epoch, offset, confirm, body)
     else:
-        raise BadFrame(f"kind {kind}")
+        raise BadFrame(f"unknown kind {kind}")
     body.end()
     return frame
 
@@ -359,7 +359,7 @@ def _hello(promised: int, end: int, durable: int, body: _Body) -> Hello:
     min_offset, tail_start, tail_crc, segment_bytes = body.unpack(">qqIq")
     epochs = body.epochs()
     if not 0 <= min_offset <= tail_start <= end or durable > end:
-        raise BadFrame("offsets that contradict each other")
+        raise BadFrame("inconsistent offsets")
     if epochs and epochs[-1].start >= max(end, 1):
         raise BadFrame("an epoch that starts at or after the log's end")
     return Hello(

@@ -118,7 +118,7 @@ class GroupState:
                 ),
             )
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise BadState(f"the group's state cannot be read: {error}") from error
+            raise BadState(f"cannot read the group's state: {error}") from error
 
 
 def _replica_json(replica: Replica) -> dict[str, str]:
@@ -153,7 +153,7 @@ class Registration:
             value = json.loads(data)
             return cls(_replica(value), str(value["endpoint"]), str(value["haEndpoint"]))
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise BadState(f"a registration cannot be read: {error}") from error
+            raise BadState(f"cannot read a registration: {error}") from error
 
 
 def cluster_prefix(cluster: str) -> str:
@@ -228,7 +228,7 @@ class View:
 
     @property
     def holder(self) -> Replica | None:
-        """Who holds the lock; None where nobody does, or nobody knows."""
+        """Who holds the lock; None if nobody does, or nobody knows."""
         if self.lock is None:
             return None
         try:

@@ -4,8 +4,8 @@
 |-----------------|------------|
 | empty | stream from the first segment (the newest, with sync_from_last_file) |
 | a prefix of the master's | stream from its end |
-| parts from the master's at an offset | truncate to that offset, then ask again |
-| parts from it where a blank closes a segment | truncate to the blank, then ask again |
+| diverges from the master's at an offset | truncate to that offset, then ask again |
+| diverges from it where a blank closes a segment | truncate to the blank, then ask again |
 | ends below the master's first byte, same lineage | reset: start anew at the first segment |
 | ends inside a record of the master's | refuse: MID_RECORD |
 | shares nothing with the master's | refuse: LINEAGE |
@@ -55,7 +55,7 @@ def tail_of(log: CommitLog, end: int) -> tuple[int, int]:
 
 
 def tail_crc(log: CommitLog, start: int, end: int) -> int | None:
-    """CRC-32 of log bytes within one segment; None where they are not all held."""
+    """CRC-32 of log bytes within one segment; None if they are not all held."""
     mapped = log.queue.find(start)
     if mapped is None or not mapped.start <= start <= end <= mapped.start + mapped.readable:
         return None
@@ -81,8 +81,8 @@ def judge(
         return Refuse(
             epoch,
             Refusal.LINEAGE,
-            f"the logs part at offset {common}, the slave's begins at {hello.min_offset}: "
-            "empty its directory to copy this master's",
+            f"the logs diverge at offset {common}, and the slave's begins at "
+            f"{hello.min_offset}: empty its directory to copy this master's log",
         )
     if common < hello.end:
         return Truncate(epoch, common)
@@ -91,7 +91,8 @@ def judge(
             return Refuse(
                 epoch,
                 Refusal.LINEAGE,
-                "the logs share no epoch and no bytes that could be compared",
+                "the logs have no epoch and no comparable bytes in common: empty the "
+                "slave's directory, or connect it to its own master",
             )
         return Reset(epoch, log.min_offset)
     checkable = hello.tail_start >= log.min_offset and hello.end - hello.tail_start <= TAIL_BYTES
@@ -102,7 +103,7 @@ def judge(
         return Refuse(
             epoch,
             Refusal.LINEAGE,
-            f"the slave's bytes [{hello.tail_start}, {hello.end}) are not this master's",
+            f"the slave's bytes [{hello.tail_start}, {hello.end}) differ from this master's",
         )
     if not log.is_boundary(hello.end):
         return Refuse(
@@ -136,13 +137,17 @@ def _stranger(hello: Hello, me: Member, epoch: int, log: CommitLog) -> Refuse | 
         )
     if not hello.node or hello.node == me.node:
         return Refuse(
-            epoch, Refusal.NAME, f"a slave may not be named {hello.node!r}, as its master is"
+            epoch,
+            Refusal.NAME,
+            f"the slave has the name of its master, {hello.node!r}: give each node a "
+            "name of its own (node.name)",
         )
     if hello.segment_bytes != log.queue.file_size:
         return Refuse(
             epoch,
             Refusal.SEGMENT_SIZE,
-            f"segments of {hello.segment_bytes} bytes, this master's have {log.queue.file_size}",
+            f"the slave's segments have {hello.segment_bytes} bytes, this master's "
+            f"{log.queue.file_size}: set store.mapped_file_size_commit_log alike",
         )
     if hello.promised > epoch:
         return Refuse(

@@ -48,7 +48,7 @@ def save(disk: Disk, identity: Identity) -> None:
 
 
 def load(disk: Disk) -> Identity | None:
-    """Read the file, None where there is none; BadStoreFile where it cannot be trusted."""
+    """Read the file, None if there is none; BadStoreFile if it cannot be trusted."""
     value = jsontext.load(disk, PATH)
     if value is None:
         return None

@@ -72,7 +72,7 @@ class Master:
 
         snapshot: the metadata tables as of now, for a slave that begins or comes back.
         has_slaves: a replication port is open. sync_state: of an elected master, whose puts wait
-        for the whole SyncStateSet; None where the role is fixed.
+        for the whole SyncStateSet; None if the role is fixed.
         """
         self.sync_state = sync_state
         self.deadline_ms: MonoMs | None = None  # of an elected master's lease
@@ -109,7 +109,7 @@ class Master:
 
         number: the epoch an election gave; 0: the next one that is known here.
         Readers see what was confirmed before, and the rest as replicas confirm it.
-        Raises OSError or StoreError where the store cannot be written: nothing may be put then and
+        Raises OSError or StoreError if the store cannot be written: nothing may be put then and
         no slave connects, until a later call succeeds.
         """
         if self._has_slaves:
@@ -118,7 +118,7 @@ class Master:
             self.store.hide_from(self.store.known_confirmed)
         epoch = number or max(self.history.last_epoch, self.identity.promised_epoch) + 1
         if epoch <= self.history.last_epoch or epoch < self.identity.promised_epoch:
-            raise StoreError(f"epoch {epoch} is not newer than what is known here")
+            raise StoreError(f"epoch {epoch} is not newer than the newest one known here")
         self.identity = identity.promise(self.store.disk, self.identity, epoch)
         # Whatever this node becomes later, its readers see no more than was confirmed.
         self.identity = identity.follow(self.store.disk, self.identity, self.promises)
@@ -126,7 +126,7 @@ class Master:
         batch = PutBatch(EPOCH_TOPIC, EPOCH_QUEUE, Columns.of([body]), wall_ms)
         result = self.store.put(batch, wall_ms)
         if result.status is not PutMessageStatus.PUT_OK:
-            raise StoreError(f"no epoch can be opened: {result.status.value} {result.reason}")
+            raise StoreError(f"cannot open an epoch: {result.status.value} {result.reason}")
         opened = self.history.open(EpochEntry(epoch, result.physical_offset, nonce))
         assert opened, "a new epoch follows all known ones"
         self.history.save(self.store.disk)
@@ -151,7 +151,9 @@ class Master:
             if mapped is None or found.start < self.store.checkpoint.confirm_phy_offset:
                 continue
             if found.is_torn(mapped.memory, mapped.start):
-                self.store.events.problem(f"log cut at {found.start}: never synced in whole")
+                self.store.events.problem(
+                    f"log cut at {found.start}: the rest was never fully synced"
+                )
                 self.store.truncate(found.start)
                 self.history.truncate(found.start)
                 return
@@ -165,7 +167,7 @@ class Master:
         return 1 + len(nodes)
 
     def refusal(self) -> str:
-        """Why a put may not be stored now, empty where it may (IN_SYNC_REPLICAS_NOT_ENOUGH)."""
+        """Why a put may not be stored now, empty if it may (IN_SYNC_REPLICAS_NOT_ENOUGH)."""
         if self.sync_state is not None:
             return self._set_too_small(self.sync_state)
         if not self.slaves_needed or self.options.min_in_sync_replicas == 1:
@@ -173,17 +175,17 @@ class Master:
         found = self.in_sync()
         if found >= self.options.min_in_sync_replicas:
             return ""
-        return f"{found} of {self.options.min_in_sync_replicas} needed replicas are in sync"
+        return f"{found} of {self.options.min_in_sync_replicas} required replicas are in sync"
 
     def _set_too_small(self, sync: SyncState) -> str:
         if not self.group_open:
-            return "the group has only begun: no other replica is in sync yet"
+            return "the group has just been formed: no other replica is in sync yet"
         needed, standings = self.options.in_sync_replicas, self._standings(MonoMs(0))
         found = 1 + sum(1 for replica in sync.members if replica in standings)
-        return "" if found >= needed else f"{found} of {needed} needed replicas are in sync"
+        return "" if found >= needed else f"{found} of {needed} required replicas are in sync"
 
     def await_slaves(self, end_offset: int, now_ms: MonoMs, token: Any) -> PutMessageStatus | None:
-        """The status of a stored put, or None where `token` will be released later."""
+        """The status of a stored put, or None if `token` will be released later."""
         if self.sync_state is not None and self.sync_state.required == {self.sync_state.me}:
             self._raise_confirmed(now_ms)  # nobody's acknowledgement will do it
         if not self.promises or end_offset <= self._confirmed():
@@ -200,8 +202,8 @@ class Master:
         return self.deadline_ms is not None and now_ms >= self.deadline_ms
 
     def stopped(self, now_ms: MonoMs) -> str:
-        """Why this node is no master for puts right now, empty where it is."""
-        return "its lease ran out" if self.is_over(now_ms) else self._paused
+        """Why this node is no master for puts right now, empty if it is."""
+        return "its lease expired" if self.is_over(now_ms) else self._paused
 
     def pause(self, reason: str) -> None:
         """Store nothing for a moment, another node takes over; empty: go on."""
@@ -225,7 +227,7 @@ class Master:
     def wanted_members(
         self, registered: Mapping[str, Registration], drained: Collection[str], now_ms: MonoMs
     ) -> SyncStateSet | None:
-        """The SyncStateSet as it should be; None where it is so."""
+        """The SyncStateSet as it should be; None if it is so."""
         assert self.sync_state is not None, "an elected master has one"
         return self.sync_state.wanted(
             self.options.in_sync_replicas,
@@ -268,7 +270,7 @@ class Master:
         return True
 
     def _held_by_enough(self) -> int:
-        """Offset below which this node and enough others have everything; 0 where too few are."""
+        """Offset below which this node and enough others have everything; 0 if too few are."""
         if self.sync_state is not None:
             held = self.sync_state.held(self.store.local_offset, self._standings(MonoMs(0)))
             # What earlier epochs left is confirmed together with this one's beginning.
@@ -308,7 +310,7 @@ class Master:
     # -- connections ---------------------------------------------------------------------------
 
     def connect(self, now_ms: MonoMs) -> int | None:
-        """A peer connected: its session's number; None where there is no room."""
+        """A peer connected: its session's number; None if there is no room."""
         if len(self.sessions) >= SESSIONS_MAX or not self.opened:
             return None
         self._numbers += 1
@@ -340,7 +342,7 @@ class Master:
             return self._acknowledged(session, frame, now_ms)
         if isinstance(frame, Hello) and session.state is ConnectionState.HANDSHAKE:
             return self._hello(session, frame, now_ms)
-        return self._violation(session, f"{type(frame).__name__} out of turn")
+        return self._violation(session, f"{type(frame).__name__} out of order")
 
     def _violation(self, session: SlaveSession, reason: str) -> list[Effect]:
         self.violations += 1
@@ -392,8 +394,9 @@ class Master:
         return Refuse(
             self.epoch,
             Refusal.OLDER_COPY,
-            f"{replica} is in the SyncStateSet, and holds the log up to {keeps} only, confirmed is "
-            f"{self._confirmed()}: its directory is an older copy, or its log is damaged",
+            f"{replica} is in the SyncStateSet but holds the log only up to {keeps}, "
+            f"below the confirm offset {self._confirmed()}: its directory is an older "
+            "copy, or its log is damaged",
         )
 
     def _remember(self, node: str, refuse: Refuse, now_ms: MonoMs) -> None:
@@ -408,7 +411,7 @@ class Master:
         effects: list[Effect] = []
         for other in list(self.sessions.values()):
             if other is not session and other.node == hello.node:
-                effects += self._close(other, "the slave has connected again")
+                effects += self._close(other, "the slave has reconnected")
         self.refusals.pop(hello.node, None)
         session.state = _TRANSFER
         session.node, session.endpoint = hello.node, hello.endpoint
@@ -463,7 +466,7 @@ class Master:
         return self.store.confirm_offset
 
     def next_frame(self, number: int, now_ms: MonoMs) -> bytes | None:
-        """What to send next on a connection, None where there is nothing to say now."""
+        """What to send next on a connection, None if there is nothing to say now."""
         session = self.sessions.get(number)
         if session is None:
             return None
@@ -488,7 +491,7 @@ class Master:
         return frame
 
     def _chunk(self, session: SlaveSession, now_ms: MonoMs) -> Any:
-        """The next bytes for a slave, cut at a segment's end; None where it must wait."""
+        """The next bytes for a slave, cut at a segment's end; None if it must wait."""
         in_flight = session.sent - session.received
         window = self.options.ha_in_flight_max - in_flight
         if window <= 0:
@@ -525,9 +528,9 @@ class Master:
         silent_since = now_ms - self.options.ha_housekeeping_interval
         for session in list(self.sessions.values()):
             if session.last_heard_ms < silent_since:
-                effects += self._close(session, "nothing was heard of it for too long")
+                effects += self._close(session, "heartbeat timeout")
             elif session.state is _TRANSFER and session.sent < self.store.log.min_offset:
-                effects += self._close(session, "the segments it still needs are removed")
+                effects += self._close(session, "the segments it still needs were deleted")
             elif session.state is _TRANSFER and self._lacks(session.sent):
                 effects += self._close(
                     session, f"this log has no segment for offset {session.sent}: repair it first"

@@ -80,7 +80,7 @@ def save(disk: Disk, membership: Membership) -> None:
 
 
 def note(disk: Disk, membership: Membership) -> Membership | None:
-    """As `save`; None where a full disk has no room for the file. Raises OSError, BadStoreFile."""
+    """As `save`; None if a full disk has no room for the file. Raises OSError, BadStoreFile."""
     try:
         save(disk, membership)
     except OSError as error:
@@ -91,7 +91,7 @@ def note(disk: Disk, membership: Membership) -> Membership | None:
 
 
 def load(disk: Disk) -> Membership:
-    """Read the file; of no group where there is none. Raises BadStoreFile."""
+    """Read the file; of no group if there is none. Raises BadStoreFile."""
     newest = _newest(disk)
     return Membership() if newest is None else newest.membership
 

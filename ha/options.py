@@ -7,7 +7,7 @@ from store.options import option
 
 
 class AckMode(enum.Enum):
-    """Which offset of a slave counts: what it has received, or what its disk has."""
+    """Which offset of a slave counts: the end of its log, or what is on its disk."""
 
     AUTO = "auto"
     RECEIVED = "received"
@@ -16,38 +16,46 @@ class AckMode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class HaOptions:
-    """Everything replication can be told. Sizes are bytes, times ms."""
+    """Options of replication. Sizes are in bytes, times in ms."""
 
     ack: AckMode = option(
         AckMode.AUTO,
         "which offset of a slave counts: received, durable, or auto (durable under SYNC_FLUSH)",
     )
     in_sync_replicas: int = option(
-        2, "nodes, the master included, that must hold a SYNC_MASTER put before it is answered"
+        2, "nodes, including the master, that must hold a put before a SYNC_MASTER acknowledges it"
     )
     min_in_sync_replicas: int = option(
-        1, "with fewer nodes in sync a SYNC_MASTER refuses puts (IN_SYNC_REPLICAS_NOT_ENOUGH)"
+        1, "a SYNC_MASTER with fewer nodes in sync refuses puts (IN_SYNC_REPLICAS_NOT_ENOUGH)"
     )
-    slave_timeout: int = option(3000, "longest wait for the slaves, then FLUSH_SLAVE_TIMEOUT")
+    slave_timeout: int = option(
+        3000, "longest wait for slaves; after it a put is answered FLUSH_SLAVE_TIMEOUT"
+    )
     ha_slave_fallbehind_max: int = option(
-        256 << 20, "a slave further behind does not count (SLAVE_NOT_AVAILABLE)"
+        256 << 20, "a slave further behind than this does not count (SLAVE_NOT_AVAILABLE)"
     )
-    ha_send_heartbeat_interval: int = option(5000, "longest silence towards a slave or master")
-    ha_housekeeping_interval: int = option(20_000, "a peer silent for so long is given up")
+    ha_send_heartbeat_interval: int = option(
+        5000, "interval between heartbeats on an idle connection"
+    )
+    ha_housekeeping_interval: int = option(
+        20_000, "a connection on which the peer is silent for this long is closed"
+    )
     ha_transfer_batch_size: int = option(1 << 20, "largest chunk of log bytes, at most 1 MiB")
-    ha_in_flight_max: int = option(8 << 20, "bytes sent to a slave and not yet acknowledged")
+    ha_in_flight_max: int = option(8 << 20, "most bytes sent to a slave and not yet acknowledged")
     ha_max_time_slave_not_catchup: int = option(
-        3000, "AUTO: a slave away or behind for so long leaves the SyncStateSet"
+        3000, "AUTO: a slave away or behind for this long is removed from the SyncStateSet"
     )
-    max_ha_transfer_byte_in_second: int = option(0, "byte rate towards one slave, 0 for no limit")
+    max_ha_transfer_byte_in_second: int = option(0, "largest byte rate to one slave; 0: no limit")
     sync_from_last_file: bool = option(
-        False, "an empty slave starts with the master's newest segment, not with its first"
+        False, "an empty slave starts at the master's newest segment, not at its first"
     )
-    slave_read_enable: bool = option(True, "slaves serve reads, masters send slow readers there")
+    slave_read_enable: bool = option(
+        True, "slaves serve reads, and masters redirect slow readers to them"
+    )
     access_message_in_memory_max_ratio: int = option(
-        40, "percent of memory; who reads further back than so much log is sent to a slave"
+        40, "percent of memory; readers further behind than this much log are redirected to a slave"
     )
-    reconnect_interval: int = option(1000, "longest pause before a slave connects again")
+    reconnect_interval: int = option(1000, "longest pause before a slave reconnects")
 
     def __post_init__(self) -> None:
         """Refuse numbers under which nothing could be replicated."""
@@ -56,7 +64,7 @@ class HaOptions:
         if not 1024 <= self.ha_transfer_batch_size <= 1 << 20:
             raise ValueError("ha_transfer_batch_size must be from 1 KiB to 1 MiB")
         if self.ha_in_flight_max < self.ha_transfer_batch_size:
-            raise ValueError("ha_in_flight_max must hold one ha_transfer_batch_size at least")
+            raise ValueError("ha_in_flight_max must be at least ha_transfer_batch_size")
         for name in (
             "slave_timeout",
             "ha_max_time_slave_not_catchup",
@@ -66,6 +74,8 @@ class HaOptions:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1 ms")
         if self.max_ha_transfer_byte_in_second < 0 or self.ha_slave_fallbehind_max < 1:
-            raise ValueError("a byte rate below 0, or ha_slave_fallbehind_max below 1")
+            raise ValueError(
+                "max_ha_transfer_byte_in_second must be >= 0 and ha_slave_fallbehind_max >= 1"
+            )
         if not 0 <= self.access_message_in_memory_max_ratio <= 100:
-            raise ValueError("access_message_in_memory_max_ratio is a percentage")
+            raise ValueError("access_message_in_memory_max_ratio must be from 0 to 100")

@@ -67,7 +67,7 @@ class SlaveSession:
             self.behind_since = (end, now_ms)
 
     def lag_ms(self, end: int, now_ms: MonoMs) -> int:
-        """How long ago the slave had everything that there was; 0 where it has it all."""
+        """How long ago the slave had everything that there was; 0 if it has it all."""
         return 0 if self.received >= end else max(0, now_ms - self.caught_up_ms)
 
 

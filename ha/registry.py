@@ -85,7 +85,7 @@ class Registry(Protocol):
         """Renew; the ttl in seconds. Raises LeaseGone."""
 
     def commit(self, transaction: Transaction) -> int | None:
-        """Make the changes; the new revision, None where a check failed. Raises LeaseGone."""
+        """Make the changes; the new revision, None if a check failed. Raises LeaseGone."""
 
     def get(self, prefix: str) -> Snapshot:
         """All keys with a prefix; linearizable: never older than any commit answered before."""

@@ -175,13 +175,13 @@ class Slave:
         return max(0, self.master_end - self.end)
 
     def lag_ms(self, now_ms: MonoMs) -> int:
-        """How long ago this node had all it was told of, 0 where it has it."""
+        """How long ago this node had all it was told of, 0 if it has it."""
         if self.state is ConnectionState.TRANSFER and self.lag_bytes == 0:
             return 0
         return max(0, now_ms - self.caught_up_ms) if self.caught_up_ms else 0
 
     def step(self, event: Event, now_ms: MonoMs) -> list[Effect]:
-        """What follows from an event. Raises OSError where the disk fails."""
+        """What follows from an event. Raises OSError if the disk fails."""
         match event:
             case Received(data):
                 return self._received(data, now_ms)
@@ -240,7 +240,7 @@ class Slave:
             return self._heartbeat(frame, now_ms)
         if self.state is ConnectionState.HANDSHAKE:
             return self._answered(frame, now_ms)
-        return self._close(f"{type(frame).__name__} out of turn")
+        return self._close(f"{type(frame).__name__} out of order")
 
     def _answered(self, frame: Frame, now_ms: MonoMs) -> list[Effect]:
         if isinstance(frame, Refuse):
@@ -248,11 +248,11 @@ class Slave:
             effects: list[Effect] = [OlderCopy(frame.reason)] if stale else []
             return effects + self._suspend(f"{frame.code.name}: {frame.reason}")
         if not isinstance(frame, Welcome | Truncate | Reset):
-            return self._close(f"{type(frame).__name__} out of turn")
+            return self._close(f"{type(frame).__name__} out of order")
         if frame.epoch < self.identity.promised_epoch:
             return self._suspend(
-                f"the master is of epoch {frame.epoch}, "
-                f"{self.identity.promised_epoch} was seen already"
+                f"the master's epoch is {frame.epoch}, but "
+                f"{self.identity.promised_epoch} was already seen"
             )
         self._promise_epoch(frame.epoch)
         match frame:
@@ -286,14 +286,19 @@ class Slave:
             common, _ = common_end(frame.epochs, reaches, self.history.entries, self.end)
             if common < self._promised:
                 return self._suspend(
-                    f"the log is damaged at {frame.start}, and the master is not known to have all "
-                    f"up to {self._promised}, which was confirmed: not repaired from it"
+                    f"the log is damaged at {frame.start}, and the master may lack "
+                    f"records up to {self._promised} that were confirmed: not repaired "
+                    "from it"
                 )
             self._cut(frame.start)
         if log.queue.files and frame.start != self.end:
-            return self._close(f"the master starts at {frame.start}, this log ends at {self.end}")
+            return self._close(
+                f"the master starts at {frame.start}, but this log ends at {self.end}"
+            )
         if frame.start % log.queue.file_size and not log.queue.files:
-            return self._close(f"an empty log starts at a segment's start, not at {frame.start}")
+            return self._close(
+                f"an empty log must start at a segment's start, not at {frame.start}"
+            )
         self.state, self.epoch = ConnectionState.TRANSFER, frame.epoch
         self.master_node, self.master_endpoint = frame.node, frame.endpoint
         self._ack_durable, self._promise = frame.ack_durable, frame.promise
@@ -318,16 +323,16 @@ class Slave:
         # The blank of a segment may be another mastership's than the record before it.
         end = log.before_blank(end)
         if not log.min_offset < end < self.end or self._cuts > CUTS_MAX:
-            return self._close(f"a truncation to {end} that makes no sense")
+            return self._close(f"invalid truncation to {end}")
         if end < log.before_blank(self._promised):
             reason = (
-                f"the master's log parts from this one at {end}, but everything below "
-                f"{self._promised} was confirmed to clients: not cut. Make this node the master, "
-                "or empty its directory to give the difference up"
+                f"the master's log diverges from this one at {end}, but everything "
+                f"below {self._promised} was confirmed to clients: not cut. Make this "
+                "node the master, or empty its directory to give up the difference"
             )
             return [Contradicts(epoch, reason), *self._suspend(reason)]
         if not log.is_boundary(end):
-            return self._close(f"a truncation to {end}, which is inside a record")
+            return self._close(f"truncation to {end}, which is inside a record")
         self._cut(end)
         return [Applied(), *self._say_hello()]
 
@@ -348,7 +353,7 @@ class Slave:
     def _reset(self, start: int) -> list[Effect]:
         self._cuts += 1
         if start < self.end or self._cuts > CUTS_MAX:
-            return self._close(f"a reset to {start} that makes no sense")
+            return self._close(f"invalid reset to {start}")
         self.store.reset()
         self.resets += 1
         return [Applied(), *self._say_hello()]
@@ -357,13 +362,13 @@ class Slave:
 
     def _chunk(self, chunk: Chunk, now_ms: MonoMs) -> list[Effect]:
         if chunk.epoch != self.epoch:
-            return self._close(f"log bytes of epoch {chunk.epoch}, this is {self.epoch}")
+            return self._close(f"log bytes of epoch {chunk.epoch}, expected epoch {self.epoch}")
         expected = self._expected
         start = expected - len(self._pending)
         if chunk.offset + len(chunk.data) <= expected:
             return []  # said twice
         if chunk.offset != expected:
-            return self._close(f"log bytes from {chunk.offset} on, expected from {expected}")
+            return self._close(f"log bytes from {chunk.offset}, expected from {expected}")
         self._note_master(chunk.offset + len(chunk.data), now_ms)
         data = chunk.data
         if self._pending:
@@ -412,7 +417,7 @@ class Slave:
 
     @staticmethod
     def _claimed(data: U8, position: int) -> int | None:
-        """Size that the record at a position claims; None where its head is not there yet."""
+        """Size that the record at a position claims; None if its head is not there yet."""
         if position + _HEAD.size > len(data):
             return None
         return int(_HEAD.unpack(data[position : position + _HEAD.size].tobytes())[0])
@@ -440,9 +445,11 @@ class Slave:
 
     def _heartbeat(self, frame: Heartbeat, now_ms: MonoMs) -> list[Effect]:
         if frame.epoch != self.epoch:
-            return self._close(f"a heartbeat of epoch {frame.epoch}, this is {self.epoch}")
+            return self._close(f"a heartbeat of epoch {frame.epoch}, expected epoch {self.epoch}")
         if frame.sent > self._expected:
-            return self._close(f"bytes up to {frame.sent} were sent, {self._expected} arrived")
+            return self._close(
+                f"bytes up to {frame.sent} were sent, but only up to {self._expected} arrived"
+            )
         self._note_master(frame.end, now_ms)
         return self._confirm(frame.confirm)
 
@@ -493,7 +500,7 @@ class Slave:
         if self.state not in (ConnectionState.HANDSHAKE, ConnectionState.TRANSFER):
             return []
         if now_ms - self._heard_ms > self._housekeeping_ms:
-            return self._close("nothing was heard of the master for too long")
+            return self._close("heartbeat timeout")
         if self.state is not ConnectionState.TRANSFER:
             return []
         effects = self._acknowledge(now_ms)

@@ -45,7 +45,7 @@ class Start:
             value = json.loads(data)
             return cls(int(value["number"]), str(value["run"]))
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f"a start cannot be read: {error}") from error
+            raise ValueError(f"cannot read a start: {error}") from error
 
     def against(self, row: "Start | None") -> Standing:
         """How this start stands to the row that the registry holds."""

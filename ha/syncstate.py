@@ -56,7 +56,7 @@ class SyncState:
         self._proposed = {at: new for at, new in self._proposed.items() if at == revision}
 
     def held(self, own: int, standings: Mapping[Replica, Standing]) -> int:
-        """Offset below which all required replicas have everything; 0 where one is not there."""
+        """Offset below which all required replicas have everything; 0 if one is not there."""
         least = own
         for replica in self.required:
             if replica == self.me:
@@ -77,7 +77,7 @@ class SyncState:
         drained: Collection[str],
         now_ms: MonoMs,
     ) -> SyncStateSet | None:
-        """The set as it should be, None where it is so already.
+        """The set as it should be, None if it is so already.
 
         needed: replicas that puts ask for. floor: what a replica must hold to come in. patience_ms:
         how long a member may be away or behind while it still lives.

@@ -120,9 +120,10 @@ class Broker:
         self.log.pump_soon()
         if not self.store.options.message_index_enable:
             log.warning(
-                "the index is off",
-                effect="no lookups by key; after a failover, delayed messages and transactions may "
-                "be delivered twice, and what RocketMQ's clients repeat be stored twice",
+                "the message index is disabled",
+                effect="messages cannot be found by key; after a failover, delayed messages "
+                "and transactions may be delivered twice, and repeated sends of "
+                "RocketMQ's clients may be stored twice",
             )
         log.info(
             "recovered",
@@ -197,7 +198,7 @@ class Broker:
 
     def follows(self) -> None:
         """A mastership is over."""
-        self.metadata.fail_all(sdk.Unavailable("the master changed meanwhile"))
+        self.metadata.fail_all(sdk.Unavailable("the master changed during the call"))
         self._role_changed(NO_GRACE)
 
     def _role_changed(self, grace_until: MonoMs) -> None:

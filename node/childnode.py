@@ -106,10 +106,10 @@ class ChildNode:
     def _must_live(self, began: float) -> None:
         if not self.running:
             tail = self.log.read_text(errors="replace")[-LOG_TAIL:]
-            raise ChildError(f"node {self.name} ended at start:\n{tail}")
+            raise ChildError(f"node {self.name} exited during startup:\n{tail}")
         if time.monotonic() - began > self.ready_seconds:
             raise ChildError(
-                f"node {self.name} was not ready within {self.ready_seconds:g} s, see {self.log}"
+                f"node {self.name} was not ready within {self.ready_seconds:g} s; see {self.log}"
             )
 
     def wait_port(self) -> float:

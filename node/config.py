@@ -1,8 +1,8 @@
 """The node's one typed config: defaults, then `duolog.toml`, then environment, then flags.
 
-Environment names are DUOLOG_<SECTION>__<KEY>, as DUOLOG_STORE__FLUSH_DISK_TYPE=SYNC_FLUSH. A key
-that does not exist is an error, wherever it is written. Other variables that begin with DUOLOG_ are
-none of the node's (Kubernetes sets DUOLOG_SERVICE_HOST for a service of that name).
+Environment names are DUOLOG_<SECTION>__<KEY>, as DUOLOG_STORE__FLUSH_DISK_TYPE=SYNC_FLUSH. An
+unknown key is an error, wherever it is written. Other variables that begin with DUOLOG_ are
+ignored (Kubernetes sets DUOLOG_SERVICE_HOST for a service named duolog).
 """
 
 import dataclasses
@@ -33,12 +33,12 @@ ENV_PREFIX = "DUOLOG_"
 DEFAULT_FILE = "duolog.toml"
 DEFAULT_LISTEN = "127.0.0.1:8081"
 FILE_VARIABLE = "DUOLOG_CONFIG"
-TYPO = 0.75  # as alike as names are that differ by a slip of the fingers
+TYPO = 0.75  # similarity of two names that differ by a typing error
 SECTIONS = ("node", "limits", "transactions", "rocketmq", "ha", "registry", "store")
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; the text names file, key and what is wrong."""
+    """The configuration is invalid; the text names the file, the key and what is wrong."""
 
 
 class _Section(BaseModel):
@@ -48,7 +48,7 @@ class _Section(BaseModel):
 def _endpoint(value: str) -> str:
     host, separator, port = value.rpartition(":")
     if not separator or not host or not port.isdecimal() or int(port) > 65535:
-        raise ValueError("is not HOST:PORT")
+        raise ValueError(f"{value!r} is not of the form HOST:PORT")
     return value
 
 
@@ -63,18 +63,21 @@ EndpointOrEmpty = Annotated[str, AfterValidator(_endpoint_or_empty)]
 class NodeSection(_Section):
     """Who the node is and where it listens."""
 
-    name: str = Field(default_factory=socket.gethostname, description="name of this node")
+    name: str = Field(
+        default_factory=socket.gethostname,
+        description="name of this node, unique in its replica group",
+    )
     cluster: str = Field("DefaultCluster", description="name of the cluster")
     group: str = Field(
-        "broker-a", description="replica group (brokerName): the nodes that hold one log"
+        "broker-a", description="replica group (brokerName): the nodes that hold the same log"
     )
     listen: Endpoint = Field(DEFAULT_LISTEN, description="HOST:PORT of the client API")
     advertise: EndpointOrEmpty = Field(
-        "", description="HOST:PORT under which others reach the client API; empty: as `listen`"
+        "", description="HOST:PORT at which others reach the client API; empty: same as `listen`"
     )
     data: Path = Field(Path("duolog-data"), description="store directory")
-    log_level: str = Field("info", description="debug, info, warning or error")
-    log_json: bool = Field(False, description="log as JSON lines")
+    log_level: str = Field("info", description="lowest level logged: debug, info, warning or error")
+    log_json: bool = Field(False, description="write the log as JSON lines")
 
     @field_validator("name", "group", "cluster")
     @classmethod
@@ -92,44 +95,60 @@ class NodeSection(_Section):
 
 
 class LimitsSection(_Section):
-    """What one client may ask for."""
+    """Limits on what clients may ask for and create."""
 
-    auto_create_topic: bool = Field(False, description="create a topic when it is first sent to")
-    default_topic_queues: int = Field(4, ge=1, le=1024, description="queues of a new topic")
-    topics_max: int = Field(10_000, ge=1, description="topics on this node")
-    groups_max: int = Field(10_000, ge=1, description="consumer groups on this node")
-    request_bytes_max: int = Field(64 << 20, ge=1 << 20, description="one gRPC message")
-    append_in_flight_max: int = Field(256, ge=1, description="unanswered batches of one stream")
-    pull_bytes_max: int = Field(8 << 20, ge=4096, description="bodies of one batch read")
-    pull_messages_max: int = Field(65_536, ge=1, description="messages of one batch read")
-    poll_ms_max: int = Field(30_000, ge=0, description="longest wait of a pull")
-    polls_max: int = Field(20_000, ge=1, description="pulls and subscriptions that wait at a time")
-    snapshot_interval_ms: int = Field(5000, ge=100, description="metadata snapshots")
+    auto_create_topic: bool = Field(False, description="create a topic on its first send")
+    default_topic_queues: int = Field(
+        4, ge=1, le=1024, description="queues of a topic created without a number"
+    )
+    topics_max: int = Field(10_000, ge=1, description="maximum number of topics on this node")
+    groups_max: int = Field(
+        10_000, ge=1, description="maximum number of consumer groups on this node"
+    )
+    request_bytes_max: int = Field(64 << 20, ge=1 << 20, description="largest gRPC message")
+    append_in_flight_max: int = Field(256, ge=1, description="most unanswered batches per stream")
+    pull_bytes_max: int = Field(
+        8 << 20, ge=4096, description="most bytes of message bodies in one read"
+    )
+    pull_messages_max: int = Field(65_536, ge=1, description="most messages in one read")
+    poll_ms_max: int = Field(30_000, ge=0, description="longest time a pull waits for messages")
+    polls_max: int = Field(
+        20_000, ge=1, description="most pulls and subscriptions waiting at a time"
+    )
+    snapshot_interval_ms: int = Field(
+        5000, ge=100, description="interval between metadata snapshots"
+    )
 
 
 class TransactionsSection(_Section):
-    """Half messages that nobody decides on."""
+    """Checks of half messages that are neither committed nor rolled back."""
 
     timeout_ms: int = Field(
-        6000, ge=0, description="producers are asked about a half message after this age"
+        6000, ge=0, description="age at which producers are first asked about a half message"
     )
-    check_interval_ms: int = Field(30_000, ge=100, description="and again after so long")
+    check_interval_ms: int = Field(30_000, ge=100, description="interval between further checks")
     check_max: int = Field(
-        15, ge=1, description="after so many times it goes to TRANS_CHECK_MAX_TIME_TOPIC"
+        15,
+        ge=1,
+        description="checks after which a half message is moved to TRANS_CHECK_MAX_TIME_TOPIC",
     )
 
 
 class RocketmqSection(_Section):
-    """RocketMQ's own API on the client port; it needs the package's extra `rocketmq`."""
+    """RocketMQ's own API on the client port. Needs the extra `rocketmq`."""
 
-    enable: bool = Field(True, description="serve it, where the extra is installed")
-    access_key: str = Field("", description="clients must sign with this key; empty: anybody may")
-    secret_key: str = Field("", description="its secret")
-    tls_listen: EndpointOrEmpty = Field(
-        "", description="HOST:PORT of a second port, with TLS; empty: none"
+    enable: bool = Field(True, description="serve the API, if the extra is installed")
+    access_key: str = Field(
+        "", description="access key that clients must sign with; empty: no authentication"
     )
-    tls_cert: Path | None = Field(None, description="file: certificate chain of the TLS port")
-    tls_key: Path | None = Field(None, description="file: its key")
+    secret_key: str = Field("", description="secret key that belongs to `access_key`")
+    tls_listen: EndpointOrEmpty = Field(
+        "", description="HOST:PORT of a second port, with TLS; empty: no such port"
+    )
+    tls_cert: Path | None = Field(
+        None, description="file with the certificate chain of the TLS port"
+    )
+    tls_key: Path | None = Field(None, description="file with the key of `tls_cert`")
 
 
 @dataclass(frozen=True)
@@ -137,19 +156,21 @@ class HaAddresses:
     """Where replication listens and connects."""
 
     listen: EndpointOrEmpty = option(
-        "", "HOST:PORT of the replication port (haListenPort); empty: no slaves"
+        "", "HOST:PORT of the replication port (haListenPort); empty: slaves cannot connect"
     )
     advertise: EndpointOrEmpty = option(
-        "", "HOST:PORT under which slaves reach it (AUTO); empty: as `listen`"
+        "", "AUTO: HOST:PORT at which slaves reach that port; empty: same as `listen`"
     )
     master: EndpointOrEmpty = option(
-        "", "slave: HOST:PORT of the master's replication port (haMasterAddress)"
+        "", "SLAVE: HOST:PORT of the master's replication port (haMasterAddress)"
     )
     tls_ca: Path | None = option(
-        None, "file: authority of the group's certificates; replication then uses TLS"
+        None, "file with the CA of the group's certificates; if set, replication uses TLS"
     )
-    tls_cert: Path | None = option(None, "file: this node's certificate, for both ends")
-    tls_key: Path | None = option(None, "file: its key")
+    tls_cert: Path | None = option(
+        None, "file with this node's certificate, used as server and as client"
+    )
+    tls_key: Path | None = option(None, "file with the key of `tls_cert`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,23 +179,30 @@ class HaSection(HaOptions, HaAddresses):
 
 
 class RegistrySection(_Section):
-    """Where the nodes of a cluster agree on their masters (broker_role AUTO)."""
+    """The etcd cluster in which nodes elect their masters (broker_role AUTO)."""
 
     endpoints: str = Field(
         "", description="etcd's client addresses, HOST:PORT[,HOST:PORT...] (etcd 3.4 or newer)"
     )
     lease_seconds: int = Field(
-        3, ge=2, le=300, description="a master that is silent for so long is replaced"
+        3,
+        ge=2,
+        le=300,
+        description="a master that does not renew its lease for this long is replaced",
     )
     request_timeout_ms: int = Field(
-        800, ge=50, description="longest wait for one etcd member, then the next one is asked"
+        800, ge=50, description="longest wait for one etcd member; after it the next one is asked"
     )
     disk_stall_ms: int = Field(
-        4000, ge=100, description="a sync that takes longer costs the node its lease"
+        4000,
+        ge=100,
+        description="a node stops renewing its lease while a sync takes longer than this",
     )
-    tls_ca: Path | None = Field(None, description="file: authority of etcd's certificate")
-    tls_cert: Path | None = Field(None, description="file: this node's certificate for etcd")
-    tls_key: Path | None = Field(None, description="file: its key")
+    tls_ca: Path | None = Field(None, description="file with the CA of etcd's certificates")
+    tls_cert: Path | None = Field(
+        None, description="file with this node's client certificate for etcd"
+    )
+    tls_key: Path | None = Field(None, description="file with the key of `tls_cert`")
 
     @field_validator("endpoints")
     @classmethod
@@ -189,7 +217,7 @@ class RegistrySection(_Section):
 
 
 class Config(_Section):
-    """All of it."""
+    """The whole configuration."""
 
     node: NodeSection = NodeSection()
     limits: LimitsSection = LimitsSection()
@@ -200,7 +228,7 @@ class Config(_Section):
     store: StoreOptions = StoreOptions()
 
     def ha_tls(self) -> Tls | None:
-        """TLS of the replication port, None where it has none."""
+        """TLS of the replication port; None without TLS."""
         ha = self.ha
         return Tls(ha.tls_ca, ha.tls_cert, ha.tls_key) if ha.tls_ca else None
 
@@ -216,16 +244,22 @@ class Config(_Section):
             raise ConfigError("ha.tls_ca, ha.tls_cert and ha.tls_key must be set together")
         for file in filter(None, files):
             if not os.access(file, os.R_OK):
-                raise ConfigError(f"ha.tls_*: {file} cannot be read")
+                raise ConfigError(f"ha.tls_*: cannot read {file}")
         role = self.store.broker_role
         if role is BrokerRole.SLAVE and not self.ha.master:
-            raise ConfigError("ha.master: a SLAVE needs the HOST:PORT of its master")
+            raise ConfigError("ha.master must be set: a SLAVE needs the HOST:PORT of its master")
         if role is BrokerRole.SYNC_MASTER and not self.ha.listen:
-            raise ConfigError("ha.listen: a SYNC_MASTER needs a port for its slaves")
+            raise ConfigError(
+                "ha.listen must be set: a SYNC_MASTER needs a replication port for its slaves"
+            )
         if role is BrokerRole.AUTO and not self.ha.listen:
-            raise ConfigError("ha.listen: a node that may be elected needs a port for its slaves")
+            raise ConfigError(
+                "ha.listen must be set: an AUTO node needs a replication port for its slaves"
+            )
         if role is BrokerRole.AUTO and not self.registry.addresses():
-            raise ConfigError("registry.endpoints: AUTO needs the addresses of etcd")
+            raise ConfigError(
+                "registry.endpoints must be set: an AUTO node needs the addresses of etcd"
+            )
         if bool(self.registry.tls_cert) != bool(self.registry.tls_key):
             raise ConfigError("registry.tls_cert and registry.tls_key must be set together")
 
@@ -237,8 +271,8 @@ Tree = dict[str, dict[str, object]]
 def load(file: Path | None = None, flags: Tree | None = None) -> tuple[Config, Origins]:
     """The config and, for every key that is not a default, where its value comes from.
 
-    file: a TOML file that must exist; where None, the one that DUOLOG_CONFIG names, which must
-    exist, too; else ./duolog.toml if there is one. Raises ConfigError.
+    file: a TOML file that must exist. If None, the file that DUOLOG_CONFIG names, which must exist
+    as well; without that variable, ./duolog.toml if it exists. Raises ConfigError.
     """
     tree: Tree = {}
     origins: Origins = {}
@@ -266,32 +300,34 @@ def _read_file(path: Path, origin: str = "") -> Tree:
     except OSError as error:
         raise ConfigError(f"{origin}{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{origin}{path}: is not TOML: {error}") from None
+        raise ConfigError(f"{origin}{path}: invalid TOML: {error}") from None
     for section, keys in tree.items():
         if not isinstance(keys, dict):
-            raise ConfigError(f"{path}: {section!r} is outside any section ({', '.join(SECTIONS)})")
+            raise ConfigError(
+                f"{path}: key {section!r} is outside a section; sections are {', '.join(SECTIONS)}"
+            )
     return tree
 
 
 def _environment() -> list[tuple[str, str, str, str]]:
-    """Section, key, value and name of each variable that is ours. Raises ConfigError."""
+    """Section, key, value and name of each of our variables. Raises ConfigError."""
     found = []
     for name, value in sorted(os.environ.items()):
         section, separator, key = name.removeprefix(ENV_PREFIX).lower().partition("__")
         if not name.startswith(ENV_PREFIX) or not separator:
             continue
         if section not in SECTIONS and not _nearest(section, key, TYPO):
-            continue  # of somebody else's: it only looks a little like ours
+            continue  # a variable of another program
         if key not in _keys(section):
             where = _nearest(section, key)
             meant = f"{ENV_PREFIX}{where.replace('.', '__')}".upper()
-            raise ConfigError(f"environment {name}: there is no such key; did you mean {meant}?")
+            raise ConfigError(f"environment {name}: unknown key; did you mean {meant}?")
         found.append((section, key, value, name))
     return found
 
 
 def _keys(section: str) -> list[str]:
-    """Keys of a section, none where there is no such section."""
+    """Keys of a section; empty for an unknown section."""
     field = Config.model_fields.get(section)
     kind = field.annotation if field is not None else None
     return list(described(kind)) if isinstance(kind, type) else []
@@ -306,7 +342,7 @@ def described(section: type) -> dict[str, str]:
 
 
 def _nearest(section: str, key: str, similar: float = 0.0) -> str:
-    """The SECTION.KEY that is most like one that there is not; empty where none is so similar."""
+    """The SECTION.KEY most similar to an unknown one; empty if none is similar enough."""
     known = [f"{name}.{key}" for name in SECTIONS for key in _keys(name)]
     return next(iter(difflib.get_close_matches(f"{section}.{key}", known, 1, similar)), "")
 
@@ -335,7 +371,7 @@ def _explain(error: ValidationError, origins: Origins) -> str:
             origin = next((o for (section, _), o in origins.items() if section == parts[0]), None)
         text = _text_of(problem)
         if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            text = "there is no such key"
+            text = "unknown key"
             if len(parts) > 1:
                 text += f"; did you mean {_nearest(parts[0], parts[1])}?"
         lines.append(f"{where}: {text}" + (f" (from {origin})" if origin else ""))

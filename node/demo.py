@@ -153,7 +153,9 @@ class Demo:
                 )
                 return group
             await asyncio.sleep(0.05)
-        raise DemoError(f"no whole group within {READY_SECONDS:g} s, see {self.nodes[0].log}")
+        raise DemoError(
+            f"the group was not complete within {READY_SECONDS:g} s; see {self.nodes[0].log}"
+        )
 
     async def replicated(self, client: duolog.Client) -> int:
         """Wait until every node has all that the master has; the end of the log."""
@@ -167,7 +169,7 @@ class Demo:
             if len(ends) == 1:
                 return int(ends.pop())
             await asyncio.sleep(0.05)
-        raise DemoError(f"the slaves did not catch up, see {self.nodes[0].log}")
+        raise DemoError(f"the slaves did not catch up; see {self.nodes[0].log}")
 
     async def compare(self, end: int) -> None:
         """Stop the nodes and compare their logs, segment by segment."""
@@ -178,7 +180,7 @@ class Demo:
             for other in self.nodes[1:]:
                 if size > 0:
                     await asyncio.to_thread(self._compare_segment, segment.name, size, other)
-        self.note("logs compared", f"{end:,} bytes of three nodes: byte for byte the same")
+        self.note("logs compared", f"{end:,} bytes on three nodes: identical")
 
     def _compare_segment(self, name: str, size: int, other: ChildNode) -> None:
         pieces = [node.data / "commitlog" / name for node in (self.nodes[0], other)]

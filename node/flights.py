@@ -119,7 +119,7 @@ class Flights:
             found = self.result()
             if found != expected:
                 wrong = sum(found.get(key) != expected.get(key) for key in found | expected)
-                raise FlightsError(f"{wrong} of {len(expected)} sums are not what they must be")
+                raise FlightsError(f"{wrong} of {len(expected)} sums are wrong")
             flights = sum(count for count, _ in found.values())
             self.note("result", f"{len(found):,} sums over {flights:,} flights: exact")
             self.whole(client)
@@ -134,7 +134,9 @@ class Flights:
             if in_sync == len(self.nodes) and groups[0].master:
                 return
             time.sleep(0.05)
-        raise FlightsError(f"no whole group within {READY_SECONDS:g} s, see {self.nodes[0].log}")
+        raise FlightsError(
+            f"the group was not complete within {READY_SECONDS:g} s; see {self.nodes[0].log}"
+        )
 
     def fill(self, path: Path) -> None:
         """Replay the file, in order by plane's origin."""
@@ -205,7 +207,7 @@ class Flights:
             raise FlightsError("the stream ended before the master could be killed")
         killed.start()
         killed.wait_port()
-        self.note("streamed", f"in {time.monotonic() - began:.1f} s, over the death of a master")
+        self.note("streamed", f"in {time.monotonic() - began:.1f} s, across the death of a master")
 
     def publish(self, sums: "DataFrame", number: int) -> None:
         """Write a micro-batch's sums; a repeated one changes nothing."""
@@ -250,7 +252,7 @@ class Flights:
         (topic,) = client.admin.topics([FLIGHTS])
         total = sum(stats.max_offset - stats.min_offset for stats in topic.stats)
         if not (frame.count() == frame.distinct().count() == total):
-            raise FlightsError("Parquet and nodes together are not the topic")
+            raise FlightsError("Parquet and nodes together do not make up the topic")
         rows = sum(one.rows for one in made)
         self.note("tiered", f"{len(made)} segments, {rows:,} messages; one table with the nodes")
         told = report(self.spark, self.endpoints, [FLIGHTS, DELAYS], page)

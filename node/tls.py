@@ -23,7 +23,7 @@ class Tls:
     def of_server(self) -> grpc.ServerCredentials:
         """Credentials of a port for those whose certificate is of the same authority.
 
-        Raises OSError where a file cannot be read.
+        Raises OSError if a file cannot be read.
         """
         assert self.key is not None, "a port has a certificate of its own: checked"
         assert self.cert is not None, "a port has a certificate of its own: checked"

@@ -13,18 +13,20 @@ def pack(*words: object) -> str:
 
 
 def unpack(text: str, count: int) -> list[str]:
-    """The words of a text. Raises ValueError where it is none of ours, or of another kind."""
+    """The words of a text. Raises ValueError if it is none of ours, or of another kind."""
     try:
         version, *words = base64.urlsafe_b64decode(text.encode("ascii")).decode().split("\n")
     except binascii.Error as error:
         raise ValueError(str(error)) from None
     if version != VERSION or len(words) != count:
-        raise ValueError(f"{len(words)} words of version {version!r}")
+        raise ValueError(
+            f"{len(words)} fields of version {version!r}, expected {count} of version {VERSION!r}"
+        )
     return words
 
 
 def replica_group(text: str) -> str:
-    """The first word, which in all of our texts names a replica group; empty where it is none."""
+    """The first word, which in all of our texts names a replica group; empty if it is none."""
     try:
         version, group, *_ = base64.urlsafe_b64decode(text.encode("ascii")).decode().split("\n")
     except ValueError:  # binascii's and the codecs' errors are some, too

@@ -138,12 +138,12 @@ def _layout(segments: list[Segment]) -> list[Problem]:
     usual = max((s.size for s in segments), key=[s.size for s in segments].count)
     for segment in segments:
         if segment.size != usual:
-            reason = f"{segment.size} bytes, the others have {usual}"
+            reason = f"{segment.size} bytes, the other segments have {usual}"
             problems.append(Problem("short", segment.name, segment.start, segment.size, reason))
     for before, after in pairwise(segments):
         end = before.start + usual
         if after.start > end:
-            reason = f"nothing holds {end} to {after.start}"
+            reason = f"no segment holds {end} to {after.start}"
             problems.append(Problem("missing", after.name, end, after.start - end, reason))
     return problems
 
@@ -159,7 +159,7 @@ def _judged(
             return [replace(p, kind="corrupt") for p in piece.problems]
         offset = segment.start + piece.open_at
         left = segment.size - piece.open_at
-        reason = "it ends in zeros, and later segments hold records"
+        reason = "it ends in zeros, but later segments hold records"
         return [Problem("unsealed", segment.name, offset, left, reason)]
     if held:  # what the node is writing now is no damage
         return [p for p in piece.problems if p.kind != "torn tail"]
@@ -195,7 +195,7 @@ def _stopped(memory: Any, segment: Segment, stop: Stop, found: Piecewise) -> Non
         found.sealed = True
         size = int.from_bytes(memory[stop.position : stop.position + 4].tobytes(), "big")
         if size != len(memory) - stop.position:
-            _tell(found, "corrupt", segment, stop, "the blank record has a wrong size")
+            _tell(found, "corrupt", segment, stop, "the blank record has the wrong size")
         return
     if stop.following < len(memory):
         _tell(found, "corrupt", segment, stop, scan_reason(stop.code))

@@ -23,7 +23,7 @@ BATCH_BYTES = 4 << 20  # of records; a longer one comes alone
 
 
 def open_queue(directory: str, topic: str, queue_id: int, confirm_offset: int) -> "LocalQueue":
-    """A queue's files. Raises OSError where they are not there, or not for this user.
+    """A queue's files. Raises OSError if they are not there, or not for this user.
 
     confirm_offset: of the node that holds them; what lies above it is not read.
     """
@@ -85,7 +85,7 @@ class LocalQueue:
         return columns(self._topic, self._queue_id, offsets, table, bodies, properties)
 
     def _units(self, start: int, end: int) -> U8 | None:
-        """The units from an offset on, of one file; None where no file has it."""
+        """The units from an offset on, of one file; None if no file has it."""
         position = start * UNIT.itemsize
         file = _holder(self._files, position)
         if file is None:

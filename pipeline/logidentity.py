@@ -43,10 +43,10 @@ class LogIdentity:
         if self.first_records:
             start = min(self.first_records)
             return f"record {self.first_records[start]} at {start}"
-        return "neither epochs nor a whole segment"
+        return "no epoch and no whole segment"
 
     def differs(self, other: "LogIdentity") -> str:
-        """Where two identities contradict each other; empty where they do not."""
+        """Where two identities contradict each other; empty if they do not."""
         for number in sorted(self.epochs.keys() & other.epochs.keys()):
             if self.epochs[number] != other.epochs[number]:
                 return f"epoch {number}"
@@ -121,11 +121,11 @@ def _epochs(directory: Path, confirmed: int) -> Epochs:
         rows = value["epochs"] if value is not None else []
         return {int(n): (int(start), str(x)) for n, start, x in rows if int(start) < confirmed}
     except (BadStoreFile, ValueError, KeyError, TypeError) as error:
-        raise BadJob(f"{directory / EPOCHS} cannot be used: {error}") from None
+        raise BadJob(f"cannot use {directory / EPOCHS}: {error}") from None
 
 
 def _first_record(segment: Segment, confirmed: int) -> str:
-    """Digest of a segment's first record; empty where it is not confirmed, or not there."""
+    """Digest of a segment's first record; empty if it is not confirmed, or not there."""
     memory = segment.memory()
     head = memory[:_HEAD_BYTES].tobytes()
     if len(head) < _HEAD_BYTES or not any(head[:8]):

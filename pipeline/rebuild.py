@@ -87,7 +87,7 @@ def rebuild(spark: "SparkSession", directory: Path, options: StoreOptions | None
     try:
         disk.lock(LOCK)
     except StoreError as error:
-        raise BadJob(f"{error}: stop the node that holds it first") from None
+        raise BadJob(f"{error}: stop the node first") from None
     try:
         chosen = segment_bytes(disk, options or StoreOptions())
         if disk.list(EXT_ROOT) or chosen.enable_consume_queue_ext:
@@ -204,7 +204,7 @@ class _Written:
 
 @dataclass(frozen=True)
 class _Files:
-    """A task: the files of some queues, or the index; None where the log has gaps after all."""
+    """A task: the files of some queues, or the index; None if the log has gaps after all."""
 
     work: str
     pieces: list[str]

@@ -66,9 +66,9 @@ def replay(
 
 def _check(what: Replay) -> None:
     if bool(what.path) == bool(what.source):
-        raise BadJob("give files or a source topic, one of the two")
+        raise BadJob("give either files or a source topic (--from)")
     if not (math.isfinite(what.rate) and what.rate >= 0):
-        raise BadJob(f"--rate {what.rate:g}: not negative")
+        raise BadJob(f"--rate is {what.rate:g}; it must not be negative")
     if what.path:
         _format(what)
 
@@ -78,7 +78,7 @@ def _format(what: Replay) -> str:
     kind = what.format or what.path.rstrip("/").rpartition(".")[2].lower()
     kind = {"jsonl": "json", "ndjson": "json"}.get(kind, kind)
     if kind not in FORMATS:
-        raise BadJob(f"{what.path}: its format is none of {', '.join(FORMATS)}; say which")
+        raise BadJob(f"{what.path}: its format is not one of {', '.join(FORMATS)}; give --format")
     return kind
 
 
@@ -124,7 +124,7 @@ def _files(spark: "SparkSession", what: Replay) -> "DataFrame":
     try:
         frame = reader.format(kind).load(what.path)
     except Exception as error:
-        raise BadJob(f"{what.path} cannot be read: {reason_of(error)}") from None
+        raise BadJob(f"cannot read {what.path}: {reason_of(error)}") from None
     # Where files are split follows from the machine; a row's place in its file does not.
     told = frame.metadataColumn("_metadata")  # whatever the file's own columns are called
     places = (
@@ -143,7 +143,7 @@ def _shaped(frame: "DataFrame", what: Replay) -> "DataFrame":
     given = {"body": what.body, "key": what.key, "tags": what.tags, "time": what.time}
     for option, column in [*given.items(), *(("order", name) for name in what.order)]:
         if column and column not in names:
-            raise BadJob(f"--{option}: {column!r} is none of {', '.join(names)}")
+            raise BadJob(f"--{option}: column {column!r} is not one of {', '.join(names)}")
     whole = F.to_json(F.struct(*(F.col(_quoted(name)) for name in names)))
     body = F.col(_quoted(what.body)).cast("string") if what.body else whole
     columns = [body.alias("body")]
@@ -165,7 +165,7 @@ def _event_time(frame: "DataFrame", name: str) -> "Column":
 
     kind = dict(frame.dtypes)[name]
     if kind not in ("timestamp", "timestamp_ntz", "bigint", "int"):
-        raise BadJob(f"--time: {name!r} has type {kind}, neither timestamp nor ms")
+        raise BadJob(f"--time: {name!r} has type {kind}; it must be a timestamp, or a number of ms")
     when = F.col(_quoted(name))
     numbers = when if kind in ("bigint", "int") else F.unix_millis(when.cast("timestamp"))
     text = numbers.cast("string")
@@ -248,8 +248,8 @@ def _in_batches(
     before = name.begun.messages if name.begun is not None else 0
     if before != min(rows.count, first * rows.batch_rows):
         raise BadJob(
-            f'replay "{name.name}": the sink holds {before:,} rows in its {first} batches; it '
-            "cannot go on safely; give another --name"
+            f'replay "{name.name}": the sink holds {before:,} rows in its {first} '
+            "batches; it cannot continue safely; give another --name"
         )
     sent = 0
     started = time.monotonic()

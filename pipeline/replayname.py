@@ -38,8 +38,9 @@ class ReplayDiffers(BadJob):
 
     def __init__(self, name: str, parameter: str, old: str, new: str) -> None:
         super().__init__(
-            f'replay "{name}" was begun with {parameter} = {old}, and now {parameter} = {new}: '
-            f"nothing was sent; run it with what it was begun with, or give another --name"
+            f'replay "{name}" was started with {parameter} = {old}, now it has '
+            f"{parameter} = {new}: nothing was sent; run it with the first value, or "
+            "give another --name"
         )
         self.name = name
         self.parameter = parameter
@@ -86,8 +87,8 @@ class ReplayName:
         """Ask the cluster. Raises BadJob, ReplayDiffers, DuologError."""
         if len(what.name) > NAME_CHARACTERS_MAX or not (what.name.isprintable()):
             raise BadJob(
-                f"--name {what.name[:40]!r}: a name has at most {NAME_CHARACTERS_MAX} printable "
-                "characters"
+                f"--name {what.name[:40]!r}: a name must have at most "
+                f"{NAME_CHARACTERS_MAX} printable characters"
             )
         self.name = what.name
         self.sink = PREFIX + (what.name or str(uuid.uuid4()))
@@ -120,15 +121,16 @@ class ReplayName:
             old = {str(name): str(value) for name, value in self._before["parameters"].items()}
         except (ValueError, KeyError, TypeError, AttributeError):
             raise BadJob(
-                f'replay "{self.name}" was begun by a version that did not record what it sends: '
-                "it cannot go on safely; give another --name"
+                f'replay "{self.name}" was started by a version that did not record '
+                "what it sends: it cannot continue safely; give another --name"
             ) from None
         for parameter in sorted(old.keys() | self._parameters.keys()):
             self._compare(parameter, old.get(parameter, ""), self._parameters.get(parameter, ""))
         if self.begun.lost_parts:
             raise BadJob(
-                f'replay "{self.name}": {self.begun.lost_parts} requests of it were lost before '
-                "they were stored (the node's log says which); give another --name and send again"
+                f'''replay "{self.name}": {self.begun.lost_parts} of its requests were '
+                    'lost before they were stored (see the node's log); give another '
+                    '--name and send again'''
             )
 
     def _compare(self, parameter: str, old: str, new: str) -> None:
@@ -180,8 +182,8 @@ class ReplayName:
         }
         if len(json.dumps(ranges)) > RANGES_CHARACTERS_MAX:
             raise BadJob(
-                f"--from: the topic has {len(ranges)} queues, too many to note the offsets of with "
-                "a --name; leave out --name"
+                f"--from: the topic has {len(ranges)} queues, too many to record their "
+                "offsets under a --name; leave out --name"
             )
         self.contents = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
 
@@ -207,12 +209,12 @@ class ReplayName:
             return 0  # there were no rows
         if state is None or state.batch != number or state.publisher != self.publisher:
             raise BadJob(
-                f'another run of the replay "{self.name}" sends its rows at the same time: this '
-                f"run sent {sent:,} rows and stops; every row goes out once"
+                f'another run of replay "{self.name}" is sending its rows at the same '
+                f"time: this run sent {sent:,} rows and stops; every row is sent once"
             )
         if expected is not None and state.batch_messages != expected:
             raise BadJob(
-                f"batch {number} of the replay holds {state.batch_messages:,} messages, and not "
-                f"{expected:,}: the source changed while it was read"
+                f"batch {number} of the replay holds {state.batch_messages:,} messages, "
+                f"expected {expected:,}: the source changed while it was read"
             )
         return state.batch_messages

@@ -53,7 +53,7 @@ def report(
     Raises BadJob.
     """
     if out is not None and out.exists() and not out.is_dir():
-        raise BadJob(f"{out} is no directory")
+        raise BadJob(f"{out} is not a directory")
     with sync.Client(endpoints, timeout=timeout) as client:
         known = sorted({topic.topic for topic in client.admin.topics()})
         unknown = set(topics) - set(known)
@@ -139,7 +139,7 @@ def _history(path: Path, lag: Rows) -> Rows:
     try:
         return [json.loads(line) for line in path.read_text().splitlines()]
     except ValueError:
-        raise BadJob(f"{path} is damaged: remove it, and the trend begins anew") from None
+        raise BadJob(f"{path} is damaged: remove it to start a new trend") from None
 
 
 def _when(ms: float) -> str:
@@ -168,7 +168,7 @@ def _page(made: Report, history: Rows, endpoints: str) -> str:
             f"<p>as of {_when(time.time() * 1000)}</p>",
             page.heading("Topics"),
             page.table(made.topics),
-            page.heading("Messages an hour"),
+            page.heading("Messages per hour"),
             page.lines({k: sorted(v.items()) for k, v in rate.items()}, "messages", labels),
             page.heading("From birth to storage, p99 of each hour"),
             page.lines(delays, "ms", labels),

@@ -71,11 +71,11 @@ def segments_of(directory: Path) -> list[Segment]:
     if not directory.is_dir():
         raise BadJob(f"{directory}: no such directory")
     if not log.is_dir():
-        raise BadJob(f"{directory} is no store directory: it has no commitlog")
+        raise BadJob(f"{directory} is not a store directory: it has no commitlog")
     found = []
     for path in sorted(log.iterdir()):
         if not (len(path.name) == NAME_DIGITS and path.name.isdecimal()):
-            raise BadJob(f"{path} is no segment ({NAME_DIGITS} digits expected)")
+            raise BadJob(f"{path} is not a segment (its name must have {NAME_DIGITS} digits)")
         size = path.stat().st_size
         if size:
             found.append(Segment(str(path), int(path.name), size))

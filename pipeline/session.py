@@ -108,7 +108,7 @@ def java_runs() -> bool:
     try:
         tried = subprocess.run([java, "-version"], capture_output=True, timeout=JAVA_SECONDS)
     except subprocess.TimeoutExpired:
-        raise BadJob(f"{java} -version does not answer within {JAVA_SECONDS} s") from None
+        raise BadJob(f"{java} -version did not answer within {JAVA_SECONDS} s") from None
     return tried.returncode == 0
 
 

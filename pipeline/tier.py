@@ -126,7 +126,7 @@ class TierJob:
 def tier_segment(job: TierJob) -> bool:
     """A task: write a segment's files, move them into place, then its manifest.
 
-    False where another job had it done meanwhile. Raises BadJob.
+    False if another job had it done meanwhile. Raises BadJob.
     """
     archive = Archive(Path(job.out), job.group)
     with archive.writing(job.segment) as staging:

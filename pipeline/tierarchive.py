@@ -41,9 +41,9 @@ class Archive:
     def __init__(self, out: Path, group: str) -> None:
         """Raises BadJob for a folder or a group's name that cannot be used."""
         if out.exists() and not out.is_dir():
-            raise BadJob(f"{out} is no directory")
+            raise BadJob(f"{out} is not a directory")
         if not _GROUP.fullmatch(group):
-            raise BadJob(f"--group {group!r} is no replica group's name")
+            raise BadJob(f"--group {group!r} is not a valid name of a replica group")
         self.out = out
         self.group = group
         self._folder = out / MANIFEST / group
@@ -61,17 +61,18 @@ class Archive:
             return None
         except ValueError as error:
             raise BadJob(
-                f"{path} is no manifest ({error}): remove it, and the segment is done again"
+                f"{path} is not a valid manifest ({error}): remove it to tier the segment again"
             ) from None
         if "log" not in found:
             raise BadJob(
-                f"{path} was written by a version that did not note whose log it is: remove it, "
-                "and the segment is done again"
+                f"{path} was written by a version that did not record whose log it is: "
+                "remove it to tier the segment again"
             )
         if (found["start"], found["end"]) != (segment.start, segment.start + segment.size):
             raise BadJob(
-                f"{path} is about [{found['start']}, {found['end']}) and {segment.path} about "
-                f"[{segment.start}, {segment.start + segment.size}): they are of two logs"
+                f"{path} covers [{found['start']}, {found['end']}) and {segment.path} "
+                f"covers [{segment.start}, {segment.start + segment.size}): they belong "
+                "to different logs"
             )
         for file in found["files"]:
             try:
@@ -101,7 +102,7 @@ class Archive:
         known = self._known(path)
         where = known.differs(identity)
         if not where and not known.meets(identity):
-            where = "everything: no epoch and no segment's first record is known of both"
+            where = "everything: they have no epoch and no first record of a segment in common"
         if where:
             raise BadJob(
                 f"{self.out} holds another log for group {self.group!r}: it has {known}, this "
@@ -116,8 +117,9 @@ class Archive:
                 found = found.joined([LogIdentity.from_json(log)])
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise BadJob(
-                    f"{each} does not say whose log it is about ({type(error).__name__}: {error}): "
-                    "restore it; or, where the node still has the segment, remove it and run again"
+                    f"{each} does not say whose log it belongs to "
+                    f"({type(error).__name__}: {error}): restore it; or, if the node "
+                    "still has the segment, remove it and run again"
                 ) from None
         return found
 
@@ -168,8 +170,8 @@ def _lock(descriptor: int, segment: Segment) -> None:
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 raise BadJob(
-                    f"{segment.name}: another job has been writing it for {LOCK_SECONDS:g} s; "
-                    "run again when it has ended"
+                    f"{segment.name}: another job has been writing it for "
+                    f"{LOCK_SECONDS:g} s; run again when that job has ended"
                 ) from None
         time.sleep(LOCK_PAUSE_SECONDS)
 

@@ -11,7 +11,7 @@
 
 Big-endian, 8 bytes each (4.x uses the first three). A field never runs ahead of what is synced, and
 recovery stays right whatever it holds: it only shortens the work. The note is no part of that: it
-keeps a replica from being cut below what it has heard to be confirmed.
+keeps a replica from being cut below what it knows to be confirmed.
 """
 
 import struct

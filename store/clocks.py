@@ -33,7 +33,7 @@ class WallSteps:
         self._ahead: int | None = None  # of the monotonic clock, at the last look
 
     def look(self, wall: WallMs, mono: MonoMs) -> int:
-        """Ms that the wall clock has jumped by since the last look; 0 where it has not."""
+        """Ms that the wall clock has jumped by since the last look; 0 if it has not."""
         before, self._ahead = self._ahead, wall - mono
         step = 0 if before is None else self._ahead - before
         return step if abs(step) >= STEP_MS else 0

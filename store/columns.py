@@ -46,7 +46,7 @@ class Columns:
     def from_wire(
         bodies: bytes, body_offsets: bytes, properties: bytes, property_offsets: bytes
     ) -> "Columns":
-        """Columns as they came over the wire, shapes checked; BadMessage where they are wrong."""
+        """Columns as they came over the wire, shapes checked; BadMessage if they are wrong."""
         if len(body_offsets) % 4 or len(body_offsets) < 8:
             raise BadMessage("body offsets are not count + 1 numbers of 4 bytes, count >= 1")
         if not property_offsets and not properties:
@@ -79,11 +79,11 @@ class Columns:
             return
         k = int(where[0])
         reasons = {
-            encode.OFFSETS_LIE: "its offsets do not rise inside the blob",
-            encode.BODY_TOO_LARGE: f"its body is over the limit of {body_bytes_max} bytes",
-            encode.PROPERTIES_TOO_LARGE: "its properties are over "
+            encode.OFFSETS_LIE: "its offsets are not ascending or leave the blob",
+            encode.BODY_TOO_LARGE: f"its body exceeds the limit of {body_bytes_max} bytes",
+            encode.PROPERTIES_TOO_LARGE: "its properties exceed "
             f"{PROPERTIES_BYTES_MAX - PROPERTIES_RESERVE} bytes",
-            encode.PROPERTIES_MALFORMED: "its properties are not pairs of printable texts",
+            encode.PROPERTIES_MALFORMED: "its properties are not pairs of printable strings",
         }
         if code == encode.PROPERTIES_TOO_LARGE:
             raise BadProperties(k, reasons[code])

@@ -141,7 +141,7 @@ class CommitLog:
 
         producer: 10 bytes, with `sequence` the UNIQ_KEY of message `first`; empty for none.
         fields: see `encode`, what the header gets wrong for single messages.
-        Raises OSError where the disk has no room for a segment; the log is then as before.
+        Raises OSError if the disk has no room for a segment; the log is then as before.
         """
         assert not self._appending, "one writer at a time"
         self._appending = True
@@ -207,7 +207,8 @@ class CommitLog:
                 return Appended(start, mapped.start + position)
             if fitted == 0 and before == 0:
                 raise BadMessage(
-                    f"message {done} of the batch does not fit a segment of {mapped.size} bytes"
+                    f"message {done} of the batch does not fit into a segment of "
+                    f"{mapped.size} bytes"
                 )
             self._close_segment(mapped)
             mark.touched[-1] = (mapped, before, mapped.size)
@@ -294,7 +295,7 @@ class CommitLog:
         """
         mapped = self.queue.find(offset)
         if mapped is None and self.min_offset <= offset < self.max_offset:
-            raise CorruptRecord(offset, "the segment it was in is missing")
+            raise CorruptRecord(offset, "its segment is missing")
         if mapped is None or offset < 0 or offset >= self.max_offset:
             raise OffsetOutOfRange(offset, self.min_offset, self.max_offset)
         return read_record(mapped.memory, offset - mapped.start, mapped.readable, mapped.start)
@@ -339,7 +340,7 @@ class CommitLog:
         return blank if code == scan.SCAN_BLANK and blank < offset else offset
 
     def record_bytes(self, offset: int) -> int:
-        """Bytes that the record (or blank) at an offset claims, 0 where none is."""
+        """Bytes that the record (or blank) at an offset claims, 0 if none is."""
         head = self.get_data(offset)[:4]
         size = int.from_bytes(head.tobytes(), "big") if len(head) == 4 else 0
         return min(size, self.queue.file_size - offset % self.queue.file_size)
@@ -384,7 +385,7 @@ _SCAN_REASONS = {
     scan.SCAN_BLANK: "the blank record at the end of a segment",
     scan.SCAN_BAD_MAGIC: "bad magic code",
     scan.SCAN_BAD_CRC: "bad CRC",
-    scan.SCAN_BAD_SIZE: "lengths that do not add up",
+    scan.SCAN_BAD_SIZE: "inconsistent lengths",
     scan.SCAN_BAD_OFFSET: "names another offset",
     scan.SCAN_PARTIAL: "cut short",
 }
@@ -396,7 +397,7 @@ def scan_reason(code: int) -> str:
 
 
 def read_record(memory: U8, position: int, end: int, base: int) -> Record:
-    """Read one record out of a segment's memory; CorruptRecord where there is none."""
+    """Read one record out of a segment's memory; CorruptRecord if there is none."""
     rows: I64 = np.empty((scan.COLUMNS, 1), np.int64)
     result: I64 = np.zeros(2, np.int64)
     code = scan.scan(memory, position, end, base, True, EMPTY_I64, rows, result)

@@ -1,4 +1,4 @@
-"""What a replica has heard to be confirmed, noted so that a SIGKILL does not make it forget.
+"""What a replica knows to be confirmed, noted so that a SIGKILL does not make it forget.
 
 | at | field | bytes | |
 |---:|-------|------:|---|
@@ -81,7 +81,7 @@ class ConfirmNote:
             self._write(max(confirmed, self.confirmed), max(durable, self.durable))
 
     def lower_to(self, offset: int) -> bool:
-        """The log is about to be cut; True where that changes the note: sync it before the cut."""
+        """The log is about to be cut; True if that changes the note: sync it before the cut."""
         if offset >= self.confirmed:
             return False
         self._write(offset, min(offset, self.durable))

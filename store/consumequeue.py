@@ -85,7 +85,7 @@ class ConsumeQueue:
         return self.files.max_offset // ENTRY_BYTES
 
     def put(self, rows: I64, order: I64, first: int, end: int, missing_max: int) -> "PutOutcome":
-        """Append the entries of rows order[first:end]; entries already there are passed over.
+        """Append the entries of rows order[first:end]; entries already there are skipped.
 
         missing_max: entries that may be missing because their records are corrupt; a gap up to
         that is closed with blank entries, a larger one is refused. Raises OSError (full disk, or
@@ -178,7 +178,7 @@ class ConsumeQueue:
     def trust(self, end: int, newest: int, minimum: int, held_from: int) -> bool:
         """After load: take a note's word for what files hold that nobody touched since.
 
-        False where the files' names do not fit it.
+        False if the files' names do not fit it.
         """
         files = self.files.files
         if not files or self.files.holes() or not files[-1].start < end <= files[-1].end:
@@ -220,7 +220,7 @@ class ConsumeQueue:
             kernel.read_entries(ends, 0, 2, table)
             for physical, size, _ in table.T.tolist():
                 if size <= 0 or physical < 0 or (size != BLANK and physical < newest):
-                    raise BadStoreDirectory(mapped.file.path, "holds other bytes than entries")
+                    raise BadStoreDirectory(mapped.file.path, "holds bytes that are not entries")
                 newest = physical if size != BLANK else newest
 
     def _end_at(self, logic_bytes: int) -> None:
@@ -379,14 +379,14 @@ class ConsumeQueue:
         return removed
 
     def entry_before(self, logic_bytes: int) -> int:
-        """Record offset named by the entry before a position, -1 where there is none."""
+        """Record offset named by the entry before a position, -1 if there is none."""
         found = self.entries(logic_bytes // ENTRY_BYTES - 1, 1)
         return int(found[0, 0]) if found.shape[1] else -1
 
     def next_from(self, queue_offset: int, physical_offset: int) -> int:
         """Queue offset, from one on, of the first entry at or past a record's offset.
 
-        Blank entries are passed over; the end where there is none.
+        Blank entries are skipped; the end if there is none.
         """
         while queue_offset < self.max_offset:
             found = self.slice_at(queue_offset, self.max_offset - queue_offset)
@@ -453,7 +453,7 @@ class ConsumeQueue:
         store_time_at: Callable[[int], int],
         held_from: Callable[[int], int],
     ) -> int:
-        """Queue offset of the first entry stored at or after a time; the end where none is.
+        """Queue offset of the first entry stored at or after a time; the end if none is.
 
         held_from: the first record offset at or after one that the log has a segment for.
         """

@@ -63,7 +63,7 @@ class ConsumeQueueExt:
         )
 
     def put(self, unit: CqExtUnit) -> int:
-        """Append a unit; its address, or 0 where it is too large. OSError on a full disk."""
+        """Append a unit; its address, or 0 if it is too large. OSError on a full disk."""
         size = _UNIT.size + len(unit.filter_bit_map)
         if size > UNIT_BYTES_MAX:
             return 0
@@ -84,7 +84,7 @@ class ConsumeQueueExt:
         return last.start + position + LONG_MIN
 
     def get(self, address: int) -> CqExtUnit | None:
-        """The unit at an address, or None where there is none."""
+        """The unit at an address, or None if there is none."""
         if not is_ext_address(address):
             return None
         offset = address - LONG_MIN
@@ -116,7 +116,7 @@ class ConsumeQueueExt:
             raise BadStoreDirectory(self.files.path_of(start), "is missing")
         for mapped in self.files.files[:-1]:
             if self._read(mapped.memory[:UNIT_BYTES_MAX].tobytes()) is None:
-                raise BadStoreDirectory(mapped.file.path, "holds other bytes than units")
+                raise BadStoreDirectory(mapped.file.path, "holds bytes that are not units")
         data = last.memory[: last.held]
         position = 0
         while position + _UNIT.size <= len(data):

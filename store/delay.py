@@ -14,6 +14,6 @@ def parse_delay_levels(text: str) -> I64:
     for word in text.split():
         number, unit = word[:-1], word[-1]
         if unit not in _UNIT_MS or not number.isdecimal():
-            raise ValueError(f"delay level {word!r} is not a number with s, m, h or d")
+            raise ValueError(f"delay level {word!r} is not a number followed by s, m, h or d")
         levels.append(int(number) * _UNIT_MS[unit])
     return np.array(levels, np.int64)

@@ -98,10 +98,10 @@ class Disk(Protocol):
         """Make creations, renames and removals in a directory durable."""
 
     def list(self, path: str) -> list[str]:
-        """Sorted names in a directory; empty where there is none."""
+        """Sorted names in a directory; empty if there is none."""
 
     def size(self, path: str) -> int:
-        """Bytes of a file, or -1 where there is none."""
+        """Bytes of a file, or -1 if there is none."""
 
     def modified_ms(self, path: str) -> int:
         """Time of a file's last change."""

@@ -99,9 +99,9 @@ class Dispatcher:
     def step(
         self, confirm_offset: int, check_crc: bool = False, targets: DispatchTargets | None = None
     ) -> bool:
-        """Dispatch the next stretch below an offset; False where there is none.
+        """Dispatch the next stretch below an offset; False if there is none.
 
-        Raises OSError where a queue or index file cannot be made: call again after room is made.
+        Raises OSError if a queue or index file cannot be made: call again after room is made.
         """
         if self.reput_from >= confirm_offset:
             return False
@@ -182,8 +182,8 @@ class Dispatcher:
             known = CorruptRange(self.reput_from, self._until_known(following))
             self.log.corrupt_ranges.append(known)
             self.on_problem(
-                f"commit log [{known.start}, {known.end}) holds no valid record (scan code "
-                f"{code}); kept as it is, repair it from a replica"
+                f"commit log [{known.start}, {known.end}) holds no valid record (scan "
+                f"code {code}); it is kept as it is: repair it from a replica"
             )
         self._missing += known.records_max
         self.reput_from = known.end
@@ -239,7 +239,7 @@ class Dispatcher:
         queues: ConsumeQueues,
         n: int,
     ) -> int:
-        """The first row of the first group past the number of new queues; n where there is none.
+        """The first row of the first group past the number of new queues; n if there is none.
 
         firsts: the first row of each group, in order.
         """
@@ -291,7 +291,9 @@ class Dispatcher:
                 return
         topic, queue_id = self.queue_key(memory, rows, int(order[first]))
         if queue_id < 0 or not is_directory_name(topic):
-            self._refuse(rows, int(order[first]), f"names queue {topic!r}/{queue_id}")
+            self._refuse(
+                rows, int(order[first]), f"names queue {topic!r}/{queue_id}, which cannot exist"
+            )
             return
         if targets.only is not None and (topic, queue_id) not in targets.only:
             return
@@ -314,7 +316,7 @@ class Dispatcher:
                 rows,
                 row,
                 f"has queue offset {int(rows[scan.QUEUE_OFFSET, row])} in "
-                f"{topic}/{queue_id}, which stands at {queue.max_offset}",
+                f"{topic}/{queue_id}, whose next offset is {queue.max_offset}",
             )
         self.arrivals.append(Arrival(topic, queue_id, queue.max_offset))
 

@@ -90,14 +90,14 @@ def _load_log(disk: Disk, options: StoreOptions, problems: list[str]) -> CommitL
         path = f"commitlog/{name}"
         size = disk.size(path)
         if not (len(name) == 20 and name.isdecimal()) or size != log.queue.file_size:
-            problems.append(f"{path}: {size} bytes, not a segment of {log.queue.file_size}")
+            problems.append(f"{path}: has {size} bytes, a segment has {log.queue.file_size}")
             continue
         mapped = MappedFile(disk.open(path, False), int(name))
         mapped.set_positions(size)
         if log.queue.files and log.queue.files[-1].end != mapped.start:
             problems.append(
-                f"commit log [{log.queue.files[-1].end}, {mapped.start}) is missing: its "
-                "segments' files are not there"
+                f"commit log [{log.queue.files[-1].end}, {mapped.start}) is missing: "
+                "its segment files do not exist"
             )
         log.queue.files.append(mapped)
     return log
@@ -211,8 +211,8 @@ class _Scan:
             missing = offset - view.maximum
             if missing < 0 or missing > sum(found.records_max for found in self.corrupt):
                 self.problems.append(
-                    f"record at {entry[0]} has queue offset {offset} in {key[0]}/{key[1]}, "
-                    f"which stands at {view.maximum}"
+                    f"record at {entry[0]} has queue offset {offset} in "
+                    f"{key[0]}/{key[1]}, whose next offset is {view.maximum}"
                 )
                 continue
             view.entries += [[0, 0x7FFFFFFF, 0]] * missing
@@ -346,7 +346,7 @@ def check(disk: Disk, options: StoreOptions) -> dict[str, Any]:
     view = _Scan(disk, sized).run()
     problems = list(view.problems)
     if view.torn_bytes:
-        problems.append(f"a torn tail after {view.max_phy} ({view.torn_bytes} bytes used)")
+        problems.append(f"torn tail after {view.max_phy} ({view.torn_bytes} bytes used)")
     abnormal = disk.size("abort") >= 0
     for (topic, queue_id), found in sorted(view.queues.items()):
         problems += _check_queue(disk, sized, topic, queue_id, found)
@@ -354,7 +354,7 @@ def check(disk: Disk, options: StoreOptions) -> dict[str, Any]:
         size = disk.size(f"{INDEX_DIRECTORY}/{name}")
         if size != options.index_file_bytes:
             problems.append(
-                f"{INDEX_DIRECTORY}/{name}: {size} bytes, expected {options.index_file_bytes}"
+                f"{INDEX_DIRECTORY}/{name}: has {size} bytes, expected {options.index_file_bytes}"
             )
     checkpoint = StoreCheckpoint(disk)
     checkpoint.load(writable=False)
@@ -377,15 +377,21 @@ def _check_queue(
     """Compare a queue's files with the entries the log says it has."""
     directory = f"{QUEUE_ROOT}/{topic}/{queue_id}"
     if not is_directory_name(topic):
-        return [f"{len(view.entries)} records name a topic that none can have: {topic!r}"]
+        return [f"{len(view.entries)} records name topic {topic!r}, which cannot exist"]
     if not disk.list(directory):
-        return [f"{directory}: no files for {len(view.entries)} entries"] if view.entries else []
+        return (
+            [f"{directory}: has no files for its {len(view.entries)} entries"]
+            if view.entries
+            else []
+        )
     problems = []
     position = view.minimum
     for name in disk.list(directory):
         path = f"{directory}/{name}"
         if disk.size(path) != options.queue_file_bytes or not name.isdecimal():
-            problems.append(f"{path}: {disk.size(path)} bytes, expected {options.queue_file_bytes}")
+            problems.append(
+                f"{path}: has {disk.size(path)} bytes, expected {options.queue_file_bytes}"
+            )
             continue
         first = int(name) // ENTRY_BYTES
         count = options.queue_file_bytes // ENTRY_BYTES

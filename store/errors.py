@@ -55,7 +55,8 @@ class SequenceTooOld(RepeatUnknown):
 
     def __init__(self, sequence: int, oldest: int) -> None:
         super().__init__(
-            f"sequence {sequence} is older than {oldest}, the oldest this producer is known by"
+            f"sequence {sequence} is older than {oldest}, the oldest one remembered for "
+            "this producer"
         )
         self.sequence = sequence
         self.oldest = oldest
@@ -66,9 +67,10 @@ class ProducerForgotten(RepeatUnknown):
 
     def __init__(self, sequence: int, known_end: int, horizon: int) -> None:
         super().__init__(
-            f"sequence {sequence} is sent again and was first sent when the log ended at "
-            f"{known_end} or later; sequences stored below {horizon} may be forgotten, so it may "
-            "be stored already; look for the message by its key before you send it anew"
+            f"sequence {sequence} is a repeat of a send first made when the log ended "
+            f"at {known_end} or later; sequences stored below {horizon} may be "
+            "forgotten, so it may already be stored; find the message by its key "
+            "before you send it again"
         )
         self.sequence = sequence
         self.known_end = known_end

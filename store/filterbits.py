@@ -15,7 +15,7 @@ class FilterBits:
     valid_from: int
 
     def may_match(self, bit_map: bytes, physical_offset: int) -> bool:
-        """False where a message is surely not wanted."""
+        """False if a message is surely not wanted."""
         if physical_offset < self.valid_from or len(bit_map) * 8 != self.bits:
             return True
         return all(bit_map[at // 8] >> (at % 8) & 1 for at in self.positions)

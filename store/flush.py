@@ -35,7 +35,7 @@ class Interval:
     _next_thorough_ms: int = 0
 
     def due(self, mono_ms: MonoMs) -> int | None:
-        """Pages that must be dirty for the work to be done now; None where it is not due."""
+        """Pages that must be dirty for the work to be done now; None if it is not due."""
         if mono_ms < self._next_ms:
             return None
         self._next_ms = mono_ms + self.interval_ms
@@ -104,7 +104,7 @@ class QueuesFlush:
                 job.run()
 
     def settle(self) -> bool:
-        """After the sync: True where the checkpoint has moved and is to be flushed."""
+        """After the sync: True if the checkpoint has moved and is to be flushed."""
         store = self._store
         if self._queues is not None:
             store.queues_flushed(self._queues, self._pages == 0)

@@ -46,11 +46,11 @@ def first_untrusted(index: IndexService, dispatcher: Dispatcher) -> tuple[int, s
         header = file.header
         why = _fault(file, log.max_offset)
         if not why and place and header.begin_phy < index.files[place - 1].header.end_phy:
-            why = "begins before the one before it ends"
+            why = "begins before the previous file ends"
         if not why:
             missed = _first_key(dispatcher, newest, header.begin_phy)
             if missed >= 0:
-                why = f"begins at {header.begin_phy}, but the record at {missed} has keys as well"
+                why = f"begins at {header.begin_phy}, but the record at {missed} has keys too"
         if why:
             return place, f"{file.file.path} {why}"
         newest = max(newest, header.end_phy)
@@ -70,7 +70,7 @@ def _fault(file: IndexFile, log_end: int) -> str:
     """What is wrong inside a file, empty for nothing that shows."""
     header = file.header
     if not 1 <= header.index_count <= file.entries:
-        return f"counts {header.index_count} entries"
+        return f"has an entry count of {header.index_count}"
     if not 0 <= header.begin_phy <= header.end_phy < max(log_end, 1):
         return f"covers the log from {header.begin_phy} to {header.end_phy}"
     if header.index_count == 1:
@@ -81,7 +81,7 @@ def _fault(file: IndexFile, log_end: int) -> str:
     if len(used) != header.slot_count:
         return f"has {len(used)} slots in use, its header says {header.slot_count}"
     if len(used) and not 0 < int(slots.min()) + 1 <= int(slots.max()) + 1 <= header.index_count:
-        return "has slots that name no entry"
+        return "has slots that name entries that do not exist"
     table = file.file.memory[first : first + header.index_count * kernel.ENTRY_BYTES]
     return _fault_of_entries(file, table.reshape(-1, kernel.ENTRY_BYTES), used)
 
@@ -91,14 +91,14 @@ def _fault_of_entries(file: IndexFile, table: U8, used: I64) -> str:
     slots = file.file.memory[kernel.HEADER_BYTES :][: file.slots * kernel.SLOT_BYTES].view(">i4")
     heads = used[:: max(1, len(used) // SAMPLE)]
     if (_field(table, slots[heads], 0, ">u4") % file.slots != heads).any():
-        return "has slots that name entries of other hashes"
+        return "has slots that name entries of another hash"
     sample = np.arange(1, len(table), max(1, len(table) // SAMPLE))
     previous = _field(table, sample, 16, ">i4")
     offsets = _field(table, sample, 4, ">i8")
     if (previous < 0).any() or (previous >= sample).any() or (np.diff(offsets) < 0).any():
         return "has entries out of order"
     if int(offsets[0]) < header.begin_phy or int(offsets[-1]) > header.end_phy:
-        return "has entries of records that its header does not cover"
+        return "has entries of records outside the range in its header"
     return ""
 
 

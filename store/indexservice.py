@@ -105,12 +105,12 @@ class IndexService:
         for name in self.disk.list(DIRECTORY):
             path = f"{DIRECTORY}/{name}"
             if not (len(name) == NAME_DIGITS and name.isdecimal()):
-                raise BadStoreDirectory(path, "is no index file (17 digits expected)")
+                raise BadStoreDirectory(path, "is not an index file (its name must have 17 digits)")
             size = self.disk.size(path)
             if size != self.options.index_file_bytes:
                 raise BadStoreDirectory(
                     path,
-                    f"has {size} bytes, the configured index file size is "
+                    f"has {size} bytes, but the configured index file size is "
                     f"{self.options.index_file_bytes}",
                 )
             self.files.append(IndexFile(self.disk.open(path, writable), self.options))

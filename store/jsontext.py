@@ -32,7 +32,7 @@ def dumps(value: Any, depth: int = 0) -> str:
 
 
 def loads(text: str) -> Any:
-    """Value of a text; bare integer keys become strings. ValueError where it is none."""
+    """Value of a text; bare integer keys become strings. ValueError if it is none."""
 
     def quote(found: re.Match[str]) -> str:
         return found[0] if found[1] is None else f'"{found[1]}":'
@@ -58,9 +58,9 @@ def replace(disk: Disk, path: str, data: bytes, backup: bool = True) -> None:
 
 
 def load(disk: Disk, path: str) -> Any | None:
-    """Read a file or, where it is missing, empty or broken, its backup; None where neither is.
+    """Read a file or, where it is missing, empty or broken, its backup; None if neither is.
 
-    Raises BadStoreFile where something is there and nothing of it can be read.
+    Raises BadStoreFile if something is there and nothing of it can be read.
     """
     problem = None
     for candidate in (path, path + ".bak"):
@@ -73,7 +73,7 @@ def load(disk: Disk, path: str) -> Any | None:
             continue
         if isinstance(value, dict):
             return value
-        problem = problem or "is no JSON object"
+        problem = problem or "is not a JSON object"
     if problem is not None:
         raise BadStoreFile(path, f"neither it nor its backup can be read: {problem}")
     return None

@@ -62,7 +62,7 @@ class MappedFile:
     def allocate(self, end: int) -> None:
         """Before bytes below a position are stored: have blocks for them, and some more.
 
-        Raises OSError where the disk is full; nothing has changed then.
+        Raises OSError if the disk is full; nothing has changed then.
         """
         if self.tail_unknown:
             self.clear_from(self.wrote)

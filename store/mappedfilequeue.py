@@ -52,9 +52,9 @@ class MappedFileQueue:
         for name, size in zip(listing.names, listing.sizes, strict=True):
             path = f"{self.directory}/{name}"
             if not (len(name) == NAME_DIGITS and name.isdecimal()):
-                raise BadStoreDirectory(path, "is no segment (20 digits expected)")
+                raise BadStoreDirectory(path, "is not a segment (its name must have 20 digits)")
             if size < 0:
-                raise BadStoreDirectory(path, "is no regular file")
+                raise BadStoreDirectory(path, "is not a regular file")
             if size == 0:
                 if writable:
                     self.disk.remove(path)
@@ -62,9 +62,9 @@ class MappedFileQueue:
             if size != self.file_size:
                 raise BadStoreDirectory(
                     path,
-                    f"has {size} bytes, the configured segment size is {self.file_size}. If only "
-                    "this file was cut short, copy it again, or remove it: what it held is then "
-                    "reported as missing",
+                    f"has {size} bytes, but the configured segment size is "
+                    f"{self.file_size}. If only this file was cut short, copy it again "
+                    "or remove it: what it held is then reported as missing",
                 )
             start = int(name)
             first = self.files[0].start if self.files else 0
@@ -87,7 +87,7 @@ class MappedFileQueue:
 
     @property
     def min_offset(self) -> int:
-        """Offset of the first byte held, 0 where there is none."""
+        """Offset of the first byte held, 0 if there is none."""
         return self.files[0].start if self.files else 0
 
     @property
@@ -126,7 +126,7 @@ class MappedFileQueue:
         ]
 
     def held_from(self, offset: int) -> int:
-        """The first offset at or after one whose file is there; the end where none is."""
+        """The first offset at or after one whose file is there; the end if none is."""
         if self.find(offset) is not None:
             return offset
         index = bisect_right(self.files, offset, key=_START)
@@ -185,7 +185,7 @@ class MappedFileQueue:
             return self._open(start, True)
 
     def take_ahead(self, made: MappedFile) -> bool:
-        """Take a segment that was allocated ahead; False where nobody needs it any more."""
+        """Take a segment that was allocated ahead; False if nobody needs it any more."""
         if self.next_start() == made.start and self.files and self.ahead is None:
             self.ahead = made
             return True

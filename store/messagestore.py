@@ -316,12 +316,14 @@ class MessageStore:
             self._check(batch)
             if self._held and not self._held.isdisjoint(batch.light_queues):
                 status = PutMessageStatus.SERVICE_NOT_AVAILABLE
-                return PutResult(status, "the light queue is being forgotten")
+                return PutResult(status, "the light queue is being deleted")
             light = self._light_offsets(batch.light_queues)
             if light is None:
                 return PutResult(
                     PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED,
-                    f"{self.options.max_lmq_consume_queue_num} light queues, no more are allowed",
+                    "this node has reached its limit of "
+                    f"{self.options.max_lmq_consume_queue_num} light queues "
+                    "(store.max_lmq_consume_queue_num)",
                 )
             if light:
                 columns = lightqueues.in_light_queues(batch.columns, *zip(*light, strict=True))
@@ -346,7 +348,7 @@ class MessageStore:
         ):
             return PutResult(
                 PutMessageStatus.MESSAGE_ILLEGAL,
-                f"sequences from {batch.sequence + first} on are stored in part, in other batches",
+                f"sequences from {batch.sequence + first} on are partly stored, in other batches",
             )
         result = self._append(batch, first, known, wall_ms)
         if result.status is PutMessageStatus.PUT_OK:
@@ -355,7 +357,7 @@ class MessageStore:
         return result
 
     def _light_offsets(self, names: tuple[str, ...]) -> list[tuple[str, int]] | None:
-        """Where a message stands in its light queues; None where there would be too many."""
+        """Where a message stands in its light queues; None if there would be too many."""
         table = self.topic_queue_table
         new = sum((name, 0) not in table for name in names)
         if new and table.light_count + new > self.options.max_lmq_consume_queue_num:
@@ -390,7 +392,7 @@ class MessageStore:
         if not 0 <= batch.queue_id <= QUEUE_ID_MAX:
             raise BadMessage(f"queue id {batch.queue_id} is outside 0..{QUEUE_ID_MAX}")
         if not 1 <= batch.columns.count <= MESSAGES_PER_BATCH_MAX:
-            raise BadMessage(f"a batch of {batch.columns.count} messages")
+            raise BadMessage(f"a batch of {batch.columns.count} messages is not allowed")
         if len(batch.producer) not in (0, 10):
             raise BadMessage(f"the producer id has {len(batch.producer)} bytes, it must have 10")
         if not 0 <= batch.sequence < 1 << 48:
@@ -408,7 +410,9 @@ class MessageStore:
             if hidden or batch.columns.count > 1:
                 raise BadMessage("only a single message may be in light queues")
         if lightqueues.claims_light_queues(batch.columns):
-            raise BadMessage(f"{' and '.join(lightqueues.PROPERTIES)} are for the store to write")
+            raise BadMessage(
+                f"{' and '.join(lightqueues.PROPERTIES)} may only be written by the store"
+            )
 
     def _stored_before(self, batch: PutBatch, known: list[Run]) -> PutResult:
         """Answer a repeated batch with its first result; it waits for what the first waited for."""
@@ -453,7 +457,7 @@ class MessageStore:
         except OSError as error:
             return PutResult(
                 PutMessageStatus.CREATE_MAPEDFILE_FAILED,
-                f"no room for the next segment: {error.strerror or error}",
+                f"cannot make the next segment: {error.strerror or error}",
             )
         count = batch.columns.count - first
         if in_queue:
@@ -486,7 +490,7 @@ class MessageStore:
     def append_replica(self, offset: int, data: U8, store_time: int) -> None:
         """Append whole, verified records of a master's log at this log's end, inside one segment.
 
-        Raises OSError where the disk has no room for a segment; the log is then as before.
+        Raises OSError if the disk has no room for a segment; the log is then as before.
         """
         if self.log.max_offset == self.log.min_offset:
             self.idempotence.begins_at(offset)  # what its master stored before is not copied
@@ -588,7 +592,7 @@ class MessageStore:
         """Become a master or a slave while readers go on, who see what they saw before.
 
         A new master gives queue offsets and knows sequences after all that its log holds, also
-        what was never confirmed; that stays hidden until it is. Raises OSError where there is no
+        what was never confirmed; that stays hidden until it is. Raises OSError if there is no
         room for the queues' entries; the role is then as before.
         """
         if self.role is BrokerRole.SLAVE and role is not BrokerRole.SLAVE:
@@ -603,7 +607,7 @@ class MessageStore:
         self.role = role
 
     def _step_to_end(self) -> bool:
-        """Dispatch what is not confirmed as well; False where nothing is left."""
+        """Dispatch what is not confirmed as well; False if nothing is left."""
         try:
             return self.dispatcher.step(self.log.max_offset, False, self._replica_targets())
         except TooManyUnsynced:
@@ -726,7 +730,7 @@ class MessageStore:
             )
 
     def dispatch(self) -> bool:
-        """Build queues and index for the next stretch of log; False where nothing is left to do.
+        """Build queues and index for the next stretch of log; False if nothing is left to do.
 
         An error stops it (False) and raises a flag that refuses puts: DISK_FULL, or for any other
         WRITE_LOGICS_QUEUE_ERROR, lowered by itself. It goes on where it stood, by the next call;
@@ -747,7 +751,9 @@ class MessageStore:
                 what = f"{error.strerror or error}" + (
                     f": {error.filename}" if error.filename else ""
                 )
-                self.events.problem(f"queues and index cannot follow the log, puts stop: {what}")
+                self.events.problem(
+                    f"queues and index cannot follow the log, puts are refused: {what}"
+                )
             self.flags.set(flag)
             return False
 
@@ -806,7 +812,7 @@ class MessageStore:
         return self.log.get_message(physical_offset)
 
     def record_at(self, topic: str, queue_id: int, queue_offset: int) -> Record | None:
-        """The record at a queue offset, or None where there is none. Raises CorruptRecord."""
+        """The record at a queue offset, or None if there is none. Raises CorruptRecord."""
         result = self.get(topic, queue_id, queue_offset, 1, 1)
         if not result.count or int(result.table[decode.OUT_QUEUE_OFFSET, 0]) != queue_offset:
             return None
@@ -821,7 +827,7 @@ class MessageStore:
     def find_by_id(self, message_id: str) -> Record:
         """The record an offset message id names. The id is checked, its offset never trusted.
 
-        Raises BadMessage for no id, OffsetOutOfRange or CorruptRecord where it names no record.
+        Raises BadMessage for no id, OffsetOutOfRange or CorruptRecord if it names no record.
         """
         _, physical_offset = parse_message_id(message_id)
         return self.get_message(physical_offset)

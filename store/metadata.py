@@ -58,7 +58,7 @@ class TopicConfig:
 
     @staticmethod
     def from_json(value: Json) -> "TopicConfig":
-        """Read the bean; KeyError, TypeError or ValueError where it is none."""
+        """Read the bean; KeyError, TypeError or ValueError if it is none."""
         attributes = value.get("attributes") or {}
         return TopicConfig(
             str(value["topicName"]),
@@ -107,7 +107,7 @@ class Metadata:
     # -- changes -------------------------------------------------------------------------------
 
     def apply(self, body: bytes) -> Json | None:
-        """Apply one record; the change, or None where the record says nothing understood."""
+        """Apply one record; the change, or None if the record says nothing understood."""
         try:
             change = json.loads(body)
             operation = getattr(self, "_apply_" + str(change["op"]), None)
@@ -251,11 +251,11 @@ class Metadata:
     # -- snapshots -----------------------------------------------------------------------------
 
     def adopt(self, data: bytes) -> None:
-        """Take another node's tables for one's own. Raises BadMessage where they are none."""
+        """Take another node's tables for one's own. Raises BadMessage if they are none."""
         try:
             made = Metadata.from_json(json.loads(data))
         except NOT_THE_SHAPE as error:
-            raise BadMessage(f"no snapshot of metadata: {error}") from None
+            raise BadMessage(f"not a metadata snapshot: {error}") from None
         self.topics, self.groups, self.offsets = made.topics, made.groups, made.offsets
         self.delay_offsets, self.floors = made.delay_offsets, made.floors
         self.done, self.timers = made.done, made.timers
@@ -405,9 +405,9 @@ def is_reserved_topic(name: str) -> bool:
 
 
 def check_group(name: str) -> None:
-    """Raise BadMessage where a name is no group: as for topics, at most 255 characters."""
+    """Raise BadMessage if a name is no group: as for topics, at most 255 characters."""
     if not name or len(name) > 255:
-        raise BadMessage(f"a group name has 1 to 255 characters, this has {len(name)}")
+        raise BadMessage(f"a group name must have 1 to 255 characters, this one has {len(name)}")
     if not all(c.isascii() and (c.isalnum() or c in "%|_-") for c in name):
         raise BadMessage(f"group {name!r} has characters other than letters, digits and %|_-")
 
@@ -416,28 +416,28 @@ def altered(config: TopicConfig, queues: int, perm: int) -> TopicConfig:
     """A topic with more queues or other permissions; queues never become fewer."""
     if queues and queues < config.queues:
         raise BadMessage(
-            f"topic {config.name} has {config.queues} queues: they can become more, not fewer"
+            f"topic {config.name} has {config.queues} queues: the number can grow, not shrink"
         )
     return replace(config, queues=queues or config.queues, perm=perm or config.perm)
 
 
 def check_lite_ttl(config: TopicConfig) -> None:
-    """Raise BadMessage where lite topics cannot be forgotten after so long."""
+    """Raise BadMessage if lite topics cannot be forgotten after so long."""
     if config.lite_ttl_minutes and config.message_type != LITE:
         raise BadMessage(f"topic {config.name} has no lite topics: its type is not {LITE}")
     if not 0 <= config.lite_ttl_minutes <= LITE_TTL_MINUTES_MAX:
-        raise BadMessage(f"lite topics last 0 to {LITE_TTL_MINUTES_MAX} minutes")
+        raise BadMessage(f"lite_ttl_minutes must be from 0 to {LITE_TTL_MINUTES_MAX}")
 
 
 def check_message_type(name: str) -> None:
-    """Raise BadMessage where a topic cannot be for messages of that type only."""
+    """Raise BadMessage if a topic cannot be for messages of that type only."""
     if name and name not in MESSAGE_TYPES:
-        raise BadMessage(f"message type {name!r} is none of {', '.join(MESSAGE_TYPES)}")
+        raise BadMessage(f"message type {name!r} is not one of {', '.join(MESSAGE_TYPES)}")
 
 
 def check_queues(queues: int, perm: int) -> None:
     """Raise BadMessage for a number of queues or a permission that no topic can have."""
     if not 1 <= queues <= QUEUES_MAX:
-        raise BadMessage(f"a topic has 1 to {QUEUES_MAX} queues, not {queues}")
+        raise BadMessage(f"a topic must have 1 to {QUEUES_MAX} queues, not {queues}")
     if perm & ~(PERM_READ | PERM_WRITE) or not perm:
-        raise BadMessage(f"perm {perm} is none of 2 (write), 4 (read), 6 (both)")
+        raise BadMessage(f"perm {perm} is not one of 2 (write), 4 (read), 6 (both)")

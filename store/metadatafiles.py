@@ -4,7 +4,7 @@
 they are good, and a checksum over every byte. It is replaced at once, so tables of two moments
 never meet; its `.bak` is another whole snapshot. The other files hold one table each in RocketMQ's
 shape. They are written for RocketMQ, and read only where RocketMQ wrote them: they end with
-MARK, white space that a JSON parser passes over and RocketMQ does not write. The snapshot
+MARK, white space that a JSON parser skips and RocketMQ does not write. The snapshot
 knows the checksum of each, so damage to them is seen, too.
 """
 
@@ -221,17 +221,17 @@ def decode(path: str, data: bytes) -> Saved:
         exports = {str(name): [int(crc) for crc in row] for name, row in value["exports"].items()}
         return Saved(path, Metadata.from_json(value), int(value["place"]), exports)
     except NOT_THE_SHAPE as error:
-        raise NotASnapshot(f"it has another shape than expected: {error!r}") from None
+        raise NotASnapshot(f"it has an unexpected structure: {error!r}") from None
 
 
 def read_export(disk: Disk, export: Export, path: str, tables: Metadata) -> bytes:
     """Take a table from one of RocketMQ's files; the file's bytes.
 
-    Raises OSError, and ValueError where the file holds no such table; the tables then stay.
+    Raises OSError, and ValueError if the file holds no such table; the tables then stay.
     """
     data = disk.read(path)
     try:
         export.adopt(tables, jsontext.loads(data.decode()))
     except NOT_THE_SHAPE as error:
-        raise ValueError(f"it has another shape than expected: {error!r}") from None
+        raise ValueError(f"it has an unexpected structure: {error!r}") from None
     return data

@@ -86,17 +86,17 @@ class MetadataRecovery:
     report: Callable[[Doubt], None]
 
     def run(self) -> Recovered:
-        """Find the tables. Raises BadStoreFile where another program's file cannot be read."""
+        """Find the tables. Raises BadStoreFile if another program's file cannot be read."""
         found, wrong = self._snapshots()
         if not found and not wrong:
             if not self._is_ours():
                 return self._begin()
-            wrong[SNAPSHOT] = "it is missing, and its backup, too"
+            wrong[SNAPSHOT] = "it and its backup are missing"
         chosen = next((s for s in found if s.path not in wrong), None)
         if chosen is None:
-            self._tell(wrong, "all records in the log are applied anew")
+            self._tell(wrong, "all records in the log are applied again")
             return self._from_the_log(found)
-        self._tell(wrong, f"{chosen.path} and the records after it are taken")
+        self._tell(wrong, f"{chosen.path} is used, and the records after it are applied")
         tables = chosen.tables
         foreign, whole = self._compare(tables, found, SNAPSHOT not in wrong)
         if not wrong:
@@ -131,15 +131,15 @@ class MetadataRecovery:
         return found, wrong
 
     def _mismatch(self, saved: Saved) -> str:
-        """Why the log does not lead on from a snapshot, empty where it does."""
+        """Why the log does not lead on from a snapshot, empty if it does."""
         applied, records = saved.tables.applied, self.records
         if records.end is not None and applied > records.end:
-            return f"it holds records up to {applied}, the log ends at {records.end}"
+            return f"it holds records up to {applied}, but the log ends at {records.end}"
         if applied < records.first:
-            return f"it holds records up to {applied}, the log's oldest is {records.first}"
+            return f"it holds records up to {applied}, but the oldest in the log is {records.first}"
         place = records.place(applied - 1) if applied else -1
         if -1 not in (place, saved.place) and place != saved.place:
-            return f"its last record is at {saved.place}, the log has that one at {place}"
+            return f"its last record is at {saved.place}, in the log that record is at {place}"
         return ""
 
     # -- RocketMQ's files ----------------------------------------------------------------------
@@ -160,8 +160,8 @@ class MetadataRecovery:
             if rocketmq and self._is_foreign(export, crcs):
                 read_export(self.disk, export, export.path, tables)
                 foreign.append(export.path)
-                action = "its table is taken"
-                self.report(Doubt(export.path, "RocketMQ wrote it since", action))
+                action = "its table is used"
+                self.report(Doubt(export.path, "RocketMQ has written it since", action))
                 continue
             reason = self._what_is_wrong(export, crcs)
             if reason is None:
@@ -169,7 +169,7 @@ class MetadataRecovery:
             if not reason:
                 whole.add(export.path)
             elif certain and crcs[0]:
-                self.report(Doubt(export.path, reason, f"it is written anew from {SNAPSHOT}"))
+                self.report(Doubt(export.path, reason, f"it is rewritten from {SNAPSHOT}"))
         return foreign, whole
 
     def _what_is_wrong(self, export: Export, crcs: list[list[int]]) -> str | None:
@@ -207,7 +207,7 @@ class MetadataRecovery:
     def _read_either(self, export: Export, tables: Metadata, strict: bool) -> bool:
         """Take a table from its file, or from the backup of that; whether there was one.
 
-        Raises BadStoreFile where strict, and something is there and none of it can be read.
+        Raises BadStoreFile if strict, and something is there and none of it can be read.
         """
         problem = ""
         for path in (export.path, export.path + ".bak"):
@@ -218,7 +218,7 @@ class MetadataRecovery:
             except (OSError, ValueError) as error:
                 problem = problem or f"{path}: {error}"
         if problem and strict:
-            raise BadStoreFile(export.path, f"neither it nor its backup can be read: {problem}")
+            raise BadStoreFile(export.path, f"it and its backup cannot be read: {problem}")
         return False
 
     # -- the log -------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ class MetadataRecovery:
         tables = Metadata()
         for export in EXPORTS:
             if self._read_either(export, tables, strict=False):
-                action = "its table is taken as it is, and the log's records applied to it"
+                action = "its table is used as it is, and the log's records are applied to it"
                 self.report(Doubt(export.path, "no snapshot vouches for it", action))
         self._adopt_unchecked(tables)
         return tables

@@ -20,7 +20,9 @@ class TooManyUnsynced(OSError):
     """Nothing may be stored into one more file before the next flush; nothing is broken."""
 
     def __init__(self) -> None:
-        super().__init__(errno.EMFILE, "as many files of queues wait for a sync as may be open")
+        super().__init__(
+            errno.EMFILE, "all open queue files are waiting for a sync: none can be closed"
+        )
 
 
 class LazyFile:

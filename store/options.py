@@ -11,78 +11,108 @@ DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 
 
 
 def option(default: T, doc: str) -> T:
-    """A field with its line of documentation."""
+    """A field and its line of documentation."""
     return field(default=default, metadata={"doc": doc})
 
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """Everything the engine can be told. Sizes are bytes, times ms unless the name says hours."""
+    """Options of the storage engine. Sizes are in bytes, times in ms unless the doc says hours."""
 
     broker_role: BrokerRole = option(
-        BrokerRole.ASYNC_MASTER, "ASYNC_MASTER, SYNC_MASTER, SLAVE, or AUTO"
+        BrokerRole.ASYNC_MASTER,
+        "ASYNC_MASTER, SYNC_MASTER, SLAVE, or AUTO (the nodes elect their master)",
     )
     flush_disk_type: FlushDiskType = option(
         FlushDiskType.ASYNC_FLUSH,
-        "ASYNC_FLUSH answers before the disk has a message, SYNC_FLUSH after",
+        "ASYNC_FLUSH acknowledges a message before it is on disk, SYNC_FLUSH after",
     )
-    mapped_file_size_commit_log: int = option(GIB, "segment size of the commit log")
+    mapped_file_size_commit_log: int = option(GIB, "size of a commit log segment")
     mapped_file_size_consume_queue: int = option(
-        6_000_000, "queue file size, rounded up to whole entries of 20 bytes"
+        6_000_000, "size of a consume queue file, rounded up to whole entries of 20 bytes"
     )
-    enable_consume_queue_ext: bool = option(False, "keep ext units beside queue entries")
+    enable_consume_queue_ext: bool = option(False, "keep an extension unit beside each queue entry")
     enable_calc_filter_bit_map: bool = option(
-        False, "note in ext units which groups' SQL filters a message fulfils"
+        False, "record in extension units which groups' SQL filters a message matches"
     )
-    mapped_file_size_consume_queue_ext: int = option(48 << 20, "file size of ext units")
-    max_hash_slot_num: int = option(5_000_000, "slots of an index file")
-    max_index_num: int = option(20_000_000, "entries of an index file")
+    mapped_file_size_consume_queue_ext: int = option(48 << 20, "size of an extension unit file")
+    max_hash_slot_num: int = option(5_000_000, "hash slots per index file")
+    max_index_num: int = option(20_000_000, "entries per index file")
     message_index_enable: bool = option(
-        True, "index UNIQ_KEY and KEYS; docs/guarantees.md says what is not promised without it"
+        True,
+        "index messages by UNIQ_KEY and KEYS; docs/guarantees.md lists what is lost without it",
     )
-    message_index_safe: bool = option(False, "recovery also waits for the index checkpoint")
-    check_crc_on_recover: bool = option(True, "verify every record that recovery reads")
-    check_crc_on_read: bool = option(True, "verify every record that a reader gets")
+    message_index_safe: bool = option(
+        False, "start recovery from the index checkpoint if it is older than the others"
+    )
+    check_crc_on_recover: bool = option(True, "verify the CRC of every record that recovery reads")
+    check_crc_on_read: bool = option(
+        True, "verify the CRC of every record before it is returned to a reader"
+    )
     enabled_append_prop_crc: bool = option(
         True,
-        "seal each record with a CRC over all of it (20 bytes; RocketMQ 5's __CRC32# property, "
-        "an ordinary property to older readers)",
+        "seal each record with a CRC over all its bytes (20 bytes, RocketMQ 5's __CRC32# property; "
+        "older readers see an ordinary property)",
     )
-    max_message_size: int = option(4 << 20, "largest body")
-    flush_interval_commit_log: int = option(500, "asynchronous flush")
-    flush_commit_log_least_pages: int = option(4, "dirty pages worth a flush")
-    flush_commit_log_thorough_interval: int = option(10_000, "flush whatever is dirty")
-    commit_interval_commit_log: int = option(200, "pool buffers into the log")
+    max_message_size: int = option(4 << 20, "largest message body")
+    flush_interval_commit_log: int = option(
+        500, "interval between asynchronous flushes of the commit log"
+    )
+    flush_commit_log_least_pages: int = option(4, "fewest dirty pages that trigger a flush")
+    flush_commit_log_thorough_interval: int = option(
+        10_000, "interval at which all dirty pages are flushed"
+    )
+    commit_interval_commit_log: int = option(
+        200, "interval at which pool buffers are written to the log"
+    )
     commit_commit_log_least_pages: int = option(
-        4, "kept for compatibility of configs: a commit copies whatever there is"
+        4, "accepted for compatibility and ignored: a commit writes everything in the buffers"
     )
-    flush_interval_consume_queue: int = option(1000, "flush of the queues")
-    flush_consume_queue_least_pages: int = option(2, "dirty pages worth a flush")
+    flush_interval_consume_queue: int = option(1000, "interval between flushes of the queues")
+    flush_consume_queue_least_pages: int = option(2, "fewest dirty pages that trigger a flush")
     flush_consume_queue_thorough_interval: int = option(
-        60_000, "flush all queues, then the checkpoint"
+        60_000, "interval at which all queues are flushed, then the checkpoint"
     )
-    sync_flush_timeout: int = option(5000, "longest wait for the disk, then FLUSH_DISK_TIMEOUT")
+    sync_flush_timeout: int = option(
+        5000, "longest wait for the disk; after it a put is answered FLUSH_DISK_TIMEOUT"
+    )
     transient_store_pool_enable: bool = option(
         False,
-        "assemble appends in memory first (asynchronous flush only; what is not committed is "
-        "lost with the process)",
+        "collect appends in memory buffers first (asynchronous flush only; data not yet committed "
+        "to the log is lost if the process dies)",
     )
-    transient_store_pool_size: int = option(5, "buffers of one segment each")
-    warm_maped_file_enable: bool = option(False, "fault in and lock a new segment's pages ahead")
-    delete_when: str = option("04", "hours of day for deletion, `;` between them")
-    file_reserved_time: int = option(72, "hours a segment is kept unchanged")
-    disk_max_used_space_ratio: int = option(75, "over this, expired segments go at any hour")
-    disk_space_warning_level_ratio: int = option(90, "over this, puts are refused (DISK_FULL)")
-    disk_space_clean_forcibly_ratio: int = option(85, "over this, unexpired segments go too")
-    clean_file_forcibly_enable: bool = option(True, "allow that")
-    clean_resource_interval: int = option(10_000, "rounds of the cleaner")
-    delete_file_batch_max: int = option(10, "segments one round removes at most")
-    message_delay_level: str = option(DEFAULT_DELAY_LEVELS, "the delay levels, level 1 first")
-    max_lmq_consume_queue_num: int = option(20_000, "most light queues: a lite topic takes one")
-    max_msgs_num_batch: int = option(64, "most messages of one key query")
-    producers_max: int = option(10_000, "producers remembered, for dropping repeats")
+    transient_store_pool_size: int = option(5, "number of pool buffers, each the size of a segment")
+    warm_maped_file_enable: bool = option(
+        False, "fault in and lock the pages of a new segment before it is used"
+    )
+    delete_when: str = option(
+        "04", "hours of the day at which expired segments are deleted, separated by `;`"
+    )
+    file_reserved_time: int = option(72, "hours after its last change at which a segment expires")
+    disk_max_used_space_ratio: int = option(
+        75, "above this disk usage, expired segments are deleted at any hour"
+    )
+    disk_space_warning_level_ratio: int = option(
+        90, "above this disk usage, puts are refused (DISK_FULL)"
+    )
+    disk_space_clean_forcibly_ratio: int = option(
+        85, "above this disk usage, unexpired segments are deleted as well"
+    )
+    clean_file_forcibly_enable: bool = option(True, "allow deletion of unexpired segments")
+    clean_resource_interval: int = option(10_000, "interval between rounds of the cleaner")
+    delete_file_batch_max: int = option(10, "maximum number of segments deleted in one round")
+    message_delay_level: str = option(
+        DEFAULT_DELAY_LEVELS, "delays of the delay levels, level 1 first"
+    )
+    max_lmq_consume_queue_num: int = option(
+        20_000, "maximum number of light queues; each lite topic takes one"
+    )
+    max_msgs_num_batch: int = option(64, "maximum number of messages returned by one key query")
+    producers_max: int = option(
+        10_000, "number of producers remembered, to recognise repeated sends"
+    )
     producer_window: int = option(
-        1024, "runs of sequences remembered per producer, for dropping repeats"
+        1024, "runs of sequence numbers remembered per producer, to recognise repeated sends"
     )
 
     def __post_init__(self) -> None:

@@ -230,7 +230,7 @@ class OsDisk:
             return
 
     def _put_aside(self, full: str) -> bool:
-        """Move a file to where `reclaim` finds it; False where it cannot be moved."""
+        """Move a file to where `reclaim` finds it; False if it cannot be moved."""
         aside = self.root / STAGING / f"removed-{next(self._staged)}"
         try:
             os.rename(full, aside)

@@ -42,21 +42,23 @@ def _fault(queue: ConsumeQueue | None, end: QueueEnd, position: int, log_min: in
     if is_light(queue.topic) and low >= end.end:
         return _disorder(queue, low, position)  # it began again since the note
     if high < end.end:
-        return f"ends at {high // ENTRY_BYTES}, had {end.end // ENTRY_BYTES} entries before"
+        return (
+            f"ends at entry {high // ENTRY_BYTES}, but had {end.end // ENTRY_BYTES} entries before"
+        )
     if low >= end.end:
         if end.newest <= log_min:
             return _disorder(queue, low, position)
-        return f"begins at {low // ENTRY_BYTES}, what came before is missing"
+        return f"begins at entry {low // ENTRY_BYTES}: earlier entries are missing"
     oldest, bytes_of_it = queue.entries(low // ENTRY_BYTES, 1)[:2, 0].tolist()
     none_lost = bytes_of_it != BLANK and oldest <= log_min  # those before it name records deleted
     if low > end.first_start and not (
         none_lost
         or (low == end.first_start + queue.files.file_size and 0 <= end.first_file_phy < log_min)
     ):
-        return f"begins at {low // ENTRY_BYTES}, its first file is missing"
+        return f"begins at entry {low // ENTRY_BYTES}: its first file is missing"
     offset, size = queue.entries(end.end // ENTRY_BYTES - 1, 1)[:2, 0].tolist()
     if size != BLANK and offset + size != end.newest:
-        return f"entry {end.end // ENTRY_BYTES - 1} is another one than before"
+        return f"entry {end.end // ENTRY_BYTES - 1} has changed"
     return _disorder(queue, end.end, position)
 
 
@@ -65,7 +67,7 @@ def _disorder(queue: ConsumeQueue, start: int, position: int) -> str:
     table = queue.entries(start // ENTRY_BYTES, 1 << 40)
     offsets, sizes = table[:2, table[1] != BLANK]
     if len(offsets) and int(offsets[0]) < position:
-        return f"entries from {start // ENTRY_BYTES} on name records older than that"
+        return f"entries from {start // ENTRY_BYTES} on name older records"
     if (offsets[1:] < offsets[:-1] + sizes[:-1]).any():
         return f"entries from {start // ENTRY_BYTES} on are out of order"
     return ""
@@ -84,7 +86,7 @@ def _fault_of_units(queue: ConsumeQueue | None, ext: ConsumeQueueExt | None) -> 
     for queue_offset in (queue.min_offset, queue.max_offset - 1):
         for code in queue.entries(queue_offset, 1)[2].tolist() if queue_offset >= 0 else []:
             if is_ext_address(code) and ext.get(code) is None:
-                return f"the ext unit of entry {queue_offset} is missing"
+                return f"the extension unit of entry {queue_offset} is missing"
     return ""
 
 
@@ -113,4 +115,4 @@ class Comparison:
                 (table[:2] == rows[[scan.PHY, scan.SIZE]]).all()
             )
         if not same:
-            self.differing[key] = f"entries {low} to {low + count - 1} are not what the log says"
+            self.differing[key] = f"entries {low} to {low + count - 1} differ from the log"

@@ -29,7 +29,7 @@ def drop_floors(queues: ConsumeQueues, corrupt: Iterable[CorruptRange], offset: 
 
 
 def _drop_last_blanks(queue: ConsumeQueue) -> bool:
-    """Cut the blank entries that a queue ends in; False where there are none."""
+    """Cut the blank entries that a queue ends in; False if there are none."""
     first, end = queue.files.min_offset // ENTRY_BYTES, _after_last_record(queue)
     if end == queue.max_offset:
         return False

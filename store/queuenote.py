@@ -5,7 +5,7 @@ not show what is noted here is rebuilt from the commit log, and without a valid 
 compared with the log. A queue whose files are untouched since is as noted, and is not looked into.
 
 A note is a block at the end of the file, with the queues that changed since the one before; it is
-written after their files were synced. Where there is no room for it, the file is made anew, with
+written after their files were synced. Where there is no room for it, the file is rebuilt, with
 all queues, and takes the older one's place. The last valid block says what holds for all.
 
 | at | field | bytes |
@@ -159,7 +159,7 @@ class QueueNotes:
         self.unreadable = ""  # why the file could not be read
 
     def load(self) -> Noted | None:
-        """Read the note; None where there is none, it is damaged, or cannot be opened."""
+        """Read the note; None if there is none, it is damaged, or cannot be opened."""
         try:
             if self._disk.size(PATH) <= _BLOCKS_AT:
                 return None
@@ -265,7 +265,7 @@ class QueueNotes:
 
 
 def digest_of(disk: Disk, directories: Iterable[str]) -> int:
-    """What stays the same while nobody changes a queue's files; 0 where there are none."""
+    """What stays the same while nobody changes a queue's files; 0 if there are none."""
     return combined(disk.look(directory).digest for directory in directories)
 
 
@@ -305,7 +305,7 @@ def put_block(file: DiskFile, at: int, position: int, index_end: int, rows: Iter
 
 
 def parse(data: bytes) -> tuple[Noted, dict[QueueKey, bytes], int] | None:
-    """What the blocks say, the row of each queue, and where they end; None where there is none."""
+    """What the blocks say, the row of each queue, and where they end; None if there is none."""
     if data[: len(MAGIC)] != MAGIC:
         return None
     at = _BLOCKS_AT

@@ -65,10 +65,10 @@ class ConsumeQueues:
         for root in ROOTS:
             for topic in self.disk.list(root):
                 if (root == lightqueues.ROOT) != lightqueues.is_light(topic):
-                    raise BadStoreDirectory(f"{root}/{topic}", "is no name for a queue there")
+                    raise BadStoreDirectory(f"{root}/{topic}", "is not a valid queue name")
                 for name in self.disk.list(f"{root}/{topic}"):
                     if not name.isdecimal():
-                        raise BadStoreDirectory(f"{root}/{topic}/{name}", "is no queue id")
+                        raise BadStoreDirectory(f"{root}/{topic}/{name}", "is not a queue id")
                     self._load_queue(topic, int(name), writable, trusting)
 
     def _load_queue(self, topic: str, queue_id: int, writable: bool, trusting: bool) -> None:
@@ -158,7 +158,7 @@ class ConsumeQueues:
         return self.table.get((topic, queue_id))
 
     def get_or_make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, a new empty one where there is none."""
+        """The queue, a new empty one if there is none."""
         found = self.table.get((topic, queue_id))
         if found is None:
             found = self._make(topic, queue_id)

@@ -118,7 +118,7 @@ class ColumnReader:
         """Up to messages_max messages, bodies of at most bytes_max, from a queue offset on.
 
         At least one message is read if there is one, however large. bits: what surely has none of
-        them is passed over.
+        them is skipped.
         """
         if queue is None:
             return GetResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)

@@ -48,7 +48,7 @@ _TOPIC_RE = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def check_topic(name: str) -> None:
-    """Raise BadMessage where a name is no topic: letters, digits, `%|_-`, at most 127 bytes."""
+    """Raise BadMessage if a name is no topic: letters, digits, `%|_-`, at most 127 bytes."""
     if not name:
         raise BadMessage("the topic name is empty")
     if len(name) > TOPIC_BYTES_MAX:
@@ -159,7 +159,7 @@ def has_control(text: str) -> bool:
 
 
 def encode_properties(properties: dict[str, str]) -> str:
-    """Properties as text; BadMessage where a name or value cannot be written."""
+    """Properties as text; BadMessage if a name or value cannot be written."""
     pairs = []
     for name, value in properties.items():
         if not name or not value:
@@ -194,7 +194,7 @@ def offset_message_id(store_host: Host, physical_offset: int) -> str:
 
 
 def parse_message_id(message_id: str) -> tuple[Host, int]:
-    """Store host and commit-log offset of an offset message id; BadMessage where it is none."""
+    """Store host and commit-log offset of an offset message id; BadMessage if it is none."""
     try:
         data = bytes.fromhex(message_id)
     except ValueError:

@@ -104,9 +104,9 @@ class Recovery:
             return RecoveryReport(abnormal, 0, 0, 0, False, 0, 0)
         for hole in self.log.note_holes():
             self.problem(
-                f"commit log [{hole.start}, {hole.end}) is missing: its segments' files are not "
-                "there. What lies around it is kept and served; put the files back while the node "
-                "is stopped, or let a replica repair it"
+                f"commit log [{hole.start}, {hole.end}) is missing: its segment files "
+                "do not exist. The segments around it are kept and served; stop the "
+                "node and put the files back, or let a replica repair it"
             )
         known = set(self.queues.table)
         queues_sound = queues_sound and bool(known)  # all gone: somebody removed them
@@ -205,7 +205,7 @@ class Recovery:
             self.queues.touch(key)
 
     def _check_index(self) -> bool:
-        """Look at the index's files; False where those from the first bad one on were dropped.
+        """Look at the index's files; False if those from the first bad one on were dropped.
 
         The newest record that is left may have had keys in them.
         """
@@ -215,7 +215,7 @@ class Recovery:
         if found is None:
             return True
         place, why = found
-        self.problem(f"the index is rebuilt from the commit log from there on: {why}")
+        self.problem(f"the index is rebuilt from the commit log from here on: {why}")
         self.index.drop_from(place)
         return False
 
@@ -224,8 +224,9 @@ class Recovery:
         known = max(self.known_end, self.checkpoint.confirm_phy_offset)
         if end < known:
             self.problem(
-                f"the commit log ends at {end}, but records up to {known} were dispatched or "
-                f"confirmed before: what lay in [{end}, {known}) is lost on this node"
+                f"the commit log ends at {end}, but records up to {known} were "
+                f"dispatched or confirmed before: records in [{end}, {known}) are lost "
+                "on this node"
             )
 
     def _lacking(
@@ -280,7 +281,7 @@ class Recovery:
     ) -> int:
         """Verify and dispatch everything from a segment's start; the end of the valid records.
 
-        Of records below the position of a note that holds, only queues that are made anew take
+        Of records below the position of a note that holds, only queues that are rebuilt take
         entries.
         """
         index = self.index if with_index and self.options.message_index_enable else None
@@ -330,7 +331,7 @@ class Recovery:
         self.halved = True
 
     def _has_all(self, noted: Noted, doubted: dict[QueueKey, str]) -> bool:
-        """Whether each queue of a note has its files, or is known to be made anew.
+        """Whether each queue of a note has its files, or is known to be rebuilt.
 
         One that was noted without entries has none to miss.
         """
@@ -405,7 +406,7 @@ class Recovery:
 
 
 def load_queues(queues: ConsumeQueues, trusting: bool, report: Callable[[str], None]) -> bool:
-    """Load the queues; False where their files cannot be trusted and were removed.
+    """Load the queues; False if their files cannot be trusted and were removed.
 
     trusting: no power cut came between the last stop and now.
     """

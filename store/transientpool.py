@@ -18,7 +18,7 @@ class TransientStorePool:
         self._unmade = buffers
 
     def borrow(self) -> U8 | None:
-        """A zeroed buffer, or None where all are lent: the segment is then written directly."""
+        """A zeroed buffer, or None if all are lent: the segment is then written directly."""
         if self._free:
             buffer = self._free.pop()
             buffer[:] = 0

@@ -10,22 +10,27 @@ HEAD = """# Configuration
 
 Generated from the typed config by `make docs`; do not edit.
 
-A value is taken from, the later ones winning: the default, the file (`--config FILE`, or the one
-that the variable `DUOLOG_CONFIG` names, or `duolog.toml` where there is one), the environment
-(`DUOLOG_<SECTION>__<KEY>`, as `DUOLOG_STORE__FLUSH_DISK_TYPE=SYNC_FLUSH`), flags
-(`--set SECTION.KEY=VALUE`). A file that is named and missing, and keys that do not exist, are
-errors. Other variables that begin with `DUOLOG_` are left alone. `duolog config show --origin`
-prints every value and where it comes from.
+`duolog config show --origin` prints every value and where it comes from. Values are taken from
+these sources; a later one overrides an earlier one:
+
+1. the default;
+2. a TOML file: `--config FILE`, else the file that `DUOLOG_CONFIG` names, else `./duolog.toml` if
+   it exists;
+3. the environment: `DUOLOG_<SECTION>__<KEY>`, as in `DUOLOG_STORE__FLUSH_DISK_TYPE=SYNC_FLUSH`;
+4. flags: `--set SECTION.KEY=VALUE`.
+
+A named file that does not exist is an error, and so is an unknown key. Other variables that begin
+with `DUOLOG_` are ignored.
 """
 ABOUT = {
     "node": "Who the node is and where it listens.",
-    "limits": "What one client may ask for.",
-    "transactions": "Half messages that nobody decides on.",
-    "rocketmq": "RocketMQ's own API on the client port; it needs the package's extra `rocketmq`.",
-    "registry": "Where the nodes of a cluster agree on their masters (`broker_role = AUTO`).",
-    "ha": "Replication. Sizes are bytes, times ms; a node's role is `store.broker_role`.",
-    "store": "The engine, under RocketMQ's names in snake_case. Sizes are bytes, times ms, "
-    "`file_reserved_time` hours, ratios percent.",
+    "limits": "Limits on what clients may ask for and create. Sizes are in bytes, times in ms.",
+    "transactions": "Checks of half messages that are neither committed nor rolled back.",
+    "rocketmq": "RocketMQ's own API on the client port. Needs the extra `rocketmq`.",
+    "registry": "The etcd cluster in which nodes elect their masters (`store.broker_role = AUTO`).",
+    "ha": "Replication. Sizes are in bytes, times in ms. `store.broker_role` sets a node's role.",
+    "store": "The storage engine. Keys are RocketMQ's names in snake_case. Sizes are in bytes, "
+    "times in ms, `file_reserved_time` in hours, ratios in percent.",
 }
 
 
@@ -51,7 +56,7 @@ def main() -> None:
     if "--check" not in sys.argv:
         TARGET.write_text(text)
     elif not TARGET.exists() or TARGET.read_text() != text:
-        print(f"{TARGET} is not what the config says: run make docs", file=sys.stderr)
+        print(f"{TARGET} is out of date: run make docs", file=sys.stderr)
         sys.exit(1)
 
 

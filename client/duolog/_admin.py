@@ -311,7 +311,7 @@ class Admin:
         """Commit offsets of a consumer group that has no members: the next ones to read.
 
         Args:
-            group: the consumer group; made where there is none.
+            group: the consumer group; made if there is none.
             offsets: by topic, replica group and queue id.
 
         Raises:
@@ -354,7 +354,7 @@ class Admin:
 
         Raises:
             BadRequest: that node is not in sync, or the epoch is over and another node leads.
-            ResultUnknown: the switch may or may not be made. To order it again, name the epoch.
+            ResultUnknown: the switch may or may not happen. To request it again, name the epoch.
             Unavailable, Timeout, NotMaster, Busy: nothing was done.
         """
         await Switch(self._connection, node, epoch).order(self._timeout)
@@ -444,7 +444,7 @@ class _Deletion:
 
 
 async def _own_words(endpoint: str) -> wire.ClusterStatusReply | None:
-    """What a node says of itself, None where it does not answer in time."""
+    """What a node says of itself, None if it does not answer in time."""
     request = wire.NodeStatusRequest()
     status = await ask_one(
         endpoint, lambda admin, left: admin.NodeStatus(request, timeout=left), MASTER_SECONDS

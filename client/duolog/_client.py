@@ -26,7 +26,7 @@ def parse_endpoints(endpoints: str | Sequence[str]) -> tuple[str, ...]:
     words = endpoints.split(",") if isinstance(endpoints, str) else list(endpoints)
     found = tuple(word.strip() for word in words if word.strip())
     if not found:
-        raise BadRequest("no endpoints were given: HOST:PORT[,HOST:PORT...]")
+        raise BadRequest("no endpoints given: expected HOST:PORT[,HOST:PORT...]")
     for endpoint in found:
         host, separator, port = endpoint.rpartition(":")
         if not separator or not host or not port.isdecimal() or not 0 < int(port) < 65536:
@@ -50,7 +50,7 @@ class Client:
             timeout: seconds that a call may take altogether, where it is not given one itself.
         """
         if timeout <= 0:
-            raise BadRequest(f"a timeout of {timeout} s")
+            raise BadRequest(f"timeout is {timeout} s; it must be above 0")
         self._endpoints = parse_endpoints(endpoints)
         self._router = Router(self._endpoints)
         self._topics = TopicCache(self._router)
@@ -71,7 +71,7 @@ class Client:
             producer_id: 10 bytes; only where sequences are kept by the caller.
         """
         if producer_id is not None and len(producer_id) != 10:
-            raise BadRequest(f"a producer id has 10 bytes, not {len(producer_id)}")
+            raise BadRequest(f"a producer id must have 10 bytes, not {len(producer_id)}")
         made = Producer(self._router, self._topics, timeout or self._timeout, linger, producer_id)
         self._producers.append(made)
         return made
@@ -139,12 +139,15 @@ class Client:
                 at `start` each time.
         """
         if mode not in ("clustering", "broadcasting"):
-            raise BadRequest(f"mode is 'clustering' or 'broadcasting', not {mode!r}")
+            raise BadRequest(f"mode must be 'clustering' or 'broadcasting', not {mode!r}")
         if tags and sql:
             raise BadRequest("filter messages by tags or by SQL, not by both")
         shares = mode == "clustering"
         if shares and offsets_file is not None:
-            raise BadRequest("the node keeps the offsets of a group that shares its queues")
+            raise BadRequest(
+                "offsets_file is for mode='broadcasting': a clustering group's offsets are "
+                "kept by the node"
+            )
         made = Consumer(
             self._router,
             self._topics,
@@ -219,7 +222,7 @@ class Client:
         return self._router.replicas(group)
 
     async def status_of(self, endpoint: str) -> wire.NodeStatusReply | None:
-        """What one node says of itself, None where it does not answer at once."""
+        """What one node says of itself, None if it does not answer at once."""
         request = wire.NodeStatusRequest()
         return await ask_one(
             endpoint, lambda admin, left: admin.NodeStatus(request, timeout=left), AT_ONCE

@@ -44,7 +44,7 @@ def _numbers(values: Iterable[int]) -> bytes:
 
 
 def pack(values: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Blob and offsets of values. BadRequest where they do not fit 4 GiB."""
+    """Blob and offsets of values. BadRequest if they do not fit 4 GiB."""
     blob = b"".join(values)
     if len(blob) >= 1 << 32:
         raise BadRequest("a batch holds less than 4 GiB")
@@ -88,7 +88,7 @@ def property_text(
         pairs["TAGS"] = tags
     if keys:
         if any(not key or " " in key for key in keys):
-            raise BadRequest("a key is not empty and has no space in it")
+            raise BadRequest("a key must not be empty or contain a space")
         pairs["KEYS"] = " ".join(keys)
     for name, value in pairs.items():
         if not name or not value:

@@ -61,7 +61,7 @@ async def uncancelled(work: Awaitable[T]) -> T:
 async def ask_one(
     endpoint: str, make: Callable[[stubs.AdminStub, float], Awaitable[T]], timeout: float
 ) -> T | None:
-    """Ask one node, and no other; None where it does not answer within `timeout` seconds."""
+    """Ask one node, and no other; None if it does not answer within `timeout` seconds."""
     connection = Connection((endpoint,))
     try:
         return await connection.call(
@@ -109,7 +109,7 @@ class AppendStream:
         self._tasks = [asyncio.ensure_future(work) for work in (self._write(), self._read())]
 
     async def append(self, request: wire.AppendRequest) -> wire.AppendReply:
-        """Send a request, wait for its reply. Raises Unavailable where the stream breaks."""
+        """Send a request, wait for its reply. Raises Unavailable if the stream breaks."""
         if self.error is not None:
             raise self.error
         future: asyncio.Future[wire.AppendReply] = asyncio.get_running_loop().create_future()

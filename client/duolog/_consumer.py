@@ -52,10 +52,10 @@ class Consumer:
     ) -> None:
         """Not called by users: see `Client.consumer`. how: see `GroupReader`.
 
-        clustering: None where it broadcasts, with offsets_file.
+        clustering: None if it broadcasts, with offsets_file.
         """
         if start not in ("earliest", "latest"):
-            raise BadRequest(f"start is 'earliest' or 'latest', not {start!r}")
+            raise BadRequest(f"start must be 'earliest' or 'latest', not {start!r}")
         if not group or not topics:
             raise BadRequest("a consumer needs a group and at least one topic")
         self.group = group
@@ -141,7 +141,7 @@ class Consumer:
             try:
                 await self._join()
             except DuologError as error:
-                log.warning("the topics' replica groups are not known: %s", error)
+                log.warning("cannot find the topics' replica groups: %s", error)
 
     async def close(self, commit: bool = True) -> None:
         """Commit what was consumed, leave the group. Bounded; may be called again."""
@@ -241,13 +241,13 @@ class Consumer:
             max_attempts: before it is a dead letter; 0 for the group's `retry_times`.
 
         Returns where it is now: %RETRY%<group> (when its delay is over) or %DLQ%<group>. Raises
-        BadRequest where the consumer broadcasts, NoSuchMessage where it is no longer there.
+        BadRequest if the consumer broadcasts, NoSuchMessage if it is no longer there.
         """
         if self._clustering is None:
-            raise BadRequest("a consumer that broadcasts sends nothing back")
+            raise BadRequest("a broadcasting consumer cannot send messages back")
         reader = self._readers.get(message.group)
         if reader is None:
-            raise BadRequest(f"{message!r} was not given by this consumer")
+            raise BadRequest(f"{message!r} was not delivered by this consumer")
         return await reader.send_back(message, delay_level, max_attempts)
 
     # -- offsets -------------------------------------------------------------------------------

@@ -41,8 +41,8 @@ class Unavailable(Retryable):
 class Timeout(Retryable):
     """The deadline passed without an answer; the call may have run, and may be made again.
 
-    Of a send: nothing was stored, it did not go out in time (ResultUnknown where it may have been).
-    Of `failover`: nothing was done (ResultUnknown where it may have been). Every other call is safe
+    Of a send: nothing was stored, it did not go out in time (ResultUnknown if it may have been).
+    Of `failover`: nothing was done (ResultUnknown if it may have been). Every other call is safe
     to repeat, and changes nothing more the second time; only a repeated `send_back` may give the
     group the message twice.
     """
@@ -53,7 +53,7 @@ class NotMaster(Retryable):
 
     Attributes:
         endpoint: HOST:PORT of the master, as far as the node knows it, or empty.
-        epoch: number of that master's epoch, 0 where it is not known.
+        epoch: number of that master's epoch, 0 if it is not known.
         master_away: that master is not reached by the node, and no other one takes over by itself.
     """
 

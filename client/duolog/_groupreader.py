@@ -203,8 +203,8 @@ class GroupReader:
             )
         if reply.status == wire.OFFSET_TOO_LARGE:
             log.error(
-                "%s/%d ends at offset %d, before what was read: an unclean election gave "
-                "messages up; reading goes on there",
+                "%s/%d now ends at offset %d, below what was read: an unclean election "
+                "gave up messages; reading continues there",
                 batch.topic,
                 batch.queue_id,
                 batch.next_offset,
@@ -233,7 +233,7 @@ class GroupReader:
     def _next_batch(self) -> tuple[Batch, int] | None:
         """The first batch that is not used up, and how many of its messages are.
 
-        None where there is none. Raises what ended the reading.
+        None if there is none. Raises what ended the reading.
         """
         while (head := self._prefetch.head()) is not None:
             batch, used = head
@@ -246,22 +246,22 @@ class GroupReader:
         return None
 
     def get_batch(self) -> Batch | None:
-        """The next batch as columns, None where none is there."""
+        """The next batch as columns, None if none is there."""
         head = self._next_batch()
         if head is None:
             return None
         batch, used = head
         if used:
             raise BadRequest(
-                f"{batch.count - used} messages of the batch in hand are not read yet: read them "
-                "with get before get_batch is called"
+                f"{batch.count - used} messages of the current batch are not read yet: "
+                "read them with get before calling get_batch"
             )
         self._finish()
         self._handed = ((batch.topic, batch.queue_id), batch.next_offset)
         return batch
 
     def get(self) -> Message | None:
-        """The next message, None where none is there."""
+        """The next message, None if none is there."""
         while (head := self._next_batch()) is not None:
             batch, used = head
             if used < batch.count:
@@ -271,7 +271,7 @@ class GroupReader:
         return None
 
     def get_at_hand(self) -> Message | None:
-        """The next message of the batch in hand, None where it is used up."""
+        """The next message of the batch in hand, None if it is used up."""
         self.consume_handed()
         head = self._prefetch.head()
         if head is None or head[1] >= head[0].count:

@@ -9,7 +9,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> str:
-    """What tells two runs of this system apart; empty where the system does not say."""
+    """What tells two runs of this system apart; empty if the system does not say."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -17,7 +17,7 @@ def boot_id() -> str:
 
 
 def place_of(directory: str) -> wire.LocalStore:
-    """Which directory a path leads to on this machine; empty where there is none."""
+    """Which directory a path leads to on this machine; empty if there is none."""
     try:
         found = os.stat(directory)
     except OSError:

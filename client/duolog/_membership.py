@@ -135,7 +135,7 @@ class OffsetFile:
     """Offsets of one consumer that broadcasts, as JSON: replica group, topic, queue id, offset."""
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
-        """path: None keeps them in memory only. Raises BadRequest where a file is not one."""
+        """path: None keeps them in memory only. Raises BadRequest if a file is not one."""
         self._path = None if path is None else Path(path)
         self._table: dict[str, dict[str, dict[str, int]]] = {}
         self._lock = threading.Lock()
@@ -146,12 +146,12 @@ class OffsetFile:
             for topics in self._table.values():
                 for row in topics.values():
                     if not all(type(offset) is int for offset in row.values()):
-                        raise ValueError("an offset is no whole number")
+                        raise ValueError("an offset is not an integer")
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-            raise BadRequest(f"{self._path} is no file of offsets: {error}") from None
+            raise BadRequest(f"{self._path} is not an offsets file: {error}") from None
 
     def of(self, replica_group: str, queue: Queue) -> int:
-        """A queue's offset, -1 where there is none."""
+        """A queue's offset, -1 if there is none."""
         return self._table.get(replica_group, {}).get(queue[0], {}).get(str(queue[1]), -1)
 
     def put(self, replica_group: str, offsets: dict[Queue, int]) -> None:
@@ -212,7 +212,7 @@ class BroadcastMember:
         try:
             await asyncio.to_thread(self._file.put, self._replica_group, offsets)
         except OSError as error:
-            raise DuologError(f"the file of offsets cannot be written: {error}") from None
+            raise DuologError(f"cannot write the offsets file: {error}") from None
 
     async def leave(self) -> None:
         """Nobody waits for our queues."""

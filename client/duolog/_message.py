@@ -131,8 +131,8 @@ def _check_shapes(batch: wire.MessageBatch) -> None:
     )
     if not whole:
         raise CorruptBatch(
-            f"a batch of {batch.topic}/{batch.queue_id} has columns of other sizes than {count} "
-            "messages need"
+            f"a batch of {batch.topic}/{batch.queue_id} has columns that do not fit its "
+            f"{count} messages"
         )
 
 
@@ -141,7 +141,7 @@ def check_crc(batch: wire.MessageBatch) -> None:
     if batch.crc32 != crc32(
         batch.bodies, batch.body_offsets, batch.properties, batch.property_offsets
     ):
-        raise CorruptBatch(f"a batch of {batch.topic}/{batch.queue_id} was damaged on its way")
+        raise CorruptBatch(f"a batch of {batch.topic}/{batch.queue_id} was damaged in transit")
 
 
 class Message:

@@ -135,7 +135,7 @@ class Prefetch:
         return Command(add, remove, self._numbers, credit)
 
     def arrived(self, batch: Batch, number: int) -> bool:
-        """Take a batch that the node sent; False where it is none for now, and was dropped."""
+        """Take a batch that the node sent; False if it is none for now, and was dropped."""
         self._prefetched += len(batch.bodies)
         cursor = self._cursors.get(_queue_of(batch))
         if cursor is None or cursor.number != number:

@@ -123,7 +123,9 @@ class Terms:
         if not given:
             return PLAIN
         if len(given) > 1 or min(given) < 0:
-            raise BadRequest("give one of delay, deliver_at and delay_level, not negative")
+            raise BadRequest(
+                "give only one of delay, deliver_at and delay_level, and not a negative one"
+            )
         if delay is not None:
             return Terms(int((time.time() + delay) * 1000))
         return Terms(deliver_at or 0, delay_level or 0)
@@ -551,8 +553,8 @@ class Producer:
                 if not maybe_stored:
                     raise error
                 raise ResultUnknown(
-                    f"{topic}: no answer within {seconds:g} s that tells ({error}); "
-                    "the messages may or may not be stored"
+                    f"{topic}: no definite answer within {seconds:g} s ({error}); the "
+                    "messages may or may not be stored"
                 ) from None
             await asyncio.sleep(pause)
             if not isinstance(error, Busy):

@@ -59,7 +59,9 @@ class Router:
             reply: wire.RouteReply = await self._seed.admin.Route(request, timeout=left)
             # A node that has just started, or one for which all registrations have expired.
             if not self._connections and not any(map(_endpoints, reply.groups)):
-                raise Unavailable(f"{self._seed.endpoint} knows no address of any node yet")
+                raise Unavailable(
+                    f"{self._seed.endpoint} does not know the address of any node yet"
+                )
             return reply
 
         try:
@@ -85,9 +87,9 @@ class Router:
         """
         found = self._connections.get(group)
         if found is None and group in self._routes:
-            raise Unavailable(f"replica group {group!r} has no node that can be reached now")
+            raise Unavailable(f"no node of replica group {group!r} can be reached now")
         if found is None:
-            raise UnknownTopic(f"there is no replica group {group!r}")
+            raise UnknownTopic(f"replica group {group!r} does not exist")
         return found
 
     def reading(self, group: str) -> Connection:
@@ -97,7 +99,7 @@ class Router:
         return Connection((found.endpoint, *others))
 
     def slaves(self, group: str) -> Connection:
-        """To a slave of a group, in sync if one is; to its master where there is none."""
+        """To a slave of a group, in sync if one is; to its master if there is none."""
         known = self._slaves.get(group)
         if known is None:
             given = self.connection(group).endpoints

@@ -74,7 +74,7 @@ class Subscription:
             pause = self._back_off.next()
             if loop.time() + pause >= failing_since + self._patience:
                 raise error
-            log.warning("the subscription broke and is opened again: %s", error)
+            log.warning("the subscription broke and is reopened: %s", error)
             await self._connection.rotate(self._connection.moves, hint())
             await asyncio.sleep(pause)
 

@@ -41,8 +41,8 @@ class Switch:
             if not self._maybe_done:
                 raise
             raise ResultUnknown(
-                f"{error}; the switch away from epoch {self._epoch} may or may not be made: "
-                "`cluster status` shows it"
+                f"{error}; the switch away from epoch {self._epoch} may or may not "
+                "happen: `cluster status` shows it"
             ) from None
 
     async def _try(self, seconds: float) -> None:
@@ -94,5 +94,5 @@ class Switch:
             return
         now = f"epoch {self._epoch} is over: {reply.master} leads epoch {reply.epoch}"
         if maybe_done:
-            raise ResultUnknown(f"{now}; the switch may or may not have been made in between")
+            raise ResultUnknown(f"{now}; the switch may or may not have happened in between")
         raise BadRequest(f"{now}, and nothing was done")

@@ -89,8 +89,8 @@ class TopicCache:
                     raise
                 if loop.time() + pause >= deadline:
                     raise Unavailable(
-                        f"topic {topic!r} is not known to the replica groups that answer, and "
-                        f"{', '.join(groups)} cannot be reached"
+                        f"topic {topic!r} is unknown to the replica groups that answer, "
+                        f"and {', '.join(groups)} cannot be reached"
                     ) from None
                 await asyncio.sleep(pause)
 
@@ -149,7 +149,7 @@ class TopicCache:
         return answers
 
     async def _queues(self, group: str, topic: str, timeout: float, create: bool) -> int:
-        """Queues of a topic in one group, 0 where it has none."""
+        """Queues of a topic in one group, 0 if it has none."""
         connection = self._router.connection(group)
         request = wire.ListTopicsRequest(topics=[topic], create=create)
         reply = await connection.call(

@@ -79,7 +79,7 @@ class Transactions:
     ) -> None:
         """Not called by users."""
         if not group:
-            raise BadRequest("transactions need the name of their producers' group")
+            raise BadRequest("transactions need the name of a producer group")
         self.group = group
         self._router = router
         self._producer = producer
@@ -183,7 +183,7 @@ class Transactions:
     async def commit(self, half: Half) -> None:
         """Let consumers see it; once more does nothing.
 
-        Raises NoSuchMessage where it was rolled back, or given up after the last check meanwhile;
+        Raises NoSuchMessage if it was rolled back, or given up after the last check meanwhile;
         ResultUnknown, Unavailable, Timeout.
         """
         await self._end(half, True)
@@ -268,7 +268,7 @@ class Transactions:
             try:
                 await self._listen_everywhere()
             except DuologError as error:
-                log.warning("the replica groups are not known: %s", error)
+                log.warning("cannot find the replica groups: %s", error)
 
     async def _listen_everywhere(self) -> None:
         for name in await self._router.groups(self._timeout):
@@ -313,7 +313,7 @@ class Transactions:
             half = Half(check.topic, message.unique_key, replica_group, check.half)
             await self._end(half, decision)
         except DuologError as error:
-            log.warning("a decision did not reach the node: %s", error)
+            log.warning("cannot deliver a decision to the node: %s", error)
         except Exception:
             log.exception("the checker failed; the node will ask again")
 
@@ -322,7 +322,7 @@ def _give_up(futures: "list[asyncio.Future[None]]") -> None:
     """Closed, or a fault of ours: nobody waits for ever."""
     for future in futures:
         if not future.done():
-            future.set_exception(ResultUnknown("nobody knows whether it was decided"))
+            future.set_exception(ResultUnknown("it is unknown whether the transaction was decided"))
 
 
 __all__ = ["Half", "Transactions", "UndecidedMessage"]

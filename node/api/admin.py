@@ -256,7 +256,7 @@ class AdminService(stubs.AdminServicer):
         return self._group(request.group)
 
     def _bound(self, row: Json, topic: str, exclusive: bool) -> Json:
-        """A group's row with the topic whose lite topics it hears."""
+        """A group's row with the topic whose lite topics it subscribes to."""
         if exclusive and not topic:
             raise sdk.BadRequest(
                 "an exclusive group must name the topic whose lite topics it subscribes to"

@@ -379,7 +379,7 @@ class _Subscription:
                 await self._wake.wait()
 
     async def _send_from(self, key: QueueKey) -> bool:
-        """One batch of one queue; False where it has nothing to say."""
+        """One batch of one queue; False if it has nothing to say."""
         cursor = self._cursors.get(key)
         if cursor is None:
             return False

@@ -1,1 +1,1 @@
-"""The command line `duolog`: nouns, then verbs; data on stdout, talk on stderr."""
+"""The command line `duolog`: nouns, then verbs; data on stdout, messages on stderr."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 
 Csv = typer.Option("--csv", help="Append the result to this CSV file.")
-Topic = typer.Option(help="Topic; made where it does not exist.")
+Topic = typer.Option(help="Topic; created if it does not exist.")
 
 
 @contextmanager
@@ -50,24 +50,22 @@ def _report(row: dict[str, object], as_json: bool, target: Path | None) -> None:
 def _positive(**numbers: int) -> None:
     for name, value in numbers.items():
         if value < 1:
-            fail(f"--{name} {value}: at least 1", "duolog bench --help")
+            fail(f"--{name} is {value}; it must be at least 1", "duolog bench --help")
 
 
 @app.command()
 def produce(
     topic: Annotated[str, Topic] = "bench",
     messages: Annotated[int, typer.Option(help="Messages to send.")] = 1_000_000,
-    size: Annotated[int, typer.Option(help="Bytes of a body.")] = 100,
-    batch: Annotated[
-        int, typer.Option(help="Messages of a batch; 1: one send at a time.")
-    ] = 50_000,
-    senders: Annotated[int, typer.Option(help="Tasks that send (with --batch 1).")] = 1,
+    size: Annotated[int, typer.Option(help="Size of a body in bytes.")] = 100,
+    batch: Annotated[int, typer.Option(help="Messages per batch; 1: one send at a time.")] = 50_000,
+    senders: Annotated[int, typer.Option(help="Concurrent senders (with --batch 1).")] = 1,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 60.0,
     target: Annotated[Path | None, Csv] = None,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Send messages as fast as the node takes them."""
+    """Send messages as fast as the node accepts them."""
     _positive(messages=messages, size=size, batch=batch, senders=senders)
 
     async def work(progress: Callable[[int], None]) -> "Measured":
@@ -93,14 +91,14 @@ def produce(
 def consume(
     topic: Annotated[str, Topic] = "bench",
     messages: Annotated[int, typer.Option(help="Messages to read.")] = 1_000_000,
-    group: Annotated[str, typer.Option(help="Group; a new one each time by default.")] = "",
-    columns: Annotated[bool, typer.Option(help="As columns, not as message objects.")] = True,
+    group: Annotated[str, typer.Option(help="Consumer group; default: a new one each time.")] = "",
+    columns: Annotated[bool, typer.Option(help="Read columns, not message objects.")] = True,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 60.0,
     target: Annotated[Path | None, Csv] = None,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Read messages as fast as the node gives them."""
+    """Read messages as fast as the node delivers them."""
     _positive(messages=messages)
 
     async def work(progress: Callable[[int], None]) -> "Measured":
@@ -119,12 +117,12 @@ def consume(
 
 @app.command()
 def recover(
-    megabytes: Annotated[int, typer.Option(help="Size of the log.")] = 1024,
-    size: Annotated[int, typer.Option(help="Bytes of a body.")] = 1024,
+    megabytes: Annotated[int, typer.Option(help="Size of the log in bytes.")] = 1024,
+    size: Annotated[int, typer.Option(help="Size of a body in bytes.")] = 1024,
     target: Annotated[Path | None, Csv] = None,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Write a log in a temporary directory, then recover it with empty queues and index."""
+    """Write a log to a temporary directory, then recover it, rebuilding queues and index."""
     _positive(megabytes=megabytes, size=size)
     import shutil
     import tempfile

@@ -18,7 +18,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def _group() -> None:
-    """The nodes of the cluster and who leads."""
+    """Show the nodes, switch the master, drain a node."""
 
 
 @app.command()
@@ -26,11 +26,13 @@ def status(
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Again and again, until Ctrl-C.")] = False,
-    interval: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1)] = 1.0,
-    count: Annotated[int, typer.Option(help="Looks of --watch, 0 for no end.", min=0)] = 0,
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option(help="Seconds between two polls.", min=0.1)] = 1.0,
+    count: Annotated[
+        int, typer.Option(help="Number of polls with --watch; 0: no limit.", min=0)
+    ] = 0,
 ) -> None:
-    """Nodes, roles, offsets, lag and state."""
+    """Show nodes, roles, offsets, lag and state."""
     looks = 0
     while True:
         looks += 1
@@ -48,7 +50,7 @@ def status(
 
 
 async def ask(endpoints: str, timeout: float) -> "ClusterStatusReply":
-    """One look."""
+    """One poll."""
     from duolog import Client
 
     async with Client(endpoints, timeout=timeout) as client:
@@ -56,7 +58,7 @@ async def ask(endpoints: str, timeout: float) -> "ClusterStatusReply":
 
 
 def show(reply: "ClusterStatusReply", as_json: bool, clear: bool) -> None:
-    """Print the nodes; on a terminal, --watch prints over its last look."""
+    """Print the nodes; on a terminal, --watch overwrites the previous output."""
     rows = [row_of(reply.cluster, node) for node in reply.nodes]
     if clear and sys.stdout.isatty() and not as_json:
         sys.stdout.write("\x1b[H\x1b[2J")
@@ -90,13 +92,13 @@ def row_of(cluster: str, node: "NodeStatusReply") -> dict[str, object]:
 
 @app.command()
 def failover(
-    node: Annotated[str, typer.Argument(help="The next master; any in-sync one if left out.")] = "",
+    node: Annotated[str, typer.Argument(help="The next master; default: any in-sync slave.")] = "",
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
 ) -> None:
-    """Make another node the master while all live: puts pause for some ms, nothing is lost."""
+    """Make another node the master (planned switch): puts pause for some ms, nothing is lost."""
     order(endpoints, timeout, lambda admin: admin.failover(node))
-    print(f"{node or 'another node'} takes over")
+    print(f"{node or 'another node'} is taking over")
 
 
 @app.command()
@@ -105,7 +107,7 @@ def drain(
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
 ) -> None:
-    """Take a node out: it hands over, is not elected, and no put waits for it, until undrain."""
+    """Exclude a node until undrain: it hands over, is not elected, and no put waits for it."""
     order(endpoints, timeout, lambda admin: admin.drain(node))
     print(f"{node} is drained")
 
@@ -116,18 +118,18 @@ def undrain(
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
 ) -> None:
-    """Let a drained node take part again."""
+    """Let a drained node be elected and count again."""
     order(endpoints, timeout, lambda admin: admin.drain(node, undo=True))
-    print(f"{node} takes part again")
+    print(f"{node} is no longer drained")
 
 
 @app.command()
 def elect(
-    epoch: Annotated[int, typer.Option(help="The last epoch, as `cluster status` shows it.")],
+    epoch: Annotated[int, typer.Option(help="The last epoch, as shown by `cluster status`.")],
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 15.0,
     unclean: Annotated[
-        bool, typer.Option("--unclean", help="Yes: what other nodes held alone is given up.")
+        bool, typer.Option("--unclean", help="Accept the loss of what only other nodes hold.")
     ] = False,
 ) -> None:
     """Make the node at the endpoint the master of a group that lost its in-sync replicas.
@@ -137,16 +139,16 @@ def elect(
     """
     if not unclean:
         fail(
-            "this may lose acknowledged messages: say --unclean to do it all the same",
+            "this may lose acknowledged messages: pass --unclean to do it anyway",
             "duolog cluster status",
             2,
         )
     order(endpoints, timeout, lambda admin: admin.elect_unclean(epoch))
-    print(f"elected; what the others held alone after epoch {epoch} is given up")
+    print(f"elected; what only other nodes held after epoch {epoch} is given up")
 
 
 def order(endpoints: str, timeout: float, what: Callable[["Admin"], Awaitable[None]]) -> None:
-    """Give an order to the node at the endpoints."""
+    """Send an administrative request to the node at the endpoints."""
     from duolog import Client
 
     async def give() -> None:

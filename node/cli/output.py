@@ -15,15 +15,15 @@ Json = typer.Option("--json", help="Print JSON.")
 Endpoints = typer.Option(
     "--endpoints", "-e", envvar="DUOLOG_ENDPOINTS", help="HOST:PORT[,HOST:PORT...] of nodes."
 )
-Timeout = typer.Option("--timeout", help="Seconds a call may take altogether.")
-Yes = typer.Option("--yes", "-y", help="Do not ask.")
+Timeout = typer.Option("--timeout", help="Seconds the whole call may take.")
+Yes = typer.Option("--yes", "-y", help="Do not ask for confirmation.")
 DEFAULT_ENDPOINTS = "127.0.0.1:8081"
 
 EXIT_ERROR = 1
 
 
 def say(text: str) -> None:
-    """Talk: to stderr."""
+    """Print a message to stderr."""
     print(text, file=sys.stderr)
 
 
@@ -68,7 +68,7 @@ def print_rows(rows: Iterable[Mapping[str, object]], columns: Sequence[str], as_
 
 
 def print_facts(facts: Mapping[str, object], as_json: bool) -> None:
-    """One thing's facts."""
+    """Print the facts of one object."""
     if as_json:
         print_json(facts)
         return
@@ -118,7 +118,7 @@ def when(text: str) -> int:
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except ValueError:
-        fail(f"{text!r} is no time: use 10m, 2h, 3d, ms since 1970, or 2026-01-31T12:00")
+        fail(f"{text!r} is not a time: use 10m, 2h, 3d, ms since 1970, or 2026-01-31T12:00")
 
 
 def iso(time_ms: int | None) -> str | None:

@@ -33,7 +33,7 @@ PROBLEM_COLUMNS = ("kind", "segment", "offset", "bytes", "reason")
 
 
 def _job(name: str, master: str, work: Callable[["SparkSession"], T]) -> T:
-    """Run with a Spark session; what is wrong ends the command with a line."""
+    """Run with a Spark session; an error ends the command with one line."""
     from duolog import DuologError
 
     from pipeline.errors import BadJob
@@ -79,7 +79,7 @@ def audit(
     master: Annotated[str, Master] = "",
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Verify every record; with --against, name the first in which two replicas differ."""
+    """Verify every record; with --against, print the first record in which two replicas differ."""
     from pipeline.audit import audit as work
     from pipeline.audit import compare
 
@@ -94,7 +94,7 @@ def audit(
     found, other, difference = _job("audit", master, both)
     for one in (found, other):
         if one is not None and one.held:
-            say(f"{one.directory}: a running node holds it; read as it is now, nothing is changed")
+            say(f"{one.directory} is held by a running node: read as it is now, and not changed")
     problems = [*found.problems, *(other.problems if other is not None else [])]
     facts = {k: v for k, v in found.to_json().items() if k != "problems"}
     if as_json:
@@ -105,7 +105,7 @@ def audit(
         if problems:
             print_rows([asdict(p) for p in problems], PROBLEM_COLUMNS, False)
         if difference is not None:
-            say(f"the replicas differ from offset {difference.offset:,} on:")
+            say(f"the replicas differ from offset {difference.offset:,}:")
             print_facts({f"here {k}": v for k, v in difference.record.items()}, False)
             print_facts({f"there {k}": v for k, v in difference.other.items()}, False)
         elif other is not None:
@@ -117,17 +117,17 @@ def audit(
 @app.command()
 def rebuild(
     directory: Annotated[Path, Directory],
-    index_slots: Annotated[int, typer.Option(help="Slots of an index file.")] = 5_000_000,
-    index_entries: Annotated[int, typer.Option(help="Entries of an index file.")] = 20_000_000,
+    index_slots: Annotated[int, typer.Option(help="Hash slots per index file.")] = 5_000_000,
+    index_entries: Annotated[int, typer.Option(help="Entries per index file.")] = 20_000_000,
     master: Annotated[str, Master] = "",
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Write consume queues and index anew from the commit log; the node must be stopped."""
+    """Rebuild consume queues and index from the commit log; the node must be stopped."""
     from pipeline.rebuild import rebuild as work
     from store.options import StoreOptions
 
     if index_slots < 1 or index_entries < 2:
-        fail("an index file has at least 1 slot and 2 entries", "duolog pipeline rebuild --help")
+        fail("an index file needs at least 1 slot and 2 entries", "duolog pipeline rebuild --help")
     options = StoreOptions(max_hash_slot_num=index_slots, max_index_num=index_entries)
     print_facts(asdict(_job("rebuild", master, lambda s: work(s, directory, options))), as_json)
 
@@ -136,16 +136,21 @@ def rebuild(
 def tier(
     directory: Annotated[Path, Directory],
     out: Annotated[Path, typer.Option(help="Folder for the Parquet files.")],
-    group: Annotated[str, typer.Option(help="Replica group whose log it is.")] = "broker-a",
-    compression: Annotated[str, typer.Option(help="zstd, snappy, gzip or none.")] = "zstd",
+    group: Annotated[str, typer.Option(help="Replica group that the log belongs to.")] = "broker-a",
+    compression: Annotated[
+        str, typer.Option(help="Compression: zstd, snappy, gzip or none.")
+    ] = "zstd",
     master: Annotated[str, Master] = "",
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Write sealed segments as Parquet by topic and day, each once."""
+    """Write sealed segments as Parquet by topic and day, each segment once."""
     from pipeline.tier import tier as work
 
     if compression not in ("zstd", "snappy", "gzip", "none"):
-        fail(f"--compression {compression!r}: zstd, snappy, gzip or none", "duolog pipeline tier")
+        fail(
+            f"--compression {compression!r}: must be zstd, snappy, gzip or none",
+            "duolog pipeline tier",
+        )
     made = _job("tier", master, lambda s: work(s, directory, out, group, compression))
     columns = ("segment", "rows", "files", "bytes", "before")
     print_rows([asdict(one) for one in made], columns, as_json)
@@ -154,19 +159,23 @@ def tier(
 @app.command()
 def replay(
     topic: Annotated[str, typer.Option("--to", help="Topic to send to.")],
-    path: Annotated[str, typer.Argument(help="Parquet, JSON lines or CSV.", metavar="PATH")] = "",
+    path: Annotated[
+        str, typer.Argument(help="File or folder: Parquet, JSON lines or CSV.", metavar="PATH")
+    ] = "",
     source: Annotated[str, typer.Option("--from", help="Topic to read instead of files.")] = "",
     file_format: Annotated[str, typer.Option("--format", help="parquet, json or csv.")] = "",
-    sql: Annotated[str, typer.Option(help="SELECT over the view `source`.")] = "",
-    body: Annotated[str, typer.Option(help="Column that is the body; else the row as JSON.")] = "",
-    key: Annotated[str, typer.Option(help="Column that is the key.")] = "",
+    sql: Annotated[str, typer.Option(help="SQL query over the view `source`.")] = "",
+    body: Annotated[str, typer.Option(help="Column with the body; default: the row as JSON.")] = "",
+    key: Annotated[str, typer.Option(help="Column with the key.")] = "",
     tags: Annotated[str, typer.Option(help="Column with the tags.")] = "",
-    event_time: Annotated[str, typer.Option("--time", help="Column with the event's time.")] = "",
+    event_time: Annotated[
+        str, typer.Option("--time", help="Column with the time of the event.")
+    ] = "",
     order: Annotated[
         list[str] | None, typer.Option(help="Column to order by (repeatable).")
     ] = None,
-    rate: Annotated[float, typer.Option(help="Messages a second; 0: as fast as it goes.")] = 0.0,
-    name: Annotated[str, typer.Option(help="Of this replay: each is sent once.")] = "",
+    rate: Annotated[float, typer.Option(help="Messages per second; 0: no limit.")] = 0.0,
+    name: Annotated[str, typer.Option(help="Name of the replay: sends each row once.")] = "",
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     master: Annotated[str, Master] = "",
     as_json: Annotated[bool, Json] = False,
@@ -199,14 +208,14 @@ def replay(
 def report(
     out: Annotated[Path, typer.Option(help="Folder for the tables and the page.")],
     topics: Annotated[
-        list[str] | None, typer.Option("--topic", help="Topic (repeatable); all, if not told.")
+        list[str] | None, typer.Option("--topic", help="Topic (repeatable); default: all.")
     ] = None,
     parquet: Annotated[str, typer.Option("--tier", help="Folder with tiered messages.")] = "",
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     master: Annotated[str, Master] = "",
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Traffic, sizes, delays and lag, as tables and one HTML page."""
+    """Report traffic, sizes, delays and lag, as tables and one HTML page."""
     from pipeline.report import report as work
 
     made = _job("report", master, lambda spark: work(spark, endpoints, topics or (), out, parquet))
@@ -221,7 +230,7 @@ def report(
 @app.command()
 def flights(
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the report; a new one, if not told.")
+        Path | None, typer.Option(help="Folder for the report; default: a new one.")
     ] = None,
     master: Annotated[str, Master] = "",
     as_json: Annotated[bool, Json] = False,

@@ -1,4 +1,4 @@
-"""`duolog store`: look into a store directory, offline. Only `recover` changes anything."""
+"""`duolog store`: inspect a store directory, offline. Only `recover` changes anything."""
 
 import sys
 from collections.abc import Callable
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 T = TypeVar("T")
 
-Slots = typer.Option("--index-slots", help="Slots of an index file.")
-Entries = typer.Option("--index-entries", help="Entries of an index file.")
+Slots = typer.Option("--index-slots", help="Hash slots per index file.")
+Entries = typer.Option("--index-entries", help="Entries per index file.")
 Directory = typer.Argument(help="Store directory.", metavar="DIR")
 
 
@@ -35,7 +35,7 @@ def _open(directory: Path, slots: int, entries: int) -> "tuple[OsDisk, StoreOpti
         disk.size(name) >= 0 for name in ("checkpoint", "consumequeue", "abort")
     ):
         fail(
-            f"{directory} is no store directory: it has no commitlog",
+            f"{directory} is not a store directory: it has no commitlog",
             "duolog node start --data DIR",
         )
     return disk, options
@@ -60,7 +60,7 @@ def dump(
     index_entries: Annotated[int, Entries] = 20_000_000,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Print ranges, queue entries and key queries; reads only, whatever state it is in."""
+    """Print ranges, queue entries and key queries; changes nothing in the directory."""
     from store.dump import dump as dump_store
 
     queries = []
@@ -97,7 +97,7 @@ def check(
     index_entries: Annotated[int, Entries] = 20_000_000,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Verify every record and compare queues with the log. Exit 2 where something is wrong."""
+    """Verify every record and compare queues with the log. Exit status 2 if anything is wrong."""
     from store.dump import check as check_store
 
     disk, options = _open(directory, index_slots, index_entries)
@@ -114,7 +114,7 @@ def stats(
     directory: Annotated[Path, Directory],
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Messages and bytes by topic."""
+    """Show messages and bytes by topic."""
     from store.dump import stats as store_stats
 
     disk, options = _open(directory, 5_000_000, 20_000_000)
@@ -137,7 +137,7 @@ def recover(
     index_entries: Annotated[int, Entries] = 20_000_000,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Open the directory as a node would, recover, close it cleanly. No node may run on it."""
+    """Open the directory as a node would, recover it and close it cleanly. Stop its node first."""
     import dataclasses
 
     from store.dump import segment_bytes

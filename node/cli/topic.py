@@ -45,12 +45,12 @@ def _row(topic: "TopicReply") -> dict[str, object]:
 
 @app.command("list")
 def list_(
-    system: Annotated[bool, typer.Option(help="System topics too.")] = False,
+    system: Annotated[bool, typer.Option(help="Include system topics.")] = False,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """All topics."""
+    """List all topics."""
 
     async def ask() -> "list[TopicReply]":
         async with _client(endpoints, timeout) as client:
@@ -63,15 +63,15 @@ def list_(
 def create(
     topic: str,
     queues: Annotated[int, typer.Option(help="Number of queues.")] = 4,
-    perm: Annotated[int, typer.Option(help="READ 4 + WRITE 2.")] = 6,
+    perm: Annotated[int, typer.Option(help="Permissions: 4 read + 2 write.")] = 6,
     message_type: Annotated[
         str,
         typer.Option(
-            "--type", help="NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY or LITE; else any."
+            "--type", help="NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY or LITE; default: any."
         ),
     ] = "",
     lite_ttl: Annotated[
-        int, typer.Option(help="Minutes without messages that a lite topic lasts; 0: for ever.")
+        int, typer.Option(help="Minutes without a message before a lite topic expires; 0: never.")
     ] = 0,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
@@ -79,9 +79,9 @@ def create(
 ) -> None:
     """Create a topic."""
     if queues < 1 or perm < 1:
-        fail(f"{queues} queues with perm {perm}: both are at least 1", "duolog topic create --help")
+        fail(f"queues {queues}, perm {perm}: both must be at least 1", "duolog topic create --help")
     if lite_ttl < 0:
-        fail(f"lite topics cannot last {lite_ttl} minutes", "duolog topic create --help")
+        fail(f"--lite-ttl is {lite_ttl}; it must not be negative", "duolog topic create --help")
 
     async def ask() -> "TopicReply":
         async with _client(endpoints, timeout) as client:
@@ -96,9 +96,10 @@ def create(
 def alter(
     topic: str,
     queues: Annotated[int, typer.Option(help="New number of queues (not fewer).")] = 0,
-    perm: Annotated[int, typer.Option(help="READ 4 + WRITE 2.")] = 0,
+    perm: Annotated[int, typer.Option(help="Permissions: 4 read + 2 write.")] = 0,
     lite_ttl: Annotated[
-        int | None, typer.Option(help="Minutes without messages that a lite topic lasts.", min=0)
+        int | None,
+        typer.Option(help="Minutes without a message before a lite topic expires.", min=0),
     ] = None,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
@@ -106,7 +107,7 @@ def alter(
 ) -> None:
     """Add queues, or change permissions."""
     if queues < 0 or perm < 0 or not (queues or perm or lite_ttl is not None):
-        fail("nothing to change", "duolog topic alter TOPIC --queues N --perm P")
+        fail("nothing to change", "nothing to change: give --queues, --perm or --lite-ttl")
 
     async def ask() -> "TopicReply":
         async with _client(endpoints, timeout) as client:
@@ -145,7 +146,7 @@ def stats(
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """The queues of a topic: offsets and time of the last message."""
+    """Show the queues of a topic: offsets and time of the last message."""
 
     async def ask() -> "list[TopicReply]":
         async with _client(endpoints, timeout) as client:

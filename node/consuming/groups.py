@@ -71,19 +71,19 @@ class GroupCoordinator:
         mono_ms: MonoMs,
         wish: Wish = Wish(),  # noqa: B008 - it cannot change
     ) -> Assignment | None:
-        """A member lives. None where the group has no room for it.
+        """A member lives. None if the group has no room for it.
 
         queue_counts: queues of every topic that any member of the group reads and that exists.
 
-        Raises BadRequest where its strategy is not the one of the other members.
+        Raises BadRequest if its strategy is not the one of the other members.
         """
         group = self._groups.setdefault(group_name, Group())
         self._expire(group, mono_ms)
         for name, other in group.members.items():
             if name != member_id and other.wish.strategy != wish.strategy:
                 raise sdk.BadRequest(
-                    f"group {group_name} rebalances by {other.wish.strategy}: a member that wants "
-                    f"{wish.strategy} cannot join it"
+                    f"group {group_name} uses rebalance strategy {other.wish.strategy}: "
+                    f"a member that asks for {wish.strategy} cannot join"
                 )
         session = max(SESSION_MS_MIN, min(session_ms or 10_000, SESSION_MS_MAX))
         member = group.members.get(member_id)

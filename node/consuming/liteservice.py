@@ -1,7 +1,7 @@
-"""Lite topics: many small topics inside one, of which each client of a group hears its own set.
+"""Lite topics: many small topics inside one; each client of a group subscribes to its own set.
 
 A message that names a lite topic is in a queue of its parent topic and in the light queue of that
-name. A consumer group is bound to one parent. Its clients say which lite topics they hear; each
+name. A consumer group is bound to one parent. Its clients subscribe to lite topics; each
 gets only those, and a lite topic gives nothing more to a group while one of its messages is out.
 Subscriptions are in the memory of every node, as the next master needs them at once; clients repeat
 theirs every 30 s. What a group has done of a lite topic is in the log, as of any queue. A lite
@@ -46,12 +46,12 @@ def lite_topic_of(queue: str) -> str:
 
 
 def bound_topic(row: Json) -> str:
-    """The topic whose lite topics a group hears; empty where it hears none."""
+    """The topic whose lite topics a group subscribes to; empty if it hears none."""
     return str((row.get("attributes") or {}).get(BIND_TOPIC, ""))
 
 
 def bound(row: Json, topic: str, exclusive: bool) -> Json:
-    """A group's row with a topic whose lite topics it hears. exclusive: one client each."""
+    """A group's row with a topic whose lite topics it subscribes to. exclusive: one client each."""
     model = {MODEL: EXCLUSIVE} if exclusive else {}
     others = {
         k: v for k, v in (row.get("attributes") or {}).items() if k not in (BIND_TOPIC, MODEL)
@@ -237,9 +237,9 @@ class LiteService:
             try:
                 await self._core.metadata.forget_light_queues(some)
             except sdk.DuologError as error:
-                log.debug("expired lite topics stay for now", reason=str(error))
+                log.debug("expired lite topics are kept for now", reason=str(error))
                 return
-            log.info("lite topics forgotten", count=len(some))
+            log.info("deleted expired lite topics", count=len(some))
 
     def gone(self, ends: dict[str, int]) -> None:
         """The log says that queues are forgotten; ends: the offsets they ended at."""

@@ -37,7 +37,7 @@ async def poll(
     """The first read from `offset` on that says something, and the offset it was made at.
 
     count, size: at most so many messages and bytes. deadline: loop time; a past one asks once.
-    Raises Busy where too many wait.
+    Raises Busy if too many wait.
     """
     loop = asyncio.get_running_loop()
     result = reader.read(key, offset, count, size, chosen)

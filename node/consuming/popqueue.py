@@ -22,7 +22,7 @@ class Lease:
     deadline_ms: MonoMs
     client: str
     held: bool = False  # for as long as its client lives
-    via: str = ""  # the node that passes its consumer's calls on; empty where none does
+    via: str = ""  # the node that passes its consumer's calls on; empty if none does
 
 
 @dataclass(slots=True)

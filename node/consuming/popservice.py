@@ -54,8 +54,8 @@ QueueKey = tuple[str, int, str]  # topic that holds it, queue id, group
 class PopRequest:
     """What a consumer asks for. queue_id: to look into first. held: leased while it lives.
 
-    via: the node that passed the request on; empty where none did.
-    subscriber: hears lite topics of the topic, and gets messages of those.
+    via: the node that passed the request on; empty if none did.
+    subscriber: subscribes to lite topics of the topic, and gets messages of those.
     """
 
     group: str
@@ -337,7 +337,7 @@ class PopService:
     async def wait(self, request: PopRequest, deadline: float) -> list[Popped]:
         """As `pop`, and where there is nothing, when there is; empty at the loop's deadline.
 
-        Raises Busy where too many wait, NotMaster where this node stops being the master.
+        Raises Busy if too many wait, NotMaster if this node stops being the master.
         """
         found = await self._look(request)
         loop = asyncio.get_running_loop()
@@ -414,7 +414,7 @@ class PopService:
         return key, state, lease
 
     def ack(self, group: str, handle: Handle) -> bool:
-        """Done; False where the handle is not (or no longer) that of a delivery."""
+        """Done; False if the handle is not (or no longer) that of a delivery."""
         found = self._lease(group, handle)
         if found is None:
             return self._settled.get(handle.serial) == (group, handle)
@@ -483,7 +483,7 @@ class PopService:
     def _record(self, key: QueueKey, offset: int) -> Record:
         record = self._core.store.record_at(key[0], key[1], offset)
         if record is None:
-            raise sdk.NoSuchMessage(f"the message at {key[0]}/{key[1]} {offset} is gone")
+            raise sdk.NoSuchMessage(f"the message at {key[0]}/{key[1]} {offset} no longer exists")
         return record
 
     def has_done(self, group: str, topic: str, queue_id: int, offset: int) -> bool | None:
@@ -537,7 +537,11 @@ class PopService:
             except sdk.NoSuchMessage:
                 pass  # retention took it: nobody can have it any more
             except (sdk.DuologError, StoreError) as error:
-                log.warning("a message waits for its next attempt", reason=str(error), group=group)
+                log.warning(
+                    "cannot store a message for its next attempt yet",
+                    reason=str(error),
+                    group=group,
+                )
                 if offset in state.leases:
                     state.put_off(offset, self._in(AGAIN_MS))
                 continue

@@ -58,7 +58,7 @@ class RetryTopics:
     async def store_again(self, group: str, topic: str, record: Record) -> None:
         """For one more attempt, or as a dead letter where that was the last.
 
-        topic: the one that holds it. Raises sdk.Unavailable where it was not stored for sure.
+        topic: the one that holds it. Raises sdk.Unavailable if it was not stored for sure.
         """
         row = self._core.metadata.tables.groups.get(group, {})
         failed = record.reconsume_times + 1

@@ -1,4 +1,4 @@
-"""A client of a group that hears lite topics, and which of them may have something for it."""
+"""A client of a group that subscribes to lite topics, and which of them may have messages."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from node.consuming.popline import Line
 
 @dataclass(slots=True, eq=False)
 class Subscriber:
-    """A client in a group, and the light queues that it hears."""
+    """A client in a group, and the light queues that it subscribes to."""
 
     client: str
     group: str

@@ -15,7 +15,7 @@ class WaitingCalls:
 
     @contextlib.contextmanager
     def one(self) -> Iterator[None]:
-        """While a call waits. Raises Busy where too many do."""
+        """While a call waits. Raises Busy if too many do."""
         if self.count >= self._most:
             raise sdk.Busy(f"{self._most} calls already wait for messages (limits.polls_max)")
         self.count += 1

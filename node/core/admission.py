@@ -91,7 +91,8 @@ class Admission:
         known = topic is not None and 0 <= request.queue_id < topic.queues
         if not known and self._replication.may_be_behind():
             return Refusal(
-                wire.NOT_MASTER, "this new master has not read all changes of the last one yet"
+                wire.NOT_MASTER,
+                "this new master has not yet read all changes of the last one: try again",
             )
         if topic is None:
             try:
@@ -107,7 +108,9 @@ class Admission:
             except (sdk.DuologError, BadMessage) as error:
                 return Refusal(wire.SERVICE_NOT_AVAILABLE, str(error))
         if not topic.perm & PERM_WRITE:
-            return Refusal(wire.NO_PERMISSION, f"topic {request.topic!r} may not be written")
+            return Refusal(
+                wire.NO_PERMISSION, f"topic {request.topic!r} is not writable (its perm has no 2)"
+            )
         if not 0 <= request.queue_id < topic.queues:
             return Refusal(
                 wire.MESSAGE_ILLEGAL,
@@ -156,7 +159,7 @@ class Admission:
             raise sdk.NotMaster(not_master, *self._replication.master_endpoint)
 
     def check_knows(self) -> None:
-        """Raise NotMaster where what is not here may yet be on its way to here."""
+        """Raise NotMaster if what is not here may yet be on its way to here."""
         if self._replication.may_be_behind():
             raise self._does_not_know()
 
@@ -171,8 +174,8 @@ class Admission:
         if replication.slave is not None and not replication.options.slave_read_enable:
             endpoint, epoch = replication.master_endpoint
             raise sdk.NotMaster(
-                "this slave does not serve readers (ha.slave_read_enable), its master is "
-                f"{endpoint}",
+                "this slave does not serve readers (ha.slave_read_enable=false); its "
+                f"master is {endpoint}",
                 endpoint,
                 epoch,
             )
@@ -194,7 +197,7 @@ class Admission:
             self.check_knows()
             raise sdk.UnknownTopic(f"topic {name!r} does not exist")
         if not topic.perm & PERM_READ:
-            raise sdk.NoPermission(f"topic {name!r} may not be read")
+            raise sdk.NoPermission(f"topic {name!r} is not readable (its perm has no 4)")
         return topic
 
     def readable_queue(self, name: str, queue_id: int) -> TopicConfig:
@@ -205,11 +208,12 @@ class Admission:
         return topic
 
     def check_index(self) -> None:
-        """Raise BadRequest where nothing can be found by key."""
+        """Raise BadRequest if nothing can be found by key."""
         if not self._store.options.message_index_enable:
             raise sdk.BadRequest(
-                "this node keeps no index (store.message_index_enable=false), so nothing is found "
-                "by key: read the queue, or name the message by its id"
+                "this node keeps no index (store.message_index_enable=false), so "
+                "messages cannot be found by key: read the queue, or give the message "
+                "id"
             )
 
     def _does_not_know(self) -> sdk.NotMaster:

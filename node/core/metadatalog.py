@@ -64,7 +64,7 @@ class _Records:
 
 
 def _report(doubt: Doubt) -> None:
-    log.warning("metadata file", file=doubt.file, reason=doubt.reason, action=doubt.action)
+    log.warning("metadata file problem", file=doubt.file, reason=doubt.reason, action=doubt.action)
 
 
 def _body(change: Json) -> bytes:
@@ -83,7 +83,7 @@ class MetadataLog:
         self._limits = limits
         self._tables = Metadata()
         self._files = MetadataFiles(log_.store.disk)
-        # Why nothing may be changed here and now; None where it may. The broker sets it.
+        # Why nothing may be changed here and now; None if it may. The broker sets it.
         self.refused: Callable[[], sdk.DuologError | None] = _nobody_knows
         # Told of a topic that was deleted, and where its queues ended.
         self.topic_deleted: list[Callable[[str, dict[int, int]], Awaitable[None]]] = []
@@ -99,7 +99,7 @@ class MetadataLog:
         return self._tables.topics
 
     def creating(self, name: str) -> TopicConfig | None:
-        """A topic as a stored change will make it, None where none is on its way."""
+        """A topic as a stored change will make it, None if none is on its way."""
         return self._creating[name][1] if name in self._creating else None
 
     def exists(self, name: str) -> bool:
@@ -143,7 +143,7 @@ class MetadataLog:
             result = store.put(PutBatch(SYSTEM_TOPIC, QUEUE, Columns.of(rows), now), now)
             if result.status is not PutMessageStatus.PUT_OK:
                 log.warning(
-                    "tables of another program are only in config/, not in the log",
+                    "tables written by another program are in config/ only, not in the log",
                     files=found.foreign,
                     reason=result.reason,
                 )
@@ -204,7 +204,7 @@ class MetadataLog:
             for _, body, _ in result.rows():
                 change = tables.apply(body)
                 if change is None:
-                    log.error("metadata record not understood", body=body[:200])
+                    log.error("unreadable metadata record", body=body[:200])
                 elif change["op"] == "delete_topic":
                     # Before a topic of the same name can be made: its queues may still be there.
                     self._apply_floors_of(change["topic"])
@@ -240,7 +240,7 @@ class MetadataLog:
         try:
             self._tables.adopt(data)
         except BadMessage as error:
-            log.error("the master's metadata cannot be read", reason=error.reason)
+            log.error("cannot read the master's metadata", reason=error.reason)
             return
         self._apply_floors()
         self.catch_up()
@@ -290,12 +290,12 @@ class MetadataLog:
         try:
             self._put(change)
         except sdk.DuologError as error:
-            log.debug("a note was not stored", reason=str(error), op=change["op"])
+            log.debug("a metadata note was not stored", reason=str(error), op=change["op"])
 
     async def change(self, change: Json) -> None:
         """Store a change, wait until it is durable and applied.
 
-        Raises NotMaster where it was not stored, ResultUnknown where nobody knows in time.
+        Raises NotMaster if it was not stored, ResultUnknown if nobody knows in time.
         """
         await self._applied(self._put(change)[0])
 
@@ -309,7 +309,7 @@ class MetadataLog:
             async with asyncio.timeout(CHANGE_SECONDS):
                 await waiting
         except TimeoutError:
-            raise sdk.ResultUnknown("the change is stored, but not applied in time") from None
+            raise sdk.ResultUnknown("the change was stored, but not applied in time") from None
         finally:
             self._waiting.pop(offset, None)
 
@@ -382,7 +382,7 @@ class MetadataLog:
             store.release_light_queues(names, forgotten)
 
     async def ensure_group(self, name: str, row: Json | None = None) -> None:
-        """A group on its first use. Raises Busy where there are as many as may be."""
+        """A group on its first use. Raises Busy if there are as many as may be."""
         if name in self._tables.groups:
             return
         if len(self._tables.groups) >= self._limits.groups_max:

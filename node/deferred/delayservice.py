@@ -118,7 +118,7 @@ class DelayService:
             return batch
         if deliver_ms - wall_ms > DELAY_MS_MAX:
             raise sdk.BadRequest(
-                f"a delay of {deliver_ms - wall_ms} ms, the limit is {DELAY_MS_MAX} ms"
+                f"a delay of {deliver_ms - wall_ms} ms exceeds the limit of {DELAY_MS_MAX} ms"
             )
         batch.columns.check(self._core.store.options.max_message_size)
         when = str(deliver_ms)
@@ -185,15 +185,17 @@ class DelayService:
     def _store(self, batch: PutBatch) -> bool:
         """Store a batch; nobody waits for its replicas: what follows is behind it in the log."""
         if batch.topic not in self._core.metadata.topics:
-            log.warning("a delayed message's topic is gone", topic=batch.topic)
+            log.warning("delayed message dropped: its topic does not exist", topic=batch.topic)
             return True
         result = self._core.log.write_now(batch)
         if result.status in _NEVER:
             # Nothing behind it may wait for what can never be stored.
-            log.error("a delayed message is dropped", reason=result.reason, topic=batch.topic)
+            log.error("delayed message dropped", reason=result.reason, topic=batch.topic)
             return True
         if result.status is not PutMessageStatus.PUT_OK:
-            log.warning("a delayed message waits on", reason=result.reason, topic=batch.topic)
+            log.warning(
+                "cannot deliver a delayed message yet", reason=result.reason, topic=batch.topic
+            )
             self._stretch = 1
             return False
         self._stretch = min(BATCH, 2 * self._stretch)
@@ -201,7 +203,7 @@ class DelayService:
         return True
 
     def _left_out(self, times: I64) -> Callable[[int, str, bytes], bool] | None:
-        """What tells which of some messages the last master delivered; None where it cannot have.
+        """What tells which of some messages the last master delivered; None if it cannot have.
 
         times: when they were due, ms.
         """
@@ -218,7 +220,7 @@ class DelayService:
     def _read(self, topic: str, queue_id: int, first: int, end: int) -> tuple[GetResult, int]:
         """Messages at [first, end), and how far they reach; those behind `end` are not due.
 
-        A read passes over what is damaged, and has messages from behind the end instead.
+        A read skips what is damaged, and has messages from behind the end instead.
         """
         store, count = self._core.store, end - first
         while True:
@@ -282,7 +284,7 @@ class DelayService:
                 self._forget()
             raise
         if timers.count:
-            log.info("timed messages wait", count=timers.count)
+            log.info("timed messages pending", count=timers.count)
         return timers
 
     async def _read_entries(self, timers: PendingTimers) -> None:
@@ -393,15 +395,15 @@ class DelayService:
                     if self._core.log.write(batch).status is not PutMessageStatus.PUT_OK:
                         return
             except StoreError as error:
-                log.error("a delayed message is damaged", reason=str(error))
+                log.error("delayed message is damaged", reason=str(error))
             self._note_done(timers, np.array([low], np.int64))
 
     # -- recall --------------------------------------------------------------------------------
 
     async def recall(self, topic: str, handle: RecallHandle) -> None:
-        """Call a message back. Raises NoSuchMessage where it does not wait any more."""
+        """Call a message back. Raises NoSuchMessage if it does not wait any more."""
         timers = await self._opened()
-        gone = sdk.NoSuchMessage(f"message {handle.message_id} was delivered or recalled already")
+        gone = sdk.NoSuchMessage(f"message {handle.message_id} was already delivered or recalled")
         stored = self._core.store.topic_queue_table.get((TIMER_TOPIC, QUEUE), 0)
         until = asyncio.get_running_loop().time() + RECALL_SECONDS
         while timers.end <= handle.offset < stored:  # stored, and on its way to its queue

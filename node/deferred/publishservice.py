@@ -118,7 +118,9 @@ class PublishService:
                 try:
                     await self._finish(sink)
                 except (sdk.DuologError, StoreError) as error:
-                    log.warning("a batch is published later", sink=sink, reason=str(error))
+                    log.warning(
+                        "cannot finish publishing a batch yet", sink=sink, reason=str(error)
+                    )
 
     def role_changed(self) -> None:
         """Nothing is known here that the log does not say."""
@@ -190,8 +192,9 @@ class PublishService:
             )
         if len(contents) > CONTENTS_CHARACTERS_MAX or len(publisher) > SINK_CHARACTERS_MAX:
             raise sdk.BadRequest(
-                f"contents of {len(contents)} characters (at most {CONTENTS_CHARACTERS_MAX}), "
-                f"publisher of {len(publisher)} (at most {SINK_CHARACTERS_MAX})"
+                f"contents has {len(contents)} characters (limit "
+                f"{CONTENTS_CHARACTERS_MAX}), publisher {len(publisher)} (limit "
+                f"{SINK_CHARACTERS_MAX})"
             )
         await self._finish(sink)
         self._check_contents(sink, contents)
@@ -238,8 +241,8 @@ class PublishService:
         row = self._sinks.get(sink)
         if row is not None and row.get("contents", "") != contents:
             raise sdk.BadRequest(
-                f"sink {sink!r} publishes other contents: {_short(row.get('contents', ''))}, and "
-                f"not {_short(contents)}; use another name"
+                f"sink {sink!r} publishes {_short(row.get('contents', ''))}, not "
+                f"{_short(contents)}: use another sink name"
             )
 
     async def _staged_messages(self, sink: str, staged: list[int]) -> int:
@@ -248,13 +251,13 @@ class PublishService:
         for offset in staged:
             record = await self._staged(offset)
             if record.properties.get("SINK") != sink:
-                raise sdk.BadRequest(f"what is staged as {offset} is another sink's")
+                raise sdk.BadRequest(f"staged request {offset} belongs to another sink")
             known = record.properties.get("COUNT")  # not of what an older version staged
             count += int(known) if known else len(_parsed(record.body).body_offsets) // 4 - 1
         return count
 
     async def _staged(self, offset: int) -> Record:
-        """What was staged. Raises NoSuchMessage, Unavailable where it cannot be read yet."""
+        """What was staged. Raises NoSuchMessage, Unavailable if it cannot be read yet."""
         store = self._core.store
         loop = asyncio.get_running_loop()
         deadline = loop.time() + READABLE_SECONDS
@@ -264,16 +267,16 @@ class PublishService:
                 break
             stored = store.topic_queue_table.get((STAGED_TOPIC, QUEUE), 0)
             if offset < low or offset >= stored:
-                raise sdk.NoSuchMessage(f"nothing is staged as {offset}")
+                raise sdk.NoSuchMessage(f"staged request {offset} does not exist")
             if loop.time() >= deadline:
-                raise sdk.Unavailable(f"what is staged as {offset} cannot be read yet")
+                raise sdk.Unavailable(f"staged request {offset} cannot be read yet: try again")
             await asyncio.sleep(PAUSE_SECONDS)
         try:
             record = store.record_at(STAGED_TOPIC, QUEUE, offset)
         except CorruptRecord as error:
-            raise sdk.NoSuchMessage(f"what was staged as {offset} is damaged: {error}") from None
+            raise sdk.NoSuchMessage(f"staged request {offset} is damaged: {error}") from None
         if record is None:
-            raise sdk.NoSuchMessage(f"what was staged as {offset} is gone")
+            raise sdk.NoSuchMessage(f"staged request {offset} no longer exists")
         return record
 
     async def _finish(self, sink: str) -> None:
@@ -325,7 +328,9 @@ class PublishService:
         done = {"op": "published", "sink": sink, "batch": row["batch"], "done": len(staged)}
         await metadata.change({**done, "lost": len(lost)} if lost else done)
         if lost:
-            log.error("a published batch lacks parts", sink=sink, parts=len(lost), reason=lost[0])
+            log.error(
+                "parts of a published batch are lost", sink=sink, parts=len(lost), reason=lost[0]
+            )
             raise sdk.NoSuchMessage(f"{len(lost)} parts of a published batch are lost: {lost[0]}")
 
     async def _put(

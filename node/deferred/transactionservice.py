@@ -120,12 +120,12 @@ class TransactionService:
                 self._save(halves)
 
     async def _known(self) -> HalfMessages:
-        """What waits, as far as the queues show it. Raises Unavailable where the role changed."""
+        """What waits, as far as the queues show it. Raises Unavailable if the role changed."""
         async with self._opened:
             halves = self._halves if self._halves is not None else await self._open()
             await self._read_halves(halves)
             if halves is not self._halves:
-                raise sdk.Unavailable("the master changed meanwhile")
+                raise sdk.Unavailable("the master changed during the call")
             return halves
 
     async def _open(self) -> HalfMessages:
@@ -144,7 +144,7 @@ class TransactionService:
                 self._forget()
             raise
         if len(halves):
-            log.info("transactions are open", count=len(halves))
+            log.info("half messages pending", count=len(halves))
         return halves
 
     async def _read_halves(self, halves: HalfMessages) -> None:
@@ -207,10 +207,13 @@ class TransactionService:
     def half(self, batch: PutBatch, group: str, immunity_seconds: int = 0) -> PutBatch:
         """A batch as half messages of a producer group. Raises BadRequest, BadMessage."""
         if not group or len(group) > 255 or not group.isprintable():
-            raise sdk.BadRequest("a transaction needs the name of its producer group")
+            raise sdk.BadRequest(
+                "a transaction needs a producer group of 1 to 255 printable characters"
+            )
         if not 0 <= immunity_seconds <= IMMUNITY_SECONDS_MAX:
             raise sdk.BadRequest(
-                f"a first check after {immunity_seconds} s, the limit is {IMMUNITY_SECONDS_MAX} s"
+                f"a first check after {immunity_seconds} s exceeds the limit of "
+                f"{IMMUNITY_SECONDS_MAX} s"
             )
         batch.columns.check(self._core.store.options.max_message_size)
         words = {"TRAN_MSG": "true", "PGROUP": group}
@@ -219,7 +222,7 @@ class TransactionService:
         return redirected(batch, HALF_TOPIC, QUEUE, words)
 
     async def find(self, origin: int) -> Record | None:
-        """A half message by its first offset; None where it is decided, and gone from the log.
+        """A half message by its first offset; None if it is decided, and gone from the log.
 
         Raises NoSuchMessage for an offset that no half message ever had.
         """
@@ -233,7 +236,7 @@ class TransactionService:
 
         What was stored a moment ago need not be readable yet: that it is not known does not mean
         that it is decided. Raises NoSuchMessage for an offset that no half message ever had,
-        Unavailable where they are not readable in time.
+        Unavailable if they are not readable in time.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + READABLE_SECONDS
@@ -251,13 +254,13 @@ class TransactionService:
             await asyncio.sleep(READABLE_PAUSE_SECONDS)
 
     def _record(self, offset: int) -> Record:
-        """Raises NoSuchMessage where it is damaged or gone, Unavailable where it may yet come."""
+        """Raises NoSuchMessage if it is damaged or gone, Unavailable if it may yet come."""
         record = self._core.store.record_at(HALF_TOPIC, QUEUE, offset)
         if record is not None:
             return record
         if offset >= self._core.store.queue_range(HALF_TOPIC, QUEUE)[1]:
             raise sdk.Unavailable(f"half message {offset} cannot be read yet")
-        raise sdk.NoSuchMessage(f"half message {offset} is gone")
+        raise sdk.NoSuchMessage(f"half message {offset} no longer exists")
 
     async def end(self, origins: Iterable[int], commit: bool, group: str = "") -> None:
         """Commit or roll back. The same decision again is taken for the first one's repeat.
@@ -285,7 +288,7 @@ class TransactionService:
     async def _end(self, halves: HalfMessages, found: list[Half], commit: bool) -> None:
         """Decide on half messages that wait, and wait until that is safe."""
         if not self._core.admission.may_store():
-            raise sdk.Unavailable("this node takes no puts now")
+            raise sdk.Unavailable("this node does not accept puts now")
         origins = {half.offset: half.origin for half in found}
         offsets = sorted(origins)
         end_offset = 0
@@ -294,7 +297,7 @@ class TransactionService:
             if at:
                 await asyncio.sleep(0)  # others have a turn
                 if halves is not self._halves:
-                    raise sdk.Unavailable("the master changed meanwhile")
+                    raise sdk.Unavailable("the master changed during the call")
             # Somebody else may have decided on some of them in between.
             undecided = [offset for offset in offsets[at : at + READ] if halves.lies_at(offset)]
             missed += sorted({*offsets[at : at + READ]} - {*undecided})
@@ -305,7 +308,7 @@ class TransactionService:
             await self._repeat(origins[offset], commit)
 
     async def _safe(self, end_offset: int) -> None:
-        """Wait until the log is safe up to an offset. Raises ResultUnknown where it is not."""
+        """Wait until the log is safe up to an offset. Raises ResultUnknown if it is not."""
         waiting = self._core.log.settle(end_offset)
         self._core.log.pump_soon()
         if waiting is not None:
@@ -314,7 +317,7 @@ class TransactionService:
                 raise sdk.ResultUnknown(status.value)
 
     async def _repeat(self, origin: int, commit: bool) -> None:
-        """A decision on what is decided. Raises NoSuchMessage where it was another one."""
+        """A decision on what is decided. Raises NoSuchMessage if it was another one."""
         known = self._decisions.get(origin)
         if known is not None:
             was_commit: bool | None = known.commit
@@ -330,14 +333,14 @@ class TransactionService:
     def _decided_before(self, origin: int) -> bool | None:
         """Whether a decision of which only the log knows was a commit; None: nobody can say.
 
-        Raises Unavailable where the index is not as far yet.
+        Raises Unavailable if the index is not as far yet.
         """
         store = self._core.store
         record = store.record_at(HALF_TOPIC, QUEUE, origin)
         if record is None or not store.options.message_index_enable:
             return None
         if store.dispatcher.reput_from < max(self._older[1], self._decisions.forgotten_end):
-            raise sdk.Unavailable("what was decided earlier is not indexed yet")
+            raise sdk.Unavailable("earlier decisions are not indexed yet: try again")
         topic, key = (record.properties.get(name, "") for name in ("REAL_TOPIC", "UNIQ_KEY"))
         return store.find_by_unique_key(topic, key) is not None if key else None
 
@@ -363,7 +366,9 @@ class TransactionService:
             return False
         store = self._core.store
         if store.dispatcher.reput_from < older_log:
-            raise sdk.Unavailable("what the last master stored is not indexed yet")
+            raise sdk.Unavailable(
+                "messages stored by the last master are not indexed yet: try again"
+            )
         properties = self._record(offset).properties
         topic, key = properties.get("REAL_TOPIC", ""), properties.get("UNIQ_KEY", "")
         return bool(key) and store.find_by_unique_key(topic, key) is not None
@@ -376,7 +381,7 @@ class TransactionService:
             result = store.get(HALF_TOPIC, QUEUE, first, end - first, BYTES)
             if result.next_offset <= first:
                 self._record(first)
-                raise sdk.NoSuchMessage(f"half message {first} is gone")
+                raise sdk.NoSuchMessage(f"half message {first} no longer exists")
             host_of = store.born_host
             for batch in restored(result, _WORDS, host_of, TRANSACTION_COMMIT, prepared=True):
                 if batch.topic not in self._core.metadata.topics:
@@ -413,18 +418,18 @@ class TransactionService:
                 return
             self._put_back(halves, half, record)
         except (sdk.NoSuchMessage, StoreError) as error:
-            log.error("a half message is gone", reason=str(error), group=half.group)
+            log.error("half message lost", reason=str(error), group=half.group)
             halves.resolved(half.offset)  # damaged, or retention took it
             return
         except sdk.DuologError as error:
-            log.warning("a transaction is checked later", reason=str(error))
+            log.warning("transaction check postponed", reason=str(error))
             halves.ask_later(half, self._in(self._options.check_interval_ms))
             return
         check = Check(half.group, half.origin, record)
         for ask in self.askers:
             if await ask(check):
                 return
-        log.debug("no producer to ask", group=half.group, origin=half.origin)
+        log.debug("no producer of the group is connected", group=half.group, origin=half.origin)
 
     def _put_back(self, halves: HalfMessages, half: Half, record: Record) -> None:
         """Store it again with one check more, and note that the older one is done with."""
@@ -437,7 +442,11 @@ class TransactionService:
         self._settle(self._note_decided(halves, [old]))
 
     def _discard(self, halves: HalfMessages, half: Half, record: Record) -> None:
-        log.warning("nobody decided on a transaction", group=half.group, checks=half.checks)
+        log.warning(
+            "transaction given up: no decision after the last check",
+            group=half.group,
+            checks=half.checks,
+        )
         if DISCARD_TOPIC not in self._core.metadata.topics:
             self._core.metadata.auto_create(DISCARD_TOPIC, 1)
         self._put(stored_again(record, DISCARD_TOPIC, record.properties))

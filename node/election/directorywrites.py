@@ -26,7 +26,7 @@ class DirectoryWrites:
         return work
 
     def under_way_seconds(self) -> float:
-        """How long the oldest has not come back, 0 where none is under way; in any thread."""
+        """How long the oldest has not come back, 0 if none is under way; in any thread."""
         begun = list(self._begun.values())
         return time.monotonic() - min(begun) if begun else 0.0
 

@@ -111,7 +111,7 @@ class EtcdRegistry:
         return ttl
 
     def commit(self, transaction: Transaction) -> int | None:
-        """Make the changes; the new revision, or None where a check failed."""
+        """Make the changes; the new revision, or None if a check failed."""
         request = wire.TxnRequest(
             compare=[
                 wire.Compare(

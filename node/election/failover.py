@@ -119,7 +119,7 @@ class FailoverService:
         """After recovery; the registry is closed with the service. Raises BadStoreFile."""
         node, log_, replication = candidate.node, roles.log, roles.replication
         slave = replication.slave
-        assert slave is not None, "whoever may be elected begins as a slave"
+        assert slave is not None, "a node that may be elected starts as a slave"
         self._roles = roles
         self._log = log_
         self._replication = replication
@@ -218,7 +218,7 @@ class FailoverService:
             concurrent.futures.wait([self._promising])
         part.renew(incarnation)
         log.error(
-            "this node's directory is an older copy: it counts for nothing until it has caught up",
+            "this node's directory is an older copy: it does not count until it has caught up",
             reason=reason,
             incarnation=f"{incarnation:016x}",
         )
@@ -226,7 +226,11 @@ class FailoverService:
 
     def contradicted(self, epoch: int, reason: str) -> None:
         """The replication stream shows that the master lacks what was confirmed."""
-        log.error("the master's directory is an older copy: not cut", epoch=epoch, reason=reason)
+        log.error(
+            "the master's directory is an older copy: refused to truncate",
+            epoch=epoch,
+            reason=reason,
+        )
         self.step(machine.Contradicted(epoch, reason))
 
     def older_copy(self, reason: str) -> None:
@@ -244,19 +248,19 @@ class FailoverService:
         """Asked from the lease's thread: why this node should lose its lease."""
         now = time.monotonic()
         if now - self._beat > self._lease_seconds * LOOP_STALL_RATIO:
-            return f"the event loop has stood still for {now - self._beat:.1f} s"
+            return f"the event loop has been blocked for {now - self._beat:.1f} s"
         syncing = self._log.group_commit.syncing_since
         if syncing and now - syncing > self._disk_stall_seconds:
-            return f"a sync of the disk has not come back for {now - syncing:.1f} s"
+            return f"a disk sync has been running for {now - syncing:.1f} s"
         writing = self._writes.under_way_seconds()
         if writing > self._disk_stall_seconds:
-            return f"a write of the group's state has not come back for {writing:.1f} s"
+            return f"a write of the group's state has been running for {writing:.1f} s"
         return self._log.store.fence_reason
 
     # -- events --------------------------------------------------------------------------------
 
     def step(self, event: Event) -> None:
-        """Feed the machine. Where that fails the node ends: who knows what it would decide now."""
+        """Feed the machine. If that fails the node ends: its state cannot be trusted any more."""
         if self._ended.is_set():
             return
         try:
@@ -310,7 +314,7 @@ class FailoverService:
                 if self._registry.watch(prefix, revision, WATCH_SECONDS):
                     self._post(Changed())
             except RegistryError as error:
-                log.debug("the registry cannot be watched", reason=str(error))
+                log.debug("cannot watch the registry", reason=str(error))
                 self._ended.wait(0.2)
 
     def _learn_routes(self, snapshot: Snapshot) -> None:
@@ -352,7 +356,7 @@ class FailoverService:
     def _stop_at_once(self, effect: Stand) -> None:
         """A mastership that is over is over now, whatever role comes next and whenever."""
         if self._replication.master is not None:
-            log.warning("no master any more", reason=effect.reason)
+            log.warning("no longer the master", reason=effect.reason)
             self._roles.demote()
 
     def _call(self, work: Callable[[], T], done: Callable[["asyncio.Future[T]"], None]) -> None:
@@ -379,7 +383,7 @@ class FailoverService:
         try:
             snapshot: Snapshot | None = work.result()
         except RegistryError as error:
-            log.warning("the registry cannot be read", reason=str(error))
+            log.warning("cannot read the registry", reason=str(error))
             snapshot = None
         except Exception as error:
             self._roles.give_up(error)
@@ -433,7 +437,9 @@ class FailoverService:
         except OSError as error:
             if not no_room(error):
                 raise
-            log.warning("no room to note the epoch", reason=error.strerror)  # the handshake asks
+            log.warning(
+                "no disk space to record the epoch", reason=error.strerror
+            )  # the handshake asks
         log.info(
             "following",
             master=effect.master.replica.node,
@@ -451,7 +457,7 @@ class FailoverService:
     async def _lead(self, effect: Lead) -> None:
         await self._follow_nobody()
         slave = self._replication.slave
-        assert slave is not None, "slaves are elected"
+        assert slave is not None, "only a slave is elected"
         me = self.machine.me.replica
         members = SyncState(me, effect.state.sync_state_set, effect.revision)
         try:
@@ -461,7 +467,7 @@ class FailoverService:
                     return  # over before it began
                 master = self._roles.promote(effect.epoch, members)
         except (OSError, StoreError) as error:
-            log.error("elected, and cannot lead", epoch=effect.epoch, reason=str(error))
+            log.error("elected, but cannot lead", epoch=effect.epoch, reason=str(error))
             for more in self.machine.cannot_lead(str(error), mono_ms()):
                 self._do(more)
             return
@@ -499,7 +505,9 @@ class FailoverService:
             async with asyncio.timeout(ORDER_SECONDS):
                 answer = await answered
         except TimeoutError:
-            raise sdk.ResultUnknown("the group did not decide in time") from None
+            raise sdk.ResultUnknown(
+                f"no answer from the group within {ORDER_SECONDS:g} s: see `cluster status`"
+            ) from None
         if answer.unknown:
             raise sdk.ResultUnknown(answer.error)
         if answer.error:

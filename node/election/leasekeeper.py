@@ -98,7 +98,7 @@ class LeaseKeeper:
         try:
             lease = self._registry.lease(self._ttl)
         except RegistryError as error:
-            self._trouble("no lease", str(error))
+            self._trouble("cannot get a lease", str(error))
             time.sleep(RETRY_SECONDS)
             return 0.0
         with self._wake:
@@ -111,7 +111,7 @@ class LeaseKeeper:
     def _renew(self, lease: int) -> float:
         problem = self._unhealthy()
         if problem:
-            self._trouble("the lease is not renewed", problem)
+            self._trouble("lease renewal withheld", problem)
             return time.monotonic() + RETRY_SECONDS
         sent = time.monotonic()
         try:
@@ -123,7 +123,7 @@ class LeaseKeeper:
             self._lost(lease)
             return 0.0
         except RegistryError as error:
-            self._trouble("the lease could not be renewed", str(error))
+            self._trouble("cannot renew the lease", str(error))
             return time.monotonic() + RETRY_SECONDS
         self._tell(lease, sent)
         return sent + self._ttl / 3

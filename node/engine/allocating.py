@@ -66,7 +66,7 @@ class Allocator:
         except FileExistsError:
             return
         except OSError as error:
-            log.warning("no segment could be allocated ahead", reason=error.strerror)
+            log.warning("cannot allocate a segment ahead", reason=error.strerror)
             return
         if queue.take_ahead(made) and self._store.options.warm_maped_file_enable:
             await loop.run_in_executor(self._threads, self._warm, made)

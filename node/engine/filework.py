@@ -18,14 +18,14 @@ class FileWork:
     def __init__(
         self, store: MessageStore, threads: Executor, on_failure: Callable[[OSError], None]
     ) -> None:
-        """on_failure: hears of a sync that failed, which is final."""
+        """on_failure: is notified of a sync that failed, which is final."""
         self.store = store
         self.threads = threads
         self.changes = asyncio.Lock()  # held while queues are flushed, and files cut or removed
         self._on_failure = on_failure
 
     async def synced(self, job: Callable[[], None]) -> bool:
-        """Sync files in a thread; False where that failed."""
+        """Sync files in a thread; False if that failed."""
         return await done_in_thread(self.threads, job, self._on_failure)
 
     async def reclaim(self) -> None:
@@ -34,4 +34,4 @@ class FileWork:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self.threads, self.store.disk.reclaim)
         except OSError as error:
-            log.warning("what was removed takes room yet", reason=error.strerror or str(error))
+            log.warning("cannot unlink removed files yet", reason=error.strerror or str(error))

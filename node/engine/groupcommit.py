@@ -70,7 +70,7 @@ class GroupCommitService:
             self.fail_all()
 
     async def flush(self, least_pages: int) -> bool:
-        """Sync once, if there is enough to sync; False where the disk failed."""
+        """Sync once, if there is enough to sync; False if the disk failed."""
         async with self.lock:
             self._store.log.commit()
             job = self._store.log.queue.flush_job(least_pages)

@@ -89,7 +89,7 @@ class Log:
     def __init__(
         self, store: MessageStore, clock: Clock, disk_failed: Callable[[OSError], None]
     ) -> None:
-        """disk_failed: hears of a sync that failed, which is final."""
+        """disk_failed: is notified of a sync that failed, which is final."""
         self.store = store
         self.counters = Counters()
         self.board = ArrivalBoard()
@@ -110,7 +110,7 @@ class Log:
         store.events.progress = self._show_progress
 
     def connect(self, replicas: Replicas, refused: Callable[[], PutResult | None]) -> None:
-        """Before the first put. refused: why nothing may be put here now, None where it may."""
+        """Before the first put. refused: why nothing may be put here now, None if it may."""
         self._replicas = replicas
         self._refused = refused
 

@@ -67,7 +67,7 @@ class QueueRemoval:
                     self._queues.remove_topic(topic)  # its directory
         except OSError as error:
             log.warning(
-                "files of a deleted topic are left",
+                "cannot remove the files of a deleted topic yet",
                 topic=topic,
                 reason=error.strerror or str(error),
             )

@@ -36,6 +36,8 @@ class StoreTimes:
             log.warning(
                 "the wall clock jumped",
                 seconds=step_ms / 1000,
-                effect="retention waits an hour" if step_ms > 0 else "store times go on slowly",
+                effect="retention pauses for an hour"
+                if step_ms > 0
+                else "store times advance slowly",
             )
         self._age_clock.now(wall, mono)  # so that it knows the time before a jump

@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 async def done_in_thread(
     threads: Executor, job: Callable[[], None], on_failure: Callable[[OSError], None]
 ) -> bool:
-    """Run a job in a thread; False where it failed, which on_failure is told.
+    """Run a job in a thread; False if it failed, which on_failure is told.
 
     A cancellation takes effect when the job has ended.
     """

@@ -2,7 +2,7 @@
 
 The expressions are a table of the metadata (consumerFilter.json). Where enable_calc_filter_bit_map
 is on, every message's ext unit gets a Bloom filter of the groups whose expression it fulfils, and a
-reader of such a group passes over the others without opening their records. Bits are trusted from
+reader of such a group skips the others without opening their records. Bits are trusted from
 where this node began to set them; before that, and where a bit is set, the expression decides.
 """
 
@@ -59,7 +59,7 @@ class ConsumerFilters:
         if rows.get(group, {}).get("expression") == wanted.expression:
             return
         if len(rows) >= FILTERS_MAX and group not in rows:
-            log.warning("too many groups choose by SQL: no bits for this one", group=group)
+            log.warning("too many groups filter by SQL: no bits left for this one", group=group)
             return
         now = self._core.log.wall_ms()
         positions = self._bloom.positions(f"{group}#{topic}")
@@ -98,11 +98,11 @@ class ConsumerFilters:
             bits = FilterBits(positions, self._bloom.bits, reached)
             return _Entry(SqlFilter.parse(str(row["expression"])), bits)
         except (BadFilter, KeyError, TypeError) as error:
-            log.warning("a filter of a group is not understood", reason=str(error))
+            log.warning("cannot parse the filter of a group", reason=str(error))
             return None
 
     def bit_map_of(self, topic: str, properties: bytes) -> bytes:
-        """A message's bit map; empty where nobody chooses by SQL in its topic."""
+        """A message's bit map; empty if nobody chooses by SQL in its topic."""
         self._follow()
         entries = self._entries.get(topic)
         if not entries:
@@ -116,7 +116,7 @@ class ConsumerFilters:
         return bytes(made)
 
     def bits(self, group: str, topic: str, wanted: MessageFilter) -> FilterBits | None:
-        """What a reader of a group may go by; None where there are no bits for it."""
+        """What a reader of a group may go by; None if there are no bits for it."""
         if not group or not isinstance(wanted, SqlFilter) or not self._enabled:
             return None
         self._follow()

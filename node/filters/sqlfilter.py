@@ -107,7 +107,7 @@ def _tokens(text: str) -> list[_Token]:
         if match is None or match.lastgroup is None:
             if not text[at:].strip():
                 break
-            raise BadFilter(f"{text[at : at + 20].strip()!r} at {at} is not SQL92")
+            raise BadFilter(f"{text[at : at + 20].strip()!r} at {at} is not valid SQL92")
         kind, word = match.lastgroup, match[match.lastgroup]
         if kind == "name" and word.upper() in _WORDS:
             kind, word = "word", word.upper()
@@ -197,14 +197,14 @@ class _Parser:
             return _all([_compared(left, ">=", low), _compared(left, "<=", high)])
         if self._take("IN"):
             self._must("(")
-            values = [self._text("a text")]
+            values = [self._text("a string")]
             while self._take(","):
-                values.append(self._text("a text"))
+                values.append(self._text("a string"))
             self._must(")")
             return _in(left, frozenset(values))
         test = self._take(*_TEXT_TESTS)
         if test:
-            return _text_test(left, _TEXT_TESTS[test], self._text("a text"))
+            return _text_test(left, _TEXT_TESTS[test], self._text("a string"))
         return None
 
     def _text(self, wanted: str) -> str:
@@ -229,7 +229,7 @@ class _Parser:
         if sign:
             raise self._wrong("a number")
         if token.kind == "text":
-            return _constant(self._text("a text"))
+            return _constant(self._text("a string"))
         if token.kind == "name":
             self._at += 1
             return _property(token.text)
@@ -327,7 +327,7 @@ def _compared(left: Expression, sign: str, right: Expression) -> Expression:
 
 
 def _compare(a: Value, sign: str, b: Value) -> bool | None:
-    """SQL's comparison: None where it cannot be told."""
+    """SQL's comparison: None if it cannot be told."""
     if a is None or b is None:
         return None
     if isinstance(a, bool) or isinstance(b, bool):

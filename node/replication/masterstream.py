@@ -42,7 +42,7 @@ class ReplicationService:
         )
 
     def listen(self, address: str) -> int:
-        """Bind; the port, 0 where the address cannot be had. Raises OSError (certificates)."""
+        """Bind; the port, 0 if the address cannot be had. Raises OSError (certificates)."""
         credentials = self._tls.of_server() if self._tls is not None else None
         try:
             if credentials is not None:

@@ -122,9 +122,9 @@ class Replication:
         except OSError as error:
             if not no_room(error):
                 raise
-            log.error("no room to open an epoch: nothing can be stored", reason=error.strerror)
+            log.error("no disk space to open an epoch: puts are refused", reason=error.strerror)
         except StoreError as error:
-            log.error("nothing can be stored", reason=str(error))
+            log.error("cannot open an epoch: puts are refused", reason=str(error))
         else:
             log.info("mastership", epoch=self.master.epoch, role=self.master.store.role.value)
 
@@ -133,10 +133,10 @@ class Replication:
     def become_master(self, epoch: int, members: SyncState, wall_ms: WallMs) -> Master:
         """Elected: a slave that follows nobody any more opens its epoch.
 
-        Raises OSError or StoreError where the disk does not let it; it is a slave then as before.
+        Raises OSError or StoreError if the disk does not let it; it is a slave then as before.
         """
         store, slave = self._log.store, self.slave
-        assert slave is not None, "slaves are elected"
+        assert slave is not None, "only a slave is elected"
         store.change_role(BrokerRole.SYNC_MASTER)
         master = Master(
             store,
@@ -179,10 +179,10 @@ class Replication:
 
     @property
     def closed(self) -> str:
-        """Why nothing may be put here yet, empty where it may."""
+        """Why nothing may be put here yet, empty if it may."""
         if self.master is None or self.master.opened:
             return ""
-        return "no room on the disk to begin with"
+        return "no disk space to open an epoch"
 
     @property
     def waits(self) -> bool:
@@ -190,7 +190,7 @@ class Replication:
         return self.elected or (self.master is not None and self.master.promises)
 
     def not_master(self) -> str:
-        """Why this node is no master now, empty where it is."""
+        """Why this node is no master now, empty if it is."""
         if self.master is None:
             endpoint, _ = self.master_endpoint
             return f"this node is a slave, its master is {endpoint or 'not known'}"
@@ -220,7 +220,7 @@ class Replication:
     # -- puts ----------------------------------------------------------------------------------
 
     def refusal(self) -> str:
-        """Why a put may not be stored now, empty where it may."""
+        """Why a put may not be stored now, empty if it may."""
         return self.master.refusal() if self.master is not None else ""
 
     def appended(self) -> None:
@@ -266,7 +266,7 @@ class Replication:
 
         listener: hears what only an election can do something about.
         """
-        assert self.slave is not None, "slaves follow"
+        assert self.slave is not None, "only a slave follows"
         upstream = Upstream(address, self._credentials, self.options.reconnect_interval / 1000)
         adopt = self._tables.adopt_snapshot
         self.follower = ReplicationClient(self._log, self.slave, upstream, adopt, listener)

@@ -71,7 +71,7 @@ class ReplicationClient:
         adopt: Callable[[bytes], None],
         listener: Listener | None,
     ) -> None:
-        """adopt: takes the master's tables. listener: None where roles are fixed."""
+        """adopt: takes the master's tables. listener: None if roles are fixed."""
         self._log = log_
         self._slave = slave
         self._upstream = upstream
@@ -175,7 +175,7 @@ class ReplicationClient:
             else:
                 effects = self._slave.step(machine.Received(data), mono_ms())
         except OSError as error:
-            effects = self._slave.suspend(f"the disk: {error.strerror or error}")
+            effects = self._slave.suspend(f"disk error: {error.strerror or error}")
         except StoreError as error:
             effects = self._slave.suspend(str(error))
         await self._perform(effects)

@@ -114,7 +114,7 @@ class Forwarder:
         return sorted(set(known) - {self._broker.config.node.group})
 
     def _master(self, group: str) -> str:
-        """Where a group's master is reached; empty where that is not known."""
+        """Where a group's master is reached; empty if that is not known."""
         failover = self._broker.failover
         if group == self._broker.config.node.group or failover is None:
             return self._broker.replication.master_endpoint[0]
@@ -154,7 +154,7 @@ class Forwarder:
         return view is None or node not in view.replicas
 
     def master_elsewhere(self) -> str:
-        """Where this group's master is; empty where it is this node, or not known."""
+        """Where this group's master is; empty if it is this node, or not known."""
         replication = self._broker.replication
         return replication.master_endpoint[0] if replication.not_master() else ""
 
@@ -210,12 +210,14 @@ class Forwarder:
 
         again: also where the connection failed, so that the call may have been served.
 
-        Raises Unavailable, NotMaster where another try makes no sense, or there is no time for it.
+        Raises Unavailable, NotMaster if another try makes no sense, or there is no time for it.
         """
         left = until - asyncio.get_running_loop().time() - PAUSE_SECONDS
         if failure.code() is grpc.StatusCode.FAILED_PRECONDITION:
             if left <= 0:
-                raise sdk.NotMaster(f"the group has no master now: {failure.details()}") from None
+                raise sdk.NotMaster(
+                    f"the group has no master now ({failure.details()}): try again"
+                ) from None
             await asyncio.sleep(PAUSE_SECONDS)
             return
         unreached = failure.code() is grpc.StatusCode.UNAVAILABLE
@@ -223,7 +225,7 @@ class Forwarder:
             raise sdk.Unavailable(f"the master does not answer: {failure.details()}") from None
 
     async def _master_comes(self, group: str, seconds: float) -> bool:
-        """Wait until a master of a group can be reached; False where none can in that time.
+        """Wait until a master of a group can be reached; False if none can in that time.
 
         All calls that wait for the same group share one task.
         """

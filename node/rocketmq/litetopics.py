@@ -27,9 +27,9 @@ class LiteTopics:
         self._broker = broker
 
     def hearing(self, client: Client, group: str, topic: str) -> Subscriber | None:
-        """The subscriber that a client is in a group; None where it hears a topic as a whole.
+        """The subscriber that a client is in a group; None if it hears a topic as a whole.
 
-        Raises Refused where the group hears the lite topics of another one.
+        Raises Refused if the group hears the lite topics of another one.
         """
         bound = bound_topic(self._broker.admission.group_tables().groups.get(group, {}))
         if not bound and client.kind not in LITE_KINDS:
@@ -83,7 +83,7 @@ class LiteTopics:
             case _ACTIONS.COMPLETE_REMOVE:
                 lite.leave(subscriber)
             case _:
-                raise Refused(Code.BAD_REQUEST, f"action {request.action}")
+                raise Refused(Code.BAD_REQUEST, f"unknown action {request.action}")
 
     async def _check_bound(self, group: str, topic: str) -> None:
         """A group hears the lite topics of one topic: a new one of the first it asks for."""
@@ -107,7 +107,7 @@ class LiteTopics:
         more = count - len(known)
         code = Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
         if count > LITE_QUOTA:
-            raise Refused(code, f"{count} lite topics, a client may subscribe to {LITE_QUOTA}")
+            raise Refused(code, f"{count} lite topics exceed the limit of {LITE_QUOTA} per client")
         if more > 0 and self._broker.lite.subscriptions + more > SUBSCRIPTIONS_MAX:
             raise Refused(
                 code, f"this node has reached its limit of {SUBSCRIPTIONS_MAX} lite subscriptions"

@@ -187,7 +187,8 @@ def _check_body(body: bytes, system: SystemProperties, body_bytes_max: int) -> N
         raise Refused(Code.MESSAGE_BODY_EMPTY, "the body is empty")
     if len(body) > body_bytes_max:
         raise Refused(
-            Code.MESSAGE_BODY_TOO_LARGE, f"{len(body)} bytes, the limit is {body_bytes_max}"
+            Code.MESSAGE_BODY_TOO_LARGE,
+            f"the body has {len(body)} bytes, the limit is {body_bytes_max}",
         )
     digest = _DIGESTS.get(system.body_digest.type)
     found = system.body_digest.checksum.lstrip("0").lower()

@@ -134,7 +134,7 @@ def group_of(resource: Resource) -> str:
     name = _joined(resource.resource_namespace.strip(), resource.name)
     code = Code.ILLEGAL_CONSUMER_GROUP
     if not resource.name.strip():
-        raise Refused(code, "the consumer group has no name")
+        raise Refused(code, "the name of the consumer group is empty")
     if len(name) > GROUP_MAX:
         raise Refused(code, f"the consumer group's name has more than {GROUP_MAX} characters")
     if not _NAME.fullmatch(name):

@@ -45,12 +45,12 @@ class Puller:
         if request.offset < 0:
             raise Refused(Code.ILLEGAL_OFFSET, f"offset {request.offset} is negative")
         if request.batch_size < 1:
-            raise Refused(Code.BAD_REQUEST, f"a batch of {request.batch_size} messages")
+            raise Refused(Code.BAD_REQUEST, f"batch size {request.batch_size} is below 1")
         key = self._place(request.message_queue, request.offset)
         chosen = filter_of(request.filter_expression)
         wait = request.long_polling_timeout.ToMilliseconds() / 1000
         if wait < 0:
-            raise Refused(Code.ILLEGAL_POLLING_TIME, f"{wait} s")
+            raise Refused(Code.ILLEGAL_POLLING_TIME, f"a polling time of {wait} s is negative")
         wait = min(wait, WAIT_SECONDS_MAX, WAIT_SECONDS_MAX if left is None else left)
         deadline = asyncio.get_running_loop().time() + max(0.0, wait - MARGIN_SECONDS)
         count = min(request.batch_size, RECEIVE_BATCH)

@@ -72,7 +72,7 @@ class Receiver:
         group, topic = group_of(request.group), topic_of(request.message_queue.topic)
         config = broker.admission.readable_topic(topic)
         if request.batch_size < 1:
-            raise Refused(Code.BAD_REQUEST, f"a batch of {request.batch_size} messages")
+            raise Refused(Code.BAD_REQUEST, f"batch size {request.batch_size} is below 1")
         queue_id = request.message_queue.id if self.is_orderly(group) else -1
         if queue_id >= config.queues:
             raise Refused(Code.BAD_REQUEST, f"{topic} has queues 0..{config.queues - 1}")
@@ -145,8 +145,8 @@ def _invisible_ms(request: service.ReceiveMessageRequest) -> int:
     if not INVISIBLE_MS_MIN <= invisible <= INVISIBLE_MS_MAX:
         raise Refused(
             Code.ILLEGAL_INVISIBLE_TIME,
-            f"an invisible duration of {invisible} ms, it must be {INVISIBLE_MS_MIN} to "
-            f"{INVISIBLE_MS_MAX} ms",
+            f"an invisible duration of {invisible} ms is outside "
+            f"{INVISIBLE_MS_MIN}..{INVISIBLE_MS_MAX} ms",
         )
     return invisible
 
@@ -157,7 +157,7 @@ def _poll_seconds(request: service.ReceiveMessageRequest, left: float | None) ->
     if request.HasField("long_polling_timeout"):
         asked = request.long_polling_timeout.ToMilliseconds() / 1000
         if asked < 0:
-            raise Refused(Code.ILLEGAL_POLLING_TIME, f"{asked} s")
+            raise Refused(Code.ILLEGAL_POLLING_TIME, f"a polling time of {asked} s is negative")
     elif left is not None:
         asked = left - POLL_MARGIN_SECONDS
     asked = min(max(asked, POLL_SECONDS_MIN), POLL_SECONDS_MAX)

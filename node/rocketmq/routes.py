@@ -74,7 +74,7 @@ class Routes:
         self._broker = broker
 
     def topic(self, name: str) -> TopicConfig:
-        """A topic. Raises UnknownTopic, NotMaster where a slave may not know it yet."""
+        """A topic. Raises UnknownTopic, NotMaster if a slave may not know it yet."""
         config = self._broker.metadata.topics.get(name)
         if config is None:
             if self._broker.limits.auto_create_topic and not self._broker.replication.not_master():

@@ -113,7 +113,10 @@ class Sender:
     ) -> list[service.SendResultEntry]:
         """One entry a message, in order. deadline: loop time. Raises Refused, sdk errors."""
         if not 1 <= len(messages) <= MESSAGES_MAX:
-            raise Refused(Code.MESSAGE_CORRUPTED, f"a request of {len(messages)} messages")
+            raise Refused(
+                Code.MESSAGE_CORRUPTED,
+                f"{len(messages)} messages in a request, it must be 1 to {MESSAGES_MAX}",
+            )
         body_max = self._broker.store.options.max_message_size
         checked = [sent(message, body_max) for message in messages]
         config = self._writable(topic, checked)
@@ -135,7 +138,7 @@ class Sender:
                 raise sdk.UnknownTopic(f"topic {topic!r} does not exist")
             config = metadata.auto_create(topic)
         if not config.perm & PERM_WRITE:
-            raise sdk.NoPermission(f"topic {topic!r} may not be written")
+            raise sdk.NoPermission(f"topic {topic!r} is not writable (its perm has no 2)")
         kinds = {message.kind for message in messages}
         groups = {message.message_group for message in messages}
         if len(kinds) > 1 or len(groups) > 1:
@@ -153,7 +156,7 @@ class Sender:
             name = MessageType.Name(kinds.pop())
             raise Refused(
                 Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-                f"topic {topic!r} takes no {name} messages",
+                f"topic {topic!r} does not accept {name} messages",
             )
         return config
 
@@ -237,11 +240,11 @@ class Sender:
         if self._broker.admission.refuses():
             return self._broker.log.put(batch)  # which says why
         if self._broker.replication.may_be_behind():
-            reason = "what the last master stored is not confirmed yet"
+            reason = "messages stored by the last master are not confirmed yet: try again"
             return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason), None
         if self._is_after_failover():
             if self._broker.store.dispatcher.reput_from < self._older_end:
-                reason = "what the last master stored is not indexed yet"
+                reason = "messages stored by the last master are not indexed yet: try again"
                 return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason), None
             before = self._before_failover(topic, message.message_id)
             if before is not None:

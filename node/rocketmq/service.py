@@ -315,7 +315,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         return command
 
     def _group(self, name: str) -> Json:
-        """A group's row; RocketMQ's defaults where there is none yet."""
+        """A group's row; RocketMQ's defaults if there is none yet."""
         return self.broker.metadata.tables.groups.get(name) or new_group(name)
 
     # -- sending -------------------------------------------------------------------------------
@@ -379,7 +379,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         return service.EndTransactionResponse(status=OK)
 
     async def _ask_producer(self, check: Check) -> bool:
-        """Ask a producer that publishes to a half message's topic; False where there is none."""
+        """Ask a producer that publishes to a half message's topic; False if there is none."""
         topic = check.record.properties.get("REAL_TOPIC", "")
         for stream in self.clients.producers(topic)[:ASKED_MAX]:
             resource, group = resource_of(topic), self.broker.config.node.group
@@ -392,7 +392,7 @@ class MessagingService(rpc.MessagingServiceServicer):
                     await uncancelled(stream.write(command))
                 return True
             except _UNREACHED as error:
-                log.debug("a producer could not be asked", reason=str(error))
+                log.debug("cannot reach a producer for a transaction check", reason=str(error))
         return False
 
     # -- receiving -----------------------------------------------------------------------------
@@ -451,7 +451,10 @@ class MessagingService(rpc.MessagingServiceServicer):
         """Messages are done."""
         group, topic = group_of(request.group), topic_of(request.topic)
         if not 1 <= len(request.entries) <= ENTRIES_MAX:
-            raise Refused(Code.BAD_REQUEST, f"a request of {len(request.entries)} entries")
+            raise Refused(
+                Code.BAD_REQUEST,
+                f"{len(request.entries)} entries in a request, it must be 1 to {ENTRIES_MAX}",
+            )
         reply = service.AckMessageResponse()
         for entry in request.entries:
             reply.entries.add(
@@ -471,7 +474,8 @@ class MessagingService(rpc.MessagingServiceServicer):
         invisible_ms = request.invisible_duration.ToMilliseconds()
         if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
             raise Refused(
-                Code.ILLEGAL_INVISIBLE_TIME, f"an invisible duration of {invisible_ms} ms"
+                Code.ILLEGAL_INVISIBLE_TIME,
+                f"an invisible duration of {invisible_ms} ms is outside 0..{INVISIBLE_MS_MAX} ms",
             )
         handle = self._receiver.handle(group, topic, request.receipt_handle)
         changed = self.broker.pop.change_invisible(group, handle, invisible_ms)
@@ -532,7 +536,7 @@ class MessagingService(rpc.MessagingServiceServicer):
             async with asyncio.timeout(COMMAND_SECONDS):
                 await uncancelled(stream.write(command))
         except _UNREACHED as error:
-            log.debug("a consumer could not be told", reason=str(error))
+            log.debug("cannot notify a consumer", reason=str(error))
 
     # -- pulling -------------------------------------------------------------------------------
 

@@ -58,7 +58,7 @@ def reply_to(
 
     group: its consumer group's row, or empty. delays_ms: between attempts, where it says none.
 
-    Raises Refused where it says neither what it publishes nor what it subscribes to.
+    Raises Refused if it says neither what it publishes nor what it subscribes to.
     """
     settings = definition.Settings()
     settings.CopyFrom(asked)

@@ -9,7 +9,7 @@ import types
 
 
 def _without_the_client() -> types.ModuleType | None:
-    """Stand in for the package while its stubs are imported; None where it is imported already."""
+    """Stand in for the package while its stubs are imported; None if it is imported already."""
     if "rocketmq" in sys.modules:
         return None
     found = importlib.util.find_spec("rocketmq")

@@ -66,7 +66,10 @@ def test_a_group_begins_with_one_master_and_grows_to_all_of_its_nodes(three: Ele
 def test_a_node_that_could_not_read_anything_yet_writes_nothing() -> None:
     group = Electorate("a")
     voter, machine = group.voters["a"], group.voters["a"].machine
-    assert (machine.role, machine.reason) == (Role.STANDING, "nothing is known of the group yet")
+    assert (machine.role, machine.reason) == (
+        Role.STANDING,
+        "this node does not know the group's state yet",
+    )
     assert (machine.notice, machine.view) == ("", View())
     numbers = (machine.lease, machine.deadline_ms, machine.elections, machine.last_epoch)
     assert numbers == (0, 0, 0, 0)
@@ -90,10 +93,10 @@ def test_no_put_is_taken_before_a_second_replica_is_in_sync() -> None:
     group.until(lambda: group.leader is not None)
     assert group.leader is not None
     assert group.leader.master is not None
-    assert "begun" in group.leader.master.refusal(), "from the first ms on"
+    assert "formed" in group.leader.master.refusal(), "from the first ms on"
     assert group.leader.master.epoch_confirmed
     group.run(100)
-    assert "begun" in group.leader.master.refusal()
+    assert "formed" in group.leader.master.refusal()
     group.down.discard("b")
     group.until(lambda: len(group.state.sync_state_set) == 2)
     assert group.leader.master.refusal() == ""
@@ -448,7 +451,7 @@ def test_a_node_that_has_not_noted_its_start_yet_follows_nobody(three: Electorat
     three.kill(name)
     voter = three.restart(name)
     voter.step(Changed())
-    assert voter.machine.reason == "holds no lease of the registry yet"
+    assert voter.machine.reason == "has no lease in the registry yet"
     voter.renew()
     voter.step(Changed())
     assert voter.machine.role is Role.FOLLOWING
@@ -461,7 +464,7 @@ def test_a_start_that_cannot_be_read_is_no_start_of_this_directory(three: Electo
     three.table.commit(Transaction((), (Put(key, b"[]"),)))
     leader.step(Changed())
     assert leader.master is None
-    assert "a start cannot be read" in leader.machine.reason
+    assert "cannot read a start" in leader.machine.reason
 
 
 def test_an_unfit_node_leaves_the_election_to_others(three: Electorate) -> None:
@@ -663,7 +666,7 @@ def test_a_switch_to_a_node_that_may_not_lead_is_refused(three: Electorate) -> N
     leader = three.leader
     assert leader is not None
     leader.step(HandOver("z", "t"))
-    assert "may not take over" in leader.answers[-1]
+    assert "cannot take over" in leader.answers[-1]
     other = three.voters[min(set("abc") - {leader.name})]
     other.step(HandOver("", "t"))
     assert "not the master" in other.answers[-1]
@@ -676,7 +679,7 @@ def test_a_switch_to_a_member_that_is_gone_is_refused_and_one_to_the_master_is_d
 ) -> None:
     leader, gone, _, _ = one_is_taken_out(three)
     leader.step(HandOver(gone, "t"))
-    assert f"{gone} may not take over" in leader.answers[-1]
+    assert f"{gone} cannot take over" in leader.answers[-1]
     leader.step(HandOver(leader.name, "t"))
     assert leader.answers[-1] == ""
     assert leader.master is not None
@@ -829,7 +832,7 @@ def test_a_switch_is_off_when_the_group_changes_meanwhile(three: Electorate) -> 
     three.run(100)
     write_state(three, three.state)  # not seen by the master yet
     leader.step(HandOver("", "t"))
-    assert leader.answers == ["the group changed meanwhile"]
+    assert leader.answers == ["the group's state changed during the call: try again"]
     assert three.leader is leader
     assert leader.master is not None
     assert leader.master.stopped(MonoMs(three.now)) == ""
@@ -866,7 +869,7 @@ def test_a_repeat_of_a_switch_under_way_is_no_refusal_of_it(three: Electorate) -
     three.until(lambda: three.leader not in (None, leader), 5000)
     answers = [said for said in leader.said if isinstance(said, Answer)]
     assert answers == [
-        Answer("again", "a hand-over is under way", unknown=True),
+        Answer("again", "a hand-over is already in progress", unknown=True),
         Answer("first", ""),
     ]
 
@@ -921,7 +924,7 @@ def test_a_registry_of_another_group_is_not_believed() -> None:
     other.kill("a")
     back = other.restart("a", disk)
     other.run(3000)
-    assert "knows group" in back.machine.reason
+    assert "holds group" in back.machine.reason
 
 
 # -- the last resort -------------------------------------------------------------------------------
@@ -954,7 +957,9 @@ def test_an_unclean_election_begins_a_lost_registry_anew_for_everybody(three: El
     three.table.rows.clear()
     three.run(5000)
     three.voters["b"].step(ElectUnclean(0, "t"))
-    assert three.voters["b"].answers[-1] == "the last epoch is 1, not 0"  # as its own disk knows
+    assert (
+        three.voters["b"].answers[-1] == "the last epoch is 1, not 0: see `cluster status`"
+    )  # as its own disk knows
     three.voters["b"].step(ElectUnclean(1, "t"))
     three.until(lambda: three.leader is three.voters["b"])
     three.until(lambda: len(three.state.sync_state_set) == 3)
@@ -989,7 +994,7 @@ def test_an_unclean_election_may_begin_a_group() -> None:
     voter = group.voters["a"]
     voter.unfit = "damage"
     group.run(1000)
-    assert (voter.master, voter.machine.reason) == (None, "may not lead: damage")
+    assert (voter.master, voter.machine.reason) == (None, "not eligible: damage")
     voter.step(ElectUnclean(0, "t"))
     assert voter.answers == [""]
     state = next(said.state for said in voter.said if isinstance(said, Lead))
@@ -1011,7 +1016,7 @@ def test_nobody_is_elected_uncleanly_without_a_lease(three: Electorate) -> None:
     first.step(Changed())
     assert not [said for said in first.said if isinstance(said, Commit)], "nor otherwise"
     first.step(ElectUnclean(three.state.epoch, "t"))
-    assert first.answers == ["this node holds no lease of the registry yet"]
+    assert first.answers == ["this node has no lease in the registry yet: try again"]
     assert not [said for said in first.said if isinstance(said, Commit)]
 
 

@@ -188,7 +188,7 @@ def test_a_log_without_epochs_is_not_reset_for_a_master_that_lacks_its_bytes() -
     answer = answer_to(master, slave, end=begin - 100, durable=0, tail_start=begin - 200, epochs=())
     assert isinstance(answer, Refuse)
     assert answer.code is Refusal.LINEAGE
-    assert "share no epoch" in answer.reason
+    assert "have no epoch" in answer.reason
 
 
 def test_as_many_last_bytes_are_compared_as_a_slave_tells_of() -> None:

@@ -157,7 +157,7 @@ def test_an_epoch_whose_barrier_cannot_be_stored_is_not_opened() -> None:
     master = open_master()
     before = master.history.entries
     master.store.flags.set(RunningFlags.DISK_FULL)
-    with pytest.raises(StoreError, match=r"no epoch can be opened.*DISK_FULL"):
+    with pytest.raises(StoreError, match=r"cannot open an epoch.*DISK_FULL"):
         master.open_epoch(8, NOW)
     assert (master.epoch, master.history.entries) == (1, before)
 
@@ -207,16 +207,16 @@ def test_what_a_slave_has_received_counts_unless_its_disk_is_asked_for(
 
 def test_an_elected_master_takes_puts_while_enough_of_its_set_are_connected() -> None:
     master = elected(M, S)
-    assert master.refusal() == "1 of 2 needed replicas are in sync"
+    assert master.refusal() == "1 of 2 required replicas are in sync"
     link = Link(master, open_slave())
     assert not link.closed, "who holds nothing lacks nothing, as nothing is confirmed"
     link.pump()
     assert master.refusal() == ""
     master.group_open = False
-    assert "the group has only begun" in master.refusal()
+    assert "the group has just been formed" in master.refusal()
     wider = elected(M, S, Replica("t", 3), in_sync_replicas=3)
     Link(wider, open_slave()).pump()
-    assert wider.refusal() == "2 of 3 needed replicas are in sync"
+    assert wider.refusal() == "2 of 3 required replicas are in sync"
 
 
 def test_a_replica_outside_the_set_confirms_nothing_of_an_elected_master() -> None:
@@ -224,7 +224,7 @@ def test_a_replica_outside_the_set_confirms_nothing_of_an_elected_master() -> No
     link = Link(master, open_slave())
     link.pump()
     assert master.held_by(S) == master.store.log.max_offset
-    assert master.refusal() == "1 of 2 needed replicas are in sync"
+    assert master.refusal() == "1 of 2 required replicas are in sync"
     end = put(master, b"x").end_offset
     assert master.await_slaves(end, MonoMs(0), "token") is None
     link.pump()
@@ -292,7 +292,7 @@ def test_a_member_must_come_back_with_all_that_is_confirmed() -> None:
     refuse = refused(master, early)
     assert refuse is not None
     assert refuse.code is Refusal.OLDER_COPY
-    assert f"holds the log up to {early.end} only" in refuse.reason
+    assert f"holds the log only up to {early.end}" in refuse.reason
     while len(master.store.log.queue.files) < 3:
         put(master, b"x" * 3000)
     again = Link(master, link.slave)
@@ -301,7 +301,7 @@ def test_a_member_must_come_back_with_all_that_is_confirmed() -> None:
     master.store.log.queue.remove(master.store.log.queue.files[0])
     refuse = refused(master, early)
     assert refuse is not None
-    assert "holds the log up to 0 only" in refuse.reason, "nothing of it is left here"
+    assert "holds the log only up to 0" in refuse.reason, "nothing of it is left here"
 
 
 def test_a_put_that_waits_too_long_is_told_so_and_stays_stored() -> None:
@@ -468,7 +468,7 @@ def test_frames_before_hello_and_twice_are_out_of_turn() -> None:
     link = Link(master, slave)
     link.pump()
     link.to_master(frames.encode(slave.hello()))
-    assert "out of turn" in link.closed
+    assert "out of order" in link.closed
 
 
 @given(st.lists(st.binary(max_size=120), max_size=20), st.integers(0, 1 << 32))
@@ -593,7 +593,7 @@ def test_a_slave_whose_next_segment_was_removed_must_come_again() -> None:
     )
     (effect,) = master.tick(MonoMs(20))
     assert isinstance(effect, Close)
-    assert "removed" in effect.reason
+    assert "deleted" in effect.reason
 
 
 def test_a_slave_that_needs_a_segment_that_is_missing_here_is_told_so() -> None:
@@ -717,7 +717,7 @@ def test_a_hole_that_a_power_cut_left_is_cut_where_there_are_replicas() -> None:
     problems: list[str] = []
     cut.store.events.problem = problems.append
     cut.open_epoch(2, NOW)
-    assert problems == [f"log cut at {hole.start}: never synced in whole"]
+    assert problems == [f"log cut at {hole.start}: the rest was never fully synced"]
     assert not cut.store.log.corrupt_ranges
     assert cut.store.log.max_offset < 4608
     epochs = [(entry.epoch, entry.start) for entry in cut.history.entries]
@@ -758,7 +758,7 @@ def test_who_was_refused_may_not_say_hello_again_on_the_same_connection() -> Non
     master, slave = open_master(), open_slave(name="m")
     link = Link(master, slave)
     link.to_master(frames.encode(slave.hello()))
-    assert "out of turn" in link.closed
+    assert "out of order" in link.closed
     (row,) = master.rows(MonoMs(0))
     told = (row.sent, row.received, row.durable, row.lag_bytes, row.lag_ms, row.in_sync)
     assert told == (0, 0, 0, 0, 0, False)
@@ -778,6 +778,6 @@ def test_a_slave_that_lacks_exactly_what_it_may_not_lack_is_not_in_sync() -> Non
 
 
 def test_a_chunk_must_fit_the_window() -> None:
-    with pytest.raises(ValueError, match="ha_in_flight_max must hold"):
+    with pytest.raises(ValueError, match="ha_in_flight_max must be at least"):
         HaOptions(ha_transfer_batch_size=4096, ha_in_flight_max=4095)
     HaOptions(ha_transfer_batch_size=4096, ha_in_flight_max=4096)

@@ -45,7 +45,7 @@ def test_what_a_row_of_the_registry_says_of_a_start() -> None:
     assert mine.against(Start(5, "other")) is Standing.OLDER
     assert mine.against(Start(6, "mine")) is Standing.OLDER
     assert Start.from_bytes(mine.to_bytes()) == mine
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(ValueError, match="cannot read"):
         Start.from_bytes(b"[]")
 
 
@@ -206,7 +206,7 @@ def test_an_older_copy_without_room_to_say_so_stands_until_there_is_some(
     monkeypatch.setattr(voter.slave, "renew", lambda _: fail(errno.ENOSPC))
     voter.step(FoundOlder("it lacks a record"))
     assert voter.machine.role is Role.STANDING
-    assert "no room to note" in voter.machine.reason
+    assert "no disk space to record" in voter.machine.reason
     monkeypatch.setattr(voter.slave, "renew", lambda _: fail(errno.EIO))
     with pytest.raises(OSError, match="injected"):
         voter.step(Changed())

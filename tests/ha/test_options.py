@@ -44,10 +44,10 @@ def test_numbers_that_are_just_right(chosen: dict[str, Any]) -> None:
         ({"ha_transfer_batch_size": (1 << 20) + 1}, "from 1 KiB to 1 MiB"),
         ({"ha_in_flight_max": (1 << 20) - 1}, "ha_in_flight_max"),
         *(({name: 0}, f"{name} must be at least 1 ms") for name in TIMES),
-        ({"max_ha_transfer_byte_in_second": -1}, "byte rate"),
+        ({"max_ha_transfer_byte_in_second": -1}, "max_ha_transfer_byte_in_second"),
         ({"ha_slave_fallbehind_max": 0}, "ha_slave_fallbehind_max"),
-        ({"access_message_in_memory_max_ratio": -1}, "percentage"),
-        ({"access_message_in_memory_max_ratio": 101}, "percentage"),
+        ({"access_message_in_memory_max_ratio": -1}, "from 0 to 100"),
+        ({"access_message_in_memory_max_ratio": 101}, "from 0 to 100"),
     ],
 )
 def test_numbers_under_which_nothing_could_be_replicated(

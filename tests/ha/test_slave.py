@@ -172,7 +172,7 @@ def test_gaps_repeats_and_other_epochs() -> None:
         again.step(Received(one), MonoMs(0))
         data = log.get_data(0)[start:][:50]
         (closed,) = hear(again, Chunk(1, start, 0, data))
-        assert closed == CloseStream(f"log bytes from {start} on, expected from {first}")
+        assert closed == CloseStream(f"log bytes from {start}, expected from {first}")
         assert (again.state, again.end) == (ConnectionState.READY, first), "it may hurry back"
     slave = welcomed(master)
     stale = frames.encode(Chunk(0, 0, 0, log.get_data(0)[:first]))
@@ -191,13 +191,13 @@ def test_a_lost_frame_is_noticed_by_the_next_heartbeat() -> None:
 def test_a_heartbeat_of_another_mastership_ends_the_connection(epoch: int) -> None:
     slave = welcomed(several(1))
     (closed,) = hear(slave, Heartbeat(epoch, 0, 0, 0))
-    assert closed == CloseStream(f"a heartbeat of epoch {epoch}, this is 1")
+    assert closed == CloseStream(f"a heartbeat of epoch {epoch}, expected epoch 1")
 
 
 @pytest.mark.parametrize("frame", [Ack(1, 0, 0, "m", 1), Truncate(1, 0), Reset(1, 0)])
 def test_what_is_no_log_and_no_heartbeat_ends_a_stream(frame: Frame) -> None:
     slave = welcomed(several(1))
-    assert hear(slave, frame) == [CloseStream(f"{type(frame).__name__} out of turn")]
+    assert hear(slave, frame) == [CloseStream(f"{type(frame).__name__} out of order")]
     assert slave.state is ConnectionState.READY
 
 
@@ -207,7 +207,7 @@ def test_what_does_not_answer_a_hello_ends_the_connection_and_promises_nothing(
 ) -> None:
     slave = open_slave()
     slave.step(Connected(), MonoMs(0))
-    assert hear(slave, frame) == [CloseStream(f"{type(frame).__name__} out of turn")]
+    assert hear(slave, frame) == [CloseStream(f"{type(frame).__name__} out of order")]
     assert (slave.state, slave.identity.promised_epoch) == (ConnectionState.READY, 0)
 
 
@@ -287,7 +287,7 @@ def test_a_record_is_waited_for_as_long_as_its_size_may_be_true(segment: int) ->
         else:
             assert slave.state is ConnectionState.TRANSFER
             (closed,) = hear(slave, Chunk(1, 9, 0, head))
-            assert closed == CloseStream("log bytes from 9 on, expected from 8"), "8 are kept"
+            assert closed == CloseStream("log bytes from 9, expected from 8"), "8 are kept"
 
 
 def test_a_chunk_of_more_records_than_are_described_at_once(
@@ -638,7 +638,7 @@ def test_a_stream_that_would_leave_a_gap_or_lie_over_bytes_is_left() -> None:
         slave.step(Connected(), MonoMs(0))
         effects = hear(slave, welcome(start, epochs=history))
         assert [type(effect) for effect in effects] == [CloseStream]
-        assert f"the master starts at {start}, this log ends at {end}" in slave.reason
+        assert f"the master starts at {start}, but this log ends at {end}" in slave.reason
         assert (slave.state, slave.end) == (ConnectionState.READY, end)
 
 
@@ -766,7 +766,7 @@ def test_a_master_may_ask_for_so_many_cuts_of_one_connection() -> None:
     for _ in range(CUTS_MAX):
         assert hear(slave, Truncate(1, starts.pop()))[0] == Applied()
     assert hear(slave, Truncate(1, starts[0])) == [
-        CloseStream(f"a truncation to {starts[0]} that makes no sense")
+        CloseStream(f"invalid truncation to {starts[0]}")
     ]
     slave.step(Connected(), MonoMs(0))
     assert hear(slave, Truncate(1, starts[0]))[0] == Applied(), "counted anew"
@@ -819,7 +819,7 @@ def test_an_empty_log_begins_at_a_segments_start() -> None:
     slave = open_slave()
     slave.step(Connected(), MonoMs(0))
     effects = hear(slave, welcome(100))
-    assert effects == [CloseStream("an empty log starts at a segment's start, not at 100")]
+    assert effects == [CloseStream("an empty log must start at a segment's start, not at 100")]
     assert slave.state is ConnectionState.READY
 
 
@@ -875,7 +875,7 @@ def test_a_damaged_log_is_cut_where_the_damage_begins_and_nowhere_else() -> None
     damaged.step(Connected(), MonoMs(0))
     entries = master.history.entries
     effects = hear(damaged, welcome(0, epochs=entries))
-    assert effects == [CloseStream(f"the master starts at 0, this log ends at {end}")]
+    assert effects == [CloseStream(f"the master starts at 0, but this log ends at {end}")]
     assert (damaged.end, damaged.truncated_bytes) == (end, 0)
 
 

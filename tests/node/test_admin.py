@@ -227,7 +227,7 @@ async def test_a_creation_that_a_mastership_took_with_it_is_forgotten(
     creating = asyncio.ensure_future(metadata.put_topic(TopicConfig("T", 8)))
     await asyncio.sleep(0)
     assert metadata.creating("T") == TopicConfig("T", 8)
-    metadata.fail_all(duolog.Unavailable("the master changed meanwhile"))
+    metadata.fail_all(duolog.Unavailable("the master changed during the call"))
     with pytest.raises(duolog.ResultUnknown):
         await creating
     assert metadata.creating("T") is None  # the next master may never have heard of it

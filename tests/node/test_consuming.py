@@ -72,7 +72,7 @@ async def test_strategies_that_do_not_fit(client: duolog.Client) -> None:
     with pytest.raises(duolog.BadRequest, match="strategy 'avg' is unknown; strategies: AVG,"):
         await client.consumer("g", "T", rebalance="avg").start()
     async with client.consumer("g", "T"):
-        with pytest.raises(duolog.BadRequest, match="rebalances by AVG"):
+        with pytest.raises(duolog.BadRequest, match="strategy AVG:"):
             await client.consumer("g", "T", rebalance="AVG_BY_CIRCLE").start()
 
 
@@ -118,7 +118,7 @@ async def test_broadcasting_gives_everything_to_everyone(
             assert Counter(message.body for message in found) == bodies
             assert await consumer.get(0.05) is None
             assert len(consumer.assignment) == 4
-        with pytest.raises(duolog.BadRequest, match="broadcasts"):
+        with pytest.raises(duolog.BadRequest, match="broadcasting"):
             await one.send_back(found[0])
     assert [group.group for group in await client.admin.groups()] == []
     await fill(client, "T", 8)
@@ -136,7 +136,7 @@ def test_a_damaged_file_of_offsets_is_named(text: str, tmp_path: Path) -> None:
     file.write_text(text)
     with (
         duolog.sync.Client("127.0.0.1:1") as client,
-        pytest.raises(duolog.BadRequest, match=r"offsets\.json is no file of offsets"),
+        pytest.raises(duolog.BadRequest, match=r"offsets\.json is not an offsets file"),
     ):
         client.consumer("g", "T", mode="broadcasting", offsets_file=file)
 
@@ -145,7 +145,7 @@ def test_modes_and_files_that_do_not_fit(tmp_path: Path) -> None:
     with duolog.sync.Client("127.0.0.1:1") as client:
         with pytest.raises(duolog.BadRequest, match="mode"):
             client.consumer("g", "T", mode="anycast")
-        with pytest.raises(duolog.BadRequest, match="keeps the offsets"):
+        with pytest.raises(duolog.BadRequest, match="offsets are kept by the node"):
             client.consumer("g", "T", offsets_file=tmp_path / "x")
         with pytest.raises(duolog.BadRequest, match="not by both"):
             client.consumer("g", "T", tags=["a"], sql="a = 1")
@@ -258,7 +258,7 @@ async def test_levels_and_limits_of_sending_back(start_node: StartNode, tmp_path
             assert await consumer.get(0.2) is None
         dead = await client.pull("%DLQ%g", 0, 0)
         assert dead.body_list() == [b"given up", b"one try"]
-        with pytest.raises(duolog.BadRequest, match="not given by this consumer"):
+        with pytest.raises(duolog.BadRequest, match="not delivered by this consumer"):
             await client.consumer("h", "T").send_back(third)
         async with client.consumer("g", "T") as other:
             await client.admin.delete_topic("T")

@@ -148,7 +148,7 @@ async def test_a_switch_to_a_named_node_and_to_one_that_is_not_there(voters: Vot
     await voters.start_all()
     target = next(name for name in "abc" if name != name_of(voters.the_leader()))
     async with voters.client() as client:
-        with pytest.raises(duolog.BadRequest, match="may not take over"):
+        with pytest.raises(duolog.BadRequest, match="cannot take over"):
             await client.admin.failover("z")
         await client.admin.failover(target)
         await until(lambda: voters.leader is voters.nodes[target])
@@ -325,7 +325,7 @@ async def test_a_switch_that_nobody_can_tell_of_is_told_as_unknown(
     await voters.start_all()
     lose_answers(monkeypatch, 1000)
     async with voters.client(timeout=2.0) as client:
-        with pytest.raises(duolog.ResultUnknown, match="away from epoch 1 may or may not be made"):
+        with pytest.raises(duolog.ResultUnknown, match="away from epoch 1 may or may not happen"):
             await client.admin.failover()
     await until(lambda: voters.leader is not None)
     assert service(voters.the_leader()).machine.last_epoch == 2
@@ -429,7 +429,7 @@ async def test_a_registry_that_lost_the_group_is_a_problem_of_every_node_and_is_
     )
     for name in "abc":
         async with voters.client(name) as client:
-            told = "no master that this node knows: the registry has lost group"
+            told = "knows no master of its group: the registry has lost group"
             async with asyncio.timeout(15):  # its stream from the last master may end later
                 while told not in " ".join(problems_of(await client.admin.node_status())):
                     await asyncio.sleep(0.05)

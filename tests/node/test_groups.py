@@ -92,7 +92,7 @@ def test_somebody_reads_what_was_sent_back_whatever_members_name() -> None:
 def test_members_agree_on_a_strategy() -> None:
     groups = GroupCoordinator()
     beat(groups, "a", set())
-    with pytest.raises(duolog.BadRequest, match="rebalances by AVG"):
+    with pytest.raises(duolog.BadRequest, match="strategy AVG:"):
         groups.heartbeat("G", "b", ("T",), COUNTS, set(), 10_000, START, Wish("AVG_BY_CIRCLE"))
     groups.leave("G", "a")
     assert groups.heartbeat("G", "b", ("T",), COUNTS, set(), 10_000, START, Wish("AVG_BY_CIRCLE"))

@@ -110,9 +110,9 @@ async def test_a_batch_whose_sequences_are_forgotten_is_finished_without_doublin
 async def test_nothing_is_published_of_a_batch_that_is_wrong(client: duolog.Client) -> None:
     sink, other = await client.sink("s"), await client.sink("other")
     mine, foreign = await stage(sink, b"mine"), await stage(other, b"foreign")
-    with pytest.raises(duolog.NoSuchMessage, match="nothing is staged as 99"):
+    with pytest.raises(duolog.NoSuchMessage, match="staged request 99 does not exist"):
         await sink.publish(0, [mine, 99])
-    with pytest.raises(duolog.BadRequest, match="another sink's"):
+    with pytest.raises(duolog.BadRequest, match="another sink"):
         await sink.publish(0, [mine, foreign])
     with pytest.raises(duolog.BadRequest):
         await sink.publish(-1, [mine])
@@ -122,7 +122,7 @@ async def test_nothing_is_published_of_a_batch_that_is_wrong(client: duolog.Clie
         await stage(sink, b"", queue_id=9)
     with pytest.raises(duolog.NoPermission):
         await stage(sink, b"", topic=STAGED_TOPIC)
-    with pytest.raises(duolog.BadRequest, match="over the limit"):
+    with pytest.raises(duolog.BadRequest, match="exceeds the limit"):
         await stage(sink, bytes(65 << 10))
     with pytest.raises(duolog.MessageTooLarge):
         await stage(sink, *[bytes(30 << 10)] * 3)
@@ -212,7 +212,7 @@ async def test_a_sink_waits_until_enough_replicas_are_in_sync(
     sink = await client.sink("s")
     replication = broker_of(node).replication
     for step in (stage(sink, b"1"), sink.publish(0, [0])):
-        monkeypatch.setattr(replication, "refusal", lambda: "1 of 2 needed replicas are in sync")
+        monkeypatch.setattr(replication, "refusal", lambda: "1 of 2 required replicas are in sync")
         monkeypatch.setattr(broker_of(node).metadata, "refused", lambda: duolog.Busy("as before"))
         work = asyncio.ensure_future(step)
         await asyncio.sleep(0.2)
@@ -291,10 +291,10 @@ async def test_what_a_sink_sends_is_settled_by_its_first_batch(
     more = [await stage(sink, b"4")]
     for contents in ("", "other rows", "x" * 8192):
         for batch in (0, 1):
-            with pytest.raises(duolog.BadRequest, match="publishes other contents: 'these rows'"):
+            with pytest.raises(duolog.BadRequest, match="publishes 'these rows', not"):
                 await sink.publish(batch, more, contents=contents)
     for contents, publisher in (("x" * 8193, ""), ("these rows", "x" * 256)):
-        with pytest.raises(duolog.BadRequest, match="at most"):
+        with pytest.raises(duolog.BadRequest, match="limit"):
             await sink.publish(1, more, contents=contents, publisher=publisher)
     assert await sink.state() == expected
     assert await sink.publish(0, more, contents="these rows", publisher="you") is True

@@ -219,7 +219,7 @@ async def test_messages_and_batches_are_asked_for_in_turn(client: duolog.Client)
         await producer.send_batch("one", [b"0", b"1"])
         async with client.consumer("G", "one") as consumer:
             assert await consumer.get(5.0) is not None
-            with pytest.raises(duolog.BadRequest, match="1 messages of the batch in hand"):
+            with pytest.raises(duolog.BadRequest, match="1 messages of the current batch"):
                 await consumer.get_batch(5.0)
             assert await consumer.get(5.0) is not None
             await producer.send_batch("one", [b"2", b"3"])

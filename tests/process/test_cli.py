@@ -135,9 +135,9 @@ def test_templates_and_json_lines_make_messages(node: NodeProcess) -> None:
         (["topic", "stats", "nope"], "does not exist", "topic list"),
         (["topic", "delete", "nope", "--yes"], "UnknownTopic", "topic list"),
         (["group", "show", "nope"], "UnknownGroup", "group list"),
-        (["group", "reset", "g", "base", "--to", "yesterday", "-y"], "no time", "2026"),
+        (["group", "reset", "g", "base", "--to", "yesterday", "-y"], "not a time", "2026"),
         (["group", "reset", "g", "base", "--to", "offset:x", "-y"], "offset:N", "--help"),
-        (["msg", "find", "base"], "what to find", "--key"),
+        (["msg", "find", "base"], "give one of --key", "--key"),
         (["msg", "find", "--id", "zz"], "BadRequest", ""),
         (["msg", "send", "base", "x", "--property", "novalue"], "NAME=VALUE", "--help"),
         (["msg", "send", "base", "x", "--queue", "99"], "BadRequest", ""),
@@ -192,13 +192,13 @@ def test_the_config_comes_from_file_environment_and_flags(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("[node]\nnane = 'x'\n", "node.nane: there is no such key"),
-        ("[nodes]\n", "nodes: there is no such key"),
+        ("[node]\nnane = 'x'\n", "node.nane: unknown key"),
+        ("[nodes]\n", "nodes: unknown key"),
         ("[store]\nflush_disk_type = 'SOMETIMES'\n", "store.flush_disk_type"),
         ("[node]\nlisten = 'nowhere'\n", "HOST:PORT"),
         ("[store]\nmapped_file_size_commit_log = 10\n", "at least 4096"),
-        ("name = 'x'\n", "outside any section"),
-        ("not toml", "is not TOML"),
+        ("name = 'x'\n", "outside a section"),
+        ("not toml", "invalid TOML"),
     ],
 )
 def test_a_wrong_config_file_stops_the_node_and_says_where(
@@ -216,7 +216,7 @@ def test_a_wrong_config_file_stops_the_node_and_says_where(
 
 def test_unknown_flags_and_variables_are_errors(tmp_path: Path) -> None:
     data = ("--data", str(tmp_path / "d"))
-    assert "no such key" in run_cli("node", "start", *data, "--set", "store.nope=1").stderr
+    assert "unknown key" in run_cli("node", "start", *data, "--set", "store.nope=1").stderr
     assert "SECTION.KEY" in run_cli("node", "start", *data, "--set", "nope").stderr
     done = subprocess.run(
         [sys.executable, "-m", "node.cli.main", "config", "show"],

@@ -162,13 +162,13 @@ def test_replicas_that_differ_name_the_first_record(
 def test_directories_that_are_none(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(BadJob, match="no such directory"):
         audit(spark, tmp_path / "none")
-    with pytest.raises(BadJob, match="is no store directory"):
+    with pytest.raises(BadJob, match="is not a store directory"):
         audit(spark, tmp_path)
     (tmp_path / "commitlog").mkdir()
     with pytest.raises(BadJob, match="is empty"):
         audit(spark, tmp_path)
     (tmp_path / "commitlog" / "x").write_bytes(b"")
-    with pytest.raises(BadJob, match="is no segment"):
+    with pytest.raises(BadJob, match="is not a segment"):
         audit(spark, tmp_path)
 
 

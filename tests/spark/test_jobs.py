@@ -109,14 +109,14 @@ def test_commands_and_what_they_refuse(tmp_path: Path, node: NodeProcess) -> Non
     both = ("audit", str(tmp_path / "a"), "--against", str(tmp_path / "b"))
     made = run_cli("pipeline", *both, timeout=120)
     assert made.returncode == 2
-    assert f"the replicas differ from offset {offset:,} on" in made.stderr
+    assert f"the replicas differ from offset {offset:,}:" in made.stderr
     assert "corrupt" in made.stdout
     wrong = [
         (("audit", str(tmp_path / "none")), "no such directory"),
-        (("rebuild", str(tmp_path)), "is no store directory"),
+        (("rebuild", str(tmp_path)), "is not a store directory"),
         (("rebuild", str(tmp_path / "a"), "--index-entries", "1"), "at least 1 slot"),
         (("tier", str(tmp_path / "a"), "--out", str(tmp_path), "--compression", "rar"), "'rar'"),
-        (("replay", "x.txt", "--to", "T", "-e", node.endpoint), "format is none of"),
+        (("replay", "x.txt", "--to", "T", "-e", node.endpoint), "format is not one of"),
         (("report", "--out", str(tmp_path / "r"), "-e", "nonsense"), "is not HOST:PORT"),
     ]
     for arguments, words in wrong:
@@ -203,5 +203,5 @@ def test_the_flights_end_to_end_while_the_master_is_killed(tmp_path: Path) -> No
     assert made.returncode == 0, made.stderr[-3000:]
     facts = json.loads(made.stdout)
     assert facts["result"] == "19,434 sums over 328,521 flights: exact"
-    assert "over the death of a master" in facts["streamed"]
+    assert "across the death of a master" in facts["streamed"]
     assert "<svg" in (out / "report.html").read_text()

@@ -58,12 +58,12 @@ def test_a_star_among_the_tags_is_all_of_them_from_nodes_and_from_files() -> Non
         ({"localReads": "2"}, "'localReads'"),
         ({"startingOffsets": '{"T": {"0": 1, "0": 2}}'}, "'0' comes twice"),
         ({"startingOffsets": '{"T": {"0": 1}, "T": {"0": 2}}'}, "'T' comes twice"),
-        ({"startingOffsets": '{"T": {"x": 1}}'}, "'x' is no queue"),
-        ({"startingOffsets": '{"T": {"-1": 1}}'}, "'-1' is no queue"),
-        ({"startingOffsets": '{"T": {"00": 1}}'}, "'00' is no queue"),
-        ({"startingOffsets": '{"T": {"0": 1.5}}'}, "1.5 is no offset"),
-        ({"startingOffsets": '{"T": {"0": true}}'}, "True is no offset"),
-        ({"startingOffsets": '{"T": {"0": 9223372036854775808}}'}, "is no offset"),
+        ({"startingOffsets": '{"T": {"x": 1}}'}, "'x' is not a queue"),
+        ({"startingOffsets": '{"T": {"-1": 1}}'}, "'-1' is not a queue"),
+        ({"startingOffsets": '{"T": {"00": 1}}'}, "'00' is not a queue"),
+        ({"startingOffsets": '{"T": {"0": 1.5}}'}, "1.5 is not an offset"),
+        ({"startingOffsets": '{"T": {"0": true}}'}, "True is not an offset"),
+        ({"startingOffsets": '{"T": {"0": 9223372036854775808}}'}, "is not an offset"),
         ({"endingOffsets": '{"T": {"0": -2}}'}, "T/0 cannot be earliest"),
         (
             {"startingOffsets": '{"T": {"0": 9}}', "endingOffsets": '{"T": {"0": 8}}'},
@@ -94,15 +94,15 @@ def test_what_suits_a_read_a_stream_or_a_write_passes_at_first() -> None:
     ):
         DuologDataSource({**GOOD, **options})
     for options, words in (
-        ({"sinkid": "s", "tags": "a"}, "options endpoints, sinkId, tags, topic do not go together"),
-        ({"tag": "a"}, "option 'tag' is none of .*did you mean 'tags'"),
-        ({"batchId": "1"}, "'batchId' says something of a 'sinkId'"),
+        ({"sinkid": "s", "tags": "a"}, "options endpoints, sinkId, tags, topic cannot be combined"),
+        ({"tag": "a"}, "option 'tag' is not one of .*did you mean 'tags'"),
+        ({"batchId": "1"}, "'batchId' needs option 'sinkId'"),
         ({"batchId": "1", "sinkId": ""}, "'sinkId' is empty"),
         ({"timeout": "soon"}, "'timeout'"),
     ):
         with pytest.raises(BadRequest, match=words):
             DuologDataSource({**GOOD, **options})
-    with pytest.raises(BadRequest, match="option 'sinkId' is none of"):
+    with pytest.raises(BadRequest, match="option 'sinkId' is not one of"):
         DuologDataSource({**GOOD, "sinkId": "s"}).schema()
 
 
@@ -141,10 +141,10 @@ def test_a_schema_is_some_of_the_columns_in_any_order() -> None:
     schema = types.StructType([SCHEMA["body"], SCHEMA["queue_offset"]])
     assert check_schema(schema) is schema
     for wrong, named in (
-        (types.StructField("bodies", types.BinaryType()), "'bodies' is none of topic"),
+        (types.StructField("bodies", types.BinaryType()), "'bodies' is not one of topic"),
         (types.StructField("body", types.StringType()), "'body' has type binary, not string"),
     ):
         with pytest.raises(BadRequest, match=named):
             DuologDataSource(GOOD).reader(types.StructType([wrong]))
-    with pytest.raises(BadRequest, match="some of the columns"):
+    with pytest.raises(BadRequest, match="one of the columns"):
         check_schema(types.StructType([]))

@@ -115,7 +115,7 @@ def test_a_read_that_is_wrong_says_why(
     cases: list[tuple[dict[str, Any], str]] = [
         ({"topic": "nobody-made-this"}, "topic 'nobody-made-this' does not exist"),
         ({"topicPattern": "nobody-.*"}, "no topic matches 'nobody-.*'"),
-        ({"topic": topic, "startingOffset": "5"}, "option 'startingoffset' is none of"),
+        ({"topic": topic, "startingOffset": "5"}, "option 'startingoffset' is not one of"),
         (
             {"topic": topic, "startingOffsets": '{"U": {"0": 1}}'},
             "names topic 'U', which is not read",
@@ -151,7 +151,7 @@ def test_load_refuses_what_it_can_know_in_one_line(
     spark: SparkSession, node: NodeProcess, topic: str
 ) -> None:
     for options, words in (
-        ({"startingOffset": "earliest"}, "option 'startingoffset' is none of"),
+        ({"startingOffset": "earliest"}, "option 'startingoffset' is not one of"),
         ({"startingOffsets": "{"}, "option 'startingOffsets': '{' is neither"),
         ({"topics": "T"}, "give one of the options"),
     ):

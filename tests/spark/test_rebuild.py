@@ -122,8 +122,8 @@ def test_a_directory_that_is_held_is_left_alone(spark: SparkSession, tmp_path: P
         "except BadJob as error:\n    print(error)\n"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "stop the node that holds it first" in told.stdout
+    assert "stop the node first" in told.stdout
     assert {name: path.read_bytes() for name, path in files(tmp_path / "a").items()} == before
     holder.shutdown()
-    with pytest.raises(BadJob, match="is no store directory"):
+    with pytest.raises(BadJob, match="is not a store directory"):
         rebuild(spark, tmp_path)

@@ -96,7 +96,7 @@ def test_reports_that_are_wrong(
     with pytest.raises(BadJob, match="'nobody-made-this' does not exist"):
         report(spark, node.endpoint, ["nobody-made-this"])
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadJob, match="is no directory"):
+    with pytest.raises(BadJob, match="is not a directory"):
         report(spark, node.endpoint, [topic], tmp_path / "file")
     empty = report(spark, node.endpoint, [topic], tmp_path / "out")
     assert (empty.traffic, empty.topics) == ([], [])

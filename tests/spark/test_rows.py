@@ -119,5 +119,5 @@ def test_columns_in_all_the_types_that_spark_has_for_them(
 def test_text_that_is_no_utf8_is_refused(name: str) -> None:
     text = pa.array([b"\xff"]).view(pa.string())
     batch = pa.record_batch({"body": pa.array([b"x"]), name: text})
-    with pytest.raises(BadRequest, match=f"'{name}' has text that is no UTF-8"):
+    with pytest.raises(BadRequest, match=f"'{name}' has text that is not valid UTF-8"):
         list(RowsToRequests("T", {"T": 1}, 0).requests(batch))

@@ -155,7 +155,7 @@ def test_offsets_that_are_gone_are_told_or_passed_over(
     client.admin.delete_topic(topic)  # what it held is below the queue's minimum from now on
     client.admin.create_topic(topic, 2)
     send(client, topic, "c", 4, 0)
-    with pytest.raises(Exception, match="does not have its messages 4 to 7"):
+    with pytest.raises(Exception, match="no longer has messages 4 to 7"):
         drained(stream(spark, node.endpoint, **options), seen, tmp_path / "c")
     careless = {**options, "failOnDataLoss": "false"}
     drained(stream(spark, node.endpoint, **careless), seen, tmp_path / "c")
@@ -215,8 +215,8 @@ def test_options_of_streams_that_are_wrong(
     spark: SparkSession, node: NodeProcess, topic: str, tmp_path: Path
 ) -> None:
     for options, words in (
-        ({"endingOffsets": "latest"}, "option 'endingoffsets' is none of"),
-        ({"maxOffsetsPerTrigger": "many"}, "option 'maxOffsetsPerTrigger': 'many' is no number"),
+        ({"endingOffsets": "latest"}, "option 'endingoffsets' is not one of"),
+        ({"maxOffsetsPerTrigger": "many"}, "option 'maxOffsetsPerTrigger': 'many' is not a number"),
     ):
         with pytest.raises(Exception, match=words):
             drained(stream(spark, node.endpoint, topic=topic, **options), Seen(), tmp_path / "c")

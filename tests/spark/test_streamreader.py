@@ -101,7 +101,7 @@ def test_a_first_micro_batch_that_is_repeated_has_the_same_rows(
     following = again.latestOffset(end, ReadAllAvailable())
     assert following == {"T": {"g/0": 20}, "U": {"g/0": 0}}
     there["T"] = (6, 20)
-    with pytest.raises(DataLoss, match="does not have its messages 5 to 5"):
+    with pytest.raises(DataLoss, match="no longer has messages 5 to 5"):
         reader_of(monkeypatch, there).partitions(again.initialOffset(), end)
 
 
@@ -161,7 +161,7 @@ def test_a_log_that_ends_before_what_was_read_is_told_or_read_from_its_end_on(
     masters(monkeypatch, lambda: {"T": 6})
     clock = Clock(monkeypatch)
     strict = reader_of(monkeypatch, there, timeout="20")
-    with pytest.raises(DataLoss, match="T/0 does not have its messages 6 to 8"):
+    with pytest.raises(DataLoss, match="T/0 no longer has messages 6 to 8"):
         strict.latestOffset(checkpoint, ReadAllAvailable())
     assert 20 <= clock.now < 30
     careless = reader_of(monkeypatch, there, failOnDataLoss="false")

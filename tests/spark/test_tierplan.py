@@ -100,7 +100,7 @@ def test_a_hole_between_files_that_nodes_do_not_fill_is_told_and_hides_nothing_e
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     archive(tmp_path, {0: [(0, 20), (30, 40)]})
-    with pytest.raises(DataLoss, match="T/0 does not have its messages 20 to 24"):
+    with pytest.raises(DataLoss, match="T/0 no longer has messages 20 to 24"):
         planned(monkeypatch, tmp_path, {0: (25, 50)})
     assert planned(monkeypatch, tmp_path, {0: (25, 50)}, failOnDataLoss="false") == [
         ("file", 0, 0, 20),
@@ -109,7 +109,7 @@ def test_a_hole_between_files_that_nodes_do_not_fill_is_told_and_hides_nothing_e
         ("node", 0, 40, 50),
     ]
     # Nor what lies behind all that the nodes have.
-    with pytest.raises(DataLoss, match="T/0 does not have its messages 25 to 29"):
+    with pytest.raises(DataLoss, match="T/0 no longer has messages 25 to 29"):
         planned(monkeypatch, tmp_path, {0: (0, 25)})
 
 

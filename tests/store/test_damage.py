@@ -607,7 +607,7 @@ def test_lost_ext_units_are_noticed_at_once_without_a_note(sound: Path, tmp_path
     (copy / "queueends").unlink()
     shutil.rmtree(copy / "consumequeue_ext")
     opened = open_noisily(copy, EXT)
-    assert any("ext unit" in text for text in opened.problems)
+    assert any("extension unit" in text for text in opened.problems)
     crash(opened.store)
     opened = open_noisily(copy, EXT)
     assert opened.problems == []

@@ -280,7 +280,7 @@ def test_an_older_snapshot_whose_next_records_are_gone_is_told(tmp_path: Path) -
     node.file(SNAPSHOT).write_bytes(old)
     node.start()  # the backup leads on
     assert node.state == before
-    assert "the log's oldest is 5" in node.doubts[0].reason
+    assert "the oldest in the log is 5" in node.doubts[0].reason
     node.file(SNAPSHOT).write_bytes(old)
     node.file(BACKUP).write_bytes(old)
     found = node.start()  # nothing does: what is missing is told, the rest is taken
@@ -303,7 +303,7 @@ def test_a_snapshot_of_another_log_is_not_taken(tmp_path: Path) -> None:
         node.file(name).write_bytes(other.file(name).read_bytes())
     node.start()
     assert node.state == before
-    assert "its last record is at 7777, the log has that one at 100" in node.doubts[0].reason
+    assert "its last record is at 7777, in the log that record is at 100" in node.doubts[0].reason
 
 
 def test_a_master_takes_back_what_its_log_has_lost_and_a_replica_does_not(tmp_path: Path) -> None:
@@ -400,7 +400,7 @@ def test_tables_that_rocketmq_wrote_afterwards_are_taken(tmp_path: Path) -> None
     assert found.foreign == [OFFSETS, DELAYS, FILTERS]
     assert not found.partial
     assert told(node) == [
-        (name, "RocketMQ wrote it since", "its table is taken")
+        (name, "RocketMQ has written it since", "its table is used")
         for name in (OFFSETS, DELAYS, FILTERS)
     ]
     assert node.tables.offsets == {("T", "G"): {0: 250, 1: 250}}
@@ -561,7 +561,10 @@ def test_whole_files_are_taken_without_a_word_though_the_records_are_deleted(
 
 
 def test_a_file_that_was_damaged_is_told_once_with_what_was_done(tmp_path: Path) -> None:
-    every, kept = "all records in the log are applied anew", " and the records after it are taken"
+    every, kept = (
+        "all records in the log are applied again",
+        " is used, and the records after it are applied",
+    )
     node = two_snapshots(tmp_path)
     node.file(SNAPSHOT).unlink()
     node.start()
@@ -572,7 +575,7 @@ def test_a_file_that_was_damaged_is_told_once_with_what_was_done(tmp_path: Path)
     node.file(SNAPSHOT).unlink()
     node.file(BACKUP).unlink()
     node.start()
-    assert told(node) == [(SNAPSHOT, "it is missing, and its backup, too", every)]
+    assert told(node) == [(SNAPSHOT, "it and its backup are missing", every)]
     assert node.tables.topics.keys() == {"A", "B"}
     for path in (SNAPSHOT, BACKUP):
         node.file(path).write_bytes(b"x" * 99)
@@ -589,7 +592,7 @@ def test_a_file_that_was_damaged_is_told_once_with_what_was_done(tmp_path: Path)
     node.file(TOPICS).write_bytes(b"x")
     node.file(OFFSETS).unlink()
     node.start()
-    action = f"it is written anew from {SNAPSHOT}"
+    action = f"it is rewritten from {SNAPSHOT}"
     gone = "it cannot be read: No such file or directory"
     assert told(node) == [(TOPICS, crc, action), (OFFSETS, gone, action)]
     node.start()
@@ -649,8 +652,10 @@ def test_a_snapshot_older_than_its_backup_is_told(tmp_path: Path) -> None:
     node.file(SNAPSHOT).write_bytes(old)
     node.start()
     assert told(node)[0] == (
-        SNAPSHOT, "it is older than its backup", f"{BACKUP} and the records after it are taken",
-    )  # fmt: skip
+        SNAPSHOT,
+        "it is older than its backup",
+        f"{BACKUP} is used, and the records after it are applied",
+    )
     assert {doubt.file for doubt in node.doubts} == {SNAPSHOT}, "the exports are the backup's"
     assert node.tables.topics.keys() == {"A", "B"}
     node.file(SNAPSHOT).write_bytes(old)
@@ -682,7 +687,7 @@ def test_tables_are_looked_for_in_the_log_where_duolog_kept_them(
     else:
         node.log.place = lambda offset: -1  # type: ignore[method-assign]
     found = node.start()
-    assert told(node)[0][:2] == (SNAPSHOT, "it is missing, and its backup, too")
+    assert told(node)[0][:2] == (SNAPSHOT, "it and its backup are missing")
     assert found.partial == (known_by in ("a deleted record", "a file"))
     taken = [doubt.file for doubt in node.doubts if doubt.reason == "no snapshot vouches for it"]
     assert taken == ([export.path for export in EXPORTS] if known_by == "a file" else [])

@@ -106,7 +106,7 @@ def test_the_body_limit_is_exact(store: MessageStore) -> None:
     end = store.log.max_offset
     result = put(store, [b"ok", b"x" * (limit + 1)])
     assert result.status is PutMessageStatus.MESSAGE_TOO_LARGE
-    assert "over the limit" in result.reason
+    assert "exceeds the limit" in result.reason
     assert put(store, [b"x" * 10 * limit]).status is PutMessageStatus.MESSAGE_TOO_LARGE
     assert store.log.max_offset == end
 
@@ -293,7 +293,7 @@ def test_a_repeat_of_a_producer_that_is_forgotten_is_never_stored_again(tmp_path
         put_ok(store, [b"x"], producer=producer(number), sequence=0)
     end = store.log.max_offset
     for repeat_of in (0, known_end):
-        with pytest.raises(ProducerForgotten, match="look for the message by its key"):
+        with pytest.raises(ProducerForgotten, match="find the message by its key"):
             put(store, [b"a"], producer=producer(0), sequence=0, repeat_of=repeat_of)
     assert store.log.max_offset == end
     # What was first sent later than what is forgotten was stored is known not to be stored.

@@ -84,7 +84,7 @@ def test_a_queue_that_shows_what_was_noted_is_not_in_doubt(gap: int) -> None:
 
 
 def test_a_queue_that_ends_earlier_than_was_noted_is_in_doubt() -> None:
-    assert "ends at 119, had 120" in doubt(queues_of(records(0, 119)), end_of(120))
+    assert "ends at entry 119, but had 120" in doubt(queues_of(records(0, 119)), end_of(120))
 
 
 def test_a_queue_without_files_is_in_doubt_where_entries_were_noted() -> None:
@@ -103,8 +103,8 @@ def test_a_queue_of_which_nothing_was_noted_has_newer_records_only() -> None:
 
 def test_the_last_entry_that_was_noted_names_the_newest_record() -> None:
     queues = queues_of(records(0, 130))
-    assert "entry 119 is another one" in doubt(queues, end_of(120, 12_001))
-    assert "entry 119 is another one" in doubt(queues, end_of(120, 11_900))
+    assert "entry 119 has changed" in doubt(queues, end_of(120, 12_001))
+    assert "entry 119 has changed" in doubt(queues, end_of(120, 11_900))
 
 
 def test_blanks_at_the_noted_end_stand_for_lost_records_and_are_no_doubt() -> None:
@@ -116,7 +116,7 @@ def test_blanks_at_the_noted_end_stand_for_lost_records_and_are_no_doubt() -> No
 def test_entries_put_since_the_note_name_newer_records_in_their_order() -> None:
     begun = records(0, 120)
     older = queues_of(begun, [(120, 12_000, 100), (121, 12_100, 100)])
-    assert "from 120 on name records older" in doubt(older, end_of(120), 12_001)
+    assert "from 120 on name older records" in doubt(older, end_of(120), 12_001)
     twice = queues_of(begun, [(n, 12_000 + 100 * (n - 120), 100) for n in range(120, 125)])
     last = twice.table[KEY].files.files[-1]
     at = 122 * ENTRY_BYTES - last.start
@@ -169,7 +169,7 @@ def test_a_queue_may_begin_past_all_that_was_noted_where_the_log_lost_that(entri
     noted = end_of(entries)
     newest = entries * 100
     assert doubt(queues, noted, 5100, log_min=newest) == ""
-    assert "what came before is missing" in doubt(queues, noted, 5100, log_min=newest - 1)
+    assert "earlier entries are missing" in doubt(queues, noted, 5100, log_min=newest - 1)
     assert "older" in doubt(queues, noted, 5101, log_min=newest)
 
 
@@ -184,7 +184,7 @@ def test_a_light_queue_may_have_begun_again_since_the_note(begin: int) -> None:
 def test_a_light_queue_that_did_not_begin_again_is_looked_at_as_others_are() -> None:
     queues = queues_of(records(0, 60), key=LIGHT)
     assert doubt(queues, end_of(60), 6000, key=LIGHT) == ""
-    assert "ends at 60, had 61" in doubt(queues, end_of(61), 6100, key=LIGHT)
+    assert "ends at entry 60, but had 61" in doubt(queues, end_of(61), 6100, key=LIGHT)
 
 
 def test_queues_in_doubt_already_stay_so_and_trusted_ones_are_not_looked_at() -> None:
@@ -252,20 +252,20 @@ def test_entries_that_say_what_the_log_says_do_not_differ() -> None:
     ],
 )
 def test_a_queue_differs_where_one_entry_does(rows: Entries) -> None:
-    assert "are not what the log says" in differing(queues_of(records(0, 10)), rows)
+    assert "differ from the log" in differing(queues_of(records(0, 10)), rows)
 
 
 def test_a_queue_that_ends_before_the_log_does_differs() -> None:
     queues = queues_of(records(0, 10))
-    assert differing(queues, records(8, 11)) == "entries 8 to 10 are not what the log says"
+    assert differing(queues, records(8, 11)) == "entries 8 to 10 differ from the log"
     nothing = ConsumeQueues(SimDisk(random.Random(1), lambda: 0.0), SMALL)
-    assert differing(nothing, records(0, 2)) == "entries 0 to 1 are not what the log says"
+    assert differing(nothing, records(0, 2)) == "entries 0 to 1 differ from the log"
     assert differing(nothing, records(0, 2), key=LIGHT) != ""
 
 
 def test_the_first_difference_is_told() -> None:
     told = differing(queues_of(records(0, 10)), records(10, 12), records(12, 13))
-    assert told == "entries 10 to 11 are not what the log says"
+    assert told == "entries 10 to 11 differ from the log"
 
 
 def test_a_light_queue_that_began_again_is_compared_from_there_on() -> None:

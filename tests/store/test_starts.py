@@ -96,7 +96,7 @@ def test_a_start_without_a_log_drops_what_was_made_of_it_and_tells(
     shutil.rmtree(tmp_path / "commitlog")
     opened, report = started(tmp_path)
     assert report == RecoveryReport(not clean, 0, 0, 0, False, 0, 0)
-    assert [text for text in opened.problems if f"[0, {end}) is lost" in text] == opened.problems
+    assert [text for text in opened.problems if f"[0, {end}) are lost" in text] == opened.problems
     assert len(opened.problems) == 1
     assert (opened.store.queues.table, opened.store.index.files) == ({}, [])
     crash(opened.store)
@@ -281,7 +281,7 @@ def test_a_file_of_the_index_that_is_dropped_is_told(tmp_path: Path) -> None:
     (file,) = (tmp_path / "index").iterdir()
     harm(file, 40, b"\x7f" * 4 * SMALL.max_hash_slot_num)
     opened = open_noisily(tmp_path)
-    told = "the index is rebuilt from the commit log from there on: index/"
+    told = "the index is rebuilt from the commit log from here on: index/"
     assert [text.startswith(told) for text in opened.problems] == [True]
     assert all(len(opened.store.find_by_key("T", f"T{n}")) == 1 for n in range(30))
     opened.store.shutdown()

@@ -22,7 +22,7 @@ _SEAL = f"__CRC32#{NAME_VALUE_SEPARATOR}"
 class Columns:
     """The columns of a batch of the wire that never was on one: bytes, or arrays of the same.
 
-    queue_offset_deltas: empty where the offsets are consecutive.
+    queue_offset_deltas: empty if the offsets are consecutive.
     """
 
     topic: str

@@ -37,7 +37,7 @@ _known: dict[tuple[str, str], tuple[float, list[str]]] = {}  # endpoints of node
 
 
 def local_queue(client: sync.Client, endpoints: str, queue: Queue) -> QueueFiles | None:
-    """The files of a queue on this machine, None where there are none that can be read."""
+    """The files of a queue on this machine, None if there are none that can be read."""
     opener = _opener()
     if opener is None:
         return None

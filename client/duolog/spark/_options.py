@@ -100,7 +100,7 @@ class ReadOptions:
         ending_ms = given.number("endingTimestamp")
         _check_range(starting, ending, starting_ms, ending_ms)
         if given.has("tier") and (given.has("startingTimestamp") or given.has("endingTimestamp")):
-            raise BadRequest("option 'tier': choose by store_time instead of by timestamps")
+            raise BadRequest("option 'tier': filter by store_time instead of using timestamps")
         return ReadOptions(
             given.endpoints(),
             given.words("topics") or given.words("topic"),
@@ -154,7 +154,7 @@ class WriteOptions:
             raise BadRequest("option 'sinkId' is empty: give a name, or leave it out")
         for name in ("batchId", "sinkContents", "publisher"):
             if given.has(name) and not given.has("sinkId"):
-                raise BadRequest(f"option {name!r} says something of a 'sinkId': give both")
+                raise BadRequest(f"option {name!r} needs option 'sinkId': give both")
         return WriteOptions(
             given.endpoints(),
             given.text("topic"),
@@ -203,9 +203,9 @@ class _Given:
             return None
         text = self.text(name)
         if not text.strip().isdecimal():
-            raise BadRequest(f"option {name!r}: {text!r} is no number of at least 0")
+            raise BadRequest(f"option {name!r}: {text!r} is not a number >= 0")
         if len(text.strip()) > len(str(NUMBER_MAX)) or int(text) > NUMBER_MAX:
-            raise BadRequest(f"option {name!r}: a number is at most {NUMBER_MAX}")
+            raise BadRequest(f"option {name!r}: the number must be at most {NUMBER_MAX}")
         return int(text)
 
     def boolean(self, name: str, default: bool) -> bool:
@@ -246,13 +246,15 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _queue(name: str) -> str:
     if not _QUEUE.fullmatch(name):
-        raise ValueError(f"{name!r} is no queue: its id, or replica group/id")
+        raise ValueError(f"{name!r} is not a queue: give its id, or replica group/id")
     return name
 
 
 def _place(offset: Any) -> Where:
     if type(offset) is not int or not -2 <= offset < 1 << 63:
-        raise ValueError(f"{offset!r} is no offset: at least 0, or -1 for latest, -2 for earliest")
+        raise ValueError(
+            f"{offset!r} is not an offset: give a number >= 0, -1 for latest or -2 for earliest"
+        )
     return _BY_NUMBER.get(offset, offset)
 
 
@@ -285,7 +287,7 @@ def past_end(topic: str, queue: str, start: int, end: int) -> BadRequest:
 
 
 def check_load(options: Mapping[str, str], read: bool = False) -> None:
-    """Raise BadRequest where options suit neither a read nor a stream, nor, unless it is known to
+    """Raise BadRequest if options suit neither a read nor a stream, nor, unless it is known to
     be a read, a write: what is wanted is only told later."""
     names = {name.lower() for name in options} - _SPARKS
     ways: list[tuple[tuple[str, ...], Any, bool]] = [
@@ -301,7 +303,7 @@ def check_load(options: Mapping[str, str], read: bool = False) -> None:
             if name.lower() in names - known.keys():
                 raise _unknown(name, known.values())
         given = ", ".join(sorted(known[name] for name in names))
-        raise BadRequest(f"options {given} do not go together: see the tables in docs/spark.md")
+        raise BadRequest(f"options {given} cannot be combined: see the tables in docs/spark.md")
     first: BadRequest | None = None
     for _, kind, stream in fitting:
         try:
@@ -318,4 +320,4 @@ def _unknown(name: str, known: Iterable[str]) -> BadRequest:
     near = difflib.get_close_matches(name.lower(), names, 1)
     elsewhere = name.lower() in {each.lower() for each in _ANY}  # of a stream, say
     hint = f"; did you mean {names[near[0]]!r}?" if near and not elsewhere else ""
-    return BadRequest(f"option {name!r} is none of {', '.join(sorted(names.values()))}{hint}")
+    return BadRequest(f"option {name!r} is not one of {', '.join(sorted(names.values()))}{hint}")

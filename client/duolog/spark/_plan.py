@@ -113,7 +113,7 @@ class Planner:
         return found
 
     def check_names(self, queues: Iterable[Queue]) -> None:
-        """Raise BadRequest where offsets are not given for exactly the queues that are read."""
+        """Raise BadRequest if offsets are not given for exactly the queues that are read."""
         known = list(queues)
         for option, offsets in (
             ("startingOffsets", self._options.starting),
@@ -187,7 +187,7 @@ def _check_queues(option: str, offsets: Offsets, queues: list[Queue]) -> None:
         for name in row:
             if (topic, name) not in known:
                 raise BadRequest(
-                    f"option {option!r} names queue {name!r} of {topic}: there is none"
+                    f"option {option!r} names queue {name!r} of {topic}, which does not exist"
                 )
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
@@ -210,8 +210,8 @@ def lost(options: ReadOptions, queue: Queue, first: int, end: int) -> None:
     """Raise DataLoss, where the reader wants to be told."""
     if options.fail_on_data_loss:
         raise DataLoss(
-            f"{queue.topic}/{queue.queue_id} does not have its messages {first} to {end - 1}; "
-            "option 'failOnDataLoss' = false reads without them"
+            f"{queue.topic}/{queue.queue_id} no longer has messages {first} to "
+            f"{end - 1}; set option 'failOnDataLoss' to false to read without them"
         )
 
 

@@ -97,7 +97,7 @@ class BatchReader(DataSourceReader):
 
 
 def _check_groups(tier: Tier, planner: Planner, topics: list[wire.TopicReply]) -> None:
-    """Raise BadRequest where files are not of the log that they are read beside."""
+    """Raise BadRequest if files are not of the log that they are read beside."""
     for group in sorted({topic.group for topic in topics}):
         epochs = planner.epochs(group)
         tier.check_log(group, epochs)

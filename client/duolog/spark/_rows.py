@@ -45,13 +45,13 @@ _WORDS_PER_MESSAGE = 256  # bytes that a message may take in a request beside bo
 
 
 def check_writable(schema: types.StructType, topic: str) -> None:
-    """Raise BadRequest where rows of a schema are no messages. topic: where no column says it."""
+    """Raise BadRequest if rows of a schema are no messages. topic: where no column says it."""
     for column in schema.fields:
         if SYSTEM.get(column.name) == column.dataType:
             continue
         wanted = WRITABLE.get(column.name)
         if wanted is None:
-            raise BadRequest(f"column {column.name!r} is none of {', '.join(WRITABLE)}")
+            raise BadRequest(f"column {column.name!r} is not one of {', '.join(WRITABLE)}")
         if not any(_alike(column.dataType, kind) for kind in wanted):
             names = " or ".join(kind.simpleString() for kind in wanted)
             raise BadRequest(
@@ -60,7 +60,7 @@ def check_writable(schema: types.StructType, topic: str) -> None:
     if "body" not in schema.names:
         raise BadRequest("column 'body' is missing")
     if not topic and "topic" not in schema.names:
-        raise BadRequest("give the option 'topic', or rows a column 'topic'")
+        raise BadRequest("give the option 'topic', or a column 'topic' in the rows")
 
 
 def _alike(found: types.DataType, wanted: types.DataType) -> bool:
@@ -147,7 +147,9 @@ class RowsToRequests:
     ) -> Iterator[tuple[str, int, pa.Array | None]]:
         queues = self._queues.get(topic)
         if queues is None:
-            raise BadRequest(f"topic {topic!r} does not exist where this sink writes")
+            raise BadRequest(
+                f"topic {topic!r} does not exist in the replica group that this sink writes to"
+            )
         numbers = self._numbers(topic, columns, rows, queues)
         if numbers is None:
             self._turn += 1
@@ -163,7 +165,7 @@ class RowsToRequests:
     def _numbers(
         self, topic: str, columns: dict[str, pa.Array], rows: pa.Array | None, queues: int
     ) -> Any:
-        """The queue of each row; None where any will do."""
+        """The queue of each row; None if any will do."""
         if "queue_id" in columns:
             chosen = columns["queue_id"] if rows is None else columns["queue_id"].take(rows)
             if chosen.null_count:
@@ -198,7 +200,7 @@ def _plain(name: str, column: pa.Array) -> pa.Array:
     try:
         made.validate(full=True)
     except pa.ArrowInvalid:
-        raise BadRequest(f"column {name!r} has text that is no UTF-8") from None
+        raise BadRequest(f"column {name!r} has text that is not valid UTF-8") from None
     return made
 
 
@@ -218,7 +220,7 @@ def _first(keys: pa.Array) -> pa.Array:
 
 
 def _texts(columns: dict[str, pa.Array], count: int) -> pa.Array | None:
-    """Property texts, or None where no row has a property. Raises BadRequest."""
+    """Property texts, or None if no row has a property. Raises BadRequest."""
     parts = []
     for name, word in (("tags", "TAGS"), ("keys", "KEYS")):
         column = columns.get(name)
@@ -252,14 +254,15 @@ def _joined(keys: pa.Array) -> pa.Array:
     spaced = pc.match_substring(several, " ")
     if pc.any(spaced).as_py():
         raise BadRequest(
-            f"column 'keys': {several.filter(spaced)[0].as_py()!r} is one of several keys and has "
-            "a space in it, which stands between keys; a message can have it as its only key"
+            f"column 'keys': {several.filter(spaced)[0].as_py()!r} is one of several "
+            "keys and contains a space, which separates keys; only a message's single "
+            "key may contain one"
         )
     return pc.binary_join(keys, " ")
 
 
 def _one_key(keys: pa.Array) -> pa.Array | None:
-    """What says of rows that their KEYS is one key with spaces in it; None where no row's is."""
+    """What says of rows that their KEYS is one key with spaces in it; None if no row's is."""
     single = keys
     if not pa.types.is_string(keys.type):
         single = pc.if_else(pc.equal(pc.list_value_length(keys), 1), _first(keys), None)
@@ -308,7 +311,7 @@ def _fitting(
         before = int(ends[first - 1]) if first else 0
         last = int(np.searchsorted(ends, before + room, side="right"))
         if last == first:
-            raise MessageTooLarge(f"a row of {int(sizes[first])} bytes, at most {room}")
+            raise MessageTooLarge(f"a row has {int(sizes[first])} bytes, the limit is {room}")
         last = min(last, first + MESSAGES_MAX)
         part = slice(first, last)
         yield bodies[part], None if texts is None else texts[part]

@@ -28,12 +28,12 @@ def check_schema(schema: types.StructType) -> types.StructType:
     for column in schema.fields:
         wanted = _TYPES.get(column.name)
         if wanted is None:
-            raise BadRequest(f"column {column.name!r} is none of {', '.join(_TYPES)}")
+            raise BadRequest(f"column {column.name!r} is not one of {', '.join(_TYPES)}")
         if column.dataType != wanted:
             raise BadRequest(
                 f"column {column.name!r} has type {wanted.simpleString()}, not "
                 f"{column.dataType.simpleString()}"
             )
     if not len(schema):
-        raise BadRequest(f"a schema needs some of the columns {', '.join(_TYPES)}")
+        raise BadRequest(f"a schema needs at least one of the columns {', '.join(_TYPES)}")
     return schema

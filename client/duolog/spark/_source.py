@@ -58,7 +58,9 @@ class DuologDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch write of rows that are messages. Raises BadRequest."""
         if overwrite:
-            raise BadRequest("mode 'overwrite': messages cannot be taken back; use mode 'append'")
+            raise BadRequest(
+                "mode 'overwrite' is not supported: messages cannot be deleted; use mode 'append'"
+            )
         return BatchWriter(WriteOptions.of(self.options), schema)
 
     @one_line

@@ -31,12 +31,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """What `manifest_text` wrote. Raises OSError, ValueError for a damaged one."""
     found = json.loads(path.read_text())
     if not isinstance(found, dict):
-        raise ValueError("no JSON object")
+        raise ValueError("not a JSON object")
     if "log" in found and found.get("crc32") != _checksum(found):
-        raise ValueError("its checksum is another")
+        raise ValueError("its checksum does not match")
     try:
         if found["rows"] != sum(file["rows"] for file in found["files"]):
-            raise ValueError("its files have another number of rows")
+            raise ValueError("the row counts of its files do not add up")
     except (KeyError, TypeError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
     return found
@@ -46,7 +46,7 @@ class Tier:
     """The files of a tiered store, and which offsets of which queues they hold."""
 
     def __init__(self, root: str) -> None:
-        """Read the manifests. Raises BadRequest where there are none, or one is damaged."""
+        """Read the manifests. Raises BadRequest if there are none, or one is damaged."""
         self._root = Path(root)
         self._spans: dict[Queue, list[tuple[int, int, str]]] = {}
         self._files: dict[str, dict[str, Any]] = {}
@@ -58,7 +58,9 @@ class Tier:
             try:
                 self._take(read_manifest(path))
             except (ValueError, KeyError, TypeError) as error:
-                raise BadRequest(f"option 'tier': {path} is no manifest ({error})") from None
+                raise BadRequest(
+                    f"option 'tier': {path} is not a valid manifest ({error})"
+                ) from None
 
     def _take(self, manifest: dict[str, Any]) -> None:
         group = str(manifest["group"])
@@ -73,7 +75,7 @@ class Tier:
                 self._spans.setdefault(queue, []).append((int(first), int(end), path))
 
     def check_log(self, group: str, epochs: Epochs) -> None:
-        """Raise BadRequest where a group's nodes hold another log than these files are of."""
+        """Raise BadRequest if a group's nodes hold another log than these files are of."""
         known = self.epochs.get(group, {})
         for number in sorted(known.keys() & epochs.keys()):
             if known[number] != epochs[number]:
@@ -84,8 +86,8 @@ class Tier:
                 )
 
     def check_names(self, group: str, epochs: Epochs) -> None:
-        """Raise BadRequest where files hold a group's log under the name of another group: they
-        would be passed over. Another cluster's group has another log."""
+        """Raise BadRequest if files hold a group's log under the name of another group: they
+        would be skipped. Another cluster's group has another log."""
         for name, known in sorted(self.epochs.items()):
             if name != group and known.items() & epochs.items():
                 raise BadRequest(

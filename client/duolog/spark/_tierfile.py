@@ -24,8 +24,8 @@ class TierDamaged(Fatal):
 
     def __init__(self, path: Path | str, found: str, wanted: str) -> None:
         super().__init__(
-            f"{path} {found}, and its manifest says {wanted}: restore this file; or, where the "
-            "node still has the segment, remove the manifest and tier again"
+            f"{path} {found}, but its manifest says {wanted}: restore this file; or, if "
+            "the node still has the segment, remove the manifest and run tier again"
         )
 
 

@@ -49,7 +49,7 @@ class _Writer:
     """What batches and streams have in common."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        """Raises BadRequest where the rows are no messages."""
+        """Raises BadRequest if the rows are no messages."""
         check_writable(schema, options.topic)
         self._options = options
 
@@ -133,7 +133,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         query = context.getLocalProperty(QUERY) if context is not None else None
         sink = self._options.sink or (f"query-{query}" if query else "")
         if not sink:
-            raise BadRequest("option 'sinkId' is missing, and the query has no id")
+            raise BadRequest("option 'sinkId' is missing, and the query has no id: give one")
         return self._stage(sink, iterator, query or "")
 
     def commit(self, messages: list[Any], batchId: int) -> None:
@@ -149,7 +149,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 def check_repeated(sink: str, number: int, query: str, state: SinkState) -> None:
-    """Raise BadRequest where a micro-batch that the sink has published is none that Spark repeats.
+    """Raise BadRequest if a micro-batch that the sink has published is none that Spark repeats.
 
     It repeats the last one of a query at most. Another one has other rows, which nobody would see:
     the checkpoint is a new one, or an older copy.
@@ -157,10 +157,11 @@ def check_repeated(sink: str, number: int, query: str, state: SinkState) -> None
     others = state.publisher not in ("", query)  # none: published by a version that noted none
     if number < state.batch or others:
         raise BadRequest(
-            f"sink {sink!r} has published its batches up to {state.batch}"
-            f"{f' for query {state.publisher}' if others else ''}, and this query comes with batch "
-            f"{number}: its checkpoint is not the one of those batches; nothing of this batch was "
-            "published; go on with that checkpoint, or tell another sinkId"
+            f"sink {sink!r} has published its batches up to "
+            f"{state.batch}{(f' for query {state.publisher}' if others else '')}, but "
+            f"this query starts batch {number}: its checkpoint does not belong to those "
+            "batches. Nothing of this batch was published; restore that checkpoint, or "
+            "give another sinkId"
         )
 
 
