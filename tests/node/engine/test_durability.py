@@ -16,9 +16,9 @@ from node.server import Node
 from store.mappedfile import FlushJob
 from store.osdisk import OsFile
 from store.status import PutMessageStatus
+from tests.node.api.test_messages import append, append_request
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
-from tests.node.test_messages import append, append_request
 
 
 async def topic(node: Node, name: str = "T") -> duolog.Client:
