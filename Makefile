@@ -83,8 +83,9 @@ fmt: venv  ## Format the code.
 proto: venv  ## Generate the stubs of proto/, their types, and those of RocketMQ's stubs.
 	@$(BIN)/python tools/proto.py
 
-docs: venv  ## Generate docs/configuration.md.
+docs: venv  ## Generate docs/configuration.md and docs/transitions.md.
 	@$(BIN)/python tools/config_reference.py
+	@$(BIN)/python tools/transitions.py
 
 sim: venv  ## Run a simulated cluster from $(SEEDS) fresh seeds (or from BASE on); kept failures run first.
 	@$(BIN)/python -m sim --seeds $(SEEDS) $(if $(BASE),--base $(BASE))
