@@ -94,6 +94,7 @@ async def test_a_queue_that_is_in_two_groups_is_named_with_its_group(
         assert (await producer.send("only-b", b"y", queue_id=0)).group == "broker-b"
 
 
+@pytest.mark.usefixtures("quick_groups")
 async def test_a_consumer_reads_all_groups_and_commits_in_each(nodes: dict[str, Node]) -> None:
     async with client_of(nodes["broker-a"]) as client, client.producer() as producer:
         await client.admin.create_topic("T", 2)
@@ -140,6 +141,7 @@ async def test_the_cluster_is_shown_whole(nodes: dict[str, Node]) -> None:
         assert {node.replication.group for node in status.nodes} == set(GROUPS)
 
 
+@pytest.mark.usefixtures("quick_groups")
 async def test_a_group_that_cannot_be_joined_is_joined_by_a_later_try(
     nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ from node.election.failover import FailoverService
 from node.election.memoryregistry import MemoryRegistry
 from node.server import Node
 from tests.node.conftest import StartNode
-from tests.node.replicas import broker_of, log_bytes, until
+from tests.node.replicas import WAIT_SECONDS, broker_of, log_bytes, until
 
 KEYS = Keys("DefaultCluster", "broker-a")
 
@@ -454,6 +454,7 @@ async def test_orders_to_a_group_with_fixed_roles_are_refused(client: duolog.Cli
     assert [group.group for group in route.groups] == ["broker-a"]
 
 
+@pytest.mark.usefixtures("quick_groups")
 async def test_consumers_go_on_from_committed_offsets_under_the_next_master(
     voters: Voters,
 ) -> None:
@@ -464,13 +465,13 @@ async def test_consumers_go_on_from_committed_offsets_under_the_next_master(
         seen: list[bytes] = []
         async with client.consumer("g", "T", commit_interval=0.1) as consumer:
             while len(seen) < 60:
-                message = await consumer.get(10)
+                message = await consumer.get(WAIT_SECONDS)
                 assert message is not None
                 seen.append(message.body)
             await consumer.commit()
             await client.admin.failover()
             while len(set(seen)) < 100:
-                message = await consumer.get(10)
+                message = await consumer.get(WAIT_SECONDS)
                 assert message is not None
                 seen.append(message.body)
         assert len(seen) == len(set(seen)) == 100
@@ -599,6 +600,7 @@ async def test_a_client_that_asks_while_no_node_is_registered_knows_topics_all_t
                         await producer.send("nope", b"", timeout=3.0)
 
 
+@pytest.mark.usefixtures("quick_groups")
 async def test_no_read_of_a_group_is_answered_by_a_node_that_may_lack_commits(
     voters: Voters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
