@@ -68,23 +68,25 @@ test-all: venv etcd java  ## Run all tests; those of containers where a Docker e
 	@$(BIN)/python -m pytest -q -m spark
 	@$(BIN)/python -m pytest -q -m containers
 
-check: venv  ## Formatting, lint, types, import floors, generated files.
+# Kernels are for what runs: these look at the sources only. What is quick comes first.
+check: $(STAMP)  ## Formatting, lint, types, import floors, generated files.
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@$(BIN)/mypy
 	@$(BIN)/lint-imports --config pyproject.toml
 	@$(BIN)/python tools/proto.py --check
 	@$(BIN)/python tools/config_reference.py --check
+	@MYPY_NUM_WORKERS=$$(nproc) $(BIN)/mypy
 
-fmt: venv  ## Format the code.
+fmt: $(STAMP)  ## Format the code.
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-proto: venv  ## Generate the stubs of proto/, their types, and those of RocketMQ's stubs.
+proto: $(STAMP)  ## Generate the stubs of proto/, their types, and those of RocketMQ's stubs.
 	@$(BIN)/python tools/proto.py
 
-docs: venv  ## Generate docs/configuration.md.
+docs: venv  ## Generate docs/configuration.md and docs/transitions.md.
 	@$(BIN)/python tools/config_reference.py
+	@$(BIN)/python tools/transitions.py
 
 sim: venv  ## Run a simulated cluster from $(SEEDS) fresh seeds (or from BASE on); kept failures run first.
 	@$(BIN)/python -m sim --seeds $(SEEDS) $(if $(BASE),--base $(BASE))

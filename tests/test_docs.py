@@ -1,4 +1,4 @@
-"""What the documentation names is there: tests, planted bugs, files."""
+"""What the documentation names is there: tests, planted bugs, files, and a folder per room."""
 
 import re
 from pathlib import Path
@@ -42,3 +42,11 @@ def test_what_a_page_names_is_there(page: Path) -> None:
 def test_all_of_them_are_looked_at() -> None:
     assert len(PAGES) > 15
     assert len(TESTS) > 700
+
+
+def test_every_room_of_a_node_has_its_tests() -> None:
+    rooms, tested = (
+        {path.parent.name for path in (ROOT / folder).glob(files)}
+        for folder, files in (("node", "*/__init__.py"), ("tests/node", "*/test_*.py"))
+    )
+    assert tested == rooms - {"wire"}, "generated stubs have none"

@@ -9,7 +9,6 @@ import duolog
 import pytest
 from duolog._groupreader import GroupReader
 
-from node.cli.node import probe
 from node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import GROUPS, broker_of, start_groups
@@ -22,17 +21,6 @@ async def nodes(start_node: StartNode, tmp_path: Path) -> dict[str, Node]:
 
 def client_of(node: Node) -> duolog.Client:
     return duolog.Client(f"127.0.0.1:{node.port}", timeout=10)
-
-
-async def test_each_group_is_probed_by_itself(nodes: dict[str, Node]) -> None:
-    for name in [*GROUPS, *GROUPS]:
-        async with client_of(nodes[name]) as client:
-            before = broker_of(nodes[name]).store.log.max_offset
-            assert await probe(client, await client.admin.node_status(), 5.0) == ""
-            assert broker_of(nodes[name]).store.log.max_offset > before
-    await nodes["broker-b"].stop()
-    async with client_of(nodes["broker-a"]) as client:
-        assert await probe(client, await client.admin.node_status(), 5.0) == ""
 
 
 async def test_a_dead_group_does_not_hold_up_sends_to_the_others(
@@ -106,6 +94,7 @@ async def test_a_queue_that_is_in_two_groups_is_named_with_its_group(
         assert (await producer.send("only-b", b"y", queue_id=0)).group == "broker-b"
 
 
+@pytest.mark.usefixtures("quick_groups")
 async def test_a_consumer_reads_all_groups_and_commits_in_each(nodes: dict[str, Node]) -> None:
     async with client_of(nodes["broker-a"]) as client, client.producer() as producer:
         await client.admin.create_topic("T", 2)
@@ -152,6 +141,7 @@ async def test_the_cluster_is_shown_whole(nodes: dict[str, Node]) -> None:
         assert {node.replication.group for node in status.nodes} == set(GROUPS)
 
 
+@pytest.mark.usefixtures("quick_groups")
 async def test_a_group_that_cannot_be_joined_is_joined_by_a_later_try(
     nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:

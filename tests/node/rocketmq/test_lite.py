@@ -15,7 +15,7 @@ from node.server import Node
 from store.clocks import WallMs
 from tests.node.conftest import StartNode
 from tests.node.replicas import Elected, broker_of, start_groups, until
-from tests.rocketmq.api import Api, Received, message, resource
+from tests.node.rocketmq.api import Api, Received, message, resource
 
 ADD, REMOVE = definition.PARTIAL_ADD, definition.PARTIAL_REMOVE
 ADD_ALL, REMOVE_ALL = definition.COMPLETE_ADD, definition.COMPLETE_REMOVE

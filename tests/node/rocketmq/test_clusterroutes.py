@@ -9,7 +9,7 @@ from duolog import _errors as sdk
 from node.rocketmq.clusterroutes import ClusterRoutes
 from node.rocketmq.codes import Refused, status
 from node.rocketmq.stubs import Code, service
-from tests.rocketmq.api import LocalCall
+from tests.node.rocketmq.api import LocalCall
 
 
 class Others:

@@ -12,7 +12,7 @@ from node.rocketmq.stubs import Code, definition, service
 from node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import GROUPS, broker_of, start_groups, until
-from tests.rocketmq.api import Api, message, resource
+from tests.node.rocketmq.api import Api, message, resource
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ from store.kernels.text import java_hash
 from tests.node.conftest import StartNode
 from tests.process.support import NodeProcess
 
+pytestmark = pytest.mark.usefixtures("quick_groups")
+
 FAST_LADDER = "1s"  # all levels
 
 
@@ -85,17 +87,18 @@ async def test_a_queue_is_read_in_order_by_one_member_at_a_time(client: duolog.C
     async def member(name: str, messages: int) -> None:
         async with client.consumer("g", "T", session=5.0) as consumer:
             for _ in range(messages):
-                message = await consumer.get(3.0)
-                if message is None:
-                    return
+                message = await consumer.get(10.0)
+                assert message is not None, f"{name} may read more"
                 queue = message.queue_id
                 assert reading.setdefault(queue, name) == name, "two members hold the queue"
                 seen[queue].append(message.queue_offset)
                 await asyncio.sleep(0.001)
                 del reading[queue]
 
-    await asyncio.gather(member("a", 150), member("b", 60), member("c", 400))
-    await member("d", 400)
+    await asyncio.gather(member("a", 150), member("b", 60), member("c", 150))
+    await member("d", 40)
+    async with client.consumer("g", "T") as last:
+        assert await last.get(0.5) is None, "nothing comes again"
     for offsets in seen.values():
         assert offsets == list(range(100))
 

@@ -16,9 +16,9 @@ from node.server import Node
 from store.mappedfile import FlushJob
 from store.osdisk import OsFile
 from store.status import PutMessageStatus
+from tests.node.api.test_messages import append, append_request
 from tests.node.conftest import StartNode
-from tests.node.replicas import broker_of
-from tests.node.test_messages import append, append_request
+from tests.node.replicas import WAIT_SECONDS, broker_of
 
 
 async def topic(node: Node, name: str = "T") -> duolog.Client:
@@ -148,8 +148,9 @@ async def test_a_failed_sync_fences_the_node_and_nobody_is_told_ok(
     assert reply.status == wire.SERVICE_NOT_AVAILABLE
     status = await client.admin.node_status()
     assert "sync failed" in status.fence_reason
-    with pytest.raises(duolog.NotMaster):
-        await client.admin.create_topic("after")
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=1) as impatient:
+        with pytest.raises(duolog.NotMaster):
+            await impatient.admin.create_topic("after")
     await client.close()
     await node.stop()
     assert (Path(node.config.node.data) / "abort").exists()
@@ -318,13 +319,17 @@ async def test_a_hundred_producers_in_turn_are_stored_once_each_and_none_is_unkn
         return reply
 
     monkeypatch.setattr(AppendStream, "append", lost)
+    monkeypatch.setattr("duolog._backoff.FIRST_SECONDS", 0.001)
     for number in range(100):
-        async with client.producer(timeout=5) as producer:
+        async with client.producer(timeout=WAIT_SECONDS) as producer:
             assert (await producer.send("T", b"%d" % number)).queue_offset == number
     await client.close()
 
 
-async def test_the_producer_follows_a_node_through_its_restart(start_node: StartNode) -> None:
+async def test_the_producer_follows_a_node_through_its_restart(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.server.GRACE_SECONDS", 0.2)  # the producer's stream stays open
     node = await start_node()
     listen, data = f"127.0.0.1:{node.port}", node.config.node.data
     client = await topic(node)

@@ -16,8 +16,8 @@ from node.server import Node
 from store.record import Host
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, until
-from tests.rocketmq.api import QUEUES, Api, LocalCall, message, resource
-from tests.rocketmq.test_transactions import QUICK, Checker, half
+from tests.node.rocketmq.api import QUEUES, Api, LocalCall, message, resource
+from tests.node.rocketmq.test_transactions import QUICK, Checker, half
 
 
 async def start_group(start: StartNode, root: Path, **how: Any) -> Elected:

@@ -14,7 +14,7 @@ from node.rocketmq.stubs import Code, definition, service
 from node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import Elected, broker_of, until
-from tests.rocketmq.api import Api, message, resource
+from tests.node.rocketmq.api import Api, message, resource
 
 QUICK = {"timeout_ms": 300, "check_interval_ms": 300, "check_max": 2}
 TRANSACTION = definition.MessageType.TRANSACTION

@@ -7,8 +7,8 @@ import duolog
 from duolog.wire import duolog_pb2 as wire
 
 from node.server import Node
+from tests.node.api.test_messages import append, append_request
 from tests.node.conftest import StartNode
-from tests.node.test_messages import append, append_request
 
 FIRST, OTHER = b"producer01", b"producer02"
 

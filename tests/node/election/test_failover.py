@@ -5,7 +5,6 @@ import errno
 import re
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,15 +21,14 @@ from ha import identity, membership
 from ha.failover import Role
 from ha.groupstate import Keys
 from ha.membership import Membership
-from ha.registry import Delete, LeaseGone, RegistryUnavailable, Transaction
+from ha.registry import Delete, RegistryUnavailable, Transaction
 from node.cli.cluster import row_of
 from node.cli.node import problems_of
 from node.election.failover import FailoverService
-from node.election.leasekeeper import LeaseKeeper
 from node.election.memoryregistry import MemoryRegistry
 from node.server import Node
 from tests.node.conftest import StartNode
-from tests.node.replicas import broker_of, log_bytes, until
+from tests.node.replicas import WAIT_SECONDS, broker_of, log_bytes, until
 
 KEYS = Keys("DefaultCluster", "broker-a")
 
@@ -447,14 +445,6 @@ async def test_a_registry_that_lost_the_group_is_a_problem_of_every_node_and_is_
         assert service(voters.nodes["a"]).machine.last_epoch == 4
 
 
-def test_a_node_known_by_hearsay_only_is_not_said_to_serve() -> None:
-    node = wire.NodeStatusReply(name="x", role="SLAVE", listen="x:1", hearsay=True)
-    row = row_of("c", node)
-    assert (row["epoch"], row["state"], row["max_offset"]) == (None, "UNKNOWN", None)
-    own = row_of("c", wire.NodeStatusReply(name="x", role="ASYNC_MASTER"))
-    assert (own["epoch"], own["state"]) == (0, "SERVING")
-
-
 async def test_orders_to_a_group_with_fixed_roles_are_refused(client: duolog.Client) -> None:
     with pytest.raises(duolog.BadRequest, match="fixed"):
         await client.admin.failover()
@@ -464,6 +454,7 @@ async def test_orders_to_a_group_with_fixed_roles_are_refused(client: duolog.Cli
     assert [group.group for group in route.groups] == ["broker-a"]
 
 
+@pytest.mark.usefixtures("quick_groups")
 async def test_consumers_go_on_from_committed_offsets_under_the_next_master(
     voters: Voters,
 ) -> None:
@@ -474,13 +465,13 @@ async def test_consumers_go_on_from_committed_offsets_under_the_next_master(
         seen: list[bytes] = []
         async with client.consumer("g", "T", commit_interval=0.1) as consumer:
             while len(seen) < 60:
-                message = await consumer.get(10)
+                message = await consumer.get(WAIT_SECONDS)
                 assert message is not None
                 seen.append(message.body)
             await consumer.commit()
             await client.admin.failover()
             while len(set(seen)) < 100:
-                message = await consumer.get(10)
+                message = await consumer.get(WAIT_SECONDS)
                 assert message is not None
                 seen.append(message.body)
         assert len(seen) == len(set(seen)) == 100
@@ -554,105 +545,6 @@ async def test_no_thread_is_left_of_a_node_that_was_stopped(voters: Voters) -> N
     assert not {"duolog-watch", "duolog-lease"} & left
 
 
-# -- the lease's thread ----------------------------------------------------------------------------
-
-
-class Lease:
-    """What a keeper said."""
-
-    def __init__(self, registry: Any, unhealthy: Callable[[], str] = lambda: "") -> None:
-        self.granted: list[tuple[int, int]] = []
-        self.lost: list[int] = []
-        self.changed = threading.Event()
-        self.keeper = LeaseKeeper(registry, 2, unhealthy, self._granted, self._lost)
-
-    def _granted(self, lease: int, deadline_ms: int) -> None:
-        self.granted.append((lease, deadline_ms))
-        self.changed.set()
-
-    def _lost(self, lease: int) -> None:
-        self.lost.append(lease)
-        self.changed.set()
-
-    def until(self, holds: Callable[[], bool]) -> None:
-        for _ in range(200):
-            if holds():
-                return
-            self.changed.wait(0.05)
-            self.changed.clear()
-        raise AssertionError((self.granted, self.lost))
-
-
-def test_a_lease_is_renewed_until_it_is_dropped() -> None:
-    registry = MemoryRegistry()
-    lease = Lease(registry)
-    lease.keeper.start()
-    lease.keeper.ask()
-    lease.until(lambda: len(lease.granted) >= 3)
-    numbers = {number for number, _ in lease.granted}
-    assert len(numbers) == 1
-    deadlines = [deadline for _, deadline in lease.granted]
-    assert deadlines == sorted(deadlines)
-    lease.keeper.stop()
-    with pytest.raises(LeaseGone):
-        registry.renew(numbers.pop())
-
-
-def test_a_lease_that_the_registry_lost_is_reported() -> None:
-    registry = MemoryRegistry()
-    lease = Lease(registry)
-    lease.keeper.start()
-    lease.keeper.ask()
-    lease.until(lambda: bool(lease.granted))
-    registry.drop(lease.granted[0][0])
-    lease.until(lambda: lease.lost == [lease.granted[0][0]])
-    lease.keeper.stop()
-
-
-def test_a_node_that_is_not_healthy_does_not_renew() -> None:
-    registry = MemoryRegistry()
-    sick = threading.Event()
-    lease = Lease(registry, lambda: "a sync does not come back" if sick.is_set() else "")
-    lease.keeper.start()
-    lease.keeper.ask()
-    lease.until(lambda: bool(lease.granted))
-    sick.set()
-    count = len(lease.granted)
-    number = lease.granted[0][0]
-
-    def gone() -> bool:
-        try:
-            registry.watch("/", registry.get("/").revision, 0.1)
-            return number not in registry._table.leases
-        except LeaseGone:
-            return True
-
-    lease.until(gone)
-    assert len(lease.granted) <= count + 1
-    sick.clear()
-    lease.until(lambda: bool(lease.lost))
-    lease.keeper.stop()
-
-
-def test_a_registry_that_does_not_answer_is_asked_again() -> None:
-    class Flaky(MemoryRegistry):
-        def __init__(self) -> None:
-            super().__init__()
-            self.failures = 3
-
-        def lease(self, ttl_seconds: int) -> int:
-            if self.failures:
-                self.failures -= 1
-                raise RegistryUnavailable("no answer")
-            return super().lease(ttl_seconds)
-
-    lease = Lease(Flaky())
-    lease.keeper.start()
-    lease.keeper.ask()
-    lease.until(lambda: bool(lease.granted))
-    lease.keeper.stop()
-
-
 def test_the_roles_are_those_of_the_wire() -> None:
     text = wire.DESCRIPTOR.message_types_by_name["ReplicationStatus"].fields_by_name["role"]
     assert text is not None
@@ -708,6 +600,7 @@ async def test_a_client_that_asks_while_no_node_is_registered_knows_topics_all_t
                         await producer.send("nope", b"", timeout=3.0)
 
 
+@pytest.mark.usefixtures("quick_groups")
 async def test_no_read_of_a_group_is_answered_by_a_node_that_may_lack_commits(
     voters: Voters, monkeypatch: pytest.MonkeyPatch
 ) -> None:

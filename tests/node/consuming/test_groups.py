@@ -312,7 +312,11 @@ async def test_a_consumer_of_nothing_is_refused(client: duolog.Client) -> None:
             client.consumer("G", **{"topics": "T", **how})  # type: ignore[arg-type]
 
 
-async def test_consumption_goes_on_through_a_restart_of_the_node(start_node: StartNode) -> None:
+@pytest.mark.usefixtures("quick_groups")
+async def test_consumption_goes_on_through_a_restart_of_the_node(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.server.GRACE_SECONDS", 0.2)  # the consumer's stream stays open
     node = await start_node()
     listen = f"127.0.0.1:{node.port}"
     async with duolog.Client(listen, timeout=20) as client:

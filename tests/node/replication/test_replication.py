@@ -33,9 +33,9 @@ from node.server import Node
 from store.clocks import MonoMs
 from store.osdisk import OsDisk
 from tests.certificates import certificates
+from tests.node.api.test_messages import append, append_request
 from tests.node.conftest import StartNode
 from tests.node.replicas import Elected, Group, broker_of, caught_up, following, log_bytes, until
-from tests.node.test_messages import append, append_request
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from node.rocketmq.stubs import Code, definition, service
 from node.server import Node
-from tests.rocketmq.api import Api, message, resource
+from tests.node.rocketmq.api import Api, message, resource
 
 
 def queue(queue_id: int = 0, topic: str = "T") -> Any:

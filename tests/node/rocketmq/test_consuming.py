@@ -17,7 +17,7 @@ from store.clocks import MonoMs
 from store.status import PutMessageStatus
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of, until
-from tests.rocketmq.api import Api, Received, message, resource
+from tests.node.rocketmq.api import Api, Received, message, resource
 
 
 async def receive_until(api: Api, group: str, wanted: int, **how: Any) -> list[Any]:

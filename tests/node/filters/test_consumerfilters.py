@@ -11,7 +11,7 @@ from node.filters.bloomfilter import BloomFilter
 from node.filters.consumerfilters import ConsumerFilters
 from store.filterbits import FilterBits
 from tests.node.conftest import StartNode
-from tests.node.replicas import Elected, broker_of, until
+from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, until
 
 EXT: dict[str, Any] = {"enable_consume_queue_ext": True, "enable_calc_filter_bit_map": True}
 SQL = "color = 'red' AND size > 10"
@@ -51,7 +51,7 @@ async def read(client: duolog.Client, group: str, sql: str, least: int = 0) -> l
     """All there is; the first `least` have time to come."""
     found: list[bytes] = []
     async with client.consumer(group, "T", sql=sql) as consumer:
-        while message := await consumer.get(10.0 if len(found) < least else 0.3):
+        while message := await consumer.get(WAIT_SECONDS if len(found) < least else 0.3):
             found.append(message.body)
     return found
 
@@ -106,6 +106,7 @@ async def test_a_group_reads_by_its_bits_what_it_would_read_without(
         assert broker_of(again).metadata.tables.filters == {"T": {}}
 
 
+@pytest.mark.usefixtures("quick_groups")
 async def test_filters_go_with_the_mastership(start_node: StartNode, tmp_path: Path) -> None:
     group = await Elected.start(start_node, tmp_path, **EXT)
     async with duolog.Client(group.endpoints, timeout=10) as client:

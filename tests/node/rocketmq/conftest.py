@@ -6,10 +6,8 @@ import duolog
 import pytest
 
 from node.server import Node
-from tests.node.conftest import StartNode, start_node
-from tests.rocketmq.api import QUEUES, Api
-
-__all__ = ["start_node"]
+from tests.node.conftest import StartNode
+from tests.node.rocketmq.api import QUEUES, Api
 
 
 @pytest.fixture
