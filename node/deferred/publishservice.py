@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import structlog
 from duolog import _errors as sdk
-from duolog._producer import REFUSED
+from duolog._sending import REFUSED
 from duolog.wire import duolog_pb2 as wire
 from google.protobuf.message import DecodeError
 
