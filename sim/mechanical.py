@@ -47,7 +47,7 @@ BROKEN = "broken"  # said of a run that ended with an error of the judge
 PIPE_BYTES = 2000  # of what a run says
 PREFIX = "mechanical-"  # of a directory's name; the number of the process that made it follows
 _LOG = ("_close_segment", "_go_back", "append_data", "is_boundary", "before_blank", "next_valid")
-_STORE = ("truncate", "hide_from", "_cut_queues")
+_CUTS = ("truncate", "hide_from", "_cut_queues")
 _HA = "tests/ha"
 _MASTERSHIPS = f"{_HA}/test_masterships.py"
 _ELECTIONS = (f"{_HA}/test_failover.py", f"{_HA}/test_oldercopies.py")
@@ -99,7 +99,8 @@ TARGETS: tuple[tuple[str, tuple[str, ...] | None, tuple[str, ...]], ...] = (
         (f"{_STORE_TESTS}/test_checkpoint.py", f"{_STORE_TESTS}/test_confirmnote.py"),
     ),
     ("store/commitlog.py", _LOG, _RECOVERY),
-    ("store/messagestore.py", _STORE, (*_RECOVERY, f"{_HA}/test_masterships.py")),
+    ("store/cuts.py", _CUTS, (*_RECOVERY, f"{_HA}/test_masterships.py")),
+    ("store/messagestore.py", _CUTS, (*_RECOVERY, f"{_HA}/test_masterships.py")),
 )
 TESTS = {path: tests for path, _, tests in TARGETS}
 

@@ -350,7 +350,7 @@ class AdminService(stubs.AdminServicer):
 
     def _track(self, group: str, where: tuple[str, int, int], unique: str) -> wire.TrackState:
         """One group's; copies in its retry and dead-letter topics carry the unique key."""
-        find = self._broker.store.find_by_unique_key
+        find = self._broker.store.lookups.by_unique_key
         if unique and find(dead_letter_topic(group), unique) is not None:
             return wire.DEAD_LETTER
         if unique and find(retry_topic(group, where[0]), unique) is not None:

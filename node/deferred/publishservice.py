@@ -74,7 +74,7 @@ class _Earlier:
         """Tell whether a request of the batch is in its queue."""
         key = _unique_key(request)
         if self._store.options.message_index_enable:
-            return self._store.find_by_unique_key(request.topic, key) is not None
+            return self._store.lookups.by_unique_key(request.topic, key) is not None
         place = (request.topic, request.queue_id)
         if place not in self._found:
             # Once for all parts: what is stored from here on is stored in their order.
