@@ -298,9 +298,8 @@ class Failover:
     def _take_members(self) -> list[Effect]:
         """A master goes by the set that the registry has, once that is noted here."""
         state = self.view.state
-        if self._master is None or state is None or self.group.noting:
-            return []
-        if not self._is_mine() or self.group.distrust():
+        believed = not self.group.noting and not self.group.distrust()
+        if self._master is None or state is None or not believed or not self._is_mine():
             return []
         sync = self._master.sync_state
         assert sync is not None, "an elected one"

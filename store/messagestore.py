@@ -235,6 +235,16 @@ class MessageStore:
             self.disk.remove(ABORT)
             self.disk.sync_dir("")
 
+    def abandon(self) -> None:
+        """Let go of the directory as a kill does: nothing is flushed, no clean stop is noted."""
+        self._closed = True
+        self._release()
+
+    @property
+    def closed(self) -> bool:
+        """Not started yet, shut down or abandoned."""
+        return self._closed
+
     def _release(self) -> None:
         self.log.queue.close()
         self.queues.close()
@@ -302,6 +312,10 @@ class MessageStore:
         """
         self.replicated_offset = offset
         self.checkpoint.note.raise_to(offset, self.flushed_offset)
+
+    def confirm_by_itself(self) -> None:
+        """No replica is asked: readers see what is safe on this node."""
+        self.replicated_offset = None
 
     def note_confirmed(self) -> None:
         """Put the confirm offset, as far as it is on disk, into the checkpoint."""
@@ -381,6 +395,21 @@ class MessageStore:
             self.replicated_offset = 0
         self.puts.ends = QueueEnds()
         self.idempotence.cut({})
+
+    def raise_floor(self, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Readers see no message of a queue below an offset again, and no put gets a lower one.
+
+        For queues of topics that were deleted: a topic made anew begins where the old one ended.
+        """
+        queue = self.queues.get(topic, queue_id)
+        if queue is not None:
+            queue.raise_minimum(queue_offset)
+        key = (topic, queue_id)
+        self.topic_queue_table[key] = max(self.topic_queue_table.get(key, 0), queue_offset)
+
+    def calculate_filter_bits(self, bit_map_of: Callable[[str, bytes], bytes]) -> None:
+        """From now on, dispatch notes with every entry which filters want the message."""
+        self.dispatcher.bit_map_of = bit_map_of
 
     # -- flush, dispatch -----------------------------------------------------------------------
 

@@ -119,7 +119,7 @@ class AdminService(stubs.AdminServicer):
         reply = wire.ListTopicsReply(
             topics=[self._topic(config) for config in found],
             confirm_offset=confirmed,
-            confirm_nonce=self._broker.replication.history.entry_at(confirmed - 1).nonce,
+            confirm_nonce=self._broker.replication.nonce_at(confirmed - 1),
         )
         if request.system and not request.topics:
             for name in (EPOCH_TOPIC, SYSTEM_TOPIC):
