@@ -61,7 +61,7 @@ def _wiped_believed() -> list[Patch]:
 
     def distrust(self: Any) -> str:
         if self.view.state is None:
-            self.membership = Membership()
+            self.membership = Membership(starts=self.membership.starts)
         return original(self)
 
     return [(KnownGroup, "distrust", distrust)]
