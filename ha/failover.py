@@ -20,30 +20,45 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ha import membership
-from ha.groupstate import (
-    BadState,
-    Discarded,
-    GroupState,
-    Keys,
-    Registration,
-    Replica,
-    View,
-    view_of,
+from ha import succession
+from ha.failoverevents import (
+    Advance,
+    Answer,
+    AskLease,
+    Changed,
+    Commit,
+    Committed,
+    Contradicted,
+    DropLease,
+    Effect,
+    ElectUnclean,
+    Event,
+    Follow,
+    FoundOlder,
+    HandOver,
+    Lead,
+    Leased,
+    LeaseLost,
+    Noted,
+    Observed,
+    Stand,
+    Tick,
+    Uncertain,
+    Wake,
 )
+from ha.groupchanges import GroupChanges
+from ha.groupstate import BadState, Discarded, GroupState, Keys, Registration, View
+from ha.knowngroup import KnownGroup, NotBelieved
 from ha.master import Master
 from ha.membership import Membership
-from ha.registry import Check, Delete, Put, Row, Snapshot, Transaction
-from ha.starts import Standing as StartStanding
-from ha.starts import Start
+from ha.provenance import Provenance
+from ha.registry import Snapshot, Transaction
+from ha.starts import Standing, Start
 from store.clocks import MonoMs
 from store.disk import Disk, no_room
 
-RANK_MS = 50  # each candidate waits so much longer than the one before it
-HEIR_MS = 1000  # the others leave a named heir so much time
 BOOTSTRAP_MS = 200  # an empty node leaves the beginning to one that has a log
 PAUSE_MS = 1000  # after a mastership that could not begin
-LOOK_MS = 1000  # the registry is read so often even if nothing seems to change
 HAND_OVER_MS = 2000  # longest pause of a planned switch
 DISCARDED_MAX = 32
 
@@ -54,198 +69,6 @@ class Role(enum.Enum):
     STANDING = "STANDING"
     FOLLOWING = "FOLLOWING"
     LEADING = "LEADING"
-
-
-# -- events ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Leased:
-    """A lease was granted, or renewed; it is good until the deadline on this node's clock."""
-
-    lease: int
-    deadline_ms: MonoMs
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseLost:
-    """The registry does not know the lease any more."""
-
-    lease: int
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """The group's keys, read after the last `Observe` was asked for; None: the read failed."""
-
-    snapshot: Snapshot | None
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """The answer to a transaction: its revision, None if a check failed."""
-
-    number: int
-    revision: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Uncertain:
-    """No answer to a transaction: it was made, or may yet be, or never."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """Something changed in the registry: look."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has passed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Noted:
-    """A membership that was to be noted is on the disk; None: it has no room for it now."""
-
-    membership: Membership | None
-
-
-@dataclass(frozen=True, slots=True)
-class HandOver:
-    """An operator wants another node to be the master; empty: any other."""
-
-    target: str
-    token: Any
-
-
-@dataclass(frozen=True, slots=True)
-class ElectUnclean:
-    """An operator makes this node the master, whatever others may have held. epoch: the last."""
-
-    epoch: int
-    token: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Contradicted:
-    """The master of an epoch lacks what this node knows to be confirmed."""
-
-    epoch: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class FoundOlder:
-    """The master refuses this node: it lacks what it has acknowledged."""
-
-    reason: str
-
-
-Event = (
-    Leased
-    | LeaseLost
-    | Observed
-    | Committed
-    | Uncertain
-    | Changed
-    | Tick
-    | Noted
-    | HandOver
-    | ElectUnclean
-    | Contradicted
-    | FoundOlder
-)
-
-
-# -- effects ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class AskLease:
-    """Get a lease and keep it renewed; an older one is not renewed any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class DropLease:
-    """End a lease."""
-
-    lease: int
-
-
-@dataclass(frozen=True, slots=True)
-class Observe:
-    """Read the group's keys, one read at a time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """Send a transaction, once: no answer is Uncertain."""
-
-    number: int
-    transaction: Transaction
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Note a membership durably, one at a time, then say `Noted`: until then nothing is decided."""
-
-    membership: Membership
-
-
-@dataclass(frozen=True, slots=True)
-class Lead:
-    """Open the epoch as its master, then do what `leads` says; or what `cannot_lead` says."""
-
-    epoch: int
-    state: GroupState
-    revision: int
-
-
-@dataclass(frozen=True, slots=True)
-class Advance:
-    """Have the master advance: a smaller set, or a lease that goes on, may confirm what it holds.
-
-    Otherwise a put would wait for the next acknowledgement, which may be a heartbeat's.
-    """
-
-
-@dataclass(frozen=True, slots=True)
-class Follow:
-    """Copy this master's log, and accept nothing older than its epoch."""
-
-    master: Registration
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stand:
-    """Lead nobody, follow nobody."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Wake:
-    """Step with a Tick at this time at the latest."""
-
-    at_ms: MonoMs
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Tell an operator; empty error: done. unknown: it may be done all the same, now or later."""
-
-    token: Any
-    error: str
-    unknown: bool = False
-
-
-Effect = (
-    AskLease | DropLease | Observe | Commit | Note | Lead | Advance | Follow | Stand | Wake | Answer
-)
 
 
 class _Kind(enum.Enum):
@@ -276,7 +99,7 @@ class _HandingOver:
 
 
 class Failover:
-    """The machine. `view` is the group as it was read last."""
+    """The machine."""
 
     def __init__(
         self,
@@ -287,27 +110,19 @@ class Failover:
         fresh_id: str,
         facts: "Facts",
     ) -> None:
-        """Counts a start of the directory, durably. Raises BadStoreFile if the node's membership
+        """Counts a start of the directory, durably. Raises BadStoreFile where the node's membership
         cannot be trusted, and OSError.
 
         needed: replicas a put asks for (in_sync_replicas). fresh_id: random, for a group that
         begins now, and to tell this process from others.
         """
-        self.keys = keys
+        self.group = KnownGroup(disk, keys)
         self.me = me
         self.role = Role.STANDING
         self.reason = "this node does not know the group's state yet"
-        self.view = View()
         self.lease = 0
         self.deadline_ms = MonoMs(0)
-        known = membership.load(disk)
-        self.membership = self._saved = replace(known, starts=known.starts + 1)
-        membership.save(disk, self.membership)
-        self.older_copy = ""  # why this node is not the replica any more that it was
-        self.contradiction = ""  # what this node knows, and the master of its epoch lacks
-        self._contradicted_epoch = 0
-        self._found_older = ""
-        self._start = Start(self.membership.starts, fresh_id)
+        self.provenance = Provenance(Start(self.membership.starts, fresh_id))
         self.elections = 0  # won since the start
         self._facts = facts
         self._needed = needed
@@ -316,11 +131,6 @@ class Failover:
         self._followed: tuple[Registration, int] | None = None
         self._led_epoch = 0
         self._asked_lease = False
-        self._reading = False
-        self._read_again = False
-        self._looked_ms = MonoMs(-LOOK_MS)
-        self._known = False  # anything was read
-        self._noting = False
         self._pending: _Pending | None = None
         self._numbers = 0
         self._opportunity: tuple[int, MonoMs] | None = None  # state revision, when to elect
@@ -329,14 +139,19 @@ class Failover:
         self._unclean: ElectUnclean | None = None
 
     @property
+    def view(self) -> View:
+        """The group as it was read last."""
+        return self.group.view
+
+    @property
+    def membership(self) -> Membership:
+        """The newest state of the group that was ever seen."""
+        return self.group.membership
+
+    @property
     def notice(self) -> str:
         """What an operator should know of this node's directory or its master's; empty: nothing."""
-        state = self.view.state
-        if self.older_copy and (state is None or self.me.replica not in state.sync_state_set):
-            return f"its directory is an older copy; it must catch up first: {self.older_copy}"
-        if self.contradiction and state is not None and state.epoch == self._contradicted_epoch:
-            return f"its master's directory is an older copy: {self.contradiction}"
-        return ""
+        return self.provenance.notice(self.view.state, self.me.replica)
 
     @property
     def led_epoch(self) -> int:
@@ -352,7 +167,7 @@ class Failover:
     # -- events --------------------------------------------------------------------------------
 
     def step(self, event: Event, now_ms: MonoMs) -> list[Effect]:
-        """What follows from an event. Raises OSError if the disk fails, and BadStoreFile."""
+        """What follows from an event. Raises OSError where the disk fails, and BadStoreFile."""
         effects: list[Effect] = []
         match event:
             case Leased(lease, deadline_ms):
@@ -361,25 +176,25 @@ class Failover:
                 effects += self._abandon_lease("the lease was lost", dropped=True)
             case Observed(snapshot):
                 effects += self._observed(snapshot, now_ms)
-            case Tick() if now_ms - self._looked_ms >= LOOK_MS:
-                effects += self._look(now_ms)
+            case Tick():
+                effects += self.group.tick(now_ms)
             case Committed(number, revision) if self._is_pending(number):
                 effects += self._committed(revision, now_ms)
             case Uncertain(number) if self._is_pending(number):
                 effects += self._uncertain(now_ms)
             case Changed():
-                effects += self._look(now_ms)
+                effects += self.group.look(now_ms)
             case Noted(noted):
-                effects += self._noted(noted)
+                effects += self.group.noted(noted) + self._take_members()
             case HandOver():
                 effects += self._start_hand_over(event, now_ms)
             case ElectUnclean():
                 self._unclean = event
-                effects += self._look(now_ms)
+                effects += self.group.look(now_ms)
             case Contradicted(epoch, reason):
-                self._contradicted_epoch, self.contradiction = epoch, reason
+                self.provenance.contradicted(epoch, reason)
             case FoundOlder(reason):
-                self._found_older = reason
+                self.provenance.refused(reason)
             case _:
                 pass
         return effects + self._decide(now_ms)
@@ -388,8 +203,7 @@ class Failover:
         """The mastership has begun."""
         self._master = master
         master.deadline_ms = self.deadline_ms
-        if not self._noting:
-            self._take_members()
+        self._take_members()
         return [Advance()]  # where it needs nobody's acknowledgement
 
     def cannot_lead(self, reason: str, now_ms: MonoMs) -> list[Effect]:
@@ -425,85 +239,22 @@ class Failover:
 
     # -- reading -------------------------------------------------------------------------------
 
-    def _look(self, now_ms: MonoMs) -> list[Effect]:
-        """Read the keys; what is being read now may be too old."""
-        if self._reading:
-            self._read_again = True
-            return []
-        self._reading, self._looked_ms = True, now_ms
-        return [Observe()]
-
     def _observed(self, snapshot: Snapshot | None, now_ms: MonoMs) -> list[Effect]:
-        self._reading = False
-        if snapshot is None:
-            return []  # tried again in a while
-        if self._read_again:
-            self._read_again = False
-            return self._look(now_ms)
         try:
-            self.view = view_of(snapshot, self.keys)
-        except BadState as error:
+            return self.group.observed(snapshot, now_ms) + self._take_members()
+        except NotBelieved as error:
             return self._distrust_now(str(error))
-        self._known = True
-        wrong = self._distrust()
-        if wrong:
-            return self._distrust_now(wrong)
-        return self._remember()
-
-    def _distrust(self) -> str:
-        """Why the registry cannot be believed, empty if it can."""
-        state, known = self.view.state, self.membership
-        if not known.group_id:
-            return ""
-        if state is None:
-            return (
-                f"the registry has lost group {known.group_id}: restore it, or elect a "
-                "master by hand"
-            )
-        if state.group_id != known.group_id:
-            return (
-                f"the registry holds group {state.group_id}, this replica belongs to "
-                f"{known.group_id}"
-            )
-        if state.version < known.version:
-            return (
-                f"the registry fell back to version {state.version} of the group; "
-                f"version {known.version} was seen: restore it, or elect a master by "
-                "hand"
-            )
-        return ""
 
     def _distrust_now(self, reason: str) -> list[Effect]:
         if self.role is Role.LEADING:
             return self._abandon_lease(reason)
         return self._stand(reason)
 
-    def _remember(self) -> list[Effect]:
-        """Note the newest state seen, durably: an older one will not be believed.
-
-        Nothing follows from that state before it is noted. Where a full disk has no room for the
-        file it is noted in memory, and saved at a later look.
-        """
-        state = self.view.state
-        if state is None:
-            return []
-        self.membership = Membership(state.group_id, state.version, self._start.number)
-        if self._noting:
-            return []  # the older one first
-        if self.membership == self._saved:
-            return self._take_members()
-        self._noting = True
-        return [Note(self.membership)]
-
-    def _noted(self, noted: Membership | None) -> list[Effect]:
-        self._noting = False
-        self._saved = noted or self._saved
-        if noted is not None and self.membership != noted:
-            self._noting = True
-            return [Note(self.membership)]  # seen meanwhile
-        return self._take_members()
-
     # -- transactions --------------------------------------------------------------------------
+
+    @property
+    def _changes(self) -> GroupChanges:
+        return GroupChanges(self.group.keys, self.view, self.me, self.lease)
 
     def _send(self, kind: _Kind, transaction: Transaction, **how: Any) -> list[Effect]:
         self._numbers += 1
@@ -514,22 +265,17 @@ class Failover:
         done, self._pending = self._pending, None
         assert done is not None, "asked before"
         if revision is None:
-            return [*self._refused(done), *self._look(now_ms)]
+            return [*self._refused(done), *self.group.look(now_ms)]
         match done.kind:
             case _Kind.REGISTER | _Kind.ELECT | _Kind.START | _Kind.DEPOSE:
-                return [*self._say(done.token, ""), *self._look(now_ms)]
+                return [*self._say(done.token, ""), *self.group.look(now_ms)]
             case _Kind.MEMBERS:
                 assert done.state is not None, "it changes the state"
-                if revision <= self.view.state_revision:
-                    return self._look(now_ms)  # a read was faster, and may have seen what followed
-                # A read that is under way may show what was before: that would look like a
-                # registry that fell back.
-                self._read_again = self._read_again or self._reading
-                self.view = replace(self.view, state=done.state, state_revision=revision)
-                return self._remember()
+                effects = self.group.changed(done.state, revision, now_ms)
+                return effects + self._take_members()
             case _Kind.HAND_OVER:
                 effects = self._step_down("handed over") if self.role is Role.LEADING else []
-                return [*effects, *self._say(done.token, ""), *self._look(now_ms)]
+                return [*effects, *self._say(done.token, ""), *self.group.look(now_ms)]
 
     def _refused(self, done: _Pending) -> list[Effect]:
         if done.kind is _Kind.HAND_OVER:
@@ -543,7 +289,7 @@ class Failover:
         if lost.kind is _Kind.HAND_OVER and self.role is Role.LEADING:
             effects += self._abandon_lease("a hand-over may have been made")
         effects += self._say(lost.token, "the registry did not answer in time", unknown=True)
-        return [*effects, *self._look(now_ms)]
+        return [*effects, *self.group.look(now_ms)]
 
     @staticmethod
     def _say(token: Any, error: str, unknown: bool = False) -> list[Effect]:
@@ -552,7 +298,8 @@ class Failover:
     def _take_members(self) -> list[Effect]:
         """A master goes by the set that the registry has, once that is noted here."""
         state = self.view.state
-        if self._master is None or state is None or not self._is_mine() or self._distrust():
+        believed = not self.group.noting and not self.group.distrust()
+        if self._master is None or state is None or not believed or not self._is_mine():
             return []
         sync = self._master.sync_state
         assert sync is not None, "an elected one"
@@ -571,26 +318,24 @@ class Failover:
         if not self.lease and not self._asked_lease:
             self._asked_lease = True
             effects.append(AskLease())
-        if not self._known or self._pending is not None or self._reading or self._noting:
+        if not self.group.settled or self._pending is not None:
             return effects
-        if self._distrust() and self._unclean is None:
+        if self.group.distrust() and self._unclean is None:
             return effects
         try:
-            standing, revision = self._standing()
+            standing = self.provenance.standing(self.view, self.me.replica, self.group.keys)
         except BadState as error:
             return effects + self._distrust_now(str(error))
-        proven = standing is StartStanding.CLAIMED and not self._lacks_what_it_acknowledged()
+        proven = self._is_proven(standing)
         if self.lease and not proven:
-            return effects + self._prove_itself(standing, revision)
+            return effects + self._prove_itself(standing)
         if self._unclean is not None:
             return effects + self._elect_unclean()
         if not proven:
             return effects + self._stand("has no lease in the registry yet")
         if self.lease and not self._is_registered():
             # Also where an older registration was made late, and vanished with an older lease.
-            key = self.keys.replica(self.me.replica.node)
-            put = Put(key, self.me.to_bytes(), self.lease)
-            return effects + self._send(_Kind.REGISTER, Transaction((), (put,)))
+            return effects + self._send(_Kind.REGISTER, self._changes.register())
         if self.role is Role.LEADING:
             return effects + self._keep_leading(now_ms)
         return effects + self._find_a_master(now_ms)
@@ -631,8 +376,8 @@ class Failover:
         if view.master is None or view.state is None:
             return self._stand("the master is not registered")
         target = (view.master, view.state.epoch)
-        if self._may_depose(view.state):
-            return self._depose(view.state, view.lock)
+        if self.lease and self.provenance.may_depose(view.state, self.me.replica):
+            return self._depose(view.state)
         if self.role is Role.FOLLOWING and self._followed == target:
             return []
         self.role, self.reason, self._followed = Role.FOLLOWING, "", target
@@ -650,42 +395,19 @@ class Failover:
 
     # -- older copies --------------------------------------------------------------------------
 
-    def _standing(self) -> tuple[StartStanding, int]:
-        row, revision = self.view.start_of(self.me.replica, self.keys)
-        return self._start.against(row), revision
+    def _is_proven(self, standing: Standing) -> bool:
+        """The registry has noted this start, and nothing says that this is an older copy."""
+        state, me = self.view.state, self.me.replica
+        if standing is not Standing.CLAIMED:
+            return False
+        return not self.provenance.lacks_what_it_acknowledged(state, me)
 
-    def _lacks_what_it_acknowledged(self) -> bool:
-        """The master has refused this node, which is in the SyncStateSet still."""
-        state = self.view.state
-        members = state.sync_state_set if state is not None else frozenset()
-        if self._found_older and self.me.replica not in members:
-            self._found_older = ""  # it does not count as that replica any more
-        return bool(self._found_older)
-
-    def _prove_itself(self, standing: StartStanding, revision: int) -> list[Effect]:
+    def _prove_itself(self, standing: Standing) -> list[Effect]:
         """Nothing else is done before the registry has noted this start of this directory."""
-        if self._found_older or standing is StartStanding.OLDER:
-            why = self._found_older or (
-                f"start {self._start.number} of this directory was claimed by another "
-                "process: this directory is an older copy, or a copy of it is running"
-            )
+        why = self.provenance.why_older(standing)
+        if why:
             return self._renew(why)
-        return self._send(_Kind.START, self._claim(revision))
-
-    def _claim(self, revision: int) -> Transaction:
-        """Note this start; rows of incarnations that count nowhere are not needed any more."""
-        me, state = self.me.replica, self.view.state
-        members = state.sync_state_set if state is not None else frozenset()
-        needed = {self.keys.start(replica) for replica in {*members, me}}
-        old = (key for key in sorted(self.view.starts) if key.startswith(self.keys.starts(me.node)))
-        key = self.keys.start(me)
-        return Transaction(
-            (Check(key, revision), Check(self.keys.state, self.view.state_revision)),
-            (
-                Put(key, self._start.to_bytes()),
-                *(Delete(row) for row in old if row not in needed),
-            ),
-        )
+        return self._send(_Kind.START, self._changes.claim(self.provenance.start))
 
     def _renew(self, reason: str) -> list[Effect]:
         """Go on as another replica: one that must catch up before it counts or may be elected."""
@@ -700,20 +422,11 @@ class Failover:
                 *effects,
                 *self._stand("no disk space to record that this directory is an older copy"),
             ]
-        self.older_copy, self._found_older = reason, ""
+        self.provenance.renewed(reason)
         self.me = replace(self.me, replica=replace(self.me.replica, incarnation=incarnation))
         return effects
 
-    def _may_depose(self, state: GroupState) -> bool:
-        """The master lacks what this node knows, and this node is in the set for sure."""
-        return (
-            self._contradicted_epoch == state.epoch
-            and self.me.replica in state.sync_state_set
-            and self.me.replica != state.master
-            and bool(self.lease)
-        )
-
-    def _depose(self, state: GroupState, lock: Row) -> list[Effect]:
+    def _depose(self, state: GroupState) -> list[Effect]:
         """Take a master that is an older copy out of the set, and its lock from it.
 
         Every true member of the set holds all that is confirmed: without this master it still
@@ -721,12 +434,7 @@ class Failover:
         """
         left = frozenset(r for r in state.sync_state_set if r != state.master)
         new = state.changed(sync_state_set=left, heir=self.me.replica.node)
-        checks = (
-            Check(self.keys.state, self.view.state_revision),
-            Check(self.keys.lock, lock.mod_revision),
-        )
-        changes = (Put(self.keys.state, new.to_bytes()), Delete(self.keys.lock))
-        return self._send(_Kind.DEPOSE, Transaction(checks, changes), state=new)
+        return self._send(_Kind.DEPOSE, self._changes.depose(new), state=new)
 
     # -- election ------------------------------------------------------------------------------
 
@@ -743,7 +451,7 @@ class Failover:
             self.reason = f"epoch {self._facts.promised_epoch()} was seen, the registry's is older"
             return []
         else:
-            delay = self._rank(state)
+            delay = succession.delay_ms(view, state, self.me.replica)
             new = state.changed(epoch=state.epoch + 1, master=self.me.replica, heir="")
         unfit = self._facts.unfit()
         if unfit:
@@ -754,14 +462,7 @@ class Failover:
         at_ms = max(self._opportunity[1], self._not_before_ms)
         if now_ms < at_ms:
             return [Wake(at_ms)]
-        return self._send(_Kind.ELECT, self._election(new), state=new)
-
-    def _election(self, new: GroupState) -> Transaction:
-        """Become the master of an epoch if the state is as it was read and nobody has the lock."""
-        mine = Check(self.keys.start(self.me.replica), self._standing()[1])
-        checks = (Check(self.keys.state, self.view.state_revision), Check(self.keys.lock, 0), mine)
-        lock = Put(self.keys.lock, self.me.to_bytes(), self.lease)
-        return Transaction(checks, (Put(self.keys.state, new.to_bytes()), lock))
+        return self._send(_Kind.ELECT, self._changes.elect(new), state=new)
 
     def _may_begin_again(self, state: GroupState) -> bool:
         """A group in which nothing was ever acknowledged, and whose first node is empty again."""
@@ -779,21 +480,6 @@ class Failover:
         delay = BOOTSTRAP_MS if self._facts.log_empty() else 0
         version = state.version + 1 if state is not None else 1
         return delay, GroupState(group_id, epoch, me, frozenset((me,)), version)
-
-    def _rank(self, state: GroupState) -> int:
-        """How long to leave the election to candidates that come first."""
-        view, me = self.view, self.me.replica
-        candidates = sorted(
-            (replica.node in view.drained, replica)
-            for replica in state.sync_state_set
-            if view.replicas.get(replica.node, self.me).replica == replica or replica == me
-        )
-        order = [replica for _, replica in candidates]
-        delay = order.index(me) * RANK_MS
-        if state.heir == me.node:
-            return 0
-        heir_lives = any(replica.node == state.heir for replica in order)
-        return delay + HEIR_MS if heir_lives else delay
 
     def _elect_unclean(self) -> list[Effect]:
         """An operator's order: this node, whatever others held; what is given up is recorded."""
@@ -823,7 +509,7 @@ class Failover:
             True,
             discarded=(*(state.discarded if state is not None else ()), row)[-DISCARDED_MAX:],
         )
-        return self._send(_Kind.ELECT, self._election(new), state=new, token=asked.token)
+        return self._send(_Kind.ELECT, self._changes.elect(new), state=new, token=asked.token)
 
     # -- leading -------------------------------------------------------------------------------
 
@@ -835,7 +521,7 @@ class Failover:
             return []  # its epoch is being opened
         if self._handing is not None:
             return self._go_on_handing_over(self._handing, state, master, now_ms)
-        heir = self._best_heir(state, master)
+        heir = succession.best_heir(view, state, self.me.replica, master)
         if self.me.replica.node in view.drained and heir and now_ms >= self._not_before_ms:
             self._not_before_ms = MonoMs(now_ms + PAUSE_MS)
             return self._start_hand_over(HandOver(heir, None), now_ms)
@@ -848,20 +534,11 @@ class Failover:
             return []
         sync.propose(wanted)
         new = state.changed(sync_state_set=wanted, opened=True)
-        put = Put(self.keys.state, new.to_bytes())
-        return self._send(_Kind.MEMBERS, Transaction(self._mine(), (put,)), state=new)
+        return self._send(_Kind.MEMBERS, self._changes.set_members(new), state=new)
 
     def _opens_alone(self, master: Master) -> bool:
         """A group of one replica that asks for no more: it is opened once its log has begun."""
         return not master.group_open and self._needed == 1 and master.epoch_confirmed
-
-    def _mine(self) -> tuple[Check, ...]:
-        """The state is as it was read, and the lock is still this mastership's."""
-        assert self.view.lock is not None, "a master has the lock"
-        return (
-            Check(self.keys.state, self.view.state_revision),
-            Check(self.keys.lock, self.view.lock.mod_revision),
-        )
 
     # -- hand-over -----------------------------------------------------------------------------
 
@@ -872,28 +549,16 @@ class Failover:
         if self._handing is not None:
             # Perhaps by the same order, whose asker did not hear the answer.
             return self._say(asked.token, "a hand-over is already in progress", unknown=True)
-        target = asked.target or self._best_heir(state, master)
-        heirs = {r.node for r in state.sync_state_set if r != self.me.replica}
-        if target == self.me.replica.node:
+        me = self.me.replica
+        target = asked.target or succession.best_heir(self.view, state, me, master)
+        if target == me.node:
             return self._say(asked.token, "")
-        if target not in heirs or target not in self.view.replicas:
-            return self._say(
-                asked.token,
-                f"{target or 'no node'} cannot take over: in sync are {sorted(heirs) or 'none'}",
-            )
+        refused = succession.refusal(self.view, state, me, target)
+        if refused:
+            return self._say(asked.token, refused)
         self._handing = _HandingOver(target, MonoMs(now_ms + HAND_OVER_MS), asked.token)
         master.pause(f"{target} takes over")
         return []
-
-    def _best_heir(self, state: GroupState, master: Master) -> str:
-        live = [
-            (master.held_by(replica), replica.node)
-            for replica in state.sync_state_set
-            if replica != self.me.replica
-            and replica.node in self.view.replicas
-            and replica.node not in self.view.drained
-        ]
-        return max(live, default=(0, ""))[1]
 
     def _go_on_handing_over(
         self, handing: _HandingOver, state: GroupState, master: Master, now_ms: MonoMs
@@ -905,11 +570,8 @@ class Failover:
         if master.held_by(heir) < master.store.log.max_offset:
             return [Wake(MonoMs(now_ms + 5))]
         new = state.changed(heir=handing.target)
-        transaction = Transaction(
-            self._mine(), (Put(self.keys.state, new.to_bytes()), Delete(self.keys.lock))
-        )
         token, handing.token = handing.token, None
-        return self._send(_Kind.HAND_OVER, transaction, state=new, token=token)
+        return self._send(_Kind.HAND_OVER, self._changes.hand_over(new), state=new, token=token)
 
     def _end_hand_over(self, error: str) -> list[Effect]:
         handing, self._handing = self._handing, None
@@ -922,7 +584,7 @@ class Failover:
 class Facts:
     """What the machine asks of its node.
 
-    unfit: why this node may not lead now (damage in its log, a failed disk), empty if it may.
+    unfit: why this node may not lead now (damage in its log, a failed disk), empty where it may.
     renew: give this directory another incarnation, durably, and answer it; the reason is for the
     log. May raise OSError.
     """
@@ -934,29 +596,4 @@ class Facts:
     renew: Callable[[str], int]
 
 
-__all__ = [
-    "Answer",
-    "AskLease",
-    "Changed",
-    "Commit",
-    "Committed",
-    "Contradicted",
-    "DropLease",
-    "ElectUnclean",
-    "Facts",
-    "Failover",
-    "Follow",
-    "FoundOlder",
-    "HandOver",
-    "Lead",
-    "LeaseLost",
-    "Leased",
-    "Observe",
-    "Observed",
-    "Replica",
-    "Role",
-    "Stand",
-    "Tick",
-    "Uncertain",
-    "Wake",
-]
+__all__ = ["Facts", "Failover", "Role"]

@@ -462,7 +462,7 @@ class Slave:
         """Let readers see what the master has confirmed and this node has."""
         store = self.store
         if not self._promise:
-            store.replicated_offset = None
+            store.confirm_by_itself()
             return [Applied()]
         confirm = min(confirm, self.end)
         if store.replicated_offset is None:

@@ -173,8 +173,7 @@ def fill_store(
         while store.dispatch():
             pass
         progress(store.log.max_offset)
-    store._closed = True
-    store._release()
+    store.abandon()
     return number
 
 
@@ -195,8 +194,7 @@ def recover(directory: Path) -> dict[str, int | float]:
     report = store.start()
     seconds = time.perf_counter() - began
     entries = sum(queue.max_offset - queue.min_offset for queue in store.queues)
-    store._closed = True
-    store._release()
+    store.abandon()
     return {
         "seconds": round(seconds, 3),
         "bytes": report.end - report.scanned_from,

@@ -71,7 +71,7 @@ class Broker:
         self.delays = DelayService(core)
         self.transactions = TransactionService(core, config.transactions)
         self.appends = Appends(core, self.replication, self.delays, self.transactions)
-        self.publishes = PublishService(core, self.appends)
+        self.publishes = PublishService(core, self.appends, self.replication.nonce_at)
         self.retries = RetryTopics(core, self.delays)
         self.waiting_calls = WaitingCalls(config.limits.polls_max)
         self.reader = Reader(core, self.replication, self.filters, self.waiting_calls)

@@ -4,28 +4,36 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 1000, 220, 70, 16, 34
 COLOURS = ("#2980b9", "#c0392b", "#16a085", "#8e44ad", "#d35400", "#2c3e50", "#7f8c8d", "#27ae60")
-_STYLE = """
-body { font: 15px/1.5 sans-serif; max-width: 1080px; margin: 2em auto; color: #222; }
-table { border-collapse: collapse; } td, th { padding: .2em .9em; text-align: right; }
-td:first-child, th:first-child { text-align: left; } tr:nth-child(odd) { background: #f6f6f6; }
-svg text { font: 11px sans-serif; }
-"""
+_PAGE = Environment(
+    loader=PackageLoader("pipeline", ""),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    keep_trailing_newline=True,
+).get_template("page.html")
 
 
 def page(title: str, parts: Sequence[str]) -> str:
     """A whole page. parts: HTML."""
-    name = html.escape(title)
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{name}</title>'
-        f"<style>{_STYLE}</style><h1>{name}</h1>{''.join(parts)}</html>\n"
-    )
+    return _PAGE.render(title=title, parts=parts)
 
 
 def heading(text: str) -> str:
     """A heading between parts."""
     return f"<h2>{html.escape(text)}</h2>"
+
+
+def facts(rows: Sequence[tuple[str, str]]) -> str:
+    """Names and what is said of them."""
+    cells = "".join(
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
+        for name, value in rows
+    )
+    return f'<table class="words">{cells}</table>'
 
 
 def table(rows: Sequence[Mapping[str, Any]], most: int = 200) -> str:

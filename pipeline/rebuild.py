@@ -277,9 +277,14 @@ class _Whole:
         queues, index = ConsumeQueues(disk, self.options), IndexService(disk, self.options)
         delays = parse_delay_levels(self.options.message_delay_level)
         dispatcher = Dispatcher(
-            log, queues, index, delays, self.options.message_index_enable, on_problem=_silent
+            log,
+            queues,
+            index,
+            delays,
+            self.options.message_index_enable,
+            on_problem=_silent,
+            reput_from=log.min_offset,
         )
-        dispatcher.reput_from = log.min_offset
         targets = DispatchTargets(queues, index if self.options.message_index_enable else None)
         while dispatcher.step(log.max_offset, self.options.check_crc_on_recover, targets):
             pass

@@ -106,7 +106,7 @@ def run_one(
     if outcome.trace is not None:
         print("\n".join(outcome.trace))
     again = run(seed, planned, elected=elected)
-    print_result(outcome.__class__, [outcome], 0.0, arguments.json)
+    print_result([outcome], 0.0, arguments.json)
     if again.digest != outcome.digest:
         print(f"seed {seed} is not deterministic: {outcome.digest}, {again.digest}")
         return 2
@@ -158,7 +158,7 @@ def run_many(arguments: argparse.Namespace) -> int:
             outcomes += done
     seconds = time.monotonic() - began_seeds
     failed = [outcome for outcome in outcomes if outcome.violation]
-    print_result(Outcome, outcomes, seconds, arguments.json, base, arguments.jobs)
+    print_result(outcomes, seconds, arguments.json, base, arguments.jobs)
     for outcome in failed[:3]:
         report(outcome, arguments.keep)
     if len(failed) > 3:
@@ -182,7 +182,6 @@ def sum_counts(outcomes: list[Outcome]) -> Counter[str]:
 
 
 def print_result(
-    kind: type,
     outcomes: list[Outcome],
     seconds: float,
     as_json: bool,

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ha import failover as machine
-from ha import membership
-from ha.failover import (
+from ha import failoverevents, membership
+from ha.failover import Facts, Failover, Role
+from ha.failoverevents import (
     Advance,
     Answer,
     AskLease,
@@ -13,8 +13,6 @@ from ha.failover import (
     Commit,
     Committed,
     DropLease,
-    Facts,
-    Failover,
     Follow,
     HandOver,
     Lead,
@@ -24,7 +22,6 @@ from ha.failover import (
     Noted,
     Observe,
     Observed,
-    Role,
     Stand,
     Tick,
     Uncertain,
@@ -112,12 +109,12 @@ class Agent:
         """Of the lease that the last mastership stood on, by this node's clock."""
         return self._deadline_ms
 
-    def step(self, event: machine.Event) -> None:
+    def step(self, event: failoverevents.Event) -> None:
         """Feed the machine."""
         for effect in self.machine.step(event, self.node.mono()):
             self._do(effect)
 
-    def _do(self, effect: machine.Effect) -> None:
+    def _do(self, effect: failoverevents.Effect) -> None:
         node = self.node
         if isinstance(effect, Commit | Lead | Follow) and not self._no_room:
             node.ghost.witness.decides(node, self.machine.membership.version)
@@ -179,7 +176,7 @@ class Agent:
                     f"its own is {self._last_lease}"
                 )
 
-    def _ask(self, send: Any, answered: Any, nothing: machine.Event) -> None:
+    def _ask(self, send: Any, answered: Any, nothing: failoverevents.Event) -> None:
         """A call with a deadline: whichever of answer and deadline comes first counts."""
         open_ = [True]
 

@@ -6,7 +6,7 @@ a replica of a beginning that came to nothing, a registry that was restored from
 
 from typing import TYPE_CHECKING
 
-from ha.failover import ElectUnclean
+from ha.failoverevents import ElectUnclean
 from ha.groupstate import GroupState, Replica
 from sim.node import Node
 from store.status import BrokerRole

@@ -35,7 +35,7 @@ def found_by_key(nodes: list[Node], history: History) -> None:
     for send in history.sends:
         for body in send.bodies if send.outcome == "ok" else ():
             for node in nodes:
-                found = node.store.find_by_key(send.key[0], key_of(body))
+                found = node.store.lookups.by_key(send.key[0], key_of(body))
                 if [record.body for record in found] != [body]:
                     raise Violation(
                         f"{node.name} finds {len(found)} messages by the key of {body[:24]!r}"

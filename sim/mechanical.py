@@ -47,9 +47,11 @@ BROKEN = "broken"  # said of a run that ended with an error of the judge
 PIPE_BYTES = 2000  # of what a run says
 PREFIX = "mechanical-"  # of a directory's name; the number of the process that made it follows
 _LOG = ("_close_segment", "_go_back", "append_data", "is_boundary", "before_blank", "next_valid")
-_STORE = ("truncate", "hide_from", "_cut_queues")
+_CUTS = ("truncate", "hide_from", "_cut_queues")
 _HA = "tests/ha"
 _MASTERSHIPS = f"{_HA}/test_masterships.py"
+_ELECTIONS = (f"{_HA}/test_failover.py", f"{_HA}/test_oldercopies.py")
+_KNOWN = (f"{_HA}/test_knowngroup.py", *_ELECTIONS)
 _STORE_TESTS = "tests/store"
 _RECOVERY = (f"{_STORE_TESTS}/test_commitlog.py", f"{_STORE_TESTS}/test_recovery.py")
 _STARTS = (
@@ -67,18 +69,22 @@ _LEFT_OUT = (
 # What is mutated: file, the functions of it (all where None), the tests that are near.
 TARGETS: tuple[tuple[str, tuple[str, ...] | None, tuple[str, ...]], ...] = (
     ("ha/epochs.py", None, (f"{_HA}/test_epochs.py", f"{_HA}/test_masterships.py")),
-    ("ha/failover.py", None, (f"{_HA}/test_failover.py", f"{_HA}/test_oldercopies.py")),
+    ("ha/failover.py", None, _ELECTIONS),
     ("ha/frames.py", None, (f"{_HA}/test_frames.py",)),
+    ("ha/groupchanges.py", None, _ELECTIONS),
     ("ha/groupstate.py", None, (f"{_HA}/test_groupstate.py", f"{_HA}/test_failover.py")),
     ("ha/grouptransfer.py", None, (f"{_HA}/test_master.py", f"{_HA}/test_waiters.py")),
     ("ha/handshake.py", None, (f"{_HA}/test_handshake.py", f"{_HA}/test_masterships.py")),
     ("ha/identity.py", None, (f"{_HA}/test_identity.py",)),
+    ("ha/knowngroup.py", None, _KNOWN),
     ("ha/master.py", None, (f"{_HA}/test_master.py", f"{_HA}/test_failover.py")),
     ("ha/membership.py", None, (f"{_HA}/test_membership.py", f"{_HA}/test_failover.py")),
     ("ha/options.py", None, (f"{_HA}/test_options.py",)),
     ("ha/progress.py", None, (f"{_HA}/test_progress.py", f"{_HA}/test_master.py")),
+    ("ha/provenance.py", None, _ELECTIONS),
     ("ha/registry.py", None, (f"{_HA}/test_registry.py",)),
     ("ha/slave.py", None, (f"{_HA}/test_slave.py", f"{_HA}/test_handshake.py", _MASTERSHIPS)),
+    ("ha/succession.py", None, _ELECTIONS),
     ("ha/syncstate.py", None, (f"{_HA}/test_syncstate.py", f"{_HA}/test_failover.py")),
     ("ha/waiters.py", None, (f"{_HA}/test_waiters.py",)),
     ("store/recovery.py", None, _STARTS),
@@ -93,7 +99,8 @@ TARGETS: tuple[tuple[str, tuple[str, ...] | None, tuple[str, ...]], ...] = (
         (f"{_STORE_TESTS}/test_checkpoint.py", f"{_STORE_TESTS}/test_confirmnote.py"),
     ),
     ("store/commitlog.py", _LOG, _RECOVERY),
-    ("store/messagestore.py", _STORE, (*_RECOVERY, f"{_HA}/test_masterships.py")),
+    ("store/cuts.py", _CUTS, (*_RECOVERY, f"{_HA}/test_masterships.py")),
+    ("store/messagestore.py", _CUTS, (*_RECOVERY, f"{_HA}/test_masterships.py")),
 )
 TESTS = {path: tests for path, _, tests in TARGETS}
 

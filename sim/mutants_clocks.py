@@ -6,7 +6,7 @@ from typing import Any
 from sim.faults import NODES, Fault
 from sim.node import Node
 from sim.planted import Mutant, Patch
-from store.messagestore import MessageStore
+from store.puts import Puts
 
 
 def jumps(seed: int) -> list[Fault]:
@@ -34,13 +34,13 @@ def _wall_clock_leases() -> list[Patch]:
 
 def _store_times_go_back() -> list[Patch]:
     """A record's store time may be before that of the record that it follows."""
-    original = MessageStore._append
+    original = Puts._append
 
     def append(self: Any, batch: Any, first: int, known: Any, wall_ms: Any) -> Any:
-        self.log.last_store_time = 0
+        self._log.last_store_time = 0
         return original(self, batch, first, known, wall_ms)
 
-    return [(MessageStore, "_append", append), (Node, "store_ms", Node.wall)]
+    return [(Puts, "_append", append), (Node, "store_ms", Node.wall)]
 
 
 CLOCKS = [

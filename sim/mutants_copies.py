@@ -6,6 +6,7 @@ from typing import Any
 from ha import starts
 from ha.failover import Failover
 from ha.master import Master
+from ha.provenance import Provenance
 from ha.slave import Slave
 from sim import copies
 from sim.faults import Fault
@@ -29,29 +30,28 @@ def _cut_all_the_same() -> list[Patch]:
 
 def _copies_believed() -> list[Patch]:
     """The incarnation alone says who a replica is; it travels in a copy."""
-    original = Failover._standing
+    original = Provenance.standing
 
-    def standing(self: Any) -> Any:
-        found, revision = original(self)
-        older = found is starts.Standing.OLDER
-        return (starts.Standing.UNCLAIMED if older else found), revision
+    def standing(self: Any, view: Any, me: Any, keys: Any) -> Any:
+        found = original(self, view, me, keys)
+        return starts.Standing.UNCLAIMED if found is starts.Standing.OLDER else found
 
-    return [(Failover, "_standing", standing)]
+    return [(Provenance, "standing", standing)]
 
 
 def _never_renewed() -> list[Patch]:
     """An older copy says so, and goes on as the replica that it was."""
 
     def renew(self: Any, reason: str) -> Any:
-        self._found_older = ""
-        self._start = starts.Start(self._start.number + 1, self._start.run)
+        start = self.provenance.start
+        self.provenance = Provenance(starts.Start(start.number + 1, start.run))
         return []
 
     return [(Failover, "_renew", renew)]
 
 
 def _contradiction_ignored() -> list[Patch]:
-    return [(Failover, "_may_depose", lambda self, state: False)]
+    return [(Provenance, "may_depose", lambda self, state, me: False)]
 
 
 def _members_believed() -> list[Patch]:

@@ -5,7 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from ha import identity, master, slave
-from ha.failover import Effect, Failover, Role
+from ha.failover import Failover, Role
+from ha.failoverevents import Effect
+from ha.groupchanges import GroupChanges
+from ha.knowngroup import KnownGroup
 from ha.syncstate import Standing, SyncState
 from sim.faults import NODES, Fault
 from sim.planted import Mutant, Patch
@@ -89,7 +92,7 @@ def _settled_by_reading() -> list[Patch]:
 
 def _blind_members() -> list[Patch]:
     """The set is written without a look at who is the master by now."""
-    return [(Failover, "_mine", lambda self: ())]
+    return [(GroupChanges, "_mastership", lambda self: ())]
 
 
 def _no_incarnations() -> list[Patch]:
@@ -112,7 +115,8 @@ def _names_only() -> list[Patch]:
         if state is not None:
             me = self.me.replica
             members = frozenset(me if r.node == me.node else r for r in state.sync_state_set)
-            self.view = replace(self.view, state=replace(state, sync_state_set=members))
+            seen = replace(state, sync_state_set=members)
+            self.group.view = replace(self.view, state=seen)
         return original(self, MonoMs(now))
 
     return [(Failover, "_try_election", attempt)]
@@ -140,7 +144,8 @@ def _elect_outsiders() -> list[Patch]:
         state = self.view.state
         if state is not None:
             members = state.sync_state_set | {self.me.replica}
-            self.view = replace(self.view, state=replace(state, sync_state_set=members))
+            seen = replace(state, sync_state_set=members)
+            self.group.view = replace(self.view, state=seen)
         return original(self, MonoMs(now))
 
     return [(Failover, "_try_election", attempt)]
@@ -205,7 +210,7 @@ def _no_deadline() -> list[Patch]:
 
 def _registry_believed() -> list[Patch]:
     """A registry that was restored from an old backup is taken at its word."""
-    return [(Failover, "_distrust", lambda self: "")]
+    return [(KnownGroup, "distrust", lambda self: "")]
 
 
 def _shrinks_to_one() -> list[Patch]:

@@ -6,14 +6,14 @@ from typing import Any
 from sim.planted import Mutant, Patch
 from store import queues
 from store.consumequeue import ConsumeQueue
-from store.messagestore import MessageStore
+from store.puts import Puts
 
 
 def _from_zero() -> list[Patch]:
     def offsets(self: Any, names: tuple[str, ...]) -> list[tuple[str, int]]:
-        return [(name, self.topic_queue_table.get((name, 0), 0)) for name in names]
+        return [(name, self.ends.get((name, 0), 0)) for name in names]
 
-    return [(MessageStore, "_light_offsets", offsets)]
+    return [(Puts, "_light_offsets", offsets)]
 
 
 def _never_again() -> list[Patch]:
@@ -28,20 +28,20 @@ def _never_again() -> list[Patch]:
 
 
 def _forgotten_unsafely() -> list[Patch]:
-    original = MessageStore.hold_light_queues
+    original = Puts.hold
 
     def hold(self: Any, names: Iterable[str]) -> None:
         original(self, names)
-        self.release_light_queues(names, forgotten=True)
+        self.release(names, forgotten=True)
 
-    return [(MessageStore, "hold_light_queues", hold)]
+    return [(Puts, "hold", hold)]
 
 
 def _no_places() -> list[Patch]:
     def places(self: Any, names: Iterable[str]) -> list[tuple[str, int]]:
-        return [(name, self.log.wrote_offset) for name in names]
+        return [(name, self._log.wrote_offset) for name in names]
 
-    return [(MessageStore, "_light_offsets", places)]
+    return [(Puts, "_light_offsets", places)]
 
 
 LIGHT = [

@@ -6,7 +6,9 @@ from typing import Any
 
 from ha import identity, master, membership, slave
 from ha.failover import Failover
+from ha.groupchanges import GroupChanges
 from ha.groupstate import Replica
+from ha.knowngroup import KnownGroup
 from ha.membership import LINE_BYTES, LINES, PATH, Membership
 from ha.progress import ConnectionState
 from ha.slave import Adopt
@@ -55,14 +57,14 @@ def _end_is_start() -> list[Patch]:
 
 def _wiped_believed() -> list[Patch]:
     """A registry without the group is taken for a new one."""
-    original = Failover._distrust
+    original = KnownGroup.distrust
 
     def distrust(self: Any) -> str:
         if self.view.state is None:
-            self.membership = Membership()
+            self.membership = Membership(starts=self.membership.starts)
         return original(self)
 
-    return [(Failover, "_distrust", distrust)]
+    return [(KnownGroup, "distrust", distrust)]
 
 
 def _begun_again() -> list[Patch]:
@@ -130,14 +132,14 @@ def _membership_unnamed() -> list[Patch]:
 
 def _decides_unnoted() -> list[Patch]:
     """What follows from a state of the group is done while it is being noted."""
-    original = Failover._remember
+    original = KnownGroup._remember
 
     def remember(self: Any) -> Any:
         effects = original(self)
-        self._noting = False
+        self.noting = False
         return effects
 
-    return [(Failover, "_remember", remember)]
+    return [(KnownGroup, "_remember", remember)]
 
 
 def _membership_unsaved() -> list[Patch]:
@@ -156,12 +158,12 @@ def _connected_counts() -> list[Patch]:
 
 def _state_unchecked() -> list[Patch]:
     """A change of the set checks the lock, and not the state that it builds on."""
-    original = Failover._mine
+    original = GroupChanges._mastership
 
     def mine(self: Any) -> Any:
         return original(self)[1:]
 
-    return [(Failover, "_mine", mine)]
+    return [(GroupChanges, "_mastership", mine)]
 
 
 def _second_proposal() -> list[Patch]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ha import identity
 from ha.epochs import recover_history
-from ha.failover import Contradicted, FoundOlder, Lead
+from ha.failoverevents import Contradicted, FoundOlder, Lead
 from ha.frames import encode
 from ha.groupstate import Replica
 from ha.grouptransfer import Release

@@ -97,7 +97,7 @@ class Witness:
             self._epochs_have_barriers(node, machine.history.entries)
         self._tables_are_adopted(node)
         if node.agent is not None:
-            saved = node.agent.machine._saved
+            saved = node.agent.machine.group.saved
             if self._changed(node, "membership", saved):
                 found = membership_on(node.disk)
                 self._stays_in_its_group(node, saved.group_id, saved.version)

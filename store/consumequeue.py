@@ -336,6 +336,11 @@ class ConsumeQueue:
                 return False
         return False
 
+    def raise_minimum(self, queue_offset: int) -> None:
+        """Readers see nothing below a queue offset, as far as the queue goes."""
+        wanted = min(queue_offset * ENTRY_BYTES, self.files.max_offset)
+        self.min_logic_bytes = max(self.min_logic_bytes, wanted)
+
     def correct_min_offset(self, min_physical_offset: int) -> None:
         """Move the minimum to the first entry whose record is still held."""
         if min_physical_offset <= self.held_from:

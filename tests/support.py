@@ -116,8 +116,7 @@ def flush_all(store: MessageStore) -> None:
 
 def crash(store: MessageStore) -> None:
     """Let go of a store as SIGKILL does: what is in the page cache stays, nothing is flushed."""
-    store._closed = True
-    store._release()
+    store.abandon()
 
 
 def read_all(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[bytes]:

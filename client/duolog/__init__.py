@@ -33,7 +33,8 @@ from duolog._errors import (
     UnknownTopic,
 )
 from duolog._message import Batch, Message
-from duolog._producer import BatchReceipt, Part, Producer, Receipt
+from duolog._producer import Producer
+from duolog._receipts import BatchReceipt, Part, Receipt
 from duolog._transactions import Half, Transactions, UndecidedMessage
 
 __version__ = "0.1.0"

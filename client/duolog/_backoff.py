@@ -1,4 +1,4 @@
-"""How long to wait before the next try."""
+"""How long to wait before the next try, and whether there should be one."""
 
 import random
 
@@ -26,3 +26,12 @@ class BackOff:
             return HINTED_SECONDS
         pause, self._pause = self._pause, min(2 * self._pause, LONGEST_SECONDS)
         return pause * random.uniform(0.5, 1.5)
+
+
+def would_be_cut_off(pause: float, took: float, left: float) -> bool:
+    """Whether the deadline would cut off a try that begins after a pause: it should not be made.
+
+    A try that is cut off tells less than the refusal that is known already. All in seconds. took:
+    for how long the try before was under way until it was refused; 0 where it told nothing.
+    """
+    return pause + took >= left

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 import grpc
 import grpc.aio
 
-from duolog._backoff import BackOff
+from duolog._backoff import BackOff, would_be_cut_off
 from duolog._errors import DuologError, NotMaster, Timeout, Unavailable, error_of
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
@@ -273,9 +273,8 @@ class Connection:
                         raise error from None
                     told_away, attempt = True, min(attempt, AWAY_SECONDS)
             pause = back_off.next(bool(hint))
-            # A try that the deadline cuts off tells less than a refusal that is known already.
             took = loop.time() - began if isinstance(error, NotMaster) else 0.0
-            if loop.time() + pause + took >= deadline:
+            if would_be_cut_off(pause, took, deadline - loop.time()):
                 raise error from None
             await asyncio.sleep(pause)
             if stay:

@@ -15,11 +15,13 @@ from typing import Any
 import grpc
 
 from duolog._backoff import BackOff
+from duolog._batcher import Message
 from duolog._columns import property_text
 from duolog._connection import Connection, uncancelled
 from duolog._errors import BadRequest, DuologError, Fatal, NotMaster, ResultUnknown, error_of
-from duolog._producer import Producer, Terms
+from duolog._producer import Many, Producer
 from duolog._router import FRESH_SECONDS, Router
+from duolog._sending import Terms
 from duolog.wire import duolog_pb2 as wire
 
 log = logging.getLogger("duolog")
@@ -138,9 +140,9 @@ class Transactions:
         (ResultUnknown) is asked about by the node."""
         seconds = self._timeout if timeout is None else timeout
         text = property_text(tags, [*([key] if key else []), *keys], properties)
-        receipt = await self._producer.send_text(
-            topic, body, text, key, None, None, self._terms, seconds
-        )
+        slot = await self._producer.slot_of(topic, key, seconds) if key is not None else None
+        message = Message(topic, slot, self._terms, body, text)
+        receipt = await self._producer.send_message(message, seconds)
         return Half(topic, receipt.unique_key, receipt.group, receipt.queue_offset)
 
     async def prepare_batch(
@@ -154,9 +156,8 @@ class Transactions:
         """Store many half messages as columns: the fast way. Raises as `prepare`."""
         seconds = self._timeout if timeout is None else timeout
         same = property_text(tags, (), None)
-        receipt = await self._producer.send_texts(
-            topic, bodies, same, None, None, self._terms, seconds
-        )
+        many = Many(topic, bodies, same, terms=self._terms)
+        receipt = await self._producer.send_many(many, seconds)
         key = self._producer.unique_key
         return [
             Half(topic, key(part.sequence + k), part.group, part.queue_offset + k)

@@ -17,8 +17,8 @@ from duolog._admin import Admin as AsyncAdmin
 from duolog._consumer import Consumer as AsyncConsumer
 from duolog._errors import Unavailable
 from duolog._message import Batch, Message
-from duolog._producer import BatchReceipt, Receipt
 from duolog._producer import Producer as AsyncProducer
+from duolog._receipts import BatchReceipt, Receipt
 from duolog._transactions import Half, UndecidedMessage
 from duolog._transactions import Transactions as AsyncTransactions
 from duolog.wire import duolog_pb2 as wire

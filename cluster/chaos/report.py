@@ -6,6 +6,7 @@ from pathlib import Path
 
 from cluster.chaos.history import FAIL, OK, UNKNOWN
 from cluster.chaos.run import Result
+from pipeline import page as pages
 
 WIDTH, HEIGHT, LEFT, TOP = 1100, 260, 60, 30
 COLOURS = {
@@ -20,12 +21,6 @@ COLOURS = {
     "switch": "#2980b9",
 }
 EPOCH_COLOURS = ("#eaf2f8", "#fef5e7")
-STYLE = """
-body { font: 15px/1.5 sans-serif; max-width: 1180px; margin: 2em auto; color: #222; }
-table { border-collapse: collapse; } td, th { padding: .2em .9em; text-align: left; }
-tr:nth-child(odd) { background: #f6f6f6; } .bad { color: #c0392b; } .good { color: #1e8449; }
-svg text { font: 11px sans-serif; }
-"""
 
 
 def write(result: Result, path: Path, title: str) -> None:
@@ -54,17 +49,18 @@ def page(result: Result, title: str) -> str:
         (f"first answer after {kind}", quantiles(result, kind))
         for kind in sorted({row.kind for row in result.failovers})
     ]
-    cells = "".join(
-        f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
-        for name, value in rows
-    )
-    found = "".join(f"<li class=bad>{html.escape(str(row))}</li>" for row in result.findings)
-    return (
-        f"<!doctype html><meta charset=utf-8><title>{html.escape(title)}</title>"
-        f"<style>{STYLE}</style><h1>{html.escape(title)}</h1>"
-        f"<p class={'good' if result.passed else 'bad'}>{html.escape(verdict)}</p>"
-        f"<table>{cells}</table><ul>{found}</ul>{plot(result)}{legend()}{faults_table(result)}"
-    )
+    tone = "good" if result.passed else "bad"
+    found = "".join(f'<li class="bad">{html.escape(str(row))}</li>' for row in result.findings)
+    parts = [
+        f'<p class="{tone}">{html.escape(verdict)}</p>',
+        pages.facts(rows),
+        f"<ul>{found}</ul>",
+        plot(result),
+        legend(),
+        pages.heading("Faults"),
+        faults_table(result),
+    ]
+    return pages.page(title, parts)
 
 
 def quantiles(result: Result, kind: str) -> str:
@@ -135,10 +131,14 @@ def legend() -> str:
 
 def faults_table(result: Result) -> str:
     """Every fault."""
-    rows = "".join(
-        f"<tr><td>{fault.struck:.1f}</td><td>{fault.kind}</td><td>{html.escape(fault.hit)}</td>"
-        f"<td>{html.escape(fault.other)}</td><td>{fault.undone:.1f}</td></tr>"
+    rows = [
+        {
+            "struck (s)": fault.struck,
+            "fault": fault.kind,
+            "node": fault.hit,
+            "from": fault.other,
+            "undone (s)": fault.undone,
+        }
         for fault in result.faults
-    )
-    head = "<tr><th>struck (s)</th><th>fault</th><th>node</th><th>from</th><th>undone (s)</th></tr>"
-    return f"<h2>Faults</h2><table>{head}{rows}</table>"
+    ]
+    return pages.table(rows, most=len(rows))

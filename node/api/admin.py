@@ -119,7 +119,7 @@ class AdminService(stubs.AdminServicer):
         reply = wire.ListTopicsReply(
             topics=[self._topic(config) for config in found],
             confirm_offset=confirmed,
-            confirm_nonce=self._broker.replication.history.entry_at(confirmed - 1).nonce,
+            confirm_nonce=self._broker.replication.nonce_at(confirmed - 1),
         )
         if request.system and not request.topics:
             for name in (EPOCH_TOPIC, SYSTEM_TOPIC):
@@ -350,7 +350,7 @@ class AdminService(stubs.AdminServicer):
 
     def _track(self, group: str, where: tuple[str, int, int], unique: str) -> wire.TrackState:
         """One group's; copies in its retry and dead-letter topics carry the unique key."""
-        find = self._broker.store.find_by_unique_key
+        find = self._broker.store.lookups.by_unique_key
         if unique and find(dead_letter_topic(group), unique) is not None:
             return wire.DEAD_LETTER
         if unique and find(retry_topic(group, where[0]), unique) is not None:

@@ -210,20 +210,20 @@ class MessagesService(stubs.MessagesServicer):
         """Messages by id, unique key, or key and time."""
         store = self._broker.store
         if request.message_id:
-            record = store.find_by_id(request.message_id)
+            record = store.lookups.by_id(request.message_id)
             if is_reserved_topic(record.topic):
                 raise sdk.NoSuchMessage(f"{request.message_id} is a message of the system")
             return wire.FindReply(messages=[record_to_wire(record)])
         self._broker.admission.readable_topic(request.topic)
         self._broker.admission.check_index()
         if request.unique_key:
-            found = store.find_by_unique_key(request.topic, request.unique_key)
+            found = store.lookups.by_unique_key(request.topic, request.unique_key)
             if found is None:
                 raise sdk.NoSuchMessage(f"no message has the unique key {request.unique_key!r}")
             return wire.FindReply(messages=[record_to_wire(found)])
         if not request.key:
             raise sdk.BadRequest("give a key, a unique key or a message id")
-        records = store.find_by_key(
+        records = store.lookups.by_key(
             request.topic,
             request.key,
             request.max or 32,

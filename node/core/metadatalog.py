@@ -172,17 +172,6 @@ class MetadataLog:
             self._tables.topics[queue.topic] = TopicConfig(queue.topic, queues)
             self._tables.changes += 1
 
-    def _apply_floor(self, topic: str, queue_id: int, floor: int) -> None:
-        """A deleted topic's old messages stay below its queues' minimum, its offsets unused."""
-        store = self._log.store
-        queue = store.queues.get(topic, queue_id)
-        if queue is not None:
-            queue.min_logic_bytes = max(
-                queue.min_logic_bytes, min(floor * 20, queue.files.max_offset)
-            )
-        key = (topic, queue_id)
-        store.topic_queue_table[key] = max(store.topic_queue_table.get(key, 0), floor)
-
     def has_applied(self, end: int) -> bool:
         """Tell whether all changes that lie below an offset of the log are in the tables."""
         store = self._log.store
@@ -229,7 +218,7 @@ class MetadataLog:
 
     def _apply_floors_of(self, topic: str) -> None:
         for queue_id, floor in self._tables.floors.get(topic, {}).items():
-            self._apply_floor(topic, queue_id, floor)
+            self._log.store.raise_floor(topic, queue_id, floor)
 
     def snapshot_bytes(self) -> bytes:
         """The tables as of now, for a slave."""
@@ -351,7 +340,7 @@ class MetadataLog:
         self._creating[config.name] = offset, config
         await self._applied(offset)
         for queue_id, floor in self._tables.floors.get(config.name, {}).items():
-            self._apply_floor(config.name, queue_id, floor)
+            self._log.store.raise_floor(config.name, queue_id, floor)
 
     async def delete_topic(self, name: str) -> None:
         """Delete; its queues' offsets are never used again."""

@@ -36,10 +36,6 @@ class Appends:
         self._delays = delays
         self._transactions = transactions
 
-    def nonce_at(self, physical_offset: int) -> int:
-        """Nonce of the epoch that a log offset lies in."""
-        return self._replication.history.entry_at(physical_offset).nonce
-
     def append(
         self, request: wire.AppendRequest, host: Host
     ) -> tuple[wire.AppendReply, Outcome | None]:
@@ -130,7 +126,7 @@ class Appends:
         reply.physical_offset = result.physical_offset
         reply.store_time = result.store_time
         if result.count:
-            reply.epoch_nonce = self.nonce_at(result.physical_offset)
+            reply.epoch_nonce = self._replication.nonce_at(result.physical_offset)
         if self._replication.master is not None:
             reply.master_epoch = self._replication.master.epoch
         host = self._core.store.store_host

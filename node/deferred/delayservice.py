@@ -214,7 +214,7 @@ class DelayService:
     def _was_delivered(self, physical_offset: int, topic: str, block: bytes) -> bool:
         """A copy behind the message that waits: earlier ones are of earlier attempts."""
         key = decode_properties(block.decode(errors="replace")).get("UNIQ_KEY", "")
-        copies = self._core.store.find_all_by_unique_key(topic, key) if key else []
+        copies = self._core.store.lookups.all_by_unique_key(topic, key) if key else []
         return any(record.physical_offset > physical_offset for record in copies)
 
     def _read(self, topic: str, queue_id: int, first: int, end: int) -> tuple[GetResult, int]:

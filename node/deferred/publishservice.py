@@ -10,11 +10,12 @@ again. What was staged and never published goes with the log's old segments.
 
 import asyncio
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import structlog
 from duolog import _errors as sdk
-from duolog._producer import REFUSED
+from duolog._sending import REFUSED
 from duolog.wire import duolog_pb2 as wire
 from google.protobuf.message import DecodeError
 
@@ -74,7 +75,7 @@ class _Earlier:
         """Tell whether a request of the batch is in its queue."""
         key = _unique_key(request)
         if self._store.options.message_index_enable:
-            return self._store.find_by_unique_key(request.topic, key) is not None
+            return self._store.lookups.by_unique_key(request.topic, key) is not None
         place = (request.topic, request.queue_id)
         if place not in self._found:
             # Once for all parts: what is stored from here on is stored in their order.
@@ -103,8 +104,10 @@ class _Earlier:
 class PublishService:
     """Stages and publishes while this node is the master."""
 
-    def __init__(self, core: Core, appends: Appends) -> None:
+    def __init__(self, core: Core, appends: Appends, nonce_at: Callable[[int], int]) -> None:
+        """nonce_at: of the epoch that a log offset lies in."""
         self._core = core
+        self._nonce_at = nonce_at
         self._appends = appends
         self._turns: dict[str, _Turn] = {}
 
@@ -313,7 +316,7 @@ class PublishService:
             request.producer_id, request.sequence = producer, at * _SEQUENCES
             # A master before this one may have stored it, after it was staged.
             request.again, request.known_end = True, record.physical_offset
-            request.known_nonce = self._appends.nonce_at(record.physical_offset)
+            request.known_nonce = self._nonce_at(record.physical_offset)
             earlier = earlier or _Earlier(self._core.store, producer, record.physical_offset)
             future = await self._put(request, record.born_host, lost, earlier)
             if future is not None:

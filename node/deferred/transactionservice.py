@@ -342,7 +342,7 @@ class TransactionService:
         if store.dispatcher.reput_from < max(self._older[1], self._decisions.forgotten_end):
             raise sdk.Unavailable("earlier decisions are not indexed yet: try again")
         topic, key = (record.properties.get(name, "") for name in ("REAL_TOPIC", "UNIQ_KEY"))
-        return store.find_by_unique_key(topic, key) is not None if key else None
+        return store.lookups.by_unique_key(topic, key) is not None if key else None
 
     def _decide(self, halves: HalfMessages, offsets: list[int], commit: bool) -> int:
         """Store what is committed, and the note of it right behind; the end of that in the log."""
@@ -371,7 +371,7 @@ class TransactionService:
             )
         properties = self._record(offset).properties
         topic, key = properties.get("REAL_TOPIC", ""), properties.get("UNIQ_KEY", "")
-        return bool(key) and store.find_by_unique_key(topic, key) is not None
+        return bool(key) and store.lookups.by_unique_key(topic, key) is not None
 
     def _commit(self, first: int, count: int) -> None:
         """Store half messages at consecutive offsets in their real queues."""

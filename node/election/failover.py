@@ -18,9 +18,9 @@ from typing import Protocol, TypeVar
 import structlog
 from duolog import _errors as sdk
 
-from ha import failover as machine
-from ha import membership
-from ha.failover import (
+from ha import failoverevents, membership
+from ha.failover import Facts, Failover, Role
+from ha.failoverevents import (
     Advance,
     Answer,
     AskLease,
@@ -30,8 +30,6 @@ from ha.failover import (
     DropLease,
     Effect,
     Event,
-    Facts,
-    Failover,
     Follow,
     Lead,
     Leased,
@@ -40,7 +38,6 @@ from ha.failover import (
     Noted,
     Observe,
     Observed,
-    Role,
     Stand,
     Tick,
     Uncertain,
@@ -231,11 +228,11 @@ class FailoverService:
             epoch=epoch,
             reason=reason,
         )
-        self.step(machine.Contradicted(epoch, reason))
+        self.step(failoverevents.Contradicted(epoch, reason))
 
     def older_copy(self, reason: str) -> None:
         """The replication stream shows that this node's directory is an older copy."""
-        self.step(machine.FoundOlder(reason))
+        self.step(failoverevents.FoundOlder(reason))
 
     def _known_master(self) -> tuple[str, int]:
         view = self.machine.view
@@ -491,12 +488,12 @@ class FailoverService:
             return state
         if self.machine.role is not Role.LEADING or epoch > known:
             raise sdk.NotMaster("this node is not the master", *self._known_master())
-        await self._order(lambda token: machine.HandOver(target, token))
+        await self._order(lambda token: failoverevents.HandOver(target, token))
         return None
 
     async def elect_unclean(self, epoch: int) -> None:
         """Make this node the master whatever others held. Raises BadRequest, ResultUnknown."""
-        await self._order(lambda token: machine.ElectUnclean(epoch, token))
+        await self._order(lambda token: failoverevents.ElectUnclean(epoch, token))
 
     async def _order(self, event: Callable[["asyncio.Future[Answer]"], Event]) -> None:
         answered: asyncio.Future[Answer] = self._loop.create_future()

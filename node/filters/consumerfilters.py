@@ -46,7 +46,7 @@ class ConsumerFilters:
     def start(self) -> None:
         """Set bits from now on."""
         if self._enabled:
-            self._core.store.dispatcher.bit_map_of = self.bit_map_of
+            self._core.store.calculate_filter_bits(self.bit_map_of)
 
     def register(self, group: str, topic: str, wanted: MessageFilter) -> None:
         """A group chooses by an expression now; on the master, and once for each."""

@@ -175,6 +175,10 @@ class Replication:
         assert part is not None, "one of both, since `open`"
         return part.history
 
+    def nonce_at(self, physical_offset: int) -> int:
+        """Nonce of the epoch that a log offset lies in."""
+        return self.history.entry_at(physical_offset).nonce
+
     # -- what may be done ----------------------------------------------------------------------
 
     @property

@@ -286,7 +286,7 @@ class Sender:
     def _before_failover(self, topic: str, message_id: str) -> PutResult | None:
         """What was stored of a message before."""
         places = [name for name in (topic, TIMER_TOPIC, HALF_TOPIC) if name in self._older]
-        found = (self._broker.store.find_by_unique_key(name, message_id) for name in places)
+        found = (self._broker.store.lookups.by_unique_key(name, message_id) for name in places)
         record = next((record for record in found if record is not None), None)
         if record is None or record.properties.get("REAL_TOPIC", topic) != topic:
             return None

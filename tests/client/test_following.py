@@ -8,7 +8,7 @@ import duolog
 import grpc
 import grpc.aio
 import pytest
-from duolog import _producer
+from duolog import _sending
 from duolog._backoff import HINTED_SECONDS, LONGEST_SECONDS, BackOff
 from duolog._connection import Connection, uncancelled
 from duolog._errors import EPOCH_KEY, ERROR_KEY, MASTER_KEY, error_of
@@ -225,17 +225,17 @@ async def test_a_send_that_only_waited_for_others_is_tried_until_its_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What it waited for says nothing about how long an answer takes."""
-    monkeypatch.setattr(_producer, "ATTEMPT_SECONDS", 0.5)
+    monkeypatch.setattr(_sending, "ATTEMPT_SECONDS", 0.5)
     script = Script(wire.PUT_OK)
     server, endpoint = await serve(script)
     try:
         async with duolog.Client(endpoint) as client, client.producer() as producer:
-            for _ in range(_producer.IN_FLIGHT_MAX):
-                await producer._window.acquire()
+            for _ in range(_sending.IN_FLIGHT_MAX):
+                await producer._sender.window.acquire()
             sending = asyncio.ensure_future(producer.send("T", b"x", timeout=1.0))
             await asyncio.sleep(0.7)
-            for _ in range(_producer.IN_FLIGHT_MAX):
-                producer._window.release()
+            for _ in range(_sending.IN_FLIGHT_MAX):
+                producer._sender.window.release()
             assert (await sending).status == "PUT_OK"
     finally:
         await server.stop(0)

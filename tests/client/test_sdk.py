@@ -14,7 +14,7 @@ import pytest
 from duolog import _columns
 from duolog._connection import AppendStream, Connection
 from duolog._errors import DuologError, error_of, status_of
-from duolog._producer import Part, Producer
+from duolog._producer import Producer
 from duolog._router import Router
 from duolog._topics import TopicCache
 from duolog.wire import duolog_pb2 as wire
@@ -180,27 +180,28 @@ async def test_a_send_given_up_in_the_middle_of_a_write_leaves_the_stream_to_the
         await stream.append(wire.AppendRequest(id=4))
 
 
-async def test_a_send_whose_time_is_over_is_told_so_even_while_others_wait() -> None:
-    class Silent(Producer):
-        async def _send_part(self, *arguments: Any) -> list[Part]:
-            await asyncio.sleep(arguments[-1])
-            raise duolog.ResultUnknown("the deadline passed")
+async def test_a_send_whose_time_is_over_is_told_so_even_while_others_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def silent(batch: Any, seconds: float) -> list[duolog.Part]:
+        await asyncio.sleep(seconds)
+        raise duolog.ResultUnknown("the deadline passed")
 
     class OneQueue(TopicCache):
         async def slot(self, topic: str, queue_id: int, *rest: Any) -> tuple[str, int]:
             return "g", queue_id
 
     router = Router(("127.0.0.1:1",))
-    producer = Silent(router, OneQueue(router), 60.0)
+    producer = Producer(router, OneQueue(router), 60.0)
+    monkeypatch.setattr(producer._sender, "send", silent)
     first = asyncio.ensure_future(producer.send("T", b"1", queue_id=0, timeout=0.05))
     await asyncio.sleep(0.01)
     with pytest.raises(duolog.Timeout):  # still waiting to go out: certainly not stored
         await producer.send("T", b"2", queue_id=0, timeout=0.01)
     with pytest.raises(duolog.ResultUnknown):
         await first
-    for task in producer._tasks:
-        task.cancel()
-    await asyncio.gather(*producer._tasks, return_exceptions=True)
+    producer._batcher.cancel()
+    await producer.flush()
 
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED])

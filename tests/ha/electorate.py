@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 
 from ha import identity
 from ha.epochs import recover_history
-from ha.failover import (
+from ha.failover import Facts, Failover
+from ha.failoverevents import (
     Advance,
     Answer,
     AskLease,
@@ -16,8 +17,6 @@ from ha.failover import (
     DropLease,
     Effect,
     Event,
-    Facts,
-    Failover,
     Follow,
     FoundOlder,
     Lead,

@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ha.failover import (
+from ha.failover import Failover
+from ha.failoverevents import (
     Changed,
     Commit,
     Committed,
     Contradicted,
     ElectUnclean,
     Event,
-    Failover,
     FoundOlder,
     HandOver,
     Leased,

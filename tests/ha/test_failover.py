@@ -4,11 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ha.failover import (
-    HAND_OVER_MS,
-    HEIR_MS,
-    PAUSE_MS,
-    RANK_MS,
+from ha.failover import HAND_OVER_MS, PAUSE_MS, Role
+from ha.failoverevents import (
     Advance,
     Answer,
     AskLease,
@@ -26,7 +23,6 @@ from ha.failover import (
     Noted,
     Observe,
     Observed,
-    Role,
     Tick,
     Uncertain,
     Wake,
@@ -34,6 +30,7 @@ from ha.failover import (
 from ha.groupstate import GroupState, View
 from ha.membership import PATH, Membership, load, note, save
 from ha.registry import Check, Delete, Put, RegistryTable, Transaction
+from ha.succession import HEIR_MS, RANK_MS
 from sim.platter import membership_on
 from store.clocks import MonoMs
 from store.errors import BadStoreFile
@@ -1193,7 +1190,7 @@ def test_a_disk_that_was_full_from_the_start_notes_the_group_later(three: Electo
     full = next(voter for voter in three.voters.values() if voter is not leader)
     full.disk.remove(PATH)
     full.disk.full = True
-    full.machine._saved = Membership()
+    full.machine.group.saved = Membership()
     three.run(1500)
     assert load(full.disk) == Membership()
     full.disk.full = False

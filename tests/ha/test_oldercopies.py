@@ -4,7 +4,8 @@ import errno
 
 import pytest
 
-from ha.failover import Changed, FoundOlder, Role
+from ha.failover import Role
+from ha.failoverevents import Changed, FoundOlder
 from ha.frames import Refusal, Refuse, decode
 from ha.groupstate import Replica
 from ha.registry import Put, Transaction

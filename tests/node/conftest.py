@@ -62,7 +62,7 @@ async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
 
     yield start
     for node in running:
-        if node.broker is not None and not node.broker.store._closed:
+        if node.broker is not None and not node.broker.store.closed:
             await node.stop()
 
 

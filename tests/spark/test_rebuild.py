@@ -74,7 +74,7 @@ def test_the_same_bytes_as_dispatch_writes(
     assert report.corrupt_ranges == 0
     assert not report.rebuilt_queues
     assert store.get("T0", 0, 0, 10, 1 << 20).count == 10
-    assert store.find_by_key("T1", "k1-3", 1, 0, 1 << 62)
+    assert store.lookups.by_key("T1", "k1-3", 1, 0, 1 << 62)
     store.shutdown()
 
 

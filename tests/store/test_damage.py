@@ -173,7 +173,7 @@ def check(opened: Opened, truth: Truth, before: dict[tuple[str, int], int]) -> N
     assert {place: body for place, body in found.items() if place in truth.bodies} == truth.bodies
     assert found.keys() <= truth.bodies.keys()
     for key, body in list(truth.keys.items())[::9]:
-        assert [record.body for record in store.find_by_key("T", key)] == [body]
+        assert [record.body for record in store.lookups.by_key("T", key)] == [body]
     for (topic, queue_id), end in before.items():
         if not topic.startswith("%"):
             assert put_ok(store, [b"next"], topic, queue_id).queue_offset >= end
@@ -596,7 +596,7 @@ def test_keys_of_messages_stored_while_the_index_was_off_are_found_once_it_is_on
         put_ok(store, [key], "T", 0, properties=[key])
         store.shutdown()
     store = open_store(tmp_path)
-    found = [len(store.find_by_key("T", key)) for key in "abc"]
+    found = [len(store.lookups.by_key("T", key)) for key in "abc"]
     crash(store)
     assert found == [1, 1, 1]
 
@@ -669,7 +669,7 @@ def test_keys_before_the_end_of_a_log_that_was_cut_are_found(tmp_path: Path) -> 
     store = open_noisily(tmp_path).store
     assert 90 < len(truth.keys) < 120
     for key, body in truth.keys.items():
-        assert [record.body for record in store.find_by_key("T", key)] == [body]
+        assert [record.body for record in store.lookups.by_key("T", key)] == [body]
     crash(store)
 
 

@@ -63,7 +63,7 @@ def test_every_entry_and_query_is_what_rocketmq_said(
         assert (queue.min_offset, queue.max_offset) == (expected["min"], expected["max"])
         assert queue.entries(0, 1 << 20).T.tolist() == expected["entries"]
     for query in said["queries"]:
-        found = store.find_by_key(query["topic"], query["key"])
+        found = store.lookups.by_key(query["topic"], query["key"])
         assert [record.physical_offset for record in found] == query["phy"]
         assert all(query["key"] in record.properties["KEYS"].split() for record in found)
     crash(store)
@@ -83,9 +83,9 @@ def test_writing_goes_on_in_rocketmqs_directory(directory: tuple[Path, dict[str,
     again = open_noisily(path, OPTIONS)
     assert again.problems == []
     assert read_all(again.store, "flights", 0) == before + [b"new %d" % n for n in range(2000)]
-    assert again.store.find_by_key("flights", "new1999")[0].body == b"new 1999"
+    assert again.store.lookups.by_key("flights", "new1999")[0].body == b"new 1999"
     for query in said["queries"]:
-        found = again.store.find_by_key(query["topic"], query["key"])
+        found = again.store.lookups.by_key(query["topic"], query["key"])
         assert [record.physical_offset for record in found] == query["phy"]
     again.store.shutdown()
 

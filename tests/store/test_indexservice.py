@@ -23,7 +23,7 @@ def keys_of(*keys: str) -> bytes:
 
 
 def found(store: object, key: str, **how: int) -> list[bytes]:
-    return [record.body for record in store.find_by_key("T", key, **how)]  # type: ignore[attr-defined]
+    return [record.body for record in store.lookups.by_key("T", key, **how)]  # type: ignore[attr-defined]
 
 
 def test_header_slots_chains_and_entries_are_where_rocketmq_has_them(tmp_path: Path) -> None:
@@ -77,10 +77,10 @@ def test_unique_key_and_every_token_of_keys_are_indexed(tmp_path: Path) -> None:
     assert found(store, "c") == [b"two"]
     assert found(store, "") == []
     key = (b"p" * 10 + (1).to_bytes(6, "big")).hex().upper()
-    record = store.find_by_unique_key("T", key)
+    record = store.lookups.by_unique_key("T", key)
     assert record is not None
     assert record.body == b"one"
-    assert store.find_by_unique_key("T", "a") is None
+    assert store.lookups.by_unique_key("T", "a") is None
     crash(store)
 
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.disk import SimDisk
-from store import messagestore, osdisk, queuenote, queues
+from store import osdisk, queueflushes, queuenote, queues
 from store.columns import Columns
 from store.dispatch import NEW_QUEUES_MAX
 from store.flush import QueuesFlush
@@ -537,7 +537,7 @@ def test_a_step_makes_few_queues_and_all_are_made_in_the_end(tmp_path: Path) -> 
 def test_a_stop_in_the_middle_of_a_flush_notes_what_that_was_to_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
-    for module in (messagestore, queues):
+    for module in (queueflushes, queues):
         monkeypatch.setattr(module, "QUEUES_AT_ONCE", 1)
     store = started(tmp_path)
     for number in range(10):
@@ -571,7 +571,7 @@ def test_what_is_put_between_the_steps_of_a_flush_is_noted_only_if_it_is_synced(
             sent.setdefault(queue_id, []).append(body)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (messagestore, queues):
+        for module in (queueflushes, queues):
             patch.setattr(module, "QUEUES_AT_ONCE", 1)
         for _ in range(chance.randrange(1, 5)):
             put_some()

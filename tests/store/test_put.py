@@ -472,16 +472,16 @@ def test_an_id_is_checked_and_its_offset_never_trusted(store: MessageStore) -> N
     put_ok(store, [b"a" * 50])
     second = put_ok(store, [b"b"])
     record = store.get_message(second.physical_offset)
-    assert store.find_by_id(record.message_id).body == b"b"
+    assert store.lookups.by_id(record.message_id).body == b"b"
     inside = record.message_id[:-16] + f"{second.physical_offset - 9:016X}"
     with pytest.raises(CorruptRecord):
-        store.find_by_id(inside)
+        store.lookups.by_id(inside)
     with pytest.raises(OffsetOutOfRange):
-        store.find_by_id(record.message_id[:-16] + f"{1 << 62:016X}")
+        store.lookups.by_id(record.message_id[:-16] + f"{1 << 62:016X}")
     with pytest.raises(OffsetOutOfRange):
-        store.find_by_id(record.message_id[:-16] + "F" * 16)
+        store.lookups.by_id(record.message_id[:-16] + "F" * 16)
     with pytest.raises(BadMessage):
-        store.find_by_id("nonsense")
+        store.lookups.by_id("nonsense")
 
 
 def test_columns_need_offsets_of_whole_numbers(store: MessageStore) -> None:

@@ -225,7 +225,7 @@ def test_a_checkpoint_shortens_abnormal_recovery_and_decides_nothing(
     report = again.start()
     assert (report.scanned_from > 0) is not safe  # the index was never synced
     assert contents(again) == by_queue(bodies)
-    assert again.find_by_key("T", "k3")[0].body == bodies[3]
+    assert again.lookups.by_key("T", "k3")[0].body == bodies[3]
     again.shutdown()
 
 

@@ -206,8 +206,8 @@ def test_queues_and_index_follow_and_their_minimum_moves(tmp_path: Path) -> None
     assert len(read_all(store)) == high - low
     assert store.get("T", 0, low).table[1].tolist()[0] >= store.log.min_offset
     assert len(store.index.files) < index_files
-    assert store.find_by_key("T", "k0") == []
-    assert len(store.find_by_key("T", "k299")) == 1
+    assert store.lookups.by_key("T", "k0") == []
+    assert len(store.lookups.by_key("T", "k299")) == 1
     store.shutdown()
     again = open_store(tmp_path, options(max_index_num=50))
     assert again.queue_range("T", 0) == (low, high)

@@ -247,7 +247,7 @@ def test_keys_in_a_file_of_the_index_that_reached_past_the_log_are_found(
     opened, report = started(tmp_path, chosen)
     assert report.end == end
     put_ok(opened.store, [b"."], properties=[b"KEYS\x01k%d" % left])
-    found = [len(opened.store.find_by_key("T", f"k{n}")) for n in range(20)]
+    found = [len(opened.store.lookups.by_key("T", f"k{n}")) for n in range(20)]
     assert found == [1] * (left + 1) + [0] * (19 - left), "the first that was lost is there again"
     crash(opened.store)
 
@@ -283,7 +283,7 @@ def test_a_file_of_the_index_that_is_dropped_is_told(tmp_path: Path) -> None:
     opened = open_noisily(tmp_path)
     told = "the index is rebuilt from the commit log from here on: index/"
     assert [text.startswith(told) for text in opened.problems] == [True]
-    assert all(len(opened.store.find_by_key("T", f"T{n}")) == 1 for n in range(30))
+    assert all(len(opened.store.lookups.by_key("T", f"T{n}")) == 1 for n in range(30))
     opened.store.shutdown()
     opened = open_noisily(tmp_path)
     assert opened.problems == []
@@ -382,7 +382,7 @@ def test_a_note_that_ends_inside_a_record_costs_that_one_nothing(tmp_path: Path)
     ]  # fmt: skip
     assert report.corrupt_ranges == 0
     assert [entry[0] for entry in queue_entries(opened.store)] == starts
-    assert all(len(opened.store.find_by_key("T", f"k{n}")) == 1 for n in range(40))
+    assert all(len(opened.store.lookups.by_key("T", f"k{n}")) == 1 for n in range(40))
     assert note_of(tmp_path).position == opened.store.log.max_offset
     crash(opened.store)
 
@@ -686,7 +686,7 @@ def test_an_index_that_cannot_be_loaded_is_removed_and_told(tmp_path: Path) -> N
     assert index.files == []
     assert not list((tmp_path / "index").iterdir())
     opened = open_noisily(tmp_path)
-    assert len(opened.store.find_by_key("T", "T1")) == 1
+    assert len(opened.store.lookups.by_key("T", "T1")) == 1
     crash(opened.store)
 
 
@@ -742,5 +742,5 @@ def test_keys_that_lay_in_a_dropped_index_file_are_found_though_their_record_had
     data[36:40] = (7).to_bytes(4, "big")  # more entries than it has
     last.write_bytes(bytes(data))
     again = open_store(tmp_path, few)
-    assert [len(again.find_by_key("T", key)) for key in "abc"] == [1, 1, 1]
+    assert [len(again.lookups.by_key("T", key)) for key in "abc"] == [1, 1, 1]
     crash(again)

@@ -103,7 +103,7 @@ async def test_a_retried_send_of_a_delayed_message_waits_once(start_node: StartN
     node = await start_node()
     async with await client_of(node) as client, client.producer() as producer:
         await producer.send("T", b"x", delay=0.3)
-        producer._sequence -= 1  # as a try whose answer was lost
+        producer._sender._sequence -= 1  # as a try whose answer was lost
         again = await producer.send("T", b"x", delay=0.3)
         assert again.duplicate
         await wait_for(client, 1)

@@ -1,0 +1,279 @@
+"""A batch on its way to one queue: sent again until it is stored, refused, or its time is over.
+
+Rules: a repeated request has the same sequence, so it is stored once; a refusal says nothing about
+earlier tries that had no answer; a batch without a queue of its own goes to another replica group
+only where the first one surely has not stored it.
+"""
+
+import asyncio
+import itertools
+import os
+import time
+from dataclasses import dataclass
+
+from duolog._backoff import BackOff, would_be_cut_off
+from duolog._columns import crc32
+from duolog._connection import ATTEMPT_SECONDS
+from duolog._errors import (
+    BadRequest,
+    Busy,
+    CorruptBatch,
+    DuologError,
+    MessageTooLarge,
+    NoPermission,
+    NotMaster,
+    ResultUnknown,
+    Retryable,
+    Timeout,
+    Unavailable,
+    UnknownTopic,
+)
+from duolog._receipts import Part, parts_of
+from duolog._router import Router
+from duolog._topics import LogEnd, Slot, TopicCache
+from duolog.wire import duolog_pb2 as wire
+
+IN_FLIGHT_MAX = 8
+Column = tuple[bytes, bytes]  # blob and offsets
+_STORED_LESS_SAFELY = {
+    wire.FLUSH_DISK_TIMEOUT,
+    wire.FLUSH_SLAVE_TIMEOUT,
+    wire.SLAVE_NOT_AVAILABLE,
+}
+REFUSED: dict[int, type[DuologError]] = {  # by the status of a put
+    wire.SERVICE_NOT_AVAILABLE: NotMaster,
+    wire.CREATE_MAPEDFILE_FAILED: Busy,
+    wire.OS_PAGECACHE_BUSY: Busy,
+    wire.MESSAGE_ILLEGAL: BadRequest,
+    wire.MESSAGE_TOO_LARGE: MessageTooLarge,
+    wire.PROPERTIES_SIZE_EXCEEDED: MessageTooLarge,
+    wire.TOPIC_NOT_EXIST: UnknownTopic,
+    wire.NO_PERMISSION: NoPermission,
+    wire.CORRUPT_BATCH: CorruptBatch,
+    wire.UNKNOWN_ERROR: ResultUnknown,
+    wire.SEQUENCE_TOO_OLD: ResultUnknown,
+    wire.IN_SYNC_REPLICAS_NOT_ENOUGH: Busy,
+    wire.NOT_MASTER: NotMaster,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a node shall do with a batch: when consumers get it (a time in ms, or a level's delay),
+    and whether it is half messages of a producer group."""
+
+    deliver_time: int = 0
+    delay_level: int = 0
+    transaction_group: str = ""
+    immunity_seconds: int = 0
+
+    @staticmethod
+    def of(delay: float | None, deliver_at: int | None, delay_level: int | None) -> "Terms":
+        """What a caller asks for. Raises BadRequest for more than one of them."""
+        given = [word for word in (delay, deliver_at, delay_level) if word is not None]
+        if not given:
+            return PLAIN
+        if len(given) > 1 or min(given) < 0:
+            raise BadRequest(
+                "give only one of delay, deliver_at and delay_level, and not a negative one"
+            )
+        if delay is not None:
+            return Terms(int((time.time() + delay) * 1000))
+        return Terms(deliver_at or 0, delay_level or 0)
+
+
+PLAIN = Terms()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Messages of one request. slot: their queue; None: the one whose turn it is.
+
+    first: place of the first of them among the messages of the caller.
+    """
+
+    topic: str
+    slot: Slot | None
+    terms: Terms
+    bodies: Column
+    texts: Column
+    count: int
+    first: int = 0
+
+
+class Sender:
+    """Sends batches of one producer, so many at a time."""
+
+    def __init__(self, router: Router, topics: TopicCache, producer_id: bytes | None) -> None:
+        self.router = router
+        self.topics = topics
+        self.producer_id = os.urandom(10) if producer_id is None else producer_id
+        self.window = asyncio.Semaphore(IN_FLIGHT_MAX)
+        self._sequence = 0
+        self._round = itertools.count()
+
+    async def send(self, batch: Batch, seconds: float) -> list[Part]:
+        """Have a batch stored within `seconds`. Raises as `Producer.send`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        topic = batch.topic
+        slot = batch.slot if batch.slot is not None else await self._next_slot(topic, seconds)
+        await self.topics.learn_end(slot[0], topic, max(0.001, deadline - loop.time()))
+        return await _Delivery(self, batch, slot, seconds, deadline).run()
+
+    def take_sequences(self, count: int) -> int:
+        """The first of so many sequences, which no other batch gets."""
+        first, self._sequence = self._sequence, self._sequence + count
+        return first
+
+    def unique_key(self, sequence: int) -> str:
+        """UNIQ_KEY that the node gives the message of a sequence."""
+        return (self.producer_id + sequence.to_bytes(6, "big")).hex().upper()
+
+    async def _next_slot(self, topic: str, seconds: float) -> Slot:
+        """The queue whose turn it is."""
+        slots = await self.topics.slots(topic, seconds, create=True)
+        return slots[next(self._round) % len(slots)]
+
+    async def elsewhere(self, topic: str, group: str, seconds: float) -> Slot | None:
+        """A queue in another group than one that could not take a batch; None for no such."""
+        try:
+            if len(await self.router.groups(seconds)) < 2 or seconds <= 0:
+                return None
+            slots = await self.topics.slots(topic, seconds)
+        except DuologError:
+            return None
+        others = [slot for slot in slots if slot[0] != group]
+        return others[next(self._round) % len(others)] if others else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """A try that did not store the batch. took: seconds it took a node to refuse it.
+
+    hint, epoch: the master that the node named. unknown: the node cannot tell whether it stored it.
+    """
+
+    error: DuologError
+    took: float = 0.0
+    hint: str = ""
+    epoch: int = 0
+    unknown: bool = False
+
+
+class _Delivery:
+    """One batch and its tries."""
+
+    def __init__(
+        self, sender: Sender, batch: Batch, slot: Slot, seconds: float, deadline: float
+    ) -> None:
+        self._sender = sender
+        self._batch = batch
+        self._seconds = seconds
+        self._deadline = deadline
+        self._group, queue_id = slot
+        self._connection = sender.router.connection(self._group)
+        self._maybe_stored = False  # by any of the tries: a later refusal says nothing about them
+        self._request = self._first_request(queue_id)
+
+    def _first_request(self, queue_id: int) -> wire.AppendRequest:
+        batch, terms = self._batch, self._batch.terms
+        return wire.AppendRequest(
+            id=next(self._connection.ids),
+            topic=batch.topic,
+            queue_id=queue_id,
+            bodies=batch.bodies[0],
+            body_offsets=batch.bodies[1],
+            properties=batch.texts[0],
+            property_offsets=batch.texts[1],
+            crc32=crc32(*batch.bodies, *batch.texts),
+            born_time=int(time.time() * 1000),
+            producer_id=self._sender.producer_id,
+            sequence=self._sender.take_sequences(batch.count),
+            delay_level=terms.delay_level,
+            deliver_time=terms.deliver_time,
+            transaction_group=terms.transaction_group,
+            immunity_seconds=terms.immunity_seconds,
+        )
+
+    @property
+    def _left(self) -> float:
+        return self._deadline - asyncio.get_running_loop().time()
+
+    async def run(self) -> list[Part]:
+        """Try until it is stored, or no further try is of use."""
+        back_off = BackOff()
+        while True:
+            move = self._connection.moves
+            tried = await self._try()
+            if isinstance(tried, list):
+                return tried
+            error, hint = tried.error, tried.hint
+            pause = back_off.next(bool(hint))
+            # Where it is unknown already, a try that is cut off tells no less.
+            took = 0.0 if self._maybe_stored else tried.took
+            again = tried.unknown or isinstance(error, Retryable)
+            if not again or would_be_cut_off(pause, took, self._left):
+                raise self._told(error) from None
+            await asyncio.sleep(pause)
+            if not isinstance(error, Busy):
+                await self._connection.rotate(move, hint, tried.epoch)
+            if self._batch.slot is None and not self._maybe_stored and not hint:
+                await self._go_elsewhere()
+
+    async def _try(self) -> list[Part] | _Failure:
+        loop = asyncio.get_running_loop()
+        batch, request, topics = self._batch, self._request, self._sender.topics
+        request.again = self._maybe_stored
+        if not self._maybe_stored:
+            known = topics.known_end(self._group)
+            request.known_end, request.known_nonce = known.offset, known.nonce
+        sent = False
+        try:
+            seconds = min(self._left, ATTEMPT_SECONDS)
+            async with asyncio.timeout(seconds), self._sender.window:
+                sent, began = True, loop.time()
+                reply = await self._connection.stream().append(request)
+        except (TimeoutError, Unavailable) as problem:
+            self._maybe_stored = self._maybe_stored or sent
+            return _Failure(
+                Timeout(f"{batch.topic}: not sent within {self._seconds:g} s ({problem})")
+            )
+        refused = _refusal(batch.topic, reply)
+        if refused is not None:
+            return self._refused(refused, reply, loop.time() - began)
+        if reply.status == wire.PUT_OK and reply.count:
+            topics.note_end(self._group, LogEnd(reply.physical_offset, reply.epoch_nonce))
+        return parts_of(request, reply, self._group, batch.count, batch.first)
+
+    def _refused(self, error: DuologError, reply: wire.AppendReply, took: float) -> _Failure:
+        self._sender.topics.forget(self._batch.topic)  # it may not be what it was
+        unknown = reply.status == wire.UNKNOWN_ERROR
+        self._maybe_stored = self._maybe_stored or unknown
+        if reply.master == self._connection.endpoint:  # it only pauses
+            return _Failure(error, took, unknown=unknown)
+        return _Failure(error, took, reply.master, reply.master_epoch, unknown)
+
+    def _told(self, error: DuologError) -> DuologError:
+        """What the caller is told after the last try."""
+        if not self._maybe_stored:
+            return error
+        return ResultUnknown(
+            f"{self._batch.topic}: no definite answer within {self._seconds:g} s ({error}); "
+            "the messages may or may not be stored"
+        )
+
+    async def _go_elsewhere(self) -> None:
+        """To another replica group, where there is one with queues of the topic."""
+        other = await self._sender.elsewhere(self._batch.topic, self._group, self._left)
+        if other is not None:
+            self._group, self._request.queue_id = other
+            self._connection = self._sender.router.connection(self._group)
+            self._request.id = next(self._connection.ids)
+
+
+def _refusal(topic: str, reply: wire.AppendReply) -> DuologError | None:
+    if reply.status == wire.PUT_OK or reply.status in _STORED_LESS_SAFELY:
+        return None
+    kind = REFUSED.get(reply.status, ResultUnknown)
+    return kind(f"{topic}: {reply.reason}")

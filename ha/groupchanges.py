@@ -1,0 +1,80 @@
+"""What a node writes of its group into the registry: transactions that check what they build on.
+
+| change | builds on |
+|--------|-----------|
+| register | nothing: a node's registration is its own |
+| claim | its start and the state as they were read |
+| elect | the state as it was read, no lock, its own start |
+| set_members, hand_over | the state as it was read, and the lock of this very mastership |
+| depose | the state and the lock as they were read |
+"""
+
+from dataclasses import dataclass
+
+from ha.groupstate import GroupState, Keys, Registration, View
+from ha.registry import Check, Delete, Put, Transaction
+from ha.starts import Start
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChanges:
+    """The changes that one node may make, as it has read the group."""
+
+    keys: Keys
+    view: View
+    me: Registration
+    lease: int
+
+    def register(self) -> Transaction:
+        """Say that this node lives, and where."""
+        key = self.keys.replica(self.me.replica.node)
+        return Transaction((), (Put(key, self.me.to_bytes(), self.lease),))
+
+    def claim(self, start: Start) -> Transaction:
+        """Note this start; rows of incarnations that count nowhere are not needed any more."""
+        me, state = self.me.replica, self.view.state
+        members = state.sync_state_set if state is not None else frozenset()
+        needed = {self.keys.start(replica) for replica in {*members, me}}
+        old = (key for key in sorted(self.view.starts) if key.startswith(self.keys.starts(me.node)))
+        return Transaction(
+            (self._own_start(), self._state()),
+            (
+                Put(self.keys.start(me), start.to_bytes()),
+                *(Delete(row) for row in old if row not in needed),
+            ),
+        )
+
+    def elect(self, new: GroupState) -> Transaction:
+        """Become the master of an epoch if the state is as it was read and nobody has the lock."""
+        checks = (self._state(), Check(self.keys.lock, 0), self._own_start())
+        lock = Put(self.keys.lock, self.me.to_bytes(), self.lease)
+        return Transaction(checks, (Put(self.keys.state, new.to_bytes()), lock))
+
+    def set_members(self, new: GroupState) -> Transaction:
+        """Change the SyncStateSet, as the master."""
+        return Transaction(self._mastership(), (Put(self.keys.state, new.to_bytes()),))
+
+    def hand_over(self, new: GroupState) -> Transaction:
+        """Name the heir and let go of the lock, as the master."""
+        changes = (Put(self.keys.state, new.to_bytes()), Delete(self.keys.lock))
+        return Transaction(self._mastership(), changes)
+
+    def depose(self, new: GroupState) -> Transaction:
+        """Take the lock from a master that the new state does not name any more."""
+        changes = (Put(self.keys.state, new.to_bytes()), Delete(self.keys.lock))
+        return Transaction((self._state(), self._lock()), changes)
+
+    def _state(self) -> Check:
+        return Check(self.keys.state, self.view.state_revision)
+
+    def _lock(self) -> Check:
+        assert self.view.lock is not None, "somebody has the lock"
+        return Check(self.keys.lock, self.view.lock.mod_revision)
+
+    def _own_start(self) -> Check:
+        _, revision = self.view.start_of(self.me.replica, self.keys)
+        return Check(self.keys.start(self.me.replica), revision)
+
+    def _mastership(self) -> tuple[Check, ...]:
+        """The state is as it was read, and the lock is still this mastership's."""
+        return (self._state(), self._lock())

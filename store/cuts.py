@@ -1,0 +1,109 @@
+"""Cuts: what was derived from records goes before they do, and with it what vouches for them.
+
+Rules: the checkpoint never vouches for what is cut, or for what comes in its place; it is on disk
+before anything goes; a cut that a full disk stopped is made again, and ends as it should have.
+"""
+
+from dataclasses import dataclass
+
+from store.checkpoint import StoreCheckpoint
+from store.commitlog import CommitLog
+from store.dispatch import Dispatcher
+from store.indexservice import IndexService
+from store.queuefloors import drop_floors
+from store.queueflushes import QueueFlushes
+from store.queues import ConsumeQueues
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """The parts of a store that hold what is cut, or say something of it."""
+
+    log: CommitLog
+    queues: ConsumeQueues
+    index: IndexService
+    dispatcher: Dispatcher
+    checkpoint: StoreCheckpoint
+    flushes: QueueFlushes
+
+    def hide_from(self, offset: int) -> None:
+        """Drop the queues' entries of records that stay in the log; they are dispatched again."""
+        # The index may stay ahead: what it names is looked at only below the confirm offset.
+        self._cut_queues(offset)
+        self.dispatcher.back_to(offset)
+
+    def truncate(self, offset: int) -> None:
+        """Drop the records from an offset on, durably, and all that was derived from them."""
+        self._cut_log_times(offset)
+        drop_floors(self.queues, self.log.corrupt_ranges, offset)
+        self._cut_queues(offset)
+        if self.index.end_offset >= offset:
+            self.index.truncate(offset)
+            self.dispatcher.index_again(offset)
+        self.dispatcher.back_to(offset)
+        self.log.queue.truncate(offset)
+        self.log.corrupt_ranges = [r for r in self.log.corrupt_ranges if r.end <= offset]
+
+    def forget_confirmed(self, offset: int) -> None:
+        """Before a cut: other bytes may come in the place of those that were confirmed.
+
+        Durable when it returns, or a power cut could bring back a claim to bytes that are gone.
+        """
+        checkpoint = self.checkpoint
+        lowered = checkpoint.confirm_phy_offset > offset
+        checkpoint.confirm_phy_offset = min(checkpoint.confirm_phy_offset, offset)
+        if checkpoint.note.lower_to(offset) or lowered:
+            checkpoint.flush()
+
+    def _cut_queues(self, offset: int) -> None:
+        """Cut the queues' entries, which the checkpoint may have told recovery to rely on."""
+        trusted = self._time_before(offset)
+        # The next flush speaks of what is dispatched then, not of what was cut.
+        self.dispatcher.store_time = min(self.dispatcher.store_time, trusted)
+        if self.checkpoint.logics_msg_timestamp > trusted:
+            self.checkpoint.logics_msg_timestamp = trusted
+            self.checkpoint.flush()
+        note_under_way = self.queues.ends.entries_go()
+        self.queues.truncate(offset)
+        if not note_under_way and self.queues.ends.position > offset:
+            self.flushes.note(offset)
+
+    def _time_before(self, offset: int) -> int:
+        """A store time that nothing at or after an offset is before, whatever is stored there yet.
+
+        That of the first record of the segment before it: what comes in the place of records that
+        are cut may have earlier times than those, by the clock of another node.
+        """
+        mapped = self.log.queue.find(offset - 1)
+        return max(0, self.log.store_time_at(mapped.start)) if mapped is not None else 0
+
+    def _cut_log_times(self, offset: int) -> None:
+        """What the checkpoint says of the log, now and after the next flush, ends at an offset."""
+        trusted = self._time_before(offset)
+        for mapped in self.log.queue.files:
+            if mapped.end >= offset:
+                mapped.store_time = min(mapped.store_time, trusted)
+        checkpoint = self.checkpoint
+        checkpoint.physic_msg_timestamp = min(checkpoint.physic_msg_timestamp, trusted)
+        checkpoint.index_msg_timestamp = min(checkpoint.index_msg_timestamp, max(0, trusted - 1))
+        checkpoint.flush()
+
+    def reset(self) -> None:
+        """Forget everything: the log will start anew at another offset.
+
+        Before anything goes, the checkpoint says on disk that it vouches for nothing: the log that
+        comes may have earlier times, by the clock of another node. Raises OSError.
+        """
+        checkpoint = self.checkpoint
+        checkpoint.physic_msg_timestamp = checkpoint.logics_msg_timestamp = 0
+        checkpoint.index_msg_timestamp = 0
+        self.dispatcher.store_time = 0  # of which the next flush speaks
+        self.forget_confirmed(0)
+        checkpoint.flush()
+        self.queues.ends.forget()
+        self.queues.destroy_logics()
+        self.index.drop_from(0)
+        self.log.queue.destroy()
+        self.log.queue.disk_sync_names()
+        self.log.corrupt_ranges.clear()
+        self.dispatcher.back_to(0)

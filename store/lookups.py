@@ -1,0 +1,69 @@
+"""Lookups: records by their message id and by their keys.
+
+The index knows hashes of keys, and may be ahead of what readers may see: every record is read and
+looked at.
+"""
+
+from collections.abc import Callable
+
+from store.errors import StoreError
+from store.indexservice import IndexService
+from store.record import Record, keys_of, parse_message_id
+
+
+class Lookups:
+    """record_at: reads a record that readers may see, verified. most: records of one answer."""
+
+    def __init__(self, index: IndexService, record_at: Callable[[int], Record], most: int) -> None:
+        self._index = index
+        self._record_at = record_at
+        self._most = most
+
+    def by_id(self, message_id: str) -> Record:
+        """The record an offset message id names. The id is checked, its offset never trusted.
+
+        Raises BadMessage for no id, OffsetOutOfRange or CorruptRecord where it names no record.
+        """
+        _, physical_offset = parse_message_id(message_id)
+        return self._record_at(physical_offset)
+
+    def by_key(
+        self, topic: str, key: str, count: int = 32, begin_ms: int = 0, end_ms: int = 1 << 62
+    ) -> list[Record]:
+        """Records of a topic with a key (KEYS token or UNIQ_KEY), oldest first, at most count.
+
+        Only records that truly carry the key and were stored in [begin_ms, end_ms] are answered.
+        """
+        count = max(1, min(count, self._most))
+        found: dict[int, Record] = {}
+        word = next(filter(None, key.split(" ")), key)  # the index has the words of a spaced key
+        for offset in self._index.find(topic, word, 4 * count + 64, begin_ms, end_ms):
+            if offset in found or len(found) >= count:
+                continue
+            try:
+                record = self._record_at(offset)
+            except StoreError:
+                continue
+            if record_has_key(record, topic, key) and begin_ms <= record.store_time <= end_ms:
+                found[offset] = record
+        return [found[offset] for offset in sorted(found)]
+
+    def by_unique_key(self, topic: str, uniq_key: str) -> Record | None:
+        """The record with a UNIQ_KEY; of several (a resend) the one stored first."""
+        records = self.all_by_unique_key(topic, uniq_key)
+        return min(records, key=lambda record: record.store_time, default=None)
+
+    def all_by_unique_key(self, topic: str, uniq_key: str) -> list[Record]:
+        """The records with a UNIQ_KEY, by offset: attempts of one message have the same."""
+        return [
+            record
+            for record in self.by_key(topic, uniq_key)
+            if record.properties.get("UNIQ_KEY") == uniq_key
+        ]
+
+
+def record_has_key(record: Record, topic: str, key: str) -> bool:
+    """Tell whether a record is of a topic and carries a key; hashes alone may clash."""
+    if record.topic != topic:
+        return False
+    return key in keys_of(record.properties) or record.properties.get("UNIQ_KEY") == key

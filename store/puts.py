@@ -1,0 +1,257 @@
+"""Puts: a batch is checked, compared with what its producer has had stored, and appended whole.
+
+Rules: a refused batch changes nothing; queue offsets, sequences and places in light queues move
+only once the log has the batch.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from store import lightqueues
+from store.clocks import WallMs
+from store.columns import BadProperties, BodyTooLarge, Columns
+from store.commitlog import CommitLog
+from store.errors import BadMessage
+from store.idempotence import IdempotenceTable, Run
+from store.kernels.encode import FIELDS, NO_FIELDS
+from store.kernels.jit import I64
+from store.options import StoreOptions
+from store.queueends import QueueEnds
+from store.queues import ConsumeQueues
+from store.record import (
+    LOCAL_HOST,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+    Host,
+    RecordHeader,
+    check_topic,
+)
+from store.status import PutMessageStatus
+
+QUEUE_ID_MAX = 65535
+MESSAGES_PER_BATCH_MAX = 1 << 20
+_HIDDEN = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)  # in no queue of their own
+
+
+@dataclass(frozen=True, slots=True)
+class PutBatch:
+    """Messages of one producer for one queue. Times are ms."""
+
+    topic: str
+    queue_id: int
+    columns: Columns
+    born_time: int
+    born_host: Host = LOCAL_HOST
+    flag: int = 0
+    sysflag: int = 0
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+    producer: bytes = b""  # 10 bytes, or empty: then no UNIQ_KEY is made and nothing deduplicated
+    sequence: int = 0
+    repeat_of: int | None = None  # sent before; the log was confirmed up to this offset then
+    fields: I64 | None = None  # [FIELDS, count]: header fields that differ between the messages
+    light_queues: tuple[str, ...] = ()  # that a single message is in, beside its topic's queue
+
+
+@dataclass(frozen=True, slots=True)
+class PutResult:
+    """What became of a batch.
+
+    queue_offset: of the first message stored now. duplicates: leading messages that were stored
+    before, in the runs given. end_offset: log offset that must be durable (and replicated) before
+    the batch may be acknowledged.
+    """
+
+    status: PutMessageStatus
+    reason: str = ""
+    queue_offset: int = -1
+    physical_offset: int = -1
+    end_offset: int = 0
+    store_time: int = 0
+    count: int = 0
+    duplicates: tuple[Run, ...] = ()
+
+
+class Puts:
+    """Appends batches. ends: the queue offset that the next message of every queue gets."""
+
+    def __init__(
+        self,
+        options: StoreOptions,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        idempotence: IdempotenceTable,
+        store_host: Host,
+    ) -> None:
+        self.ends = QueueEnds()
+        self._options = options
+        self._log = log
+        self._queues = queues
+        self._idempotence = idempotence
+        self._store_host = store_host
+        self._held: set[str] = set()  # light queues about to be forgotten
+
+    def put(self, batch: PutBatch, wall_ms: WallMs) -> PutResult:
+        """As `MessageStore.put`, of a store that may be written."""
+        try:
+            self._check(batch)
+            if self._held and not self._held.isdisjoint(batch.light_queues):
+                status = PutMessageStatus.SERVICE_NOT_AVAILABLE
+                return PutResult(status, "the light queue is being deleted")
+            light = self._light_offsets(batch.light_queues)
+            if light is None:
+                return PutResult(
+                    PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED,
+                    "this node has reached its limit of "
+                    f"{self._options.max_lmq_consume_queue_num} light queues "
+                    "(store.max_lmq_consume_queue_num)",
+                )
+            if light:
+                columns = lightqueues.in_light_queues(batch.columns, *zip(*light, strict=True))
+                batch = replace(batch, columns=columns)
+        except BadProperties as error:
+            return PutResult(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, error.reason)
+        except BodyTooLarge as error:
+            return PutResult(PutMessageStatus.MESSAGE_TOO_LARGE, error.reason)
+        except BadMessage as error:
+            return PutResult(PutMessageStatus.MESSAGE_ILLEGAL, error.reason)
+        count = batch.columns.count
+        known: list[Run] = []
+        if batch.producer:
+            known = self._idempotence.stored_prefix(batch.producer, batch.sequence, count)
+            if not known and batch.repeat_of is not None:
+                self._idempotence.check_not_forgotten(batch.sequence, batch.repeat_of)
+        first = sum(run.end - run.first for run in known)
+        if first == count:
+            return self._stored_before(batch, known)
+        if batch.producer and self._idempotence.overlaps_later(
+            batch.producer, batch.sequence + first, count - first
+        ):
+            return PutResult(
+                PutMessageStatus.MESSAGE_ILLEGAL,
+                f"sequences from {batch.sequence + first} on are partly stored, in other batches",
+            )
+        result = self._append(batch, first, known, wall_ms)
+        if result.status is PutMessageStatus.PUT_OK:
+            for name, offset in light:
+                self.ends[name, 0] = offset + 1
+        return result
+
+    def _light_offsets(self, names: tuple[str, ...]) -> list[tuple[str, int]] | None:
+        """Where a message stands in its light queues; None where there would be too many."""
+        table = self.ends
+        new = sum((name, 0) not in table for name in names)
+        if new and table.light_count + new > self._options.max_lmq_consume_queue_num:
+            return None
+        end = self._log.wrote_offset
+        return [(name, table.get((name, 0), end)) for name in names]
+
+    def hold(self, names: Iterable[str]) -> None:
+        """Store nothing in light queues while it is decided whether they are forgotten."""
+        self._held.update(names)
+
+    def release(self, names: Iterable[str], forgotten: bool) -> None:
+        """It is decided. forgotten: the next message begins its queue again."""
+        for name in names:
+            self._held.discard(name)
+            if forgotten:
+                self.ends.forget((name, 0))
+
+    def _check(self, batch: PutBatch) -> None:
+        check_topic(batch.topic)
+        if not 0 <= batch.queue_id <= QUEUE_ID_MAX:
+            raise BadMessage(f"queue id {batch.queue_id} is outside 0..{QUEUE_ID_MAX}")
+        if not 1 <= batch.columns.count <= MESSAGES_PER_BATCH_MAX:
+            raise BadMessage(f"a batch of {batch.columns.count} messages is not allowed")
+        if len(batch.producer) not in (0, 10):
+            raise BadMessage(f"the producer id has {len(batch.producer)} bytes, it must have 10")
+        if not 0 <= batch.sequence < 1 << 48:
+            raise BadMessage(f"sequence {batch.sequence} is outside 0..2^48 - 1")
+        if not -(1 << 63) <= batch.born_time < 1 << 63 or not -(1 << 31) <= batch.flag < 1 << 31:
+            raise BadMessage("born time or flag does not fit its field")
+        hidden = batch.sysflag & TRANSACTION_MASK in _HIDDEN
+        if hidden and batch.columns.count > 1:
+            raise BadMessage("a batch may not carry transaction messages")
+        if batch.fields is not None and batch.fields.shape != (FIELDS, batch.columns.count):
+            raise BadMessage(f"header fields of shape {batch.fields.shape}")
+        batch.columns.check(self._options.max_message_size)
+        if batch.light_queues:
+            lightqueues.check_names(batch.light_queues)
+            if hidden or batch.columns.count > 1:
+                raise BadMessage("only a single message may be in light queues")
+        if lightqueues.claims_light_queues(batch.columns):
+            raise BadMessage(
+                f"{' and '.join(lightqueues.PROPERTIES)} may only be written by the store"
+            )
+
+    def _stored_before(self, batch: PutBatch, known: list[Run]) -> PutResult:
+        """Answer a repeated batch with its first result; it waits for what the first waited for."""
+        last = known[-1]
+        queue = self._queues.get(last.topic, last.queue_id)
+        newest = queue.entries(last.queue_offset + last.end - last.first - 1, 1) if queue else None
+        end = self._log.wrote_offset
+        if newest is not None and newest.shape[1]:
+            end = int(newest[0, 0] + newest[1, 0])
+        return PutResult(PutMessageStatus.PUT_OK, end_offset=end, count=0, duplicates=tuple(known))
+
+    def _append(self, batch: PutBatch, first: int, known: list[Run], wall_ms: WallMs) -> PutResult:
+        store_time = max(wall_ms, self._log.last_store_time)
+        header = RecordHeader(
+            batch.topic,
+            batch.queue_id,
+            batch.born_time,
+            store_time,
+            batch.born_host,
+            self._store_host,
+            batch.flag,
+            batch.sysflag,
+            batch.reconsume_times,
+            batch.prepared_offset,
+        )
+        key = (batch.topic, batch.queue_id)
+        kind = batch.sysflag & TRANSACTION_MASK
+        in_queue = kind not in _HIDDEN
+        queue_offset = self.ends.get(key, 0) if in_queue else 0
+        try:
+            where = self._log.append(
+                batch.columns,
+                header,
+                queue_offset,
+                batch.producer,
+                batch.sequence + first,
+                first,
+                NO_FIELDS if batch.fields is None else batch.fields,
+            )
+        except BadMessage as error:
+            return PutResult(PutMessageStatus.MESSAGE_ILLEGAL, error.reason)
+        except OSError as error:
+            return PutResult(
+                PutMessageStatus.CREATE_MAPEDFILE_FAILED,
+                f"cannot make the next segment: {error.strerror or error}",
+            )
+        count = batch.columns.count - first
+        if in_queue:
+            self.ends[key] = queue_offset + count
+        if batch.producer:
+            self._idempotence.add(
+                batch.producer,
+                Run(
+                    batch.sequence + first,
+                    batch.sequence + first + count,
+                    batch.topic,
+                    batch.queue_id,
+                    queue_offset,
+                ),
+                where.end,
+            )
+        return PutResult(
+            PutMessageStatus.PUT_OK,
+            "",
+            queue_offset,
+            where.start,
+            where.end,
+            store_time,
+            count,
+            tuple(known),
+        )
