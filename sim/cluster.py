@@ -90,6 +90,7 @@ class Cluster:
         self.down_until: dict[str, float] = {}
         self.keeper: Operator | Caretaker = Caretaker(self) if self.elected else Operator(self)
         self.copies = Copies(self)
+        self._wall_peak = 0  # farthest that any node's wall clock was ahead
         self._healed = False
 
     def _plan(self) -> list[Fault]:
@@ -337,6 +338,7 @@ class Cluster:
 
     def _clock_step(self, fault: Fault, node: Node) -> None:
         node.wall_offset += CLOCK_STEPS_MS[int(fault.level * 4) % 4]
+        self._wall_peak = max(self._wall_peak, node.wall_offset)
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -351,8 +353,8 @@ class Cluster:
             node.disk.syncs_to_fail = 0
             node.sync_ms = 1.0
             node.paused_until = 0.0
-            if self.programs is not None:
-                node.wall_offset = 0  # timers go by it
+            if self.programs is not None:  # no timer waits for hours that were jumped over
+                node.wall_offset = self._wall_peak
         self.down_until.clear()
 
     def _drain(self) -> None:

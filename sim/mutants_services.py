@@ -347,15 +347,44 @@ def with_services(seed: int) -> list[Fault]:
     return sorted(found, key=lambda fault: fault.at)
 
 
-def _bug(name: str, story: str, patches: Callable[[], list[Patch]]) -> Mutant:
-    return Mutant(name, story, patches, True, with_services)
+def _failing_over(seed: int) -> list[Fault]:
+    """Services, and one master after the other that is killed, cut off or replaced."""
+    chance = random.Random(seed)
+    found = [Fault(0.0, SERVICES_ON, NODES[0])]
+    at = 600.0
+    while at < 3700:
+        kind = chance.choice(("kill", "kill", "cut_link", "switch_master", "etcd_revoke"))
+        node, other = chance.sample(NODES, 2)
+        found.append(Fault(at, kind, node, other, chance.uniform(100, 500), chance.random()))
+        at += chance.uniform(100, 400)
+    return found
+
+
+def _jumping(seed: int) -> list[Fault]:
+    """Services, and clocks that jump forward on every node."""
+    chance = random.Random(seed)
+    jumps = [
+        Fault(chance.uniform(800, 3700), "clock_step", node, level=chance.choice((0.6, 0.9)))
+        for node in NODES
+        for _ in range(2)
+    ]
+    return [Fault(0.0, SERVICES_ON, NODES[0]), *sorted(jumps, key=lambda fault: fault.at)]
+
+
+def _bug(
+    name: str,
+    story: str,
+    patches: Callable[[], list[Patch]],
+    weather: Callable[[int], list[Fault]] = with_services,
+) -> Mutant:
+    return Mutant(name, story, patches, True, weather)
 
 
 SERVICES = [
     _bug("pop-twice", "a message is given to two consumers", _given_twice),
     _bug("pop-any-serial", "an older handle is taken", _any_serial),
     _bug("pop-never-blocked", "an orderly queue gives on", _never_blocked),
-    _bug("pop-given-is-done", "progress is what was given", _given_is_done),
+    _bug("pop-given-is-done", "progress is what was given", _given_is_done, _failing_over),
     _bug(
         "pop-next-done", "an acknowledgement counts for the next message too", _longest_lease_counts
     ),
@@ -364,32 +393,46 @@ SERVICES = [
     _bug("pop-not-rewound", "an orderly queue gives nothing again", _left_out(PopQueue, "_rewind")),
     _bug("pop-unsaved", "no progress is recorded", _left_out_later(PopService, "_save")),
     _bug("pop-begins-anew", "a new master reads from the beginning", _begins_anew),
-    _bug("pop-from-the-end", "a new master skips what was given", _progress_from_the_end),
+    _bug(
+        "pop-from-the-end",
+        "a new master skips what was given",
+        _progress_from_the_end,
+        _failing_over,
+    ),
     _bug("pop-ranges-forgotten", "ranges that are done are forgotten", _ranges_forgotten),
     _bug("retry-lost", "no message is stored again", _left_out_later(RetryTopics, "store_again")),
     _bug("retry-for-ever", "attempts have no end", _retries_for_ever),
     _bug("retry-uncounted", "attempts are not counted", _attempts_uncounted),
-    _bug("retry-unsafe", "a copy that may be lost is enough", _retry_unsafe),
+    _bug("retry-unsafe", "a copy that may be lost is enough", _retry_unsafe, _failing_over),
     _bug("retry-first-done", "done before the copy is stored", _dead_at_once),
     _bug("dead-letters-lost", "no dead letter is stored", _left_out_later(RetryTopics, "_dead")),
     _bug("levels-early", "a level is not waited for", _levels_early),
-    _bug("levels-shrink", "a jump of the clock shortens a level", _jumps_shorten),
+    _bug("levels-shrink", "a jump of the clock shortens a level", _jumps_shorten, _jumping),
     _bug("levels-mixed", "a message waits in another level", _one_level_less),
     _bug("timers-early", "a timer is early", _timers_early),
     _bug("timers-first-only", "of those that are due one comes", _first_of_due),
     _bug(
-        "timers-not-put-back", "what was refused is forgotten", _left_out(PendingTimers, "put_back")
+        "timers-not-put-back",
+        "what was refused is forgotten",
+        _left_out(PendingTimers, "put_back"),
+        _failing_over,
     ),
-    _bug("timers-stale", "an old mastership's timers are believed", _stale_timers),
+    _bug("timers-stale", "an old mastership's timers are believed", _stale_timers, _failing_over),
     _bug("delays-refused", "a refused put is a delivery", _refused_is_delivered),
     _bug("delays-doubled", "a delivery is stored twice", _stored_twice),
     _bug(
         "delays-deaf",
         "the last master's deliveries are not looked for",
         _deaf_to_what_was_delivered,
+        _failing_over,
     ),
     _bug("recall-forgotten", "a recalled message comes", _recall_forgotten),
-    _bug("delivers-unread", "a new master delivers before it has read", _delivers_unread),
+    _bug(
+        "delivers-unread",
+        "a new master delivers before it has read",
+        _delivers_unread,
+        _failing_over,
+    ),
     _bug("halves-visible", "a half message is seen", _halves_visible),
     _bug("rollback-commits", "a rollback commits", _rollback_commits),
     _bug("commit-forgets", "a commit stores nothing", _commit_forgets),
@@ -397,14 +440,36 @@ SERVICES = [
     _bug("given-up-unstored", "what is given up is stored nowhere", _given_up_unstored),
     _bug("given-up-again", "what is given up is given up again", _given_up_again),
     _bug("committed-twice", "a decision is not remembered", _committed_twice),
-    _bug("decisions-unsafe", "a decision is answered before it is safe", _decisions_unsafe),
-    _bug("contrary-is-fine", "a contrary decision is told done", _contrary_is_fine),
-    _bug("origin-lost", "a question forgets the first offset", _origin_lost),
-    _bug("halves-stale", "an old mastership's half messages are believed", _stale_halves),
-    _bug("decisions-stale", "an old mastership's decisions are believed", _decisions_remembered),
-    _bug("committed-again", "a commit whose note was cut is made again", _commits_what_is_there),
+    _bug(
+        "decisions-unsafe",
+        "a decision is answered before it is safe",
+        _decisions_unsafe,
+        _failing_over,
+    ),
+    _bug("contrary-is-fine", "a contrary decision is told done", _contrary_is_fine, _failing_over),
+    _bug("origin-lost", "a question forgets the first offset", _origin_lost, _failing_over),
+    _bug(
+        "halves-stale",
+        "an old mastership's half messages are believed",
+        _stale_halves,
+        _failing_over,
+    ),
+    _bug(
+        "decisions-stale",
+        "an old mastership's decisions are believed",
+        _decisions_remembered,
+        _failing_over,
+    ),
+    _bug(
+        "committed-again",
+        "a commit whose note was cut is made again",
+        _commits_what_is_there,
+        _failing_over,
+    ),
     _bug("answered-at-once", "no put waits for replicas", _answered_at_once),
-    _bug("slaves-store", "services store where they may not", _slaves_store),
-    _bug("tables-ahead", "tables are ahead of the log", _tables_ahead),
-    _bug("services-untold", "services are not told of a mastership", _services_untold),
+    _bug("slaves-store", "services store where they may not", _slaves_store, _failing_over),
+    _bug("tables-ahead", "tables are ahead of the log", _tables_ahead, _failing_over),
+    _bug(
+        "services-untold", "services are not told of a mastership", _services_untold, _failing_over
+    ),
 ]

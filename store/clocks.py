@@ -21,6 +21,9 @@ WallMs = NewType("WallMs", int)
 MonoMs = NewType("MonoMs", int)
 
 STEP_MS = 1000  # the clocks part by less between two looks: that is a clock being slewed
+# What delays are counted past: also the small step forward with which store times, slowed down
+# after a jump back, reach a wall clock that was set right.
+FORWARD_STEP_MS = 20
 AGE_STEP_MS = 60_000
 AGE_HOLD_MS = 3_600_000
 STEPS_KEPT_MS = 3 * 3_600_000  # longer than the longest delay level
@@ -29,14 +32,16 @@ STEPS_KEPT_MS = 3 * 3_600_000  # longer than the longest delay level
 class WallSteps:
     """Finds jumps of the wall clock by holding it against the monotonic one."""
 
-    def __init__(self) -> None:
+    def __init__(self, least_ms: int = STEP_MS) -> None:
+        """least_ms: what counts as a jump."""
+        self._least_ms = least_ms
         self._ahead: int | None = None  # of the monotonic clock, at the last look
 
     def look(self, wall: WallMs, mono: MonoMs) -> int:
         """Ms that the wall clock has jumped by since the last look; 0 if it has not."""
         before, self._ahead = self._ahead, wall - mono
         step = 0 if before is None else self._ahead - before
-        return step if abs(step) >= STEP_MS else 0
+        return step if abs(step) >= self._least_ms else 0
 
 
 class StoreClock:
@@ -95,7 +100,7 @@ class ForwardSteps:
     """
 
     def __init__(self) -> None:
-        self._clock = WallSteps()
+        self._clock = WallSteps(FORWARD_STEP_MS)
         self._steps: list[tuple[int, int, MonoMs]] = []  # store time amid it, size, when
 
     def look(self, store: WallMs, mono: MonoMs) -> None:

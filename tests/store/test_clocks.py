@@ -4,7 +4,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.clocks import AgeClock, ForwardSteps, MonoMs, StoreClock, WallMs, WallSteps
+from store.clocks import (
+    FORWARD_STEP_MS,
+    AgeClock,
+    ForwardSteps,
+    MonoMs,
+    StoreClock,
+    WallMs,
+    WallSteps,
+)
 from tests.support import NOW
 
 HOUR = 3_600_000
@@ -90,7 +98,7 @@ def test_what_waits_by_a_level_waits_as_long_over_jumps_forward() -> None:
     late = MonoMs(4 * HOUR)
     steps.look(WallMs(NOW + 5 * HOUR), late)
     steps.look(WallMs(NOW + 7 * HOUR), late)
-    assert (steps.corrected(due, delay) - due).max() <= 2 * HOUR, "old jumps are forgotten"
+    assert (steps.corrected(due, delay) - due).max() <= 2 * HOUR + 500, "old jumps are forgotten"
 
 
 @given(st.lists(st.tuples(st.integers(0, 5000), JUMPS), min_size=1), st.integers(0, 60_000))
@@ -99,7 +107,7 @@ def test_no_level_is_waited_for_less_than_it_says_however_the_clock_jumps(
 ) -> None:
     clock, steps, mono, offset = StoreClock(), ForwardSteps(), 0, 0
     stored: list[tuple[int, int]] = []
-    slewed = 1000 * sum(jump != 0 for _, jump in moves)
+    slewed = FORWARD_STEP_MS * sum(jump != 0 for _, jump in moves)
     for passed, jump in moves:
         mono, offset = mono + passed, offset + jump
         now = clock.now(WallMs(NOW + mono + offset), MonoMs(mono), 0)
@@ -107,6 +115,6 @@ def test_no_level_is_waited_for_less_than_it_says_however_the_clock_jumps(
         if stored:
             times = np.array([time + delay for time, _ in stored], np.int64)
             for due, (_, since) in zip(steps.corrected(times, delay), stored, strict=True):
-                # A jump by less than a second is taken for a slewed clock.
+                # A jump by less than that is taken for a slewed clock.
                 assert due > now or mono - since >= delay - slewed
         stored.append((now, mono))
