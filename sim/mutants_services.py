@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from node.broker import Broker
@@ -10,11 +9,8 @@ from node.consuming.offsetranges import OffsetRanges
 from node.consuming.popqueue import PopQueue
 from node.consuming.popservice import PopService
 from node.consuming.retrytopics import RetryTopics
-from node.core.admission import Admission
-from node.core.metadatalog import MetadataLog
-from node.deferred import transactionservice
 from node.deferred.delayservice import DelayService
-from node.deferred.halfmessages import Decision, Decisions, HalfMessages
+from node.deferred.halfmessages import Decision, HalfMessages
 from node.deferred.pendingtimers import PendingTimers
 from node.deferred.transactionservice import TransactionService
 from node.engine.log import Log
@@ -23,7 +19,6 @@ from sim.faults import NODES, SERVICES_ON, Fault, plan
 from sim.planted import Mutant, Patch
 from store.clocks import ForwardSteps, MonoMs
 from store.metadata import Metadata
-from store.status import PutMessageStatus
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -112,6 +107,22 @@ def _progress_from_the_end() -> list[Patch]:
     return [(PopService, "_state", state)]
 
 
+def _acknowledged_in_vain() -> list[Patch]:
+    """An acknowledgement is answered and changes nothing."""
+    return [(PopService, "ack", lambda self, group, handle: self._lease(group, handle) is not None)]
+
+
+def _orderly_ignored() -> list[Patch]:
+    original = PopService._state
+
+    def state(self: Any, key: Any) -> Any:
+        found = original(self, key)
+        found.orderly = False
+        return found
+
+    return [(PopService, "_state", state)]
+
+
 def _retries_for_ever() -> list[Patch]:
     original = RetryTopics.store_again
 
@@ -130,16 +141,6 @@ def _attempts_uncounted() -> list[Patch]:
         await original(self, topic, record, 0, *more)
 
     return [(RetryTopics, "_put", put)]
-
-
-def _retry_unsafe() -> list[Patch]:
-    """A copy that is not safe yet takes the place of the message."""
-    original = Log.put_and_wait
-
-    async def put_and_wait(self: Any, batch: Any) -> Any:
-        return replace(await original(self, batch), status=PutMessageStatus.PUT_OK)
-
-    return [(Log, "put_and_wait", put_and_wait)]
 
 
 def _dead_at_once() -> list[Patch]:
@@ -197,10 +198,6 @@ def _refused_is_delivered() -> list[Patch]:
 def _stored_twice() -> list[Patch]:
     original = DelayService._store
     return [(DelayService, "_store", lambda self, b: original(self, b) and original(self, b))]
-
-
-def _deaf_to_what_was_delivered() -> list[Patch]:
-    return [(DelayService, "_left_out", lambda self, times: None)]
 
 
 def _recall_forgotten() -> list[Patch]:
@@ -268,6 +265,10 @@ def _given_up_unstored() -> list[Patch]:
     return [(TransactionService, "_discard", discard)]
 
 
+def _never_given_up() -> list[Patch]:
+    return [(TransactionService, "_discard", TransactionService._put_back)]
+
+
 def _given_up_again() -> list[Patch]:
     """Given up and not noted."""
 
@@ -283,31 +284,13 @@ def _committed_twice() -> list[Patch]:
     return [(HalfMessages, "resolved", _nothing)]
 
 
-def _decisions_unsafe() -> list[Patch]:
-    return [(TransactionService, "_safe", _nothing_later)]
-
-
 def _contrary_is_fine() -> list[Patch]:
     """Who commits what was given up is told that it is done."""
     return [(TransactionService, "_repeat", _nothing_later)]
 
 
-def _origin_lost() -> list[Patch]:
-    """A half message that was stored again goes by another number."""
-    return [(transactionservice, "ORIGIN", "NOBODY_READS_THIS")]
-
-
 def _stale_halves() -> list[Patch]:
     return [(TransactionService, "role_changed", _nothing)]
-
-
-def _decisions_remembered() -> list[Patch]:
-    """What a mastership that is over decided, and may have lost, is believed."""
-    return [(Decisions, "clear", _nothing)]
-
-
-def _commits_what_is_there() -> list[Patch]:
-    return [(TransactionService, "_was_committed", lambda self, origin, offset: False)]
 
 
 # -- the layers below ------------------------------------------------------------------------------
@@ -320,15 +303,6 @@ def _answered_at_once() -> list[Patch]:
         original(self, end_offset, True)
 
     return [(Log, "settle", settle)]
-
-
-def _slaves_store() -> list[Patch]:
-    return [(Admission, "may_store", lambda self: True)]
-
-
-def _tables_ahead() -> list[Patch]:
-    """A new master keeps changes of the last one that its log never got."""
-    return [(MetadataLog, "promoted", _nothing)]
 
 
 def _services_untold() -> list[Patch]:
@@ -388,6 +362,8 @@ SERVICES = [
     _bug(
         "pop-next-done", "an acknowledgement counts for the next message too", _longest_lease_counts
     ),
+    _bug("pop-ack-in-vain", "an acknowledgement changes nothing", _acknowledged_in_vain),
+    _bug("pop-orderly-ignored", "an orderly group is given what comes", _orderly_ignored),
     _bug("pop-leases-stay", "no lease ends", _left_out(PopService, "_end_leases")),
     _bug("pop-leases-early", "leases end early", _leases_end_early),
     _bug("pop-not-rewound", "an orderly queue gives nothing again", _left_out(PopQueue, "_rewind")),
@@ -403,7 +379,6 @@ SERVICES = [
     _bug("retry-lost", "no message is stored again", _left_out_later(RetryTopics, "store_again")),
     _bug("retry-for-ever", "attempts have no end", _retries_for_ever),
     _bug("retry-uncounted", "attempts are not counted", _attempts_uncounted),
-    _bug("retry-unsafe", "a copy that may be lost is enough", _retry_unsafe, _failing_over),
     _bug("retry-first-done", "done before the copy is stored", _dead_at_once),
     _bug("dead-letters-lost", "no dead letter is stored", _left_out_later(RetryTopics, "_dead")),
     _bug("levels-early", "a level is not waited for", _levels_early),
@@ -411,20 +386,11 @@ SERVICES = [
     _bug("levels-mixed", "a message waits in another level", _one_level_less),
     _bug("timers-early", "a timer is early", _timers_early),
     _bug("timers-first-only", "of those that are due one comes", _first_of_due),
-    _bug(
-        "timers-not-put-back",
-        "what was refused is forgotten",
-        _left_out(PendingTimers, "put_back"),
-        _failing_over,
-    ),
     _bug("timers-stale", "an old mastership's timers are believed", _stale_timers, _failing_over),
     _bug("delays-refused", "a refused put is a delivery", _refused_is_delivered),
     _bug("delays-doubled", "a delivery is stored twice", _stored_twice),
     _bug(
-        "delays-deaf",
-        "the last master's deliveries are not looked for",
-        _deaf_to_what_was_delivered,
-        _failing_over,
+        "recall-unmade", "a recall is answered, not made", _left_out_later(DelayService, "recall")
     ),
     _bug("recall-forgotten", "a recalled message comes", _recall_forgotten),
     _bug(
@@ -437,39 +403,17 @@ SERVICES = [
     _bug("rollback-commits", "a rollback commits", _rollback_commits),
     _bug("commit-forgets", "a commit stores nothing", _commit_forgets),
     _bug("nobody-asked", "no producer is asked", _nobody_is_asked),
+    _bug("never-given-up", "questions have no end", _never_given_up),
     _bug("given-up-unstored", "what is given up is stored nowhere", _given_up_unstored),
     _bug("given-up-again", "what is given up is given up again", _given_up_again),
     _bug("committed-twice", "a decision is not remembered", _committed_twice),
-    _bug(
-        "decisions-unsafe",
-        "a decision is answered before it is safe",
-        _decisions_unsafe,
-        _failing_over,
-    ),
     _bug("contrary-is-fine", "a contrary decision is told done", _contrary_is_fine, _failing_over),
-    _bug("origin-lost", "a question forgets the first offset", _origin_lost, _failing_over),
     _bug(
         "halves-stale",
         "an old mastership's half messages are believed",
         _stale_halves,
         _failing_over,
     ),
-    _bug(
-        "decisions-stale",
-        "an old mastership's decisions are believed",
-        _decisions_remembered,
-        _failing_over,
-    ),
-    _bug(
-        "committed-again",
-        "a commit whose note was cut is made again",
-        _commits_what_is_there,
-        _failing_over,
-    ),
     _bug("answered-at-once", "no put waits for replicas", _answered_at_once),
-    _bug("slaves-store", "services store where they may not", _slaves_store, _failing_over),
-    _bug("tables-ahead", "tables are ahead of the log", _tables_ahead, _failing_over),
-    _bug(
-        "services-untold", "services are not told of a mastership", _services_untold, _failing_over
-    ),
+    _bug("services-untold", "services are not told of a mastership", _services_untold),
 ]

@@ -365,7 +365,8 @@ class ServiceClients:
             else:
                 taken = broker.pop.ack(group, handle)
             if taken and node.master is not None:
-                self.history.settled(self._mastership(node), group, handle, popped.body)
+                who = self._mastership(node)
+                self.history.settled(who, group, handle, popped.body, dead)
 
         for _ in range(3):
             try:

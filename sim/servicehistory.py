@@ -113,8 +113,10 @@ class ServiceHistory:
                 if earlier not in together and place not in self.passed:
                     raise Violation(f"{who} gives {handle} before {earlier} is done")
 
-    def settled(self, who: Mastership, group: str, handle: Handle, body: bytes) -> None:
-        """A master takes an acknowledgement."""
+    def settled(
+        self, who: Mastership, group: str, handle: Handle, body: bytes, dead: bool = False
+    ) -> None:
+        """A master takes an acknowledgement; dead: of a message that its consumer gives up."""
         place = (group, handle.topic, handle.queue_id, handle.offset)
         lease = self.leases.pop((who, place), None)
         if lease is not None and lease.serial != handle.serial:
@@ -123,7 +125,8 @@ class ServiceHistory:
             raise Violation(f"{who} takes an acknowledgement of {place}, which it has not given")
         self.done.add((who, place))
         self.passed.add(place)
-        self.acknowledged.setdefault(group, set()).add(body)
+        if not dead:
+            self.acknowledged.setdefault(group, set()).add(body)
 
     def stored(self, who: Mastership, topic: str, end: int, world: float, wall: int) -> None:
         """How far a queue of a master has come."""
