@@ -127,8 +127,8 @@ class MessagesService(stubs.MessagesServicer):
                 await subscription.send_batches(reader)
             finally:
                 reader.cancel()
+                subscription.close()  # first: awaiting may be cancelled once more
                 await asyncio.gather(reader, return_exceptions=True)
-                subscription.close()
 
     # -- sinks ---------------------------------------------------------------------------------
 

@@ -1,9 +1,11 @@
 """A consumer's stream through seeks, rebalances and breaks: nothing stops, nothing is left over."""
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import duolog
@@ -11,9 +13,12 @@ import pytest
 from duolog import _groupreader, _prefetch
 from duolog._groupreader import GroupReader
 from duolog._membership import Queue, Share
+from duolog.wire import duolog_pb2 as wire
 
 from node.api import messages
+from store.metadata import TopicConfig
 from tests.node.conftest import StartNode
+from tests.node.replicas import broker_of
 
 SMALL_CREDIT = 64 << 10
 SMALL_BATCH = 4 << 10
@@ -97,6 +102,35 @@ async def read_to_the_end(consumer: duolog.Consumer) -> dict[int, list[int]]:
 
 
 @pytest.mark.usefixtures("small_credit")
+async def test_a_stream_that_is_cancelled_while_it_ends_watches_no_queue_any_more(
+    start_node: StartNode, open_streams: list[Any], tmp_path: Path
+) -> None:
+    """gRPC cancels a call again while its reader, which lost its cancellation, is waited for."""
+    broker = broker_of(await start_node(tmp_path / "d"))
+    await broker.metadata.put_topic(TopicConfig("T", 1))
+    reading = asyncio.Event()
+
+    async def requests() -> AsyncIterator[wire.SubscribeRequest]:
+        yield wire.SubscribeRequest(add=[wire.QueueOffset(topic="T")], credit_bytes=1)
+        with contextlib.suppress(asyncio.CancelledError):
+            reading.set()
+            await asyncio.sleep(60)
+        reading.set()
+        await asyncio.sleep(60)
+
+    service = messages.MessagesService(broker)
+    context: Any = None  # nothing is answered
+    call = asyncio.ensure_future(service.Subscribe(requests(), context))
+    for _ in range(2):
+        await reading.wait()
+        reading.clear()
+        assert not call.done()
+        call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert (open_streams, len(broker.log.board)) == ([], 0)
+
+
 async def test_a_hundred_seeks_do_not_stop_a_consumer(client: duolog.Client) -> None:
     """What a seek drops had been paid for: the node may send as much again."""
     await fill(client, 400)
