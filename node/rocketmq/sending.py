@@ -63,18 +63,19 @@ _Remembered = tuple[float, int, int, str, str]
 
 
 def accepted_types(config: TopicConfig) -> list[MessageType]:
-    """Message types that a topic takes: its own, or all."""
-    if not config.message_type:
-        return list(ACCEPTED)
-    return [_TYPES[config.message_type]]
+    """Message types that a topic takes: its own, or all.
+
+    A table that RocketMQ wrote may name MIXED, or a type that came after us: all.
+    """
+    kind = _TYPES.get(config.message_type)
+    return list(ACCEPTED) if kind is None else [kind]
 
 
 @lru_cache
 def _taken(message_type: str) -> frozenset[MessageType]:
     """Types of messages that are stored in a topic of a type, or of none."""
-    if not message_type:
-        return frozenset((*ACCEPTED, PRIORITY))
-    return frozenset((_TYPES[message_type],))
+    kind = _TYPES.get(message_type)
+    return frozenset((*ACCEPTED, PRIORITY) if kind is None else (kind,))
 
 
 def queue_of(message: Sent, config: TopicConfig, turn: int) -> int:

@@ -7,7 +7,9 @@ import pytest
 
 from node.rocketmq.stubs import Code, definition, service
 from node.server import Node
+from store.metadata import TopicConfig
 from tests.node.conftest import StartNode
+from tests.node.replicas import broker_of
 from tests.node.rocketmq.api import Api, message, resource
 
 MIB = 1 << 20
@@ -149,6 +151,17 @@ async def test_a_type_that_the_topic_does_not_take(api: Api, node: Node) -> None
     assert await code_of_send(api, message(topic="F", message_group="g")) == Code.OK
     route = await api.route("F")
     assert list(route.message_queues[0].accept_message_types) == [definition.MessageType.FIFO]
+
+
+async def test_a_topic_of_a_type_that_only_rocketmq_has_takes_every_type(
+    api: Api, node: Node
+) -> None:
+    """Its tables may name MIXED."""
+    await broker_of(node).metadata.put_topic(TopicConfig("M", 1, message_type="MIXED"))
+    assert await code_of_send(api, message(topic="M")) == Code.OK
+    assert await code_of_send(api, message(topic="M", message_group="g")) == Code.OK
+    route = await api.route("M")
+    assert len(route.message_queues[0].accept_message_types) == 4
 
 
 @pytest.mark.parametrize(
