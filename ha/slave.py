@@ -5,12 +5,14 @@ handshake settled; nothing of an epoch older than the promised one is accepted; 
 before it is answered; the log is never cut below what was confirmed to clients; what is
 acknowledged as received is in the log, as durable on disk.
 
-| state | means | leaves it by |
-|-------|-------|--------------|
-| READY | not connected | Connected → HANDSHAKE |
-| HANDSHAKE | Hello sent | Welcome → TRANSFER, Truncate or Reset → HANDSHAKE, Refuse → SUSPEND |
-| TRANSFER | chunks flow | Lost → READY |
-| SUSPEND | refused or held up, `reason` says why; the owner tries again later | Connected |
+| state | means |
+|-------|-------|
+| READY | not connected |
+| HANDSHAKE | Hello sent |
+| TRANSFER | chunks flow |
+| SUSPEND | refused or held up, `reason` says why; the owner tries again later |
+
+What leads from one to another: docs/transitions.md, which is rendered from this machine.
 """
 
 import struct
