@@ -128,9 +128,9 @@ class ReplayName:
             self._compare(parameter, old.get(parameter, ""), self._parameters.get(parameter, ""))
         if self.begun.lost_parts:
             raise BadJob(
-                f'''replay "{self.name}": {self.begun.lost_parts} of its requests were '
-                    'lost before they were stored (see the node's log); give another '
-                    '--name and send again'''
+                f'replay "{self.name}": {self.begun.lost_parts} of its requests were lost '
+                "before they were stored (see the node's log); give another --name and send "
+                "again"
             )
 
     def _compare(self, parameter: str, old: str, new: str) -> None:

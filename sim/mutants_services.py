@@ -70,8 +70,8 @@ def _given_is_done() -> list[Patch]:
     return [(PopQueue, "_advance", advance)]
 
 
-def _longest_lease_counts() -> list[Patch]:
-    """An acknowledgement of a lease that ended is taken from whoever has the next one."""
+def _next_done_too() -> list[Patch]:
+    """What follows an acknowledged message counts as done as well."""
     original = PopQueue.finish
 
     def finish(self: Any, offset: int) -> None:
@@ -143,14 +143,14 @@ def _attempts_uncounted() -> list[Patch]:
     return [(RetryTopics, "_put", put)]
 
 
-def _dead_at_once() -> list[Patch]:
-    """Done before the copy is stored."""
+def _done_before_it_is_stored() -> list[Patch]:
+    """Progress passes a message whose copy may yet be refused."""
     original = PopService._move
 
     async def move(self: Any, key: Any, state: Any, offsets: list[int]) -> None:
         for offset in offsets:
             self._finish(key, state, offset)
-        await original(self, key, state, [])
+        await original(self, key, state, offsets)
 
     return [(PopService, "_move", move)]
 
@@ -254,14 +254,11 @@ def _nobody_is_asked() -> list[Patch]:
 
 
 def _given_up_unstored() -> list[Patch]:
-    original = TransactionService._discard
-
     def discard(self: Any, halves: Any, half: Any, record: Any) -> None:
         noted = self._note_decided(halves, [half.offset])
         self._decisions.add(half.origin, Decision(False, noted.end_offset))
         self._settle(noted)
 
-    assert original is not discard
     return [(TransactionService, "_discard", discard)]
 
 
@@ -359,9 +356,7 @@ SERVICES = [
     _bug("pop-any-serial", "an older handle is taken", _any_serial),
     _bug("pop-never-blocked", "an orderly queue gives on", _never_blocked),
     _bug("pop-given-is-done", "progress is what was given", _given_is_done, _failing_over),
-    _bug(
-        "pop-next-done", "an acknowledgement counts for the next message too", _longest_lease_counts
-    ),
+    _bug("pop-next-done", "an acknowledgement counts for the next message too", _next_done_too),
     _bug("pop-ack-in-vain", "an acknowledgement changes nothing", _acknowledged_in_vain),
     _bug("pop-orderly-ignored", "an orderly group is given what comes", _orderly_ignored),
     _bug("pop-leases-stay", "no lease ends", _left_out(PopService, "_end_leases")),
@@ -379,7 +374,7 @@ SERVICES = [
     _bug("retry-lost", "no message is stored again", _left_out_later(RetryTopics, "store_again")),
     _bug("retry-for-ever", "attempts have no end", _retries_for_ever),
     _bug("retry-uncounted", "attempts are not counted", _attempts_uncounted),
-    _bug("retry-first-done", "done before the copy is stored", _dead_at_once),
+    _bug("retry-first-done", "done before the copy is stored", _done_before_it_is_stored),
     _bug("dead-letters-lost", "no dead letter is stored", _left_out_later(RetryTopics, "_dead")),
     _bug("levels-early", "a level is not waited for", _levels_early),
     _bug("levels-shrink", "a jump of the clock shortens a level", _jumps_shorten, _jumping),

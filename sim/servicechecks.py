@@ -92,6 +92,9 @@ def _consumed(master: Node, history: ServiceHistory) -> None:
     lost = {one.body for one in history.popped if one.outcome == "ok"} - stored
     if lost:
         raise Violation(f"acknowledged and not stored: {sorted(lost)[:3]}")
+    refused = {one.body for one in history.popped if one.outcome == "refused"} & stored
+    if refused:
+        raise Violation(f"refused and stored: {sorted(refused)[:3]}")
     for group in (GROUP, ORDERLY):
         dead = set(_bodies(master, f"%DLQ%{group}"))
         missing = stored - history.acknowledged.get(group, set()) - dead
@@ -104,7 +107,7 @@ def _delivered_once(master: Node, history: ServiceHistory) -> None:
     counts = _fates(history.delayed, _bodies(master, DELAYED))
     for sent in history.delayed:
         least = int(sent.outcome == "ok" and not sent.recalled)
-        most = int(sent.recalled != "ok")
+        most = int(sent.recalled != "ok" and sent.outcome != "refused")
         if not least <= counts[sent.body] <= most:
             raise Violation(
                 f"{sent.body!r}, sent {sent.outcome}, recalled {sent.recalled or 'not'}, "
@@ -147,6 +150,10 @@ def _ended_one_way(master: Node, history: ServiceHistory) -> None:
             raise Violation(f"{told} was not committed")
         if sent.outcome == "ok" and not sent.decision and not dropped:
             raise Violation(f"{told} was not given up")
+        if sent.outcome == "ok" and sent.decision == "commit" and not came + dropped:
+            raise Violation(f"{told} is lost")
+        if sent.outcome == "refused" and came + dropped:
+            raise Violation(f"{told} was refused, and is there")
 
 
 def _progress_never_goes_back(master: Node) -> None:

@@ -183,7 +183,7 @@ class ServiceClients:
     ) -> wire.AppendReply | None:
         """Send once; None where nobody knows whether it is stored."""
         self._number += 1
-        number = self._number
+        number = sent.number = self._number
         bodies, body_offsets = pack([sent.body])
 
         async def append(node: Node, broker: Broker) -> wire.AppendReply:
@@ -213,6 +213,7 @@ class ServiceClients:
             return None
         if reply.status != wire.PUT_OK:
             self._target = self.chance.choice(self.cluster.nodes)
+            sent.outcome = "refused"
             return None
         sent.outcome = "ok"
         return reply
@@ -254,8 +255,7 @@ class ServiceClients:
             await self._pause(120)
 
     async def _recall(self, sent: Sent, offset: int) -> None:
-        number = self._number
-        unique = f"{b'services--'.hex().upper()}{number:012X}"
+        unique = f"{b'services--'.hex().upper()}{sent.number:012X}"
         sent.recalled = "maybe"
 
         async def recall(node: Node, broker: Broker) -> None:

@@ -22,10 +22,11 @@ def retry_of(group: str) -> str:
 
 @dataclass(slots=True)
 class Sent:
-    """A message. outcome: ok, or info for may or may not be stored."""
+    """A message. outcome: ok, info for may or may not be stored, or refused."""
 
     body: bytes
     outcome: str = "info"
+    number: int = 0  # its sequence
     level: int = 0
     deliver_ms: int = 0
     recalled: str = ""  # ok, or maybe
@@ -105,12 +106,15 @@ class ServiceHistory:
             raise Violation(f"{who} gives {place}, a copy of {before}, which is not given up")
 
     def _in_order(self, who: Mastership, found: list[Popped]) -> None:
-        together = {popped.handle.offset for popped in found}
+        together = {
+            (ORDERLY, popped.handle.topic, popped.handle.queue_id, popped.handle.offset)
+            for popped in found
+        }
         for popped in found:
             handle = popped.handle
             for earlier in range(handle.offset):
                 place = (ORDERLY, handle.topic, handle.queue_id, earlier)
-                if earlier not in together and place not in self.passed:
+                if place not in together and place not in self.passed:
                     raise Violation(f"{who} gives {handle} before {earlier} is done")
 
     def settled(

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 
 from duolog.wire import duolog_pb2 as wire
 
-from ha.failover import Failover
+from ha.failover import Failover, Role
 from ha.groupstate import View
 from node.broker import Broker
-from node.clocks import mono_ms
 
 LOG_EPOCHS_MAX = 16  # told of a log
 
@@ -15,7 +14,7 @@ LOG_EPOCHS_MAX = 16  # told of a log
 def replication_status(broker: Broker) -> wire.ReplicationStatus:
     """What the node's machine of its role knows."""
     status = wire.ReplicationStatus(group=broker.config.node.group)
-    master, slave, now = broker.replication.master, broker.replication.slave, mono_ms()
+    master, slave, now = broker.replication.master, broker.replication.slave, broker.log.mono_ms()
     if master is not None:
         status.epoch = master.epoch
         status.push2slave_max_offset = master.push2slave_max_offset
@@ -60,7 +59,10 @@ def _add_election(status: wire.ReplicationStatus, machine: Failover, now: int) -
     status.role = machine.role.value
     status.elections = machine.elections
     status.lease_left_ms = max(0, machine.deadline_ms - now)
-    status.reason = "; ".join(filter(None, (machine.notice, status.reason or machine.reason)))
+    # Without a master the machine knows why; what ended the last stream does not matter any more.
+    standing = machine.role is Role.STANDING
+    reason = machine.reason if standing else status.reason or machine.reason
+    status.reason = "; ".join(filter(None, (machine.notice, reason)))
     status.epoch = max(status.epoch, machine.last_epoch)
     state = machine.view.state
     if state is None:

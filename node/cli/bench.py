@@ -117,7 +117,7 @@ def consume(
 
 @app.command()
 def recover(
-    megabytes: Annotated[int, typer.Option(help="Size of the log in bytes.")] = 1024,
+    megabytes: Annotated[int, typer.Option(help="Size of the log in MiB.")] = 1024,
     size: Annotated[int, typer.Option(help="Size of a body in bytes.")] = 1024,
     target: Annotated[Path | None, Csv] = None,
     as_json: Annotated[bool, Json] = False,

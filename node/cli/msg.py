@@ -250,7 +250,7 @@ def find(
     unique_key: Annotated[str, typer.Option(help="The unique key its producer gave it.")] = "",
     id_: Annotated[str, typer.Option("--id", help="The message id (32 or 56 hex digits).")] = "",
     since: Annotated[str | None, typer.Option(help="Start time: 10m, 2h, ISO or ms.")] = None,
-    until: Annotated[str | None, typer.Option(help="To.")] = None,
+    until: Annotated[str | None, typer.Option(help="End time: as --since.")] = None,
     max_: Annotated[
         int, typer.Option("--max", help="Maximum number of messages (64 by key).")
     ] = 32,
@@ -301,7 +301,7 @@ def track(
 ) -> None:
     """Show the state of messages in every consumer group of their topic."""
     if not (key or unique_key):
-        fail("which messages?", "give --key or --unique-key")
+        fail("give --key or --unique-key", "duolog msg track TOPIC --key KEY | --unique-key K")
 
     async def work() -> list[dict[str, object]]:
         async with _client(endpoints, timeout) as client:

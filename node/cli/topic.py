@@ -107,7 +107,7 @@ def alter(
 ) -> None:
     """Add queues, or change permissions."""
     if queues < 0 or perm < 0 or not (queues or perm or lite_ttl is not None):
-        fail("nothing to change", "nothing to change: give --queues, --perm or --lite-ttl")
+        fail("nothing to change: give --queues, --perm or --lite-ttl", "duolog topic alter --help")
 
     async def ask() -> "TopicReply":
         async with _client(endpoints, timeout) as client:

@@ -47,6 +47,7 @@ AGAIN_MS = 1000
 RECALL_SECONDS = 1.0
 NOTE_SECONDS = 5.0
 ROLL_EVERY_SECONDS = 60.0
+TOGETHER_MS = 5  # two clocks that are read within this time are compared
 _NEVER = (
     PutMessageStatus.MESSAGE_ILLEGAL,
     PutMessageStatus.MESSAGE_TOO_LARGE,
@@ -178,8 +179,10 @@ class DelayService:
 
     def _store_ms(self) -> WallMs:
         """The time that levels are waited for by; a jump since the last look is noted."""
-        store_ms = self._core.log.store_ms()
-        self._forward_steps.look(store_ms, self._core.log.mono_ms())
+        log_, before = self._core.log, self._core.log.mono_ms()
+        store_ms, after = log_.store_ms(), log_.mono_ms()
+        if after - before <= TOGETHER_MS:  # read at one moment, or a pause looks like a jump
+            self._forward_steps.look(store_ms, after)
         return store_ms
 
     def _store(self, batch: PutBatch) -> bool:

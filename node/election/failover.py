@@ -58,7 +58,6 @@ from ha.registry import (
 )
 from ha.slave import Slave
 from ha.syncstate import SyncState
-from node.clocks import mono_ms
 from node.config import NodeSection
 from node.election.directorywrites import DirectoryWrites
 from node.election.leasekeeper import LeaseKeeper
@@ -266,7 +265,7 @@ class FailoverService:
             self._roles.give_up(error)
 
     def _step(self, event: Event) -> None:
-        effects = self.machine.step(event, mono_ms())
+        effects = self.machine.step(event, self._log.mono_ms())
         if effects:
             log.debug(
                 "failover",
@@ -337,7 +336,7 @@ class FailoverService:
             case Wake(at_ms):
                 if self._wake is not None:
                     self._wake.cancel()
-                delay = max(0.0, (at_ms - mono_ms()) / 1000)
+                delay = max(0.0, (at_ms - self._log.mono_ms()) / 1000)
                 self._wake = self._loop.call_later(delay, self.step, Tick())
             case Answer(token) as answer:
                 if not token.done():
@@ -465,7 +464,7 @@ class FailoverService:
                 master = self._roles.promote(effect.epoch, members)
         except (OSError, StoreError) as error:
             log.error("elected, but cannot lead", epoch=effect.epoch, reason=str(error))
-            for more in self.machine.cannot_lead(str(error), mono_ms()):
+            for more in self.machine.cannot_lead(str(error), self._log.mono_ms()):
                 self._do(more)
             return
         for more in self.machine.leads(master):

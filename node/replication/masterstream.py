@@ -9,7 +9,6 @@ import grpc.aio
 import structlog
 
 from ha.master import Master
-from node.clocks import mono_ms
 from node.replication.roles import Replication
 from node.replication.stream import HA_METHOD, STREAM_OPTIONS
 from node.tls import Tls
@@ -66,7 +65,7 @@ class ReplicationService:
         if master is None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this node is not the master")
             return
-        number = master.connect(mono_ms())
+        number = master.connect(self._replication.mono_ms())
         if number is None:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many slaves")
             return
@@ -91,7 +90,7 @@ class ReplicationService:
     ) -> None:
         perform = self._replication.perform
         async for data in requests:
-            effects = master.receive(number, data, mono_ms())
+            effects = master.receive(number, data, self._replication.mono_ms())
             if effects:
                 perform(effects)
             wake.set()
@@ -102,6 +101,7 @@ class ReplicationService:
         loop = asyncio.get_running_loop()
         loader = _ColdLoader(self._threads, number)
         timer: asyncio.TimerHandle | None = None
+        mono_ms = self._replication.mono_ms
         try:
             while number in master.sessions:
                 wake.clear()
@@ -111,7 +111,11 @@ class ReplicationService:
                 if frame is not None:
                     await context.write(frame)
                     continue
-                due = loop.time() + master.wait_ms(number, mono_ms()) / 1000 + 0.0005
+                due = (
+                    loop.time()
+                    + master.wait_ms(number, mono_ms()) / 1000
+                    + 0.0005
+                )
                 if timer is None or not loop.time() < timer.when() <= due:
                     if timer is not None:
                         timer.cancel()

@@ -168,6 +168,10 @@ class Replication:
         store.change_role(BrokerRole.SLAVE)
         self.slave = Slave(store, self._me, master.identity, master.history)
 
+    def mono_ms(self) -> MonoMs:
+        """The clock of everything that a machine of replication is told."""
+        return self._log.mono_ms()
+
     @property
     def history(self) -> EpochHistory:
         """The epochs of this node's log."""

@@ -27,7 +27,6 @@ from ha.slave import (
     Send,
     Slave,
 )
-from node.clocks import mono_ms
 from node.engine.log import Log
 from node.replication.stream import HA_METHOD, STREAM_OPTIONS
 from store.errors import StoreError
@@ -106,7 +105,7 @@ class ReplicationClient:
                 reason, followed = await self._follow()
                 if followed:
                     self._away_since = time.monotonic()
-                self._slave.step(machine.Lost(reason), mono_ms())
+                self._slave.step(machine.Lost(reason), self._log.mono_ms())
                 said = f"{self._slave.state.value}: {self._slave.reason}"
                 if said != shown:
                     log.warning(
@@ -131,7 +130,7 @@ class ReplicationClient:
             stream: grpc.aio.StreamStreamMultiCallable[bytes, bytes]
             stream = channel.stream_stream(HA_METHOD)
             open_call = self._call = stream()
-            await self._perform(slave.step(machine.Connected(), mono_ms()))
+            await self._perform(slave.step(machine.Connected(), self._log.mono_ms()))
             while not self._closing:
                 data = await uncancelled(open_call.read())
                 if not isinstance(data, bytes):  # the end
@@ -171,9 +170,9 @@ class ReplicationClient:
         try:
             if len(data) > KIND_AT and data[KIND_AT] in _CUTTING:
                 async with self._log.no_flush():
-                    effects = self._slave.step(machine.Received(data), mono_ms())
+                    effects = self._slave.step(machine.Received(data), self._log.mono_ms())
             else:
-                effects = self._slave.step(machine.Received(data), mono_ms())
+                effects = self._slave.step(machine.Received(data), self._log.mono_ms())
         except OSError as error:
             effects = self._slave.suspend(f"disk error: {error.strerror or error}")
         except StoreError as error:
@@ -219,4 +218,4 @@ class ReplicationClient:
     async def _quietly(self, event: machine.Event) -> None:
         """Step from outside the reader; a broken stream is the reader's to report."""
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError, Unavailable):
-            await self._perform(self._slave.step(event, mono_ms()))
+            await self._perform(self._slave.step(event, self._log.mono_ms()))
