@@ -33,5 +33,5 @@ def test_a_java_that_hangs_is_not_waited_for(
     monkeypatch.setenv("JAVA_HOME", "")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(session, "JAVA_SECONDS", 0.2)
-    with pytest.raises(BadJob, match="does not answer"):
+    with pytest.raises(BadJob, match="did not answer"):
         session.spark_session("test")

@@ -90,7 +90,7 @@ async def test_a_level_beyond_the_last_is_the_last_and_bad_ones_are_refused(
         with pytest.raises(duolog.BadRequest, match=r"a delay of .* exceeds the limit"):
             await producer.send("T", b"x", delay=DELAY_MS_MAX / 1000 + 60)
         for how in ({"delay": -1.0}, {"delay": 1.0, "delay_level": 1}):
-            with pytest.raises(duolog.BadRequest, match="give one of"):
+            with pytest.raises(duolog.BadRequest, match="give only one of"):
                 await producer.send("T", b"x", **how)  # type: ignore[arg-type]
         with pytest.raises(duolog.UnknownTopic):
             await producer.send("Nowhere", b"x", delay=1.0)
