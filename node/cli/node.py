@@ -139,7 +139,7 @@ def problems_of(status: "NodeStatusReply") -> list[str]:
         problems.append(f"{status.corrupt_ranges} corrupt ranges in the commit log")
     part = status.replication
     if part.role == "STANDING":  # of a node that may be elected; its last stream may say more
-        problems.append(f"the group has no master that this node knows: {part.reason or 'so far'}")
+        problems.append(f"this node knows no master of its group: {part.reason or 'so far'}")
     elif part.state == "SUSPEND":
         problems.append(f"not following its master: {part.reason}")
     return problems
