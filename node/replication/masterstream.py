@@ -111,11 +111,7 @@ class ReplicationService:
                 if frame is not None:
                     await context.write(frame)
                     continue
-                due = (
-                    loop.time()
-                    + master.wait_ms(number, mono_ms()) / 1000
-                    + 0.0005
-                )
+                due = loop.time() + master.wait_ms(number, mono_ms()) / 1000 + 0.0005
                 if timer is None or not loop.time() < timer.when() <= due:
                     if timer is not None:
                         timer.cancel()
