@@ -99,10 +99,12 @@ class ServiceHistory:
         self.masterships.add(who)
         before = self.places.get((place[0], body))
         self.places[place[0], body] = place
-        if before in (None, place) or len(self.masterships) > 1:
-            return
+        if before is None or before[1] != TOPIC or len(self.masterships) > 1:
+            return  # whether a copy is stored may be unknown: then another one is
         lease = self.leases.get((who, before))
-        if before in self.passed or (lease is not None and lease.end > now + 1):
+        if before != place and (
+            before in self.passed or (lease is not None and lease.end > now + 1)
+        ):
             raise Violation(f"{who} gives {place}, a copy of {before}, which is not given up")
 
     def _in_order(self, who: Mastership, found: list[Popped]) -> None:

@@ -475,7 +475,12 @@ class PopService:
         key, state, _ = found
         record = self._record(key, handle.offset)
         state.put_off(handle.offset, self._in(MOVE_MS))  # not to be moved twice
-        await self._retry.to_dead_letters(group, record)
+        try:
+            await self._retry.to_dead_letters(group, record)
+        except BaseException:
+            if handle.offset in state.leases:
+                state.put_off(handle.offset, self._in(AGAIN_MS))
+            raise
         self._finish(key, state, handle.offset)
         self._settle(group, handle)
         return True
