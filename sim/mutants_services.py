@@ -4,7 +4,6 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from node.broker import Broker
 from node.consuming.offsetranges import OffsetRanges
 from node.consuming.popqueue import PopQueue
 from node.consuming.popservice import PopService
@@ -185,16 +184,6 @@ def _one_level_less() -> list[Patch]:
     ]
 
 
-def _refused_is_delivered() -> list[Patch]:
-    original = DelayService._store
-
-    def store(self: Any, batch: Any) -> bool:
-        original(self, batch)
-        return True
-
-    return [(DelayService, "_store", store)]
-
-
 def _stored_twice() -> list[Patch]:
     original = DelayService._store
     return [(DelayService, "_store", lambda self, b: original(self, b) and original(self, b))]
@@ -302,10 +291,6 @@ def _answered_at_once() -> list[Patch]:
     return [(Log, "settle", settle)]
 
 
-def _services_untold() -> list[Patch]:
-    return [(Broker, "leads", lambda self: self.metadata.promoted())]
-
-
 def _ranges_forgotten() -> list[Patch]:
     """Only a run from the front counts as done."""
     return [(OffsetRanges, "add", lambda self, first, end: None)]
@@ -382,7 +367,6 @@ SERVICES = [
     _bug("timers-early", "a timer is early", _timers_early),
     _bug("timers-first-only", "of those that are due one comes", _first_of_due),
     _bug("timers-stale", "an old mastership's timers are believed", _stale_timers, _failing_over),
-    _bug("delays-refused", "a refused put is a delivery", _refused_is_delivered),
     _bug("delays-doubled", "a delivery is stored twice", _stored_twice),
     _bug(
         "recall-unmade", "a recall is answered, not made", _left_out_later(DelayService, "recall")
@@ -410,5 +394,4 @@ SERVICES = [
         _failing_over,
     ),
     _bug("answered-at-once", "no put waits for replicas", _answered_at_once),
-    _bug("services-untold", "services are not told of a mastership", _services_untold),
 ]
