@@ -2,6 +2,7 @@
 
 from ha.groupstate import GroupState, Replica, View
 from ha.master import Master
+from ha.syncstate import lives
 
 RANK_MS = 50  # each candidate waits so much longer than the one before it
 HEIR_MS = 1000  # the others leave a named heir so much time
@@ -12,7 +13,7 @@ def delay_ms(view: View, state: GroupState, me: Replica) -> int:
     candidates = sorted(
         (replica.node in view.drained, replica)
         for replica in state.sync_state_set
-        if replica == me or _lives(replica, view)
+        if replica == me or lives(replica, view.replicas)
     )
     order = [replica for _, replica in candidates]
     delay = order.index(me) * RANK_MS
@@ -20,11 +21,6 @@ def delay_ms(view: View, state: GroupState, me: Replica) -> int:
         return 0
     heir_lives = any(replica.node == state.heir for replica in order)
     return delay + HEIR_MS if heir_lives else delay
-
-
-def _lives(replica: Replica, view: View) -> bool:
-    found = view.replicas.get(replica.node)
-    return found is not None and found.replica == replica
 
 
 def best_heir(view: View, state: GroupState, me: Replica, master: Master) -> str:

@@ -88,7 +88,7 @@ class SyncState:
             if replica not in self.members
             and replica.node not in drained
             and standing.held >= floor
-            and _lives(replica, registered)
+            and lives(replica, registered)
         }
         renewed = {replica.node for replica in joining}
         leaving = [
@@ -119,9 +119,10 @@ class SyncState:
             self._gone_ms.pop(replica, None)
             return replica.node in drained or standing.lag_ms > patience_ms
         gone_since = self._gone_ms.setdefault(replica, now_ms)
-        return not _lives(replica, registered) or now_ms - gone_since > patience_ms
+        return not lives(replica, registered) or now_ms - gone_since > patience_ms
 
 
-def _lives(replica: Replica, registered: Mapping[str, Registration]) -> bool:
+def lives(replica: Replica, registered: Mapping[str, Registration]) -> bool:
+    """Whether the registry names this very replica, and not another one of its node."""
     found = registered.get(replica.node)
     return found is not None and found.replica == replica

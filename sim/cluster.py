@@ -65,11 +65,11 @@ class Cluster:
         self.planned = self._plan() if planned is None else planned
         self.setup = replace(
             config.draw(self.world.chance("setup"), self.elected),
-            index=self._planned(faults.INDEX_ON),
+            index=self._has(faults.INDEX_ON),
         )
-        if self._planned(faults.DECAY_OFTEN):
+        if self._has(faults.DECAY_OFTEN):
             self.setup = replace(self.setup, decay_share=decay.OFTEN)
-        if self._planned(faults.SERVICES_ON):
+        if self._has(faults.SERVICES_ON):
             self.setup = replace(self.setup, services=True, index=True)
         self.network = Network(self.world)
         self.etcd = SimEtcd(self.world, self.network, Keys("sim", "group"))
@@ -103,7 +103,7 @@ class Cluster:
             found += faults.async_spells(self.world.chance("async"), FAULTY_MS * 0.9)
         return sorted(found, key=lambda fault: fault.at)
 
-    def _planned(self, kind: str) -> bool:
+    def _has(self, kind: str) -> bool:
         return any(fault.kind == kind for fault in self.planned)
 
     # -- running -------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class Cluster:
             assert master is not None, "converged"
             checks.final(self.nodes, master, self.history)
             if self.programs is not None:
-                jumped = any(fault.kind == "clock_step" for fault in self.planned)
+                jumped = self._has("clock_step")
                 servicechecks.final(master, self.programs.history, jumped)
         finally:
             self._stop()

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 from node.deferred.transactionservice import DISCARD_TOPIC
-from sim.clients import messages
+from sim.clients import read_all
 from sim.node import Node
 from sim.servicehistory import (
     COMMITTED,
@@ -20,7 +20,6 @@ from sim.servicehistory import (
 from sim.witness import Violation
 from store.delay import SCHEDULE_TOPIC
 from store.metadata import SYSTEM_TOPIC
-from store.reader import GetMessageStatus
 
 RATE = 0.98  # a node's clocks run at most 1 % fast, against the world and against another's
 SLACK_MS = 30.0
@@ -65,14 +64,7 @@ def final(master: Node, history: ServiceHistory, clocks_jumped: bool) -> None:
 
 def _bodies(node: Node, topic: str, queue_id: int = 0) -> list[bytes]:
     """A queue from its beginning."""
-    found: list[bytes] = []
-    offset = 0
-    while True:
-        result = node.read(topic, queue_id, offset)
-        found += [body for _, body in messages(result)]
-        if result.status is not GetMessageStatus.FOUND:
-            return found
-        offset = result.next_offset
+    return [body for _, body in read_all(node, (topic, queue_id))]
 
 
 def _fates(sent: list[Sent], found: list[bytes]) -> Counter[bytes]:

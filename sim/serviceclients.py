@@ -62,7 +62,6 @@ class ServiceClients:
         )
         self._target = cluster.nodes[0]
         self._number = 0
-        self._checks: set[asyncio.Task[None]] = set()
         for node in cluster.nodes:
             node.on_check = self._asked
             node.on_settled = self._look
@@ -311,9 +310,7 @@ class ServiceClients:
             return
         known.origin = check.origin
         if known.decision:
-            task = self.loop.run_now(lambda: self.loop.create_task(self._decide(known)))
-            self._checks.add(task)
-            task.add_done_callback(self._checks.discard)
+            self.loop.run_now(lambda: self.loop.create_task(self._decide(known)))
 
     # -- consuming -----------------------------------------------------------------------------
 
