@@ -11,7 +11,8 @@ from pathlib import Path
 
 import duolog
 
-from node.childnode import ChildNode, free_endpoint
+from demo.childnode import ChildNode
+from demo.ports import free_endpoint
 from store.osdisk import OsDisk
 
 

@@ -12,7 +12,7 @@ import duolog
 
 from bench.harness import Figure
 from bench.neighbour import BODY, Neighbour, Sends, send_at_rate
-from node.benchmarks import percentile
+from demo.measure import percentile
 
 Queue = tuple[str, int]
 

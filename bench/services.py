@@ -13,8 +13,8 @@ import duolog
 import grpc.aio
 
 from bench.harness import Figure, Node, running
-from node import benchmarks
-from node.childnode import free_endpoint
+from demo import measure
+from demo.ports import free_endpoint
 from node.rocketmq.stubs import definition, rpc, service
 
 TRANSACTIONS = 100_000
@@ -232,7 +232,7 @@ async def python_client() -> list[Figure]:
             for _ in range(CLIENT_ROUNDS):
                 for work in ("send", "push"):
                     if work == "push":
-                        await benchmarks.produce_batches(client, "bench", 200_000, 100, 10_000)
+                        await measure.produce_batches(client, "bench", 200_000, 100, 10_000)
                     for name, endpoint in (("stub", port), ("node", node.endpoint)):
                         rate = await asyncio.to_thread(_client_rate, endpoint, work)
                         rates.setdefault((work, name), []).append(rate)

@@ -20,7 +20,7 @@ import duolog.sync
 import numpy as np
 
 from bench.harness import Figure, Node
-from node import benchmarks
+from demo import measure
 from pipeline.segments import Piece, Segment, Stretch, segments_of, walk
 from store.kernels import scan
 
@@ -315,7 +315,7 @@ def _audit() -> list[Figure]:
                     continue
 
     try:
-        benchmarks.fill_store(root, AUDITED, 1024)
+        measure.fill_store(root, AUDITED, 1024)
         segments = segments_of(root)
         for segment in segments:
             int(np.asarray(segment.memory()[::4096]).sum())  # in the page cache

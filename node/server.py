@@ -32,6 +32,7 @@ from node.tls import Tls
 from store.errors import StoreError
 from store.osdisk import OsDisk
 from store.record import Host
+from store.status import BrokerRole
 
 if TYPE_CHECKING:
     from node.rocketmq.service import MessagingService
@@ -121,9 +122,13 @@ class Node:
             tls = self._reserve_tls()
             if tls is not None:
                 reserved.callback(tls[0].release)
+            ha_port = self._reserve_ha()
+            if ha_port is not None:
+                reserved.callback(ha_port.release)
+                self.ha_port = ha_port.port
             await self._recover(client_port)
             try:
-                await self._listen(client_port, tls)
+                await self._listen(client_port, tls, ha_port)
             except BaseException:
                 await self.stop()
                 raise
@@ -144,6 +149,13 @@ class Node:
         assert section.tls_key is not None, "checked"
         pair = (section.tls_key.read_bytes(), section.tls_cert.read_bytes())
         return ReservedPort(section.tls_listen), grpc.ssl_server_credentials([pair])
+
+    def _reserve_ha(self) -> ReservedPort | None:
+        """The replication port; None for a fixed slave, which serves none. Raises ListenError."""
+        listen: str = self.config.ha.listen
+        if not listen or self.config.store.broker_role is BrokerRole.SLAVE:
+            return None
+        return ReservedPort(listen)
 
     async def _recover(self, reserved: ReservedPort) -> None:
         """Make the services and the broker, and recover its store."""
@@ -183,12 +195,16 @@ class Node:
         self.broker, self._server = broker, server
 
     async def _listen(
-        self, client_port: ReservedPort, tls: tuple[ReservedPort, grpc.ServerCredentials] | None
+        self,
+        client_port: ReservedPort,
+        tls: tuple[ReservedPort, grpc.ServerCredentials] | None,
+        ha_port: ReservedPort | None,
     ) -> None:
         """Open the ports: everything that they lead to is ready. Raises ListenError, OSError."""
         assert self.broker is not None, "recovered"
         assert self._server is not None, "recovered"
-        await self._serve_slaves(self.broker)
+        if ha_port is not None:
+            await self._serve_slaves(self.broker, ha_port)
         self._prepare_election(self.broker)
         _add_port(self._server, client_port, None)
         if tls is not None and self.rocketmq is not None:
@@ -214,18 +230,14 @@ class Node:
         stubs.rpc.add_MessagingServiceServicer_to_server(self.rocketmq, server)
         return [stubs.SERVICE_NAME]
 
-    async def _serve_slaves(self, broker: Broker) -> None:
-        """A master's replication port. Raises ListenError."""
-        listen: str = self.config.ha.listen
-        if not listen or (broker.replication.slave is not None and not broker.replication.elected):
-            return
+    async def _serve_slaves(self, broker: Broker, reserved: ReservedPort) -> None:
+        """A master's replication port. Raises ListenError, OSError (certificates)."""
         service = ReplicationService(broker.replication, broker.log.threads, self.config.ha_tls())
-        self.ha_port = service.listen(listen)
-        if self.ha_port == 0:
-            raise ListenError(f"cannot listen on {listen}: is it in use?")
+        if service.listen(reserved.address) == 0:
+            raise ListenError(f"cannot listen on {reserved.address}: is it in use?")
         await service.start()
         self._replication = service
-        log.info("serving slaves", listen=f"{listen.rpartition(':')[0]}:{self.ha_port}")
+        log.info("serving slaves", listen=reserved.address)
 
     def _prepare_election(self, broker: Broker) -> None:
         """AUTO: a part in the election of masters. Raises OSError, BadStoreFile."""

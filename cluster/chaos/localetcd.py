@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from cluster.chaos.target import Unsupported
+from demo.ports import free_ports
 from ha.registry import RegistryError
-from node.childnode import free_ports
 from node.election.etcd import EtcdRegistry
 from node.tls import Tls
 

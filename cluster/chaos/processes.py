@@ -15,7 +15,8 @@ from pathlib import Path
 from cluster.chaos.localetcd import LocalEtcd
 from cluster.chaos.logdigest import digest
 from cluster.chaos.target import Unsupported
-from node.childnode import ChildNode, free_endpoint
+from demo.childnode import ChildNode
+from demo.ports import free_endpoint
 
 FILLER = "filler"
 ETCD_MEMBERS = 3  # of a cluster that does without one of them

@@ -4,21 +4,36 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+
+@dataclass(frozen=True, slots=True)
+class _Noun:
+    """A command of the first level."""
+
+    help: str
+    module: str  # has its `app`
+    more: tuple[str, ...] = ()  # modules that add commands to that app
+
+
 _NOUNS = {
-    "node": "Start a node, or check one.",
-    "topic": "List, create, alter, delete topics.",
-    "msg": "Send, get, find and tail messages.",
-    "group": "List, show, set, reset consumer groups.",
-    "cluster": "Show the cluster, switch and drain nodes.",
-    "store": "Inspect a store directory, offline.",
-    "bench": "Measure produce, consume and recovery.",
-    "pipeline": "Jobs on Spark: audit, rebuild, tier, replay, report.",
-    "config": "Show the configuration and where it comes from.",
-    "demo": "Store, crash and recover a real data set.",
+    "node": _Noun("Start a node, or check one.", "node.cli.node"),
+    "topic": _Noun("List, create, alter, delete topics.", "node.cli.topic"),
+    "msg": _Noun("Send, get, find and tail messages.", "node.cli.msg"),
+    "group": _Noun("List, show, set, reset consumer groups.", "node.cli.group"),
+    "cluster": _Noun("Show the cluster, switch and drain nodes.", "node.cli.cluster"),
+    "store": _Noun("Inspect a store directory, offline.", "node.cli.store"),
+    "bench": _Noun("Measure produce, consume and recovery.", "demo.commands.bench"),
+    "pipeline": _Noun(
+        "Jobs on Spark: audit, rebuild, tier, replay, report.",
+        "node.cli.pipeline",
+        more=("demo.commands.flights",),
+    ),
+    "config": _Noun("Show the configuration and where it comes from.", "node.cli.config"),
+    "demo": _Noun("Store, crash and recover a real data set.", "demo.commands.demo"),
 }
 
 
@@ -32,12 +47,15 @@ class _Lazy(TyperGroup):
         if cmd_name not in _NOUNS:
             return None
         if len(sys.argv) < 2 or cmd_name not in sys.argv:
-            return TyperCommand(cmd_name, help=_NOUNS[cmd_name])
-        module = importlib.import_module(f"node.cli.{cmd_name}")
+            return TyperCommand(cmd_name, help=_NOUNS[cmd_name].help)
+        noun = _NOUNS[cmd_name]
+        module = importlib.import_module(noun.module)
+        for adds in noun.more:
+            importlib.import_module(adds)
         command = typer.main.get_command(module.app)
         assert isinstance(command, TyperCommand | TyperGroup), "typer makes them"
         command.name = cmd_name
-        command.help = _NOUNS[cmd_name]
+        command.help = noun.help
         return command
 
 

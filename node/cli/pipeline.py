@@ -32,7 +32,7 @@ Master = typer.Option("--master", help="Where Spark runs: local[*], spark://HOST
 PROBLEM_COLUMNS = ("kind", "segment", "offset", "bytes", "reason")
 
 
-def _job(name: str, master: str, work: Callable[["SparkSession"], T]) -> T:
+def run_job(name: str, master: str, work: Callable[["SparkSession"], T]) -> T:
     """Run with a Spark session; an error ends the command with one line."""
     from duolog import DuologError
 
@@ -91,7 +91,7 @@ def audit(
         end = min(found.max_offset, other.max_offset)
         return found, other, compare(spark, directory, against, end)
 
-    found, other, difference = _job("audit", master, both)
+    found, other, difference = run_job("audit", master, both)
     for one in (found, other):
         if one is not None and one.held:
             say(f"{one.directory} is held by a running node: read as it is now, and not changed")
@@ -129,7 +129,7 @@ def rebuild(
     if index_slots < 1 or index_entries < 2:
         fail("an index file needs at least 1 slot and 2 entries", "duolog pipeline rebuild --help")
     options = StoreOptions(max_hash_slot_num=index_slots, max_index_num=index_entries)
-    print_facts(asdict(_job("rebuild", master, lambda s: work(s, directory, options))), as_json)
+    print_facts(asdict(run_job("rebuild", master, lambda s: work(s, directory, options))), as_json)
 
 
 @app.command()
@@ -151,7 +151,7 @@ def tier(
             f"--compression {compression!r}: must be zstd, snappy, gzip or none",
             "duolog pipeline tier",
         )
-    made = _job("tier", master, lambda s: work(s, directory, out, group, compression))
+    made = run_job("tier", master, lambda s: work(s, directory, out, group, compression))
     columns = ("segment", "rows", "files", "bytes", "before")
     print_rows([asdict(one) for one in made], columns, as_json)
 
@@ -200,7 +200,7 @@ def replay(
         name,
     )
     with _bar("replay") as progress:
-        made = _job("replay", master, lambda spark: work(spark, what, progress))
+        made = run_job("replay", master, lambda spark: work(spark, what, progress))
     print_facts({**asdict(made), "seconds": round(made.seconds, 3)}, as_json)
 
 
@@ -218,36 +218,12 @@ def report(
     """Report traffic, sizes, delays and lag, as tables and one HTML page."""
     from pipeline.report import report as work
 
-    made = _job("report", master, lambda spark: work(spark, endpoints, topics or (), out, parquet))
+    made = run_job(
+        "report", master, lambda spark: work(spark, endpoints, topics or (), out, parquet)
+    )
     if as_json:
         print_json(asdict(made))
         return
     columns = ("topic", "messages", "bytes", "largest", "delay_p50_ms", "delay_p99_ms")
     print_rows(made.topics, columns, False)
     say(f"{made.page}")
-
-
-@app.command()
-def flights(
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the report; default: a new one.")
-    ] = None,
-    master: Annotated[str, Master] = "",
-    as_json: Annotated[bool, Json] = False,
-) -> None:
-    """A year of flights through replay, stream, tier and report, while a master is killed."""
-    from rich.console import Console
-
-    from node.childnode import ChildError
-    from node.flights import FlightsError, run_flights
-    from pipeline.errors import BadJob
-
-    def work(spark: "SparkSession") -> dict[str, str]:
-        try:
-            return run_flights(spark, Console(stderr=as_json), out)
-        except (FlightsError, ChildError) as error:
-            raise BadJob(str(error)) from None
-
-    facts = _job("flights", master, work)
-    if as_json:
-        print_facts(facts, True)

@@ -14,7 +14,7 @@ import duolog.sync
 import pytest
 
 from cluster.chaos.processes import ProcessTarget
-from node.childnode import free_endpoint
+from demo.ports import free_endpoint
 from tests.certificates import certificates
 from tests.conformance.conftest import (
     LED_SECONDS_MAX,

@@ -7,6 +7,7 @@ from typing import Any
 import duolog
 import pytest
 
+from demo.ports import free_endpoint
 from ha.registry import Registry
 from node.config import Config
 from node.server import Node
@@ -29,7 +30,7 @@ async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
 
     async def start(
         data: Path | None = None,
-        listen: str = "127.0.0.1:0",
+        listen: str = "",
         limits: Any = None,
         rocketmq: Any = None,
         transactions: Any = None,
@@ -43,7 +44,7 @@ async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
             {
                 "node": {
                     "data": data or tmp_path / "data",
-                    "listen": listen,
+                    "listen": listen or free_endpoint(),
                     "name": name,
                     "group": group,
                 },

@@ -7,6 +7,7 @@ from typing import Any
 
 import duolog
 
+from demo.ports import free_endpoint
 from ha.progress import ConnectionState
 from node.broker import Broker
 from node.election.memoryregistry import MemoryRegistry
@@ -36,7 +37,7 @@ class Group:
     def __init__(self, start: StartNode, root: Path, **ha: Any) -> None:
         self._start = start
         self.root = root
-        self.ha = {"listen": "127.0.0.1:0", **ha}
+        self.ha = {"listen": free_endpoint(), **ha}
         self.master: Node | None = None
 
     async def start_master(self, role: str = "SYNC_MASTER", **store: Any) -> Node:
@@ -105,7 +106,7 @@ class Elected:
             [
                 await start(
                     root / name,
-                    ha={"listen": "127.0.0.1:0"},
+                    ha={"listen": free_endpoint()},
                     name=name,
                     registry=registry,
                     broker_role="AUTO",
@@ -157,7 +158,7 @@ async def start_groups(start: StartNode, root: Path, **how: Any) -> dict[str, No
     for group in GROUPS:
         made[group] = await start(
             root / group,
-            ha={"listen": "127.0.0.1:0", "in_sync_replicas": 1},
+            ha={"listen": free_endpoint(), "in_sync_replicas": 1},
             name=f"node-of-{group}",
             registry=registry,
             group=group,

@@ -9,18 +9,13 @@ from pathlib import Path
 import duolog
 import pytest
 
+from demo.ports import free_ports
 from node.api.reservedport import ListenError, ReservedPort
 from node.server import Node
 from store.errors import StoreLocked
 from store.messagestore import MessageStore
 from store.recovery import RecoveryReport
 from tests.node.conftest import StartNode
-
-
-def free_port() -> int:
-    reserved = ReservedPort("127.0.0.1:0")
-    reserved.release()
-    return reserved.port
 
 
 def accepts(port: int, host: str = "127.0.0.1") -> bool:
@@ -49,7 +44,7 @@ async def test_no_port_accepts_a_connection_before_the_directory_is_recovered(
         return start(store)
 
     monkeypatch.setattr(MessageStore, "start", slow)
-    port, ha_port = free_port(), free_port()
+    port, ha_port = free_ports(2)
     starting = asyncio.ensure_future(
         start_node(listen=f"127.0.0.1:{port}", ha={"listen": f"127.0.0.1:{ha_port}"})
     )
@@ -76,7 +71,7 @@ async def test_a_directory_that_is_held_leaves_the_port_closed(
         raise StoreLocked("data")
 
     monkeypatch.setattr(MessageStore, "start", held)
-    port = free_port()
+    port = free_ports(1)[0]
     with pytest.raises(StoreLocked):
         await start_node(listen=f"127.0.0.1:{port}")
     assert not accepts(port)
@@ -104,8 +99,10 @@ def test_an_address_in_use_or_of_another_machine_is_told() -> None:
 async def test_an_address_in_use_is_told_before_the_directory_is_made(
     start_node: StartNode, node: Node, tmp_path: Path
 ) -> None:
-    with pytest.raises(ListenError):
-        await start_node(data=tmp_path / "other", listen=f"127.0.0.1:{node.port}")
+    taken = f"127.0.0.1:{node.port}"
+    for ports in ({"listen": taken}, {"ha": {"listen": taken}}):
+        with pytest.raises(ListenError, match=taken):
+            await start_node(data=tmp_path / "other", **ports)
     assert not (tmp_path / "other").exists()
 
 

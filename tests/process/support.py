@@ -7,7 +7,7 @@ from pathlib import Path
 
 import duolog.sync
 
-from node.childnode import ChildNode
+from demo.childnode import ChildNode
 
 ROOT = Path(__file__).parent.parent.parent
 

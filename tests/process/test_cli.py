@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from node.childnode import free_endpoint
+from demo.ports import free_endpoint
 from node.rocketmq.stubs import Resource, definition, rpc, service
 from tests.process.support import ROOT, NodeProcess, environment, run_cli
 

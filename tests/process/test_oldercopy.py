@@ -13,8 +13,8 @@ import duolog
 import pytest
 from duolog.wire import duolog_pb2 as wire
 
-from node.childnode import free_endpoint
-from node.election.registryserver import RegistryServer
+from demo.ports import free_endpoint
+from demo.registryserver import RegistryServer
 from tests.process.support import NodeProcess
 
 pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(240)]

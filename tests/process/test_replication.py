@@ -12,7 +12,7 @@ from pathlib import Path
 import duolog
 import pytest
 
-from node.childnode import free_endpoint
+from demo.ports import free_endpoint
 from tests.process.support import NodeProcess
 
 pytestmark = [pytest.mark.process, pytest.mark.long]

@@ -13,7 +13,7 @@ from pathlib import Path
 import duolog.sync
 import pytest
 
-from node.childnode import free_ports
+from demo.ports import free_ports
 from tests.process.support import ROOT, NodeProcess, run_cli
 from tests.spark.conftest import need_java
 from tests.spark.test_audit import fill, flip, records

@@ -18,7 +18,7 @@ import duolog.sync
 import pytest
 
 from cluster.chaos.processes import ProcessTarget
-from node.childnode import free_endpoint
+from demo.ports import free_endpoint
 from node.rocketmq.stubs import Code
 from tests.certificates import certificates
 from tests.conformance.conftest import LED_SECONDS_MAX, SMALL, make_topics, next_master

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cluster.chaos.localetcd import LocalEtcd
+from demo.registryserver import RegistryServer
 from ha.registry import (
     Check,
     Delete,
@@ -22,7 +23,6 @@ from ha.registry import (
 )
 from node.election.etcd import EtcdRegistry
 from node.election.memoryregistry import MemoryRegistry
-from node.election.registryserver import RegistryServer
 from node.tls import Tls
 from tests.certificates import certificates
 from tests.etcd import need_etcd

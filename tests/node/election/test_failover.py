@@ -17,6 +17,7 @@ from duolog._errors import error_of
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
+from demo.ports import free_endpoint
 from ha import identity, membership
 from ha.failover import Role
 from ha.groupstate import Keys
@@ -45,7 +46,7 @@ class Voters:
     async def start(self, name: str, **how: Any) -> Node:
         self.nodes[name] = await self._start(
             self.root / name,
-            ha={"listen": "127.0.0.1:0", **how.pop("ha", {})},
+            ha={"listen": free_endpoint(), **how.pop("ha", {})},
             name=name,
             registry=how.pop("registry", self.registry),
             broker_role="AUTO",
@@ -227,7 +228,7 @@ async def test_every_node_answers_for_the_whole_cluster(voters: Voters) -> None:
     await voters.start_all()
     other = await voters._start(
         voters.root / "x",
-        ha={"listen": "127.0.0.1:0", "in_sync_replicas": 1},
+        ha={"listen": free_endpoint(), "in_sync_replicas": 1},
         name="x",
         registry=voters.registry,
         group="broker-b",
@@ -568,7 +569,7 @@ async def test_a_node_that_knows_no_route_yet_does_not_hide_topics(
         name="b",
         registry=Silent(),
         broker_role="AUTO",
-        ha={"listen": "127.0.0.1:0"},
+        ha={"listen": free_endpoint()},
     )
     async with duolog.Client([f"127.0.0.1:{node.port}" for node in (new, knows)]) as client:
         assert [topic.topic for topic in await client.admin.topics(["T"])] == ["T"]

@@ -21,6 +21,7 @@ from duolog._connection import uncancelled
 from duolog._errors import error_of
 from duolog.wire import duolog_pb2 as wire
 
+from demo.ports import free_endpoint
 from ha import frames
 from ha.frames import Ack, Frame, Hello, Refusal, Refuse, Welcome
 from ha.progress import ConnectionState
@@ -278,7 +279,7 @@ async def test_roles_can_be_swapped_by_hand(group: Group, start_node: StartNode)
     assert late.status == "SLAVE_NOT_AVAILABLE"
     await master.stop()
     new = await start_node(
-        group.root / "s", ha={"listen": "127.0.0.1:0"}, name="s", broker_role="SYNC_MASTER"
+        group.root / "s", ha={"listen": free_endpoint()}, name="s", broker_role="SYNC_MASTER"
     )
     old = await start_node(
         group.root / "m",

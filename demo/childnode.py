@@ -11,6 +11,8 @@ from pathlib import Path
 
 import duolog
 
+from demo.ports import free_endpoint
+
 READY_SECONDS = 60.0
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.01
@@ -19,23 +21,6 @@ LOG_TAIL = 3000
 
 class ChildError(Exception):
     """The child did not start, or is not what the caller takes it for."""
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
-
-
-def free_endpoint() -> str:
-    """HOST:PORT that nobody listens on."""
-    return f"127.0.0.1:{free_ports(1)[0]}"
 
 
 class ChildNode:

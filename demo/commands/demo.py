@@ -15,8 +15,8 @@ def demo(as_json: Annotated[bool, Json] = False) -> None:
     from duolog import DuologError
     from rich.console import Console
 
-    from node.childnode import ChildError
-    from node.demo import DemoError, run_demo
+    from demo.childnode import ChildError
+    from demo.takeover import DemoError, run_demo
 
     console = Console(stderr=as_json)
     try:

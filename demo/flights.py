@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING
 import duolog.sync
 from rich.console import Console
 
-from node.childnode import ChildNode, free_endpoint
-from node.election.registryserver import RegistryServer
+from demo.childnode import ChildNode
+from demo.ports import free_endpoint
+from demo.registryserver import RegistryServer
 from pipeline.replay import replay
 from pipeline.replayoptions import Replay
 from pipeline.report import report

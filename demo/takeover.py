@@ -35,8 +35,9 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from node.childnode import ChildNode, free_endpoint
-from node.election.registryserver import RegistryServer
+from demo.childnode import ChildNode
+from demo.ports import free_endpoint
+from demo.registryserver import RegistryServer
 
 TOPIC = "flights"
 LIVE_TOPIC = "flights-live"

@@ -13,7 +13,7 @@ import typer
 from node.cli.output import DEFAULT_ENDPOINTS, Endpoints, Json, Timeout, fail, print_facts, run
 
 if TYPE_CHECKING:
-    from node.benchmarks import Measured
+    from demo.measure import Measured
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -71,7 +71,7 @@ def produce(
     async def work(progress: Callable[[int], None]) -> "Measured":
         from duolog import Client, TopicExists
 
-        from node.benchmarks import produce_batches, produce_singly
+        from demo.measure import produce_batches, produce_singly
 
         async with Client(endpoints, timeout=timeout) as client:
             try:
@@ -104,7 +104,7 @@ def consume(
     async def work(progress: Callable[[int], None]) -> "Measured":
         from duolog import Client
 
-        from node.benchmarks import consume as measure
+        from demo.measure import consume as measure
 
         name = group or f"bench-{time.time_ns()}"
         async with Client(endpoints, timeout=timeout) as client:
@@ -127,8 +127,8 @@ def recover(
     import shutil
     import tempfile
 
-    from node.benchmarks import fill_store
-    from node.benchmarks import recover as measure
+    from demo.measure import fill_store
+    from demo.measure import recover as measure
 
     directory = Path(tempfile.mkdtemp(prefix="duolog-bench-"))
     try:

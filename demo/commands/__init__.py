@@ -1,0 +1,1 @@
+"""Commands of `duolog` that start or measure nodes."""

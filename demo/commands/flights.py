@@ -1,0 +1,38 @@
+"""`duolog pipeline flights`: the jobs on a real data set, while a master is killed."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from node.cli.output import Json, print_facts
+from node.cli.pipeline import Master, app, run_job
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@app.command()
+def flights(
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the report; default: a new one.")
+    ] = None,
+    master: Annotated[str, Master] = "",
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """A year of flights through replay, stream, tier and report, while a master is killed."""
+    from rich.console import Console
+
+    from demo.childnode import ChildError
+    from demo.flights import FlightsError, run_flights
+    from pipeline.errors import BadJob
+
+    def work(spark: "SparkSession") -> dict[str, str]:
+        try:
+            return run_flights(spark, Console(stderr=as_json), out)
+        except (FlightsError, ChildError) as error:
+            raise BadJob(str(error)) from None
+
+    facts = run_job("flights", master, work)
+    if as_json:
+        print_facts(facts, True)

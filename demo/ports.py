@@ -1,0 +1,66 @@
+"""Ports of this machine for programs that must know them before anyone listens.
+
+They lie below the range from which the kernel takes the ports of outgoing connections: none of
+those can take a port while its node is stopped.
+"""
+
+import fcntl
+import os
+import socket
+import tempfile
+from pathlib import Path
+
+FIRST = 10_000
+DEFAULT_END = 32_768
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def _end() -> int:
+    """One past the last port given out."""
+    try:
+        lowest = int(_EPHEMERAL.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return DEFAULT_END
+    return lowest if lowest > FIRST + 1000 else DEFAULT_END
+
+
+def _is_free(port: int) -> bool:
+    """Whether nobody listens on it, on any address."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, and that no other caller on this machine is given soon.
+
+    All processes of a user go through the range in turn, by a file that remembers the last port
+    given. Raises OSError where the whole range is taken.
+    """
+    end, found = _end(), []
+    path = Path(tempfile.gettempdir()) / f"duolog-ports-{os.getuid()}"
+    with path.open("a+") as cursor:
+        fcntl.flock(cursor, fcntl.LOCK_EX)
+        cursor.seek(0)
+        said = cursor.read().strip()
+        port = int(said) if said.isdecimal() else FIRST
+        for _ in range(end - FIRST):
+            port = port + 1 if FIRST <= port + 1 < end else FIRST
+            if _is_free(port):
+                found.append(port)
+            if len(found) == count:
+                break
+        else:
+            raise OSError(f"no {count} free ports between {FIRST} and {end}")
+        cursor.truncate(0)
+        cursor.write(str(port))
+    return found
+
+
+def free_endpoint() -> str:
+    """HOST:PORT of this machine's loopback that nobody listens on."""
+    return f"127.0.0.1:{free_ports(1)[0]}"

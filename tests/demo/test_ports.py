@@ -1,0 +1,61 @@
+"""Ports given to programs of this machine before anyone listens on them."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from demo import ports
+from tests.process.support import ROOT
+
+
+@pytest.fixture(autouse=True)
+def own_cursor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+
+def test_no_port_is_given_twice_to_two_processes() -> None:
+    program = "from demo.ports import free_ports; print(*free_ports(40))"
+    running = [
+        subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    given = [int(port) for child in running for port in child.communicate(timeout=60)[0].split()]
+    assert len(given) == len(set(given)) == 80
+
+
+def test_no_port_is_one_that_the_kernel_gives_to_connections() -> None:
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert all(ports.FIRST <= port < lowest for port in ports.free_ports(100))
+
+
+def test_a_port_in_use_is_passed_over() -> None:
+    first = ports.free_ports(1)[0]
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", first + 1))
+        taken.listen()
+        assert first + 1 not in ports.free_ports(5)
+
+
+def test_after_the_last_port_comes_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "_end", lambda: ports.FIRST + 10)
+    given = ports.free_ports(5) + ports.free_ports(5) + ports.free_ports(5)
+    assert set(given) <= set(range(ports.FIRST, ports.FIRST + 10))
+    assert not set(given[:5]) & set(given[5:10])
+
+
+def test_a_range_that_is_taken_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "_is_free", lambda port: False)
+    with pytest.raises(OSError, match="no 1 free ports"):
+        ports.free_ports(1)
+
+
+@pytest.mark.parametrize("said", ["", "nonsense", "99999999", "-1"])
+def test_a_damaged_file_starts_the_range_anew(tmp_path: Path, said: str) -> None:
+    ports.free_ports(1)
+    (cursor,) = tmp_path.iterdir()
+    cursor.write_text(said)
+    assert ports.FIRST <= ports.free_ports(1)[0] < ports.FIRST + 100
