@@ -1,7 +1,7 @@
 """Who is the next master: the order of the candidates, and the heir of one that goes on purpose."""
 
 from ha.groupstate import GroupState, Replica, View
-from ha.master import Master
+from ha.mandate import Mastership
 from ha.syncstate import lives
 
 RANK_MS = 50  # each candidate waits so much longer than the one before it
@@ -23,7 +23,7 @@ def delay_ms(view: View, state: GroupState, me: Replica) -> int:
     return delay + HEIR_MS if heir_lives else delay
 
 
-def best_heir(view: View, state: GroupState, me: Replica, master: Master) -> str:
+def best_heir(view: View, state: GroupState, me: Replica, master: Mastership) -> str:
     """The member that lives, is not drained and holds the most; empty: there is none."""
     live = [
         (master.held_by(replica), replica.node)

@@ -6,8 +6,8 @@ import structlog
 from duolog import _errors as sdk
 from duolog._machine import boot_id
 
+from ha.mandate import Mandate
 from ha.master import Master
-from ha.syncstate import SyncState
 from node.clocks import Clock, SystemClock
 from node.config import Config
 from node.consuming.groups import NO_GRACE, GroupCoordinator
@@ -180,9 +180,9 @@ class Broker:
 
     # -- roles ---------------------------------------------------------------------------------
 
-    def promote(self, epoch: int, members: SyncState) -> Master:
+    def promote(self, epoch: int, mandate: Mandate) -> Master:
         """This node was elected. Raises OSError or StoreError: it is a slave then as before."""
-        master = self.replication.become_master(epoch, members, self.log.store_ms())
+        master = self.replication.become_master(epoch, mandate, self.log.store_ms())
         self.leads()
         return master
 

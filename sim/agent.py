@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 from ha import failoverevents, membership
 from ha.failover import Facts, Failover, Role
 from ha.failoverevents import (
-    Advance,
     Answer,
     AskLease,
     Changed,
@@ -15,6 +14,7 @@ from ha.failoverevents import (
     DropLease,
     Follow,
     HandOver,
+    Instruct,
     Lead,
     Leased,
     LeaseLost,
@@ -28,6 +28,7 @@ from ha.failoverevents import (
     Wake,
 )
 from ha.groupstate import Registration, Replica
+from ha.masterevents import Instructed
 from ha.membership import Membership
 from ha.registry import LeaseGone, Put, Snapshot, Transaction
 from sim.etcd import TIMEOUT_MS, SimEtcd
@@ -141,8 +142,8 @@ class Agent:
                 )
             case Note(found):
                 self._note(found)
-            case Advance():
-                node.advance()
+            case Instruct(mandate):
+                node.tell(Instructed(mandate))
             case Lead() | Follow() | Stand():
                 if isinstance(effect, Stand):
                     node.world.note(f"{node.name} stands: {effect.reason}")
@@ -316,7 +317,7 @@ class Agent:
                 raise failure
             if self.machine.role is not Role.LEADING or self.machine.led_epoch != effect.epoch:
                 return  # over before it began
-            node.become_master(effect, self.machine.me.replica)
+            node.become_master(effect)
         except (OSError, StoreError) as error:
             node.world.note(f"{node.name} cannot lead: {error}")
             node.become_slave()

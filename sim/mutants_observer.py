@@ -79,18 +79,18 @@ def _begun_again() -> list[Patch]:
 
 def _same_replica() -> list[Patch]:
     """Who comes back with an empty disk counts as the member it was."""
-    original = _MASTER._standings
+    original = _MASTER.standings
 
     def standings(self: Any, now: int) -> Any:
         found = original(self, MonoMs(now))
-        assert self.sync_state is not None, "asked of elected masters"
-        members = {member.node: member for member in self.sync_state.members}
+        assert self.mandate is not None, "asked of elected masters"
+        members = {member.node: member for member in self.mandate.members}
         return {
             Replica(r.node, members.get(r.node, r).incarnation): standing
             for r, standing in found.items()
         }
 
-    return [(_MASTER, "_standings", standings)]
+    return [(_MASTER, "standings", standings)]
 
 
 def _slave_unindexed() -> list[Patch]:

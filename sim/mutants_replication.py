@@ -65,7 +65,7 @@ def _received_for_durable() -> list[Patch]:
 
 
 def _falling_confirm() -> list[Patch]:
-    original = _MASTER.advance
+    original = _MASTER._advance
 
     def advance(self: Any, now: int) -> Any:
         candidate = self._held_by_enough()
@@ -73,7 +73,7 @@ def _falling_confirm() -> list[Patch]:
             self.store.replicated_offset = candidate
         return original(self, MonoMs(now))
 
-    return [(_MASTER, "advance", advance)]
+    return [(_MASTER, "_advance", advance)]
 
 
 def _memory_only_truncation() -> list[Patch]:

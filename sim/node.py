@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ha import identity
+from ha import identity, masterevents
 from ha.epochs import recover_history
 from ha.failoverevents import Contradicted, FoundOlder, Lead
 from ha.frames import encode
-from ha.groupstate import Replica
 from ha.grouptransfer import Release
 from ha.handshake import Member
-from ha.master import Close, Master
+from ha.master import Master
+from ha.masterevents import Close
 from ha.progress import ConnectionState
 from ha.slave import (
     Adopt,
@@ -29,7 +29,6 @@ from ha.slave import (
     Slave,
     Tick,
 )
-from ha.syncstate import SyncState
 from node.deferred.transactionservice import Check
 from sim.agent import Agent
 from sim.config import Setup
@@ -292,7 +291,7 @@ class Node:
         told = f"{self.name} {self.master.epoch} {self.boot}".encode()
         return told if self.services is None else self.services.tables() + b"\n" + told
 
-    def become_master(self, lead: Lead, me: Replica) -> None:
+    def become_master(self, lead: Lead) -> None:
         """Elected. Raises OSError or StoreError where the disk does not let it."""
         assert self.slave is not None, "slaves are elected"
         self.follow("")
@@ -306,7 +305,7 @@ class Node:
             slave.identity,
             slave.history,
             self._tables,
-            sync_state=SyncState(me, lead.state.sync_state_set, lead.revision),
+            mandate=lead.mandate,
         )
         master.open_epoch(self.chance.getrandbits(64), self.store_ms(), lead.epoch)
         self.world.note(f"{self.name} leads epoch {lead.epoch}")
@@ -323,7 +322,7 @@ class Node:
             return
         assert self.master is not None, "it is one of both"
         master, self.master = self.master, None
-        self._perform(master.fail_all())
+        self._perform(master.step(masterevents.Ended(), self.mono()))
         for number in list(self._ends):
             end = self._ends.pop(number)
             end.close()
@@ -541,8 +540,7 @@ class Node:
         except OSError as error:
             # The node fences itself and ends; the page cache cannot be trusted after that.
             self.store.fence("sync failed")
-            if self.master is not None:
-                self._perform(self.master.fail_all())
+            self.tell(masterevents.Ended())
             self.ghost.sync_failed(self)
             raise OSError(errno.EIO, "fenced") from error
 
@@ -561,14 +559,14 @@ class Node:
             self.services.flushed()
         while self._unflushed and self._unflushed[0][0] <= self.store.local_offset:
             self._unflushed.pop(0)[1]()
-        self.advance()
+        self.tell(masterevents.Flushed())
         if self.slave is not None:
             self._do(self.slave.step(Flushed(), self.mono()))
 
-    def advance(self) -> None:
-        """Confirm what a master may confirm, as in a node."""
+    def tell(self, event: masterevents.Event) -> None:
+        """Tell a master's machine; nothing where this node is a slave."""
         if self.master is not None:
-            self._perform(self.master.advance(self.mono()))
+            self._perform(self.master.step(event, self.mono()))
 
     def schedule_ms(self) -> MonoMs:
         """The clock of the flush schedule, as in a node."""
@@ -601,8 +599,7 @@ class Node:
         )
 
     def _tick(self) -> None:
-        if self.master is not None:
-            self._perform(self.master.tick(self.mono()))
+        self.tell(masterevents.Tick())
         if self.slave is not None:
             self._do(self.slave.step(Tick(), self.mono()))
         self.later(TICK_MS, self._tick)
@@ -623,14 +620,11 @@ class Node:
         end.on_close = self.guarded(lambda: self._hung_up(number))
 
     def _heard(self, number: int, data: bytes) -> None:
-        if self.master is None:
-            return  # it was one when the stream began
-        self._perform(self.master.receive(number, data, self.mono()))
+        self.tell(masterevents.Received(number, data))
 
     def _hung_up(self, number: int) -> None:
         self._ends.pop(number, None)
-        if self.master is not None:
-            self.master.disconnect(number)
+        self.tell(masterevents.Disconnected(number))
 
     def _perform(self, effects: list[Any]) -> None:
         for effect in effects:

@@ -21,7 +21,6 @@ from duolog import _errors as sdk
 from ha import failoverevents, membership
 from ha.failover import Facts, Failover, Role
 from ha.failoverevents import (
-    Advance,
     Answer,
     AskLease,
     Changed,
@@ -31,6 +30,7 @@ from ha.failoverevents import (
     Effect,
     Event,
     Follow,
+    Instruct,
     Lead,
     Leased,
     LeaseLost,
@@ -44,7 +44,9 @@ from ha.failoverevents import (
     Wake,
 )
 from ha.groupstate import GroupState, Keys, Registration, Replica, View, cluster_prefix, groups_of
+from ha.mandate import Mandate
 from ha.master import Master
+from ha.masterevents import Instructed
 from ha.membership import Membership
 from ha.registry import (
     Delete,
@@ -57,7 +59,6 @@ from ha.registry import (
     Transaction,
 )
 from ha.slave import Slave
-from ha.syncstate import SyncState
 from node.config import NodeSection
 from node.election.directorywrites import DirectoryWrites
 from node.election.leasekeeper import LeaseKeeper
@@ -84,7 +85,7 @@ class Roles(Protocol):
     log: Log
     replication: Replication
 
-    def promote(self, epoch: int, members: SyncState) -> Master:
+    def promote(self, epoch: int, mandate: Mandate) -> Master:
         """Become the master. Raises OSError or StoreError: it is a slave then as before."""
 
     def demote(self) -> None:
@@ -341,8 +342,8 @@ class FailoverService:
             case Answer(token) as answer:
                 if not token.done():
                     token.set_result(answer)
-            case Advance():
-                self._replication.advance()
+            case Instruct(mandate):
+                self._replication.step(Instructed(mandate))
             case Lead() | Follow() | Stand():
                 if isinstance(effect, Stand):
                     self._stop_at_once(effect)
@@ -454,14 +455,12 @@ class FailoverService:
         await self._follow_nobody()
         slave = self._replication.slave
         assert slave is not None, "only a slave is elected"
-        me = self.machine.me.replica
-        members = SyncState(me, effect.state.sync_state_set, effect.revision)
         try:
             await self._promise(slave, effect.epoch)
             async with self._log.no_flush():
                 if self.machine.role is not Role.LEADING or self.machine.led_epoch != effect.epoch:
                     return  # over before it began
-                master = self._roles.promote(effect.epoch, members)
+                master = self._roles.promote(effect.epoch, effect.mandate)
         except (OSError, StoreError) as error:
             log.error("elected, but cannot lead", epoch=effect.epoch, reason=str(error))
             for more in self.machine.cannot_lead(str(error), self._log.mono_ms()):
@@ -470,7 +469,8 @@ class FailoverService:
         for more in self.machine.leads(master):
             self._do(more)
         self._log.group_commit.nudge()  # the barrier
-        log.info("mastership", epoch=effect.epoch, members=sorted(map(str, members.members)))
+        members = sorted(map(str, effect.mandate.members))
+        log.info("mastership", epoch=effect.epoch, members=members)
         self.step(Tick())
 
     # -- orders --------------------------------------------------------------------------------

@@ -11,14 +11,15 @@ from typing import Protocol
 import structlog
 from duolog._machine import boot_id
 
-from ha import identity
+from ha import identity, masterevents
 from ha.epochs import EpochHistory, recover_history
 from ha.grouptransfer import Release
 from ha.handshake import Member
 from ha.identity import Identity
-from ha.master import Close, Confirmed, Effect, Master
+from ha.mandate import Mandate
+from ha.master import Master
+from ha.masterevents import Close, Confirmed, Effect
 from ha.slave import Slave
-from ha.syncstate import SyncState
 from node.config import Config
 from node.engine.log import Log, Outcome
 from node.replication.slavestream import Listener, ReplicationClient, Upstream
@@ -130,7 +131,7 @@ class Replication:
 
     # -- changes of role -----------------------------------------------------------------------
 
-    def become_master(self, epoch: int, members: SyncState, wall_ms: WallMs) -> Master:
+    def become_master(self, epoch: int, mandate: Mandate, wall_ms: WallMs) -> Master:
         """Elected: a slave that follows nobody any more opens its epoch.
 
         Raises OSError or StoreError if the disk does not let it; it is a slave then as before.
@@ -145,7 +146,7 @@ class Replication:
             slave.identity,
             slave.history,
             self._tables.snapshot_bytes,
-            sync_state=members,
+            mandate=mandate,
         )
         try:
             master.open_epoch(secrets.randbits(64), wall_ms, epoch)
@@ -161,7 +162,7 @@ class Replication:
         master, self.master = self.master, None
         if master is None:
             return
-        self._release(master.fail_all())
+        self._release(master.step(masterevents.Ended(), self.mono_ms()))
         for call in list(self._calls.values()):
             call.cancel()
         store = self._log.store
@@ -251,17 +252,17 @@ class Replication:
 
     def flushed(self) -> None:
         """The log was synced on this node."""
-        self.advance()
+        self.step(masterevents.Flushed())
         if self.follower is not None:
             self._ack_due = True
             if self._ack_task is None or self._ack_task.done():
                 work = self._acknowledge(self.follower)
                 self._ack_task = asyncio.get_running_loop().create_task(work)
 
-    def advance(self) -> None:
-        """Confirm what a master may confirm, and answer the puts that waited for it."""
+    def step(self, event: masterevents.Event) -> None:
+        """Tell a master's machine; nothing where this node is a slave."""
         if self.master is not None:
-            self.perform(self.master.advance(self._log.mono_ms()))
+            self.perform(self.master.step(event, self._log.mono_ms()))
 
     async def _acknowledge(self, follower: ReplicationClient) -> None:
         """Tell the master of every sync, also of one that ends while the last one is told."""
@@ -322,16 +323,14 @@ class Replication:
         self._wakes.pop(connection, None)
         self._calls.pop(connection, None)
         master, number = connection
-        master.disconnect(number)
+        master.step(masterevents.Disconnected(number), self.mono_ms())
 
     def tick(self) -> None:
         """Deadlines and housekeeping of a master."""
         if self.closed and self._log.mono_ms() - self._tried_ms > OPEN_AGAIN_MS:
             self._open_epoch(self._log.store_ms())
-        if self.master is not None:
-            self.perform(self.master.tick(self._log.mono_ms()))
+        self.step(masterevents.Tick())
 
     def fail_all(self) -> None:
         """The store is fenced."""
-        if self.master is not None:
-            self.perform(self.master.fail_all())
+        self.step(masterevents.Ended())

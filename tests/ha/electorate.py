@@ -3,11 +3,10 @@
 import itertools
 from collections.abc import Callable, Sequence
 
-from ha import identity
+from ha import identity, masterevents
 from ha.epochs import recover_history
 from ha.failover import Facts, Failover
 from ha.failoverevents import (
-    Advance,
     Answer,
     AskLease,
     Changed,
@@ -19,6 +18,7 @@ from ha.failoverevents import (
     Event,
     Follow,
     FoundOlder,
+    Instruct,
     Lead,
     Leased,
     LeaseLost,
@@ -37,9 +37,8 @@ from ha.handshake import Member
 from ha.master import Master
 from ha.membership import Membership, note
 from ha.options import HaOptions
-from ha.registry import LeaseGone, RegistryTable
+from ha.registry import LeaseGone, Put, RegistryTable
 from ha.slave import Contradicts, OlderCopy, Slave
-from ha.syncstate import SyncState
 from sim.disk import SimDisk
 from store.clocks import MonoMs
 from store.status import BrokerRole, PutMessageStatus
@@ -155,9 +154,10 @@ class Voter:
                 self.slave.promise(epoch)
                 leader = self.group.voters[master.replica.node].master
                 self.link = Link(leader, self.slave) if leader is not None else None
-            case Advance():
+            case Instruct(mandate):
                 assert self.master is not None, "only a master is told"
-                self._release(self.master.advance(MonoMs(self.group.now)))
+                told = masterevents.Instructed(mandate)
+                self._release(self.master.step(told, MonoMs(self.group.now)))
             case Stand():
                 self._become_slave()
             case Answer(_, error):
@@ -179,9 +179,7 @@ class Voter:
             self.me,
             self.slave.identity,
             self.slave.history,
-            sync_state=SyncState(
-                self.machine.me.replica, effect.state.sync_state_set, effect.revision
-            ),
+            mandate=effect.mandate,
         )
         master.open_epoch(effect.epoch, NOW, effect.epoch)
         self.master, self.slave = master, None
@@ -203,7 +201,7 @@ class Voter:
 
     def _cut_link(self) -> None:
         if self.link is not None:
-            self.link.master.disconnect(self.link.number)
+            self.link.master.step(masterevents.Disconnected(self.link.number), MonoMs(0))
         self.link = None
 
     def renew(self) -> None:
@@ -263,7 +261,7 @@ class Electorate:
 
     def _replicate(self, voter: Voter) -> None:
         if voter.master is not None:
-            voter.master.tick(MonoMs(self.now))
+            voter.master.step(masterevents.Tick(), MonoMs(self.now))
         link = voter.link
         if link is None or voter.slave is None:
             if voter.slave is not None and voter.machine.role.value == "FOLLOWING":
@@ -306,6 +304,21 @@ class Electorate:
         self.down.discard(name)
         self.voters[name] = Voter(self, name, disk or self.voters[name].disk, incarnation)
         return self.voters[name]
+
+
+def written(voter: Voter) -> list[GroupState]:
+    """States of the group that a voter sent to the registry."""
+    changes = [
+        change
+        for said in voter.said
+        if isinstance(said, Commit)
+        for change in said.transaction.changes
+    ]
+    return [
+        GroupState.from_bytes(change.value)
+        for change in changes
+        if isinstance(change, Put) and change.key == KEYS.state
+    ]
 
 
 def names(state: GroupState) -> set[str]:

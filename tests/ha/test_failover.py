@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from ha import masterevents
 from ha.failover import HAND_OVER_MS, PAUSE_MS, Role
 from ha.failoverevents import (
-    Advance,
     Answer,
     AskLease,
     Changed,
@@ -35,7 +35,7 @@ from sim.platter import membership_on
 from store.clocks import MonoMs
 from store.errors import BadStoreFile
 from store.status import PutMessageStatus
-from tests.ha.electorate import KEYS, Electorate, Voter, names
+from tests.ha.electorate import KEYS, Electorate, Voter, names, written
 from tests.ha.pair import new_disk, put
 
 
@@ -138,12 +138,8 @@ def test_a_group_that_was_never_open_is_begun_again_by_its_first_node_only() -> 
     assert group.leader is None, "the other node is empty as well, and is no member"
     group.restart("a", new_disk(99), incarnation=4242)
     group.until(lambda: len(group.state.sync_state_set) == 2)
-    states = [
-        said.state
-        for said in group.voters["a"].said
-        if isinstance(said, Lead) and said.state.epoch == 2
-    ]
-    assert [(state.version, state.group_id) for state in states] == [(2, before.group_id)]
+    state = next(state for state in written(group.voters["a"]) if state.epoch == 2)
+    assert (state.version, state.group_id) == (2, before.group_id)
     assert group.leader is group.voters["a"]
 
 
@@ -223,11 +219,11 @@ def test_a_master_stops_at_its_deadline_by_its_own_clock(three: Electorate) -> N
     leader.cut_off = True
     master = leader.master
     assert master is not None
-    deadline = master.deadline_ms
-    assert deadline is not None
+    assert master.mandate is not None
+    deadline = master.mandate.deadline_ms
     end = put(master, b"late").end_offset
     master.await_slaves(end, MonoMs(three.now), "token")
-    assert master.advance(MonoMs(deadline)) == []
+    assert master.step(masterevents.Flushed(), MonoMs(deadline)) == []
     assert master.stopped(MonoMs(deadline))
     three.now = deadline
     leader.step(Tick())
@@ -288,12 +284,12 @@ def test_a_master_whose_lease_is_renewed_goes_on_past_its_first_deadline(
     leader = three.leader
     assert leader is not None
     assert leader.master is not None
-    first = leader.master.deadline_ms
-    assert first is not None
+    assert leader.master.mandate is not None
+    first = leader.master.mandate.deadline_ms
     three.until(lambda: three.now > first)
     assert leader.master is not None
     assert leader.master.stopped(MonoMs(three.now)) == ""
-    assert leader.master.deadline_ms == leader.machine.deadline_ms
+    assert leader.master.mandate.deadline_ms == leader.machine.deadline_ms
 
 
 def test_what_was_acknowledged_past_the_deadline_is_confirmed_once_the_lease_is_known_to_go_on(
@@ -315,8 +311,8 @@ def test_what_was_acknowledged_past_the_deadline_is_confirmed_once_the_lease_is_
     leader.step(Leased(lease, MonoMs(three.now + 1000)))
     assert leader.released == [("token", PutMessageStatus.PUT_OK)]
     leader.said.clear()
-    leader.step(Leased(lease, MonoMs(three.now + 2000)))
-    assert Advance() not in leader.said, "it was not over"
+    leader.step(Leased(lease, MonoMs(three.now + 1000)))
+    assert leader.said == [], "nothing of its mandate changed"
 
 
 def test_what_changes_while_the_keys_are_read_is_read_again(three: Electorate) -> None:
@@ -840,7 +836,7 @@ def test_a_change_of_the_set_is_proposed_before_it_is_sent(three: Electorate) ->
     leader = three.leader
     assert leader is not None
     assert leader.master is not None
-    sync = leader.master.sync_state
+    sync = leader.machine._sync
     assert sync is not None
     assert not sync.unsettled
     gone = three.voters[max(set("abc") - {leader.name})]
@@ -970,7 +966,7 @@ def test_an_unclean_election_is_the_next_version_of_a_group_that_is_open(
     first, _ = without_its_master(three)
     first.step(ElectUnclean(before.epoch, "t"))
     assert leads(first)
-    after = next(said.state for said in first.said if isinstance(said, Lead))
+    after = next(state for state in written(first) if state.epoch == 2)
     assert (after.version, after.epoch, after.opened) == (before.version + 1, 2, True)
     assert after.group_id == before.group_id
 
@@ -994,7 +990,7 @@ def test_an_unclean_election_may_begin_a_group() -> None:
     assert (voter.master, voter.machine.reason) == (None, "not eligible: damage")
     voter.step(ElectUnclean(0, "t"))
     assert voter.answers == [""]
-    state = next(said.state for said in voter.said if isinstance(said, Lead))
+    state = written(voter)[0]
     assert (state.version, state.epoch, state.opened) == (1, 1, True)
     assert state.group_id.startswith(group.fresh_id)
 
@@ -1038,7 +1034,7 @@ def test_a_change_without_an_answer_is_settled_though_nothing_else_is_to_change(
     leader = three.leader
     assert leader is not None
     assert leader.master is not None
-    sync = leader.master.sync_state
+    sync = leader.machine._sync
     assert sync is not None
     members = sync.members
     sync.propose(members - {min(members - {leader.machine.me.replica}, key=str)})
@@ -1159,7 +1155,7 @@ def test_a_member_that_left_is_required_until_that_is_noted(three: Electorate) -
     leader = three.leader
     assert leader is not None
     assert leader.master is not None
-    sync = leader.master.sync_state
+    sync = leader.machine._sync
     assert sync is not None
     three.run(1500)
     leader.slow_disk = True

@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import pytest
 
-from ha import failoverevents, frames, master, slave
+from ha import failoverevents, frames, masterevents, slave
 from ha.failover import Failover
 from ha.frames import BadFrame
 from ha.slave import Received, Slave
@@ -22,7 +22,7 @@ def test_the_page_is_what_the_machines_do() -> None:
     ("machine", "types"),
     [
         (SLAVE, slave.Event | slave.Effect),
-        (SESSION, master.Effect),
+        (SESSION, masterevents.Effect),
         (FAILOVER, failoverevents.Event | failoverevents.Effect),
     ],
     ids=lambda value: getattr(value, "title", ""),
