@@ -147,6 +147,8 @@ class Broker:
 
     def give_up(self, error: Exception) -> None:
         """Something failed that nobody can answer for: the node ends."""
+        while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
         log.error("background task failed", exc_info=error)
         self._fence(f"{type(error).__name__}: {error}")
 

@@ -291,7 +291,7 @@ class Node:
         told = f"{self.name} {self.master.epoch} {self.boot}".encode()
         return told if self.services is None else self.services.tables() + b"\n" + told
 
-    def become_master(self, lead: Lead) -> None:
+    def become_master(self, lead: Lead) -> Master:
         """Elected. Raises OSError or StoreError where the disk does not let it."""
         assert self.slave is not None, "slaves are elected"
         self.follow("")
@@ -314,6 +314,7 @@ class Node:
             self.services.roles_changed()
         if self.setup.durable:
             self.flush_soon()
+        return master
 
     def become_slave(self) -> None:
         """A mastership is over; nothing where there is none."""

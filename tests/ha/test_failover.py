@@ -31,6 +31,7 @@ from ha.groupstate import GroupState, View
 from ha.membership import PATH, Membership, load, note, save
 from ha.registry import Check, Delete, Put, RegistryTable, Transaction
 from ha.succession import HEIR_MS, RANK_MS
+from sim.later import Later
 from sim.platter import membership_on
 from store.clocks import MonoMs
 from store.errors import BadStoreFile
@@ -687,12 +688,13 @@ def test_a_master_that_comes_again_is_none_before_its_new_epoch_is_open(
     leader.step(HandOver("", "t"))
     three.until(lambda: three.leader not in (None, leader))
     three.run(1000)
-    opening: list[Lead] = []
-    leader._lead = opening.append  # type: ignore[method-assign,assignment]
+    opening: list[Later] = []
+    leader.slow_disk_promises = opening
     other = three.leader
     assert other is not None
     other.step(HandOver(leader.name, "t"))
-    three.until(lambda: bool(opening))
+    three.until(lambda: leader.machine.role is Role.LEADING)
+    assert opening
     leader.step(HandOver("", "again"))
     assert leader.answers[-1] == "this node is not the master"
 
@@ -1015,14 +1017,14 @@ def test_nobody_is_elected_uncleanly_without_a_lease(three: Electorate) -> None:
 
 def test_what_changes_while_a_master_opens_its_epoch_waits_for_that(three: Electorate) -> None:
     first, _ = without_its_master(three)
-    opening: list[Lead] = []
-    first._lead = opening.append  # type: ignore[method-assign,assignment]
+    opening: list[Later] = []
+    first.slow_disk_promises = opening
     three.until(lambda: bool(opening))
     first.step(Changed())
     first.step(Tick())
     assert (first.machine.role, first.master) == (Role.LEADING, None)
-    del first._lead
-    first._lead(opening[0])
+    first.slow_disk_promises = None
+    opening[0].end()
     three.until(lambda: names(three.state) == {"b", "c"})
     assert three.leader is first
 
