@@ -43,7 +43,7 @@ class Owner(Protocol):
         """The clock of leases and pauses."""
 
     def decided(self, event: Event | None, effects: list[Effect]) -> None:
-        """What the machine answered, before anything of it is done; None: to the start of a role."""
+        """What the machine answered, before it is done. event: None where a mastership began."""
 
     # -- the registry: each call answers later ---------------------------------------------------
 

@@ -1,13 +1,16 @@
 """What a master's machine is told, and what it answers: events and effects, all of them values.
 
 The owner tells every event once, in the order in which it came, and does the effects in the order
-in which they were answered.
+in which they were answered, with `perform`.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from ha.grouptransfer import Release
 from ha.mandate import Mandate
+from store.status import PutMessageStatus
 
 # -- events ----------------------------------------------------------------------------------------
 
@@ -71,3 +74,31 @@ class Confirmed:
 
 
 Effect = Close | Release | Confirmed
+
+
+# -- who does them ---------------------------------------------------------------------------------
+
+
+class Owner(Protocol):
+    """A node that is a master."""
+
+    def release(self, tokens: Sequence[Any], status: PutMessageStatus) -> None:
+        """Answer the puts that waited."""
+
+    def confirmed(self) -> None:
+        """The confirm offset moved: dispatch, and let the slaves know."""
+
+    def close(self, session: int, reason: str) -> None:
+        """End a connection."""
+
+
+def perform(effects: Iterable[Effect], owner: Owner) -> None:
+    """Do what a master's machine says."""
+    for effect in effects:
+        match effect:
+            case Release(tokens, status):
+                owner.release(tokens, status)
+            case Confirmed():
+                owner.confirmed()
+            case Close(session, reason):
+                owner.close(session, reason)

@@ -11,7 +11,7 @@ from ha.groupstate import Replica
 from ha.knowngroup import KnownGroup
 from ha.membership import LINE_BYTES, LINES, PATH, Membership
 from ha.progress import ConnectionState
-from ha.slave import Adopt
+from ha.slaveevents import Adopt
 from ha.syncstate import SyncState
 from sim.faults import INDEX_ON, NODES, Fault
 from sim.planted import Mutant, Patch

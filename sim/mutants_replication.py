@@ -5,7 +5,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from ha import frames, handshake, identity, master, slave
+from ha import frames, handshake, identity, master, slave, slaveevents
 from ha.epochs import common_end
 from ha.frames import Truncate
 from ha.handshake import Stream
@@ -239,7 +239,7 @@ def _durable_is_received() -> list[Patch]:
     def ack(self: Any, received: int, durable: int, now: int) -> Any:
         self._acked = (received, durable)
         self._sent_ms = now
-        return slave.Send(frames.ack_frame(self.epoch, received, received, self._ack_tail))
+        return slaveevents.Send(frames.ack_frame(self.epoch, received, received, self._ack_tail))
 
     return [(_SLAVE, "_ack", ack)]
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,25 +10,11 @@ from ha import identity, masterevents
 from ha.epochs import recover_history
 from ha.failoverevents import Contradicted, FoundOlder, Lead
 from ha.frames import encode
-from ha.grouptransfer import Release
 from ha.handshake import Member
 from ha.master import Master
-from ha.masterevents import Close
 from ha.progress import ConnectionState
-from ha.slave import (
-    Adopt,
-    CloseStream,
-    Connected,
-    Contradicts,
-    Flushed,
-    FlushSoon,
-    Lost,
-    OlderCopy,
-    Received,
-    Send,
-    Slave,
-    Tick,
-)
+from ha.slave import Slave
+from ha.slaveevents import Connected, Effect, Flushed, Lost, Received, Tick, perform
 from node.deferred.transactionservice import Check
 from sim.agent import Agent
 from sim.config import Setup
@@ -36,6 +22,7 @@ from sim.decay import decay
 from sim.disk import SimDisk
 from sim.etcd import SimEtcd
 from sim.ghost import Ghost
+from sim.later import drive
 from sim.network import End, Network, stream
 from sim.platter import LogBytes
 from sim.services import Services
@@ -323,7 +310,7 @@ class Node:
             return
         assert self.master is not None, "it is one of both"
         master, self.master = self.master, None
-        self._perform(master.step(masterevents.Ended(), self.mono()))
+        masterevents.perform(master.step(masterevents.Ended(), self.mono()), self)
         for number in list(self._ends):
             end = self._ends.pop(number)
             end.close()
@@ -567,7 +554,7 @@ class Node:
     def tell(self, event: masterevents.Event) -> None:
         """Tell a master's machine; nothing where this node is a slave."""
         if self.master is not None:
-            self._perform(self.master.step(event, self.mono()))
+            masterevents.perform(self.master.step(event, self.mono()), self)
 
     def schedule_ms(self) -> MonoMs:
         """The clock of the flush schedule, as in a node."""
@@ -627,21 +614,24 @@ class Node:
         self._ends.pop(number, None)
         self.tell(masterevents.Disconnected(number))
 
-    def _perform(self, effects: list[Any]) -> None:
-        for effect in effects:
-            match effect:
-                case Release(tokens, status):
-                    for token in tokens:
-                        if isinstance(token, asyncio.Future):
-                            assert self.services is not None, "whose puts these are"
-                            self.services.released(token, status)
-                        else:
-                            token(status)
-                case Close(number, reason):
-                    self.world.note(f"{self.name} closes {number}: {reason}")
-                    end = self._ends.pop(number, None)
-                    if end is not None:
-                        end.close()
+    def release(self, tokens: Sequence[Any], status: PutMessageStatus) -> None:
+        """Answer the puts that waited."""
+        for token in tokens:
+            if isinstance(token, asyncio.Future):
+                assert self.services is not None, "whose puts these are"
+                self.services.released(token, status)
+            else:
+                token(status)
+
+    def confirmed(self) -> None:
+        """Every event ends with dispatch and sending."""
+
+    def close(self, session: int, reason: str) -> None:
+        """End a connection."""
+        self.world.note(f"{self.name} closes {session}: {reason}")
+        end = self._ends.pop(session, None)
+        if end is not None:
+            end.close()
 
     def _send(self) -> None:
         assert self.master is not None, "masters send"
@@ -708,40 +698,46 @@ class Node:
             effects = self.slave.suspend("no room")
         except StoreError as error:
             effects = self.slave.suspend(str(error))
-        for effect in effects:  # the observer looks for them
-            if isinstance(effect, Adopt):
-                tables, _, self.adopted = effect.metadata.rpartition(b"\n")
-                if self.services is not None:
-                    self.services.adopt(tables)
-        self.ghost.applied(self)
         self._do(effects)
+        self.ghost.applied(self)
 
-    def _do(self, effects: list[Any]) -> None:
-        for effect in effects:
-            match effect:
-                case Send(data):
-                    if self._stream is not None:
-                        self._stream.send(data)
-                    if self._spare is not None:
-                        self._spare.send(data)
-                case CloseStream(reason):
-                    if self._stream is not None:
-                        end = self._stream
-                        end.close()
-                        self._lost(end, reason)
-                case FlushSoon():
-                    self.flush_soon()
-                case Adopt():
-                    pass  # adopted as it came
-                case Contradicts(epoch, reason):
-                    self.world.note(f"{self.name} contradicts epoch {epoch}: {reason}")
-                    self.ghost.mark("contradicted")
-                    if self.agent is not None:
-                        self.agent.step(Contradicted(epoch, reason))
-                case OlderCopy(reason):
-                    self.ghost.mark("refused_as_older")
-                    if self.agent is not None:
-                        self.agent.step(FoundOlder(reason))
+    def _do(self, effects: list[Effect]) -> None:
+        drive(perform(effects, self))
+
+    async def send(self, data: bytes) -> None:
+        """Send a frame to the master."""
+        for end in (self._stream, self._spare):
+            if end is not None:
+                end.send(data)
+
+    def applied(self) -> None:
+        """Every event ends with dispatch."""
+
+    def adopt(self, metadata: bytes) -> None:
+        """Take the master's tables for this node's own; the observer looks for what came."""
+        tables, _, self.adopted = metadata.rpartition(b"\n")
+        if self.services is not None:
+            self.services.adopt(tables)
+
+    def contradicted(self, epoch: int, reason: str) -> None:
+        """The master of an epoch lacks what was confirmed."""
+        self.world.note(f"{self.name} contradicts epoch {epoch}: {reason}")
+        self.ghost.mark("contradicted")
+        if self.agent is not None:
+            self.agent.step(Contradicted(epoch, reason))
+
+    def older_copy(self, reason: str) -> None:
+        """This node's directory is an older copy."""
+        self.ghost.mark("refused_as_older")
+        if self.agent is not None:
+            self.agent.step(FoundOlder(reason))
+
+    def close_stream(self, reason: str) -> None:
+        """End the connection."""
+        if self._stream is not None:
+            end = self._stream
+            end.close()
+            self._lost(end, reason)
 
     def _lost(self, ours: End, reason: str) -> None:
         if self._stream is not ours or self.slave is None:

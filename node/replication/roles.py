@@ -5,7 +5,7 @@ The machines (`ha.master`, `ha.slave`) decide; here their effects meet futures, 
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import structlog
@@ -13,12 +13,11 @@ from duolog._machine import boot_id
 
 from ha import identity, masterevents
 from ha.epochs import EpochHistory, recover_history
-from ha.grouptransfer import Release
 from ha.handshake import Member
 from ha.identity import Identity
 from ha.mandate import Mandate
 from ha.master import Master
-from ha.masterevents import Close, Confirmed, Effect
+from ha.masterevents import Effect
 from ha.slave import Slave
 from node.config import Config
 from node.engine.log import Log, Outcome
@@ -27,7 +26,7 @@ from store.clocks import MonoMs, WallMs
 from store.disk import no_room
 from store.errors import StoreError
 from store.recovery import RecoveryReport
-from store.status import BrokerRole
+from store.status import BrokerRole, PutMessageStatus
 
 log = structlog.get_logger("duolog.ha")
 
@@ -162,7 +161,7 @@ class Replication:
         master, self.master = self.master, None
         if master is None:
             return
-        self._release(master.step(masterevents.Ended(), self.mono_ms()))
+        self.perform(master.step(masterevents.Ended(), self.mono_ms()))
         for call in list(self._calls.values()):
             call.cancel()
         store = self._log.store
@@ -291,25 +290,27 @@ class Replication:
 
     def perform(self, effects: list[Effect]) -> None:
         """Do what the master's machine says."""
-        self._release(effects)
-        for effect in effects:
-            match effect:
-                case Confirmed():
-                    self._log.pump_soon()
-                    self._wake_senders()  # slaves that sent no acknowledgement now learn of it, too
-                case Close(number, reason) if self.master is not None:
-                    log.warning("replication connection closed", session=number, reason=reason)
-                    call = self._calls.get((self.master, number))
-                    if call is not None:
-                        call.cancel()
+        masterevents.perform(effects, self)
 
-    @staticmethod
-    def _release(effects: list[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, Release):
-                for future in effect.tokens:
-                    if not future.done():
-                        future.set_result(effect.status)
+    def release(self, tokens: Sequence[Outcome], status: PutMessageStatus) -> None:
+        """Answer the puts that waited."""
+        for future in tokens:
+            if not future.done():
+                future.set_result(status)
+
+    def confirmed(self) -> None:
+        """The confirm offset moved: dispatch, and let slaves know that acknowledged nothing now."""
+        self._log.pump_soon()
+        self._wake_senders()
+
+    def close(self, session: int, reason: str) -> None:
+        """End a connection; those of a mastership that is over have ended with it."""
+        if self.master is None:
+            return
+        log.warning("replication connection closed", session=session, reason=reason)
+        call = self._calls.get((self.master, session))
+        if call is not None:
+            call.cancel()
 
     def connected(
         self, connection: Connection, wake: asyncio.Event, call: "asyncio.Future[None]"

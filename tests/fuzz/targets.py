@@ -20,7 +20,8 @@ from duolog.wire import duolog_pb2 as wire
 from ha import frames, masterevents
 from ha.master import Master
 from ha.progress import ConnectionState
-from ha.slave import Connected, Received, Slave
+from ha.slave import Slave
+from ha.slaveevents import Connected, Received
 from store import jsontext
 from store.checkpoint import StoreCheckpoint
 from store.clocks import MonoMs

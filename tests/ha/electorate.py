@@ -35,7 +35,8 @@ from ha.master import Master
 from ha.membership import Membership, note
 from ha.options import HaOptions
 from ha.registry import LeaseGone, Put, RegistryTable, Transaction
-from ha.slave import Contradicts, OlderCopy, Slave
+from ha.slave import Slave
+from ha.slaveevents import Contradicts, OlderCopy
 from sim.disk import SimDisk
 from sim.later import Later, drive
 from store.clocks import MonoMs

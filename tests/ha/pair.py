@@ -15,7 +15,8 @@ from ha.master import Master
 from ha.masterevents import Close, Effect
 from ha.options import HaOptions
 from ha.progress import ConnectionState
-from ha.slave import (
+from ha.slave import Slave
+from ha.slaveevents import (
     CloseStream,
     Connected,
     Contradicts,
@@ -24,7 +25,6 @@ from ha.slave import (
     OlderCopy,
     Received,
     Send,
-    Slave,
 )
 from sim.disk import SimDisk
 from store.clocks import MonoMs, WallMs

@@ -11,7 +11,8 @@ from ha.frames import Refusal, Refuse, Reset, Truncate, Welcome
 from ha.handshake import TAIL_BYTES, tail_crc, tail_of
 from ha.master import Master
 from ha.progress import ConnectionState
-from ha.slave import CloseStream, Connected, Received, Slave
+from ha.slave import Slave
+from ha.slaveevents import CloseStream, Connected, Received
 from store.clocks import MonoMs
 from tests.ha.pair import Link, close, hello_of, log_bytes, open_master, open_slave, put
 from tests.support import drain

@@ -10,7 +10,7 @@ from ha.failoverevents import Changed, FoundOlder
 from ha.frames import Refusal, Refuse, decode
 from ha.groupstate import Replica
 from ha.registry import Put, Transaction
-from ha.slave import Connected, Send
+from ha.slaveevents import Connected, Send
 from ha.starts import Standing, Start
 from store.clocks import MonoMs
 from tests.ha.electorate import KEYS, Electorate, Voter, names

@@ -28,9 +28,8 @@ from ha.frames import (
 from ha.master import Master
 from ha.masterevents import Close
 from ha.progress import ConnectionState
-from ha.slave import (
-    CUTS_MAX,
-    RECORD_OVERHEAD_MAX,
+from ha.slave import CUTS_MAX, RECORD_OVERHEAD_MAX, Slave
+from ha.slaveevents import (
     Adopt,
     Applied,
     CloseStream,
@@ -42,7 +41,6 @@ from ha.slave import (
     OlderCopy,
     Received,
     Send,
-    Slave,
     Tick,
 )
 from sim.disk import SimDisk
