@@ -156,7 +156,6 @@ class Broker:
         """Stop working, make everything durable, close the store."""
         for task in self._tasks:
             task.cancel()
-        await self.replication.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.removal.stop()
         async with self.log.file_work.changes:

@@ -67,8 +67,6 @@ class Replication:
         self._tried_ms = MonoMs(0)
         self._wakes: dict[Connection, asyncio.Event] = {}
         self._calls: dict[Connection, asyncio.Future[None]] = {}
-        self._ack_task: asyncio.Task[None] | None = None
-        self._ack_due = False
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -253,21 +251,12 @@ class Replication:
         """The log was synced on this node."""
         self.step(masterevents.Flushed())
         if self.follower is not None:
-            self._ack_due = True
-            if self._ack_task is None or self._ack_task.done():
-                work = self._acknowledge(self.follower)
-                self._ack_task = asyncio.get_running_loop().create_task(work)
+            self.follower.flushed()
 
     def step(self, event: masterevents.Event) -> None:
         """Tell a master's machine; nothing where this node is a slave."""
         if self.master is not None:
             self.perform(self.master.step(event, self._log.mono_ms()))
-
-    async def _acknowledge(self, follower: ReplicationClient) -> None:
-        """Tell the master of every sync, also of one that ends while the last one is told."""
-        while self._ack_due:
-            self._ack_due = False
-            await follower.flushed()
 
     def follow(self, address: str, listener: Listener | None = None) -> ReplicationClient:
         """Follow the master at an address, once the client runs.
@@ -279,12 +268,6 @@ class Replication:
         adopt = self._tables.adopt_snapshot
         self.follower = ReplicationClient(self._log, self.slave, upstream, adopt, listener)
         return self.follower
-
-    async def stop(self) -> None:
-        """End what is under way."""
-        if self._ack_task is not None:
-            self._ack_task.cancel()
-            await asyncio.gather(self._ack_task, return_exceptions=True)
 
     # -- effects -------------------------------------------------------------------------------
 

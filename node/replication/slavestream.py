@@ -69,6 +69,7 @@ class ReplicationClient:
         self._listener = listener
         self._call: grpc.aio.StreamStreamCall[bytes, bytes] | None = None
         self._writing = asyncio.Lock()
+        self._synced = asyncio.Event()
         self._closing = ""
         self._away_since = time.monotonic()  # while the master is not followed
 
@@ -89,6 +90,7 @@ class ReplicationClient:
         """The client's task: connect, follow, and again after a pause."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tick())
+            tasks.create_task(self._acknowledge())
             await self._keep_following()
 
     async def _keep_following(self) -> None:
@@ -210,9 +212,15 @@ class ReplicationClient:
 
     # -- events from elsewhere -----------------------------------------------------------------
 
-    async def flushed(self) -> None:
-        """The log was synced: tell the master."""
-        await self._quietly(Flushed())
+    def flushed(self) -> None:
+        """The log was synced: tell the master, also while the last sync is being told."""
+        self._synced.set()
+
+    async def _acknowledge(self) -> None:
+        while True:
+            await self._synced.wait()
+            self._synced.clear()
+            await self._quietly(Flushed())
 
     async def _tick(self) -> None:
         while True:
