@@ -65,7 +65,15 @@ class Broker:
         self.admission = Admission(self.store, self.replication, self.metadata, config.limits)
         self.log.connect(self.replication, self.admission.refused_put)
         self.metadata.refused = self.admission.change
-        core = Core(self.log, self.metadata, self.admission, self.guard)
+        core = Core(
+            self.log,
+            self.store,
+            self.log.times,
+            self.log.board,
+            self.metadata,
+            self.admission,
+            self.guard,
+        )
         self.removal = QueueRemoval(self.log.file_work, self.guard, self.metadata.exists)
         self.filters = ConsumerFilters(core)
         self.delays = DelayService(core)
