@@ -5,9 +5,10 @@ import os
 import zlib
 from collections.abc import Sequence
 
-from duolog._admin import Admin
-from duolog._connection import ATTEMPT_SECONDS, ask_one
+from duolog._admin import Admin, status_of
+from duolog._connection import ATTEMPT_SECONDS
 from duolog._consumer import Consumer
+from duolog._descriptions import NodeStatus
 from duolog._errors import BadRequest
 from duolog._membership import Clustering, OffsetFile
 from duolog._message import Batch, check_crc
@@ -221,12 +222,9 @@ class Client:
         await self._router.groups(self._timeout)
         return self._router.replicas(group)
 
-    async def status_of(self, endpoint: str) -> wire.NodeStatusReply | None:
+    async def status_of(self, endpoint: str) -> NodeStatus | None:
         """What one node says of itself, None if it does not answer at once."""
-        request = wire.NodeStatusRequest()
-        return await ask_one(
-            endpoint, lambda admin, left: admin.NodeStatus(request, timeout=left), AT_ONCE
-        )
+        return await status_of(endpoint, AT_ONCE)
 
     async def sink(self, name: str, group: str | None = None) -> Sink:
         """A sink, for what shall become visible as one, exactly once.

@@ -460,6 +460,7 @@ class AdminService(stubs.AdminServicer):
     def _status(self) -> wire.NodeStatusReply:
         broker = self._broker
         store, counters, recovered = broker.store, broker.log.counters, broker.recovered
+        place = place_of(str(broker.config.node.data.resolve()))
         return wire.NodeStatusReply(
             name=broker.config.node.name,
             role=store.role.value,
@@ -488,7 +489,9 @@ class AdminService(stubs.AdminServicer):
             refused_records=store.dispatcher.refused,
             dispatch_behind_ms_max=int(counters.dispatch_behind_ms_max),
             replication=replication_status(broker),
-            store=place_of(str(broker.config.node.data.resolve())),
+            store=wire.LocalStore(
+                boot_id=place.boot_id, path=place.path, device=place.device, inode=place.inode
+            ),
         )
 
 

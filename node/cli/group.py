@@ -19,8 +19,7 @@ from node.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from duolog import Client, Message
-    from duolog.wire.duolog_pb2 import GroupDescription, OffsetsReply
+    from duolog import Client, GroupDescription, Message, QueueOffset
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -85,7 +84,7 @@ def show(
         {
             "topic": queue.topic,
             "queue_id": queue.queue_id,
-            "committed": queue.committed if queue.committed >= 0 else None,
+            "committed": queue.committed,
             "max_offset": queue.max_offset,
             "replica_group": queue.replica_group,
             "lag_messages": queue.lag_messages,
@@ -233,13 +232,13 @@ def reset(
     if not yes:
         typer.confirm(f"Reset the offsets of {group} in {topic} to {to}?", abort=True, err=True)
 
-    async def ask() -> "OffsetsReply":
+    async def ask() -> list["QueueOffset"]:
         async with _client(endpoints, timeout) as client:
             return await client.admin.reset_group(group, topic, time=time, offset=offset)
 
     rows = [
         {"topic": found.topic, "queue_id": found.queue_id, "offset": found.offset}
-        for found in run(ask()).offsets
+        for found in run(ask())
     ]
     print_rows(rows, ["topic", "queue_id", "offset"], as_json)
 

@@ -17,12 +17,12 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from duolog import sync
+from duolog._descriptions import QueueStats
 from duolog._errors import Retryable, UnknownTopic
 from duolog.spark._fetch import fetch
 from duolog.spark._oneline import one_line
 from duolog.spark._options import LATEST, ReadOptions, past_end
 from duolog.spark._plan import Planner, Queue, QueueRange, Ranges, lost, queues_of, shared
-from duolog.wire import duolog_pb2 as wire
 
 Places = dict[Queue, int]
 BEHIND_PAUSE_SECONDS = 0.5
@@ -43,7 +43,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._client: sync.Client | None = None
-        self._stats: dict[Queue, wire.QueueStats] = {}
+        self._stats: dict[Queue, QueueStats] = {}
         self._target: Places | None = None
         self._initial: Places | None = None  # where the stream begins, if it does so in this run
         self._committed: Places = {}

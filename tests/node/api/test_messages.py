@@ -48,8 +48,8 @@ async def test_a_sent_message_comes_back_whole(client: duolog.Client) -> None:
     assert message.keys == ["order-1"]
     assert message.properties["ü"] == "€"
     assert message.unique_key == receipt.unique_key
-    assert message.store_time == receipt.store_time
-    assert abs(message.born_time - time.time() * 1000) < 60_000
+    assert message.store_time_ms == receipt.store_time_ms
+    assert abs(message.born_time_ms - time.time() * 1000) < 60_000
 
 
 async def test_messages_of_one_key_go_to_one_queue_in_order(client: duolog.Client) -> None:
@@ -342,11 +342,11 @@ async def test_messages_are_found_by_key_unique_key_id_and_time(client: duolog.C
     assert by_unique_key.body == b"4"
     (by_id,) = await client.admin.find(message_id=by_unique_key.message_id)
     assert by_id.body == b"4"
-    offset = await client.admin.offset_at_time("T", 1, receipts[5].store_time)
+    offset = await client.admin.offset_at_time("T", 1, receipts[5].store_time_ms)
     assert offset <= 5
     assert await client.admin.offset_at_time("T", 1, -1) == 0
     assert await client.admin.offset_at_time("T", 1, -2) == 9
-    nothing = await client.admin.find("T", key="k1", end_time=1)
+    nothing = await client.admin.find("T", key="k1", end_ms=1)
     assert nothing == []
 
 

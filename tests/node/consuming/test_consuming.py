@@ -236,7 +236,7 @@ async def test_a_message_sent_back_comes_again_later_and_ends_as_a_dead_letter(
         assert where == "%DLQ%g"
         last = attempts[-1]
         assert (last.tags, last.keys, last.properties["p"]) == ("a", ["k"], "1")
-        assert last.born_time == attempts[0].born_time
+        assert last.born_time_ms == attempts[0].born_time_ms
         (dead,) = await client.pull("%DLQ%g", 0, 0)
         assert (dead.body, dead.reconsume_times) == (b"poison", 4)
         assert dead.properties["DLQ_ORIGIN_TOPIC"] == "T"

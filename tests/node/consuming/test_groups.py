@@ -261,7 +261,7 @@ async def test_seeking_by_offset_and_by_time(client: duolog.Client) -> None:
         assert await consume(consumer, 3) == [b"0", b"1", b"2"]
         await consumer.seek("one", 0, 17)
         assert await consume(consumer, 3) == [b"17", b"18", b"19"]
-        await consumer.seek_to_time(receipts[5].store_time)
+        await consumer.seek_to_time(receipts[5].store_time_ms)
         assert await consume(consumer, 1) == [b"5"]
         with pytest.raises(duolog.UnknownTopic):
             await consumer.seek("one", 7, 0)

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -469,7 +470,7 @@ async def test_where_a_message_is_in_every_group(api: Api, node: Node) -> None:
     (held,) = (await api.receive("h")).handles
     async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
 
-        async def states() -> dict[str, str]:
+        async def states() -> Mapping[str, str]:
             return await client.admin.track("T", queue_id, entry.offset)
 
         await api.ack("g", found.system_properties.receipt_handle)
