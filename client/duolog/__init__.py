@@ -53,6 +53,7 @@ from duolog._errors import (
 from duolog._message import Batch, Message
 from duolog._producer import Producer
 from duolog._receipts import BatchReceipt, Part, Receipt
+from duolog._start import Start
 from duolog._transactions import Half, Transactions, UndecidedMessage
 
 __version__ = "0.1.0"
@@ -94,6 +95,7 @@ __all__ = [
     "Route",
     "SlaveStatus",
     "StaleMember",
+    "Start",
     "Timeout",
     "TopicDescription",
     "TopicExists",

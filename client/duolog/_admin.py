@@ -29,6 +29,7 @@ from duolog._errors import (
     error_of,
 )
 from duolog._router import Router
+from duolog._start import Start, set_start
 from duolog._switch import Switch
 from duolog.wire import duolog_pb2 as wire
 
@@ -221,12 +222,25 @@ class Admin:
         return merged(map(fromwire.group_of, answers))[0]
 
     async def reset_group(
-        self, group: str, topic: str, *, time: int = -1, offset: int | None = None
+        self,
+        group: str,
+        topic: str,
+        to: Start | int = Start.EARLIEST,
+        *,
+        offset: int | None = None,
     ) -> list[QueueOffset]:
-        """Set a group's offsets: to a time (-1 earliest, -2 latest) or an offset."""
-        request = wire.ResetGroupRequest(
-            group=group, topic=topic, time=time, offset=offset or 0, use_offset=offset is not None
-        )
+        """Set a group's offsets in all queues of a topic. Raises UnknownTopic, Busy, BadRequest.
+
+        Args:
+            group: the consumer group; it must have no members.
+            topic: of the queues.
+            to: an end of the queues, or the first messages stored at or after a time, ms since
+                1970.
+            offset: a queue offset, instead of `to`.
+        """
+        request = wire.ResetGroupRequest(group=group, topic=topic, offset=offset)
+        if offset is None:
+            set_start(request, to)
         answers = await self._everywhere(
             lambda connection, left: connection.admin.ResetGroup(request, timeout=left),
             UnknownTopic,
@@ -298,13 +312,19 @@ class Admin:
         return sorted(found, key=lambda each: each.store_time_ms)[:count] if several else found
 
     async def offset_at_time(
-        self, topic: str, queue_id: int, time: int, *, group: str | None = None
+        self, topic: str, queue_id: int, at: Start | int, *, group: str | None = None
     ) -> int:
-        """Queue offset of the first message stored at or after a time; -1 earliest, -2 latest.
+        """Queue offset of an end of a queue, or of the first message stored at or after a time.
 
-        group: the replica group of the queue; the first one where not given.
+        Raises UnknownTopic, BadRequest.
+
+        Args:
+            topic, queue_id: the queue.
+            at: an end of the queue, or a time, ms since 1970.
+            group: the replica group of the queue; the first one where not given.
         """
-        request = wire.OffsetAtTimeRequest(topic=topic, queue_id=queue_id, time=time)
+        request = wire.OffsetAtTimeRequest(topic=topic, queue_id=queue_id)
+        set_start(request, at)
         names = await self._router.groups(self._timeout)
         answers = await self._everywhere(
             lambda connection, left: connection.groups.OffsetAtTime(request, timeout=left),

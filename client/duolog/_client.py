@@ -15,6 +15,7 @@ from duolog._message import Batch, check_crc
 from duolog._producer import Producer
 from duolog._router import Router
 from duolog._sink import Sink
+from duolog._start import Start
 from duolog._topics import TopicCache
 from duolog._transactions import Checker, Transactions
 from duolog.wire import duolog_pb2 as wire
@@ -111,7 +112,7 @@ class Client:
         *,
         tags: Sequence[str] = (),
         sql: str = "",
-        start: str = "earliest",
+        start: Start = Start.EARLIEST,
         commit_interval: float = 5.0,
         session: float = 10.0,
         mode: str = "clustering",
@@ -127,7 +128,7 @@ class Client:
             topics: what to read.
             tags: only messages with one of these tags.
             sql: only messages whose properties fulfil this SQL92 expression.
-            start: where a group without a committed offset begins: "earliest" or "latest".
+            start: where a group without a committed offset begins.
             commit_interval: seconds between commits of what was consumed.
             session: seconds of silence after which the group goes on without this member.
             mode: "clustering", or "broadcasting": every member reads all queues.

@@ -29,6 +29,7 @@ from duolog._errors import Unavailable
 from duolog._message import Batch, Message
 from duolog._producer import Producer as AsyncProducer
 from duolog._receipts import BatchReceipt, Receipt
+from duolog._start import Start
 from duolog._transactions import Half, UndecidedMessage
 from duolog._transactions import Transactions as AsyncTransactions
 
@@ -261,9 +262,9 @@ class Consumer:
         """As `duolog.Consumer.commit`."""
         self._loop.run(self._consumer.commit())
 
-    def seek_to_time(self, time_ms: int) -> None:
+    def seek_to_time(self, at: Start | int) -> None:
         """As `duolog.Consumer.seek_to_time`."""
-        self._loop.run(self._consumer.seek_to_time(time_ms))
+        self._loop.run(self._consumer.seek_to_time(at))
 
     def seek(self, topic: str, queue_id: int, offset: int) -> None:
         """As `duolog.Consumer.seek`."""
@@ -340,10 +341,15 @@ class Admin:
         return self._loop.run(self._admin.group(group))
 
     def reset_group(
-        self, group: str, topic: str, *, time: int = -1, offset: int | None = None
+        self,
+        group: str,
+        topic: str,
+        to: Start | int = Start.EARLIEST,
+        *,
+        offset: int | None = None,
     ) -> list[QueueOffset]:
         """Set a group's offsets."""
-        return self._loop.run(self._admin.reset_group(group, topic, time=time, offset=offset))
+        return self._loop.run(self._admin.reset_group(group, topic, to, offset=offset))
 
     def delete_group(self, group: str) -> None:
         """Forget a group."""
@@ -360,10 +366,10 @@ class Admin:
         return self._loop.run(self._admin.track(topic, queue_id, queue_offset, **how))
 
     def offset_at_time(
-        self, topic: str, queue_id: int, time: int, *, group: str | None = None
+        self, topic: str, queue_id: int, at: Start | int, *, group: str | None = None
     ) -> int:
-        """Queue offset at a time."""
-        return self._loop.run(self._admin.offset_at_time(topic, queue_id, time, group=group))
+        """Queue offset at a time, or of an end of the queue."""
+        return self._loop.run(self._admin.offset_at_time(topic, queue_id, at, group=group))
 
     def offset_at_size(
         self, topic: str, queue_id: int, queue_offset: int, size: int, *, group: str

@@ -167,10 +167,12 @@ def dead(
 ) -> None:
     """Show the dead letters of a group: messages whose last attempt failed."""
 
+    from duolog import Start
+
     async def ask() -> "list[Message]":
         async with _client(endpoints, timeout) as client:
             topic = f"%DLQ%{group}"
-            offset = await client.admin.offset_at_time(topic, 0, -1)
+            offset = await client.admin.offset_at_time(topic, 0, Start.EARLIEST)
             return list(await client.pull(topic, 0, offset, max_messages=limit))
 
     columns = ["queue_offset", "topic", "message_id", "tags", "attempts", "body"]
@@ -221,20 +223,22 @@ def reset(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Set the offsets of a group that has no members now."""
+    from duolog import Start
+
     offset: int | None = None
-    time = {"earliest": -1, "latest": -2}.get(to, 0)
+    place: Start | int = Start.EARLIEST
     if to.startswith("offset:"):
         if not to[7:].isdecimal():
             fail(f"{to!r} is not offset:N", "duolog group reset --help")
         offset = int(to[7:])
-    elif time == 0:
-        time = when(to)
+    else:
+        place = Start(to) if to in list(Start) else when(to)
     if not yes:
         typer.confirm(f"Reset the offsets of {group} in {topic} to {to}?", abort=True, err=True)
 
     async def ask() -> list["QueueOffset"]:
         async with _client(endpoints, timeout) as client:
-            return await client.admin.reset_group(group, topic, time=time, offset=offset)
+            return await client.admin.reset_group(group, topic, place, offset=offset)
 
     rows = [
         {"topic": found.topic, "queue_id": found.queue_id, "offset": found.offset}

@@ -354,7 +354,9 @@ def tail(
 ) -> None:
     """Show messages of all queues as they arrive, without a group."""
     show = _printer(as_json, template)
-    begin = when(since) if since else -2
+    from duolog import Start
+
+    begin = when(since) if since else Start.LATEST
 
     async def follow(client: "Client", queue_id: int, shown: list[int]) -> None:
         offset = await client.admin.offset_at_time(topic, queue_id, begin)

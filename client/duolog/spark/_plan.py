@@ -13,7 +13,8 @@ from duolog._connection import ask_one
 from duolog._descriptions import QueueStats, TopicDescription
 from duolog._errors import BadRequest, DuologError, UnknownTopic
 from duolog._fromwire import topic_of
-from duolog.spark._options import EARLIEST, LATEST, Offsets, ReadOptions, Where
+from duolog._start import Start
+from duolog.spark._options import Offsets, ReadOptions, Where
 from duolog.wire import duolog_pb2 as wire
 
 MASTER_SECONDS = 5.0  # a master that takes longer is asked again
@@ -124,13 +125,13 @@ class Planner:
             if isinstance(offsets, dict):
                 _check_queues(option, offsets, known)
 
-    def starting(self, queue: Queue, stats: QueueStats, default: str) -> int:
+    def starting(self, queue: Queue, stats: QueueStats, default: Start) -> int:
         """Where a read of a queue shall begin."""
         return self._at(queue, stats, self._options.starting, self._options.starting_ms, default)
 
     def ending(self, queue: Queue, stats: QueueStats) -> int:
         """Where a read of a queue shall end."""
-        return self._at(queue, stats, self._options.ending, self._options.ending_ms, LATEST)
+        return self._at(queue, stats, self._options.ending, self._options.ending_ms, Start.LATEST)
 
     def _at(
         self,
@@ -138,7 +139,7 @@ class Planner:
         stats: QueueStats,
         where: Where | Offsets,
         time_ms: int | None,
-        default: str,
+        default: Start,
     ) -> int:
         if time_ms is not None:
             place = (queue.topic, queue.queue_id)
@@ -147,9 +148,9 @@ class Planner:
             row = where.get(queue.topic, {})
             # A queue that came after the names were checked begins, or ends, where others do.
             where = row.get(queue.name, row.get(str(queue.queue_id), default))
-        if where == EARLIEST:
+        if where == Start.EARLIEST:
             return stats.min_offset
-        return stats.max_offset if where == LATEST else int(where)
+        return stats.max_offset if where == Start.LATEST else int(where)
 
 
 async def _topics_of(endpoint: str, names: list[str]) -> list[TopicDescription]:

@@ -10,9 +10,10 @@ from pyspark.sql.types import StructType
 
 from duolog import sync
 from duolog._descriptions import QueueStats, TopicDescription
+from duolog._start import Start
 from duolog.spark._fetch import fetch
 from duolog.spark._oneline import one_line
-from duolog.spark._options import EARLIEST, ReadOptions, past_end
+from duolog.spark._options import ReadOptions, past_end
 from duolog.spark._plan import Planner, Queue, QueueRange, Ranges, lost, queues_of, shared
 from duolog.spark._tier import Tier, sources
 from duolog.spark._tierfile import TierFile, read_tier
@@ -72,7 +73,7 @@ class BatchReader(DataSourceReader):
 
     def _range(self, planner: Planner, queue: Queue, stats: QueueStats) -> QueueRange | None:
         low, high = stats.min_offset, stats.max_offset
-        start = planner.starting(queue, stats, EARLIEST)
+        start = planner.starting(queue, stats, Start.EARLIEST)
         end = planner.ending(queue, stats)
         options = self._options
         if end < low:  # all of it is gone

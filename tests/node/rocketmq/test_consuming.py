@@ -338,7 +338,7 @@ async def test_offsets_that_are_reset_hold_for_pop_too(api: Api, node: Node) -> 
     tables = broker_of(node).metadata.tables
     await until(lambda: sum(tables.committed("g", "T", queue) for queue in (0, 1)) == 3)
     async with duolog.Client(f"127.0.0.1:{node.port}") as client:
-        await client.admin.reset_group("g", "T", time=-1)
+        await client.admin.reset_group("g", "T", duolog.Start.EARLIEST)
     assert len(await receive_until(api, "g", 3)) == 3
 
 
