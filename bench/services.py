@@ -134,7 +134,7 @@ async def due() -> list[Figure]:
                 batch = await client.pull("bench", queue, offsets[queue], wait=0.05)
                 offsets[queue] = batch.next_offset
                 done += batch.count
-                late += list(batch.store_times)
+                late += list(batch.store_times_ms)
             await asyncio.sleep(0.05)
         # In the order of their times, the k-th was due at its own ms.
         waits = sorted(stored - (first + k // per_ms) for k, stored in enumerate(sorted(late)))

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import duolog
-from duolog.wire import duolog_pb2 as wire
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -135,7 +134,7 @@ class Demo:
                 await self.prove(client, LIVE_TOPIC, f"node {node.name}")
         await self.compare(end)
 
-    async def elected(self, client: duolog.Client, after_epoch: int) -> wire.GroupRoute:
+    async def elected(self, client: duolog.Client, after_epoch: int) -> duolog.GroupRoute:
         """Wait until a master of a later epoch leads a group that is whole."""
         began = time.monotonic()
         while time.monotonic() - began < READY_SECONDS:
@@ -230,7 +229,7 @@ class Demo:
         if seen != expected:
             raise DemoError(f"{seen} flights tagged {tag} were consumed, {expected} were sent")
         group = await client.admin.group("demo-readers")
-        committed = sum(max(0, queue.committed) for queue in group.queues)
+        committed = sum(queue.committed or 0 for queue in group.queues)
         self.note(
             "consumed by tag",
             f"{seen:,} flights from {tag} in {time.monotonic() - began:.1f} s, "
@@ -249,10 +248,10 @@ class Demo:
         one = await client.admin.find(TOPIC, unique_key=found[0].properties["UNIQ_KEY"])
         if one[0].physical_offset != found[0].physical_offset:
             raise DemoError("the unique key found another message")
-        moment = found[len(found) // 2].store_time
+        moment = found[len(found) // 2].store_time_ms
         offset = await client.admin.offset_at_time(TOPIC, 0, moment)
         batch = await client.pull(TOPIC, 0, offset, max_messages=1)
-        if batch.count and batch[0].store_time < moment:
+        if batch.count and batch[0].store_time_ms < moment:
             raise DemoError("the lookup by time found an older message")
         self.note("found by time", f"queue 0 passed that moment at queue offset {offset:,}")
 

@@ -13,6 +13,24 @@
 from duolog._admin import Admin
 from duolog._client import Client
 from duolog._consumer import Consumer
+from duolog._descriptions import (
+    ClusterStatus,
+    FoundMessage,
+    GroupDescription,
+    GroupQueue,
+    GroupRoute,
+    LocalStore,
+    LogEpoch,
+    NodeStatus,
+    QueueOffset,
+    QueueStats,
+    ReplicaRoute,
+    ReplicationStatus,
+    Route,
+    SlaveStatus,
+    TopicDescription,
+    TrackState,
+)
 from duolog._errors import (
     BadRequest,
     Busy,
@@ -35,6 +53,7 @@ from duolog._errors import (
 from duolog._message import Batch, Message
 from duolog._producer import Producer
 from duolog._receipts import BatchReceipt, Part, Receipt
+from duolog._start import Start
 from duolog._transactions import Half, Transactions, UndecidedMessage
 
 __version__ = "0.1.0"
@@ -46,24 +65,41 @@ __all__ = [
     "BatchReceipt",
     "Busy",
     "Client",
+    "ClusterStatus",
     "Consumer",
     "CorruptBatch",
     "DuologError",
     "Fatal",
+    "FoundMessage",
+    "GroupDescription",
+    "GroupQueue",
+    "GroupRoute",
     "Half",
+    "LocalStore",
+    "LogEpoch",
     "Message",
     "MessageTooLarge",
     "NoPermission",
     "NoSuchMessage",
+    "NodeStatus",
     "NotMaster",
     "Part",
     "Producer",
+    "QueueOffset",
+    "QueueStats",
     "Receipt",
+    "ReplicaRoute",
+    "ReplicationStatus",
     "ResultUnknown",
     "Retryable",
+    "Route",
+    "SlaveStatus",
     "StaleMember",
+    "Start",
     "Timeout",
+    "TopicDescription",
     "TopicExists",
+    "TrackState",
     "Transactions",
     "Unavailable",
     "UndecidedMessage",

@@ -1,12 +1,24 @@
 """Administration: topics, groups, node and cluster status, single messages."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import grpc
 
+from duolog import _fromwire as fromwire
 from duolog._connection import Connection, ask_one
+from duolog._descriptions import (
+    ClusterStatus,
+    FoundMessage,
+    GroupDescription,
+    NodeStatus,
+    QueueOffset,
+    Route,
+    TopicDescription,
+    TrackState,
+)
 from duolog._errors import (
     DuologError,
     Fatal,
@@ -17,6 +29,7 @@ from duolog._errors import (
     error_of,
 )
 from duolog._router import Router
+from duolog._start import Start, set_start
 from duolog._switch import Switch
 from duolog.wire import duolog_pb2 as wire
 
@@ -86,7 +99,7 @@ class Admin:
         groups: Sequence[str] | None = None,
         message_type: str = "",
         lite_ttl_minutes: int = 0,
-    ) -> wire.TopicReply:
+    ) -> TopicDescription:
         """Create a topic, or leave one with the same settings as it is.
 
         Raises TopicExists where a replica group holds it with other settings, BadRequest.
@@ -112,11 +125,11 @@ class Admin:
             lambda connection, left: connection.admin.CreateTopic(request, timeout=left),
             groups=groups,
         )
-        return answers[0]
+        return fromwire.topic_of(answers[0])
 
     async def alter_topic(
         self, topic: str, queues: int = 0, perm: int = 0, *, lite_ttl_minutes: int | None = None
-    ) -> wire.TopicReply:
+    ) -> TopicDescription:
         """Add queues or change permissions (READ 4, WRITE 2); 0 leaves as it is.
 
         lite_ttl_minutes: see `create_topic`; None leaves as it is.
@@ -128,7 +141,7 @@ class Admin:
             lambda connection, left: connection.admin.AlterTopic(request, timeout=left),
             UnknownTopic,
         )
-        return answers[0]
+        return fromwire.topic_of(answers[0])
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic and its messages. Raises UnknownTopic."""
@@ -141,7 +154,7 @@ class Admin:
 
     async def topics(
         self, names: Sequence[str] = (), system: bool = False
-    ) -> list[wire.TopicReply]:
+    ) -> list[TopicDescription]:
         """Topics with the ranges of their queues; all, or those named that exist.
 
         A topic that several replica groups hold comes once for each of them.
@@ -150,7 +163,7 @@ class Admin:
         answers = await self._everywhere(
             lambda connection, left: connection.admin.ListTopics(request, timeout=left)
         )
-        return [topic for answer in answers for topic in answer.topics]
+        return [fromwire.topic_of(topic) for answer in answers for topic in answer.topics]
 
     async def put_group(
         self,
@@ -161,7 +174,7 @@ class Admin:
         retry_delays_ms: Sequence[int] = (),
         lite_topic: str | None = None,
         lite_exclusive: bool | None = None,
-    ) -> wire.GroupDescription:
+    ) -> GroupDescription:
         """Create a consumer group, or alter what is given. Raises BadRequest.
 
         Args:
@@ -184,9 +197,9 @@ class Admin:
         answers = await self._everywhere(
             lambda connection, left: connection.admin.PutGroup(request, timeout=left)
         )
-        return merged(answers)[0]
+        return merged(map(fromwire.group_of, answers))[0]
 
-    async def groups(self) -> list[wire.GroupDescription]:
+    async def groups(self) -> list[GroupDescription]:
         """All groups with their lag.
 
         Raises NotMaster, soon, where only a slave answers whose master's role is fixed.
@@ -196,9 +209,9 @@ class Admin:
             lambda connection, left: connection.admin.ListGroups(request, timeout=left),
             patient=False,
         )
-        return merged([group for answer in answers for group in answer.groups])
+        return merged(fromwire.group_of(group) for answer in answers for group in answer.groups)
 
-    async def group(self, group: str) -> wire.GroupDescription:
+    async def group(self, group: str) -> GroupDescription:
         """One group. Raises UnknownGroup, and NotMaster as `groups`."""
         request = wire.DescribeGroupRequest(group=group)
         answers = await self._everywhere(
@@ -206,20 +219,33 @@ class Admin:
             UnknownGroup,
             patient=False,
         )
-        return merged(answers)[0]
+        return merged(map(fromwire.group_of, answers))[0]
 
     async def reset_group(
-        self, group: str, topic: str, *, time: int = -1, offset: int | None = None
-    ) -> wire.OffsetsReply:
-        """Set a group's offsets: to a time (-1 earliest, -2 latest) or an offset."""
-        request = wire.ResetGroupRequest(
-            group=group, topic=topic, time=time, offset=offset or 0, use_offset=offset is not None
-        )
+        self,
+        group: str,
+        topic: str,
+        to: Start | int = Start.EARLIEST,
+        *,
+        offset: int | None = None,
+    ) -> list[QueueOffset]:
+        """Set a group's offsets in all queues of a topic. Raises UnknownTopic, Busy, BadRequest.
+
+        Args:
+            group: the consumer group; it must have no members.
+            topic: of the queues.
+            to: an end of the queues, or the first messages stored at or after a time, ms since
+                1970.
+            offset: a queue offset, instead of `to`.
+        """
+        request = wire.ResetGroupRequest(group=group, topic=topic, offset=offset)
+        if offset is None:
+            set_start(request, to)
         answers = await self._everywhere(
             lambda connection, left: connection.admin.ResetGroup(request, timeout=left),
             UnknownTopic,
         )
-        return wire.OffsetsReply(offsets=[row for answer in answers for row in answer.offsets])
+        return [place for answer in answers for place in fromwire.offsets_of(answer)]
 
     async def delete_group(self, group: str) -> None:
         """Forget a group and its offsets. Raises UnknownGroup."""
@@ -232,9 +258,10 @@ class Admin:
 
     async def track(
         self, topic: str, queue_id: int, queue_offset: int, *, group: str | None = None
-    ) -> dict[str, str]:
-        """What became of a message in every consumer group: WAITING, IN_FLIGHT, RETRY, CONSUMED or
-        DEAD_LETTER. Raises NoSuchMessage, UnknownTopic.
+    ) -> Mapping[str, TrackState]:
+        """What became of a message in every consumer group, by its name.
+
+        Raises NoSuchMessage, UnknownTopic.
 
         group: the replica group of the queue, where the topic lies in several.
         """
@@ -244,8 +271,7 @@ class Admin:
             Fatal,
             None if group is None else [group],
         )
-        rows = [row for answer in answers for row in answer.groups]
-        return {row.group: wire.TrackState.Name(row.state) for row in rows}
+        return fromwire.states_of(answers)
 
     async def find(
         self,
@@ -255,35 +281,50 @@ class Admin:
         unique_key: str = "",
         message_id: str = "",
         count: int = 32,
-        begin_time: int = 0,
-        end_time: int = 0,
-    ) -> list[wire.FoundMessage]:
-        """Messages by key and time, by unique key, or by message id. Raises NoSuchMessage."""
+        begin_ms: int = 0,
+        end_ms: int = 0,
+    ) -> list[FoundMessage]:
+        """Messages by key and time, by unique key, or by message id. Raises NoSuchMessage.
+
+        Args:
+            topic: not needed with a message id.
+            key: one of its keys.
+            unique_key: the one that its producer gave it.
+            message_id: 32 or 56 hex digits.
+            count: at most so many.
+            begin_ms, end_ms: stored from then until then; 0: no end.
+        """
         request = wire.FindRequest(
             topic=topic,
             key=key,
             unique_key=unique_key,
             message_id=message_id,
             max=count,
-            begin_time=begin_time,
-            end_time=end_time,
+            begin_time=begin_ms,
+            end_time=end_ms,
         )
         several = len(await self._router.groups(self._timeout)) > 1
         answers = await self._everywhere(
             lambda connection, left: connection.messages.Find(request, timeout=left),
             (NoSuchMessage if unique_key or message_id else UnknownTopic) if several else None,
         )
-        found = [message for answer in answers for message in answer.messages]
-        return sorted(found, key=lambda message: message.store_time)[:count] if several else found
+        found = [fromwire.message_of(row) for answer in answers for row in answer.messages]
+        return sorted(found, key=lambda each: each.store_time_ms)[:count] if several else found
 
     async def offset_at_time(
-        self, topic: str, queue_id: int, time: int, *, group: str | None = None
+        self, topic: str, queue_id: int, at: Start | int, *, group: str | None = None
     ) -> int:
-        """Queue offset of the first message stored at or after a time; -1 earliest, -2 latest.
+        """Queue offset of an end of a queue, or of the first message stored at or after a time.
 
-        group: the replica group of the queue; the first one where not given.
+        Raises UnknownTopic, BadRequest.
+
+        Args:
+            topic, queue_id: the queue.
+            at: an end of the queue, or a time, ms since 1970.
+            group: the replica group of the queue; the first one where not given.
         """
-        request = wire.OffsetAtTimeRequest(topic=topic, queue_id=queue_id, time=time)
+        request = wire.OffsetAtTimeRequest(topic=topic, queue_id=queue_id)
+        set_start(request, at)
         names = await self._router.groups(self._timeout)
         answers = await self._everywhere(
             lambda connection, left: connection.groups.OffsetAtTime(request, timeout=left),
@@ -329,20 +370,24 @@ class Admin:
             )
             await self._everywhere(_committing(request), groups=[name])
 
-    async def node_status(self) -> wire.NodeStatusReply:
+    async def node_status(self) -> NodeStatus:
         """What the node says of itself: the one that the client was given, or the first of them
         that answers."""
         request = wire.NodeStatusRequest()
-        return await self._connection.call(
+        reply: wire.NodeStatusReply = await self._connection.call(
             lambda left: self._connection.admin.NodeStatus(request, timeout=left),
             self._timeout,
             stay=True,
         )
+        return fromwire.node_of(reply)
 
-    async def route(self) -> wire.RouteReply:
+    async def route(self) -> Route:
         """The replica groups, their masters and replicas, and where they are reached."""
         request = wire.RouteRequest()
-        return await self._call(lambda left: self._connection.admin.Route(request, timeout=left))
+        reply: wire.RouteReply = await self._call(
+            lambda left: self._connection.admin.Route(request, timeout=left)
+        )
+        return fromwire.route_of(reply)
 
     async def failover(self, node: str = "", *, epoch: int = 0) -> None:
         """Make another node the master while all live (planned switch).
@@ -381,7 +426,7 @@ class Admin:
             attempt=self._timeout,
         )
 
-    async def cluster_status(self) -> wire.ClusterStatusReply:
+    async def cluster_status(self) -> ClusterStatus:
         """The nodes of the cluster: in their own words, or their master's, where these can be had.
 
         Nodes that no master told of are asked themselves; the rows of those that do not answer are
@@ -391,25 +436,14 @@ class Admin:
         reply: wire.ClusterStatusReply = await self._call(
             lambda left: self._connection.admin.ClusterStatus(request, timeout=left)
         )
-        masters = [
-            node.listen
-            for node in reply.nodes
-            if node.hearsay and node.role.endswith("MASTER") and node.listen
-        ]
-        answers = await asyncio.gather(
-            *(
-                ask_one(
-                    master,
-                    lambda admin, left: admin.ClusterStatus(request, timeout=left),
-                    MASTER_SECONDS,
-                )
-                for master in masters
-            )
-        )
-        told = joined([reply, *(answer for answer in answers if answer is not None)])
+        first = fromwire.cluster_of(reply)
+        masters = [n.listen for n in first.nodes if n.hearsay and n.is_master and n.listen]
+        answers = await asyncio.gather(*map(_cluster_as_told_by, masters))
+        told = joined([first, *(answer for answer in answers if answer is not None)])
         unheard = [node.listen for node in told.nodes if node.hearsay and node.listen]
-        own = await asyncio.gather(*map(_own_words, unheard))
-        return joined([told, *(answer for answer in own if answer is not None)])
+        own = await asyncio.gather(*(status_of(endpoint, MASTER_SECONDS) for endpoint in unheard))
+        alone = [ClusterStatus(told.cluster, (node,)) for node in own if node is not None]
+        return joined([told, *alone])
 
 
 class _Deletion:
@@ -443,13 +477,22 @@ class _Deletion:
             raise
 
 
-async def _own_words(endpoint: str) -> wire.ClusterStatusReply | None:
+async def status_of(endpoint: str, seconds: float) -> NodeStatus | None:
     """What a node says of itself, None if it does not answer in time."""
     request = wire.NodeStatusRequest()
-    status = await ask_one(
-        endpoint, lambda admin, left: admin.NodeStatus(request, timeout=left), MASTER_SECONDS
+    reply = await ask_one(
+        endpoint, lambda admin, left: admin.NodeStatus(request, timeout=left), seconds
     )
-    return None if status is None else wire.ClusterStatusReply(nodes=[status])
+    return None if reply is None else fromwire.node_of(reply)
+
+
+async def _cluster_as_told_by(master: str) -> ClusterStatus | None:
+    """What a master says of the cluster, None if it does not answer in time."""
+    request = wire.ClusterStatusRequest()
+    reply = await ask_one(
+        master, lambda admin, left: admin.ClusterStatus(request, timeout=left), MASTER_SECONDS
+    )
+    return None if reply is None else fromwire.cluster_of(reply)
 
 
 def _committing(
@@ -458,34 +501,25 @@ def _committing(
     return lambda connection, left: connection.groups.Commit(request, timeout=left)
 
 
-def joined(replies: Sequence[wire.ClusterStatusReply]) -> wire.ClusterStatusReply:
+def joined(replies: Sequence[ClusterStatus]) -> ClusterStatus:
     """What several nodes (each the first of its reply) said of a cluster, the best of each node."""
-    best: dict[tuple[str, str], tuple[int, wire.NodeStatusReply]] = {}
+    best: dict[tuple[str, str], tuple[int, NodeStatus]] = {}
     for reply in replies:
         for number, node in enumerate(reply.nodes):
             rank = 2 if node.hearsay else min(number, 1)
             key = (node.replication.group, node.name)
             if key not in best or rank < best[key][0]:
                 best[key] = (rank, node)
-    nodes = [node for _, node in best.values()]
-    return wire.ClusterStatusReply(cluster=replies[0].cluster, nodes=nodes)
+    return ClusterStatus(replies[0].cluster, tuple(node for _, node in best.values()))
 
 
-def merged(groups: Sequence[wire.GroupDescription]) -> list[wire.GroupDescription]:
+def merged(groups: Iterable[GroupDescription]) -> list[GroupDescription]:
     """Consumer groups by name: what several replica groups said of one of them, together."""
-    found: dict[str, wire.GroupDescription] = {}
+    found: dict[str, GroupDescription] = {}
     for group in groups:
-        known = found.setdefault(
-            group.group,
-            wire.GroupDescription(
-                group=group.group,
-                members=group.members,
-                orderly=group.orderly,
-                retry_times=group.retry_times,
-                lite_topic=group.lite_topic,
-                lite_exclusive=group.lite_exclusive,
-            ),
-        )
-        known.members = max(known.members, group.members)
-        known.queues.extend(group.queues)
+        known = found.get(group.group)
+        if known is not None:
+            members = max(known.members, group.members)
+            group = replace(known, members=members, queues=known.queues + group.queues)
+        found[group.group] = group
     return list(found.values())

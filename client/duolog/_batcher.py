@@ -171,7 +171,7 @@ class Batcher:
             part.queue_id,
             part.queue_offset + k,
             self._sender.unique_key(part.sequence + k),
-            part.store_time,
+            part.store_time_ms,
             part.status,
             part.duplicate,
             part.epoch,

@@ -5,15 +5,17 @@ import os
 import zlib
 from collections.abc import Sequence
 
-from duolog._admin import Admin
-from duolog._connection import ATTEMPT_SECONDS, ask_one
+from duolog._admin import Admin, status_of
+from duolog._connection import ATTEMPT_SECONDS
 from duolog._consumer import Consumer
+from duolog._descriptions import NodeStatus
 from duolog._errors import BadRequest
 from duolog._membership import Clustering, OffsetFile
 from duolog._message import Batch, check_crc
 from duolog._producer import Producer
 from duolog._router import Router
 from duolog._sink import Sink
+from duolog._start import Start
 from duolog._topics import TopicCache
 from duolog._transactions import Checker, Transactions
 from duolog.wire import duolog_pb2 as wire
@@ -110,7 +112,7 @@ class Client:
         *,
         tags: Sequence[str] = (),
         sql: str = "",
-        start: str = "earliest",
+        start: Start = Start.EARLIEST,
         commit_interval: float = 5.0,
         session: float = 10.0,
         mode: str = "clustering",
@@ -126,7 +128,7 @@ class Client:
             topics: what to read.
             tags: only messages with one of these tags.
             sql: only messages whose properties fulfil this SQL92 expression.
-            start: where a group without a committed offset begins: "earliest" or "latest".
+            start: where a group without a committed offset begins.
             commit_interval: seconds between commits of what was consumed.
             session: seconds of silence after which the group goes on without this member.
             mode: "clustering", or "broadcasting": every member reads all queues.
@@ -221,12 +223,9 @@ class Client:
         await self._router.groups(self._timeout)
         return self._router.replicas(group)
 
-    async def status_of(self, endpoint: str) -> wire.NodeStatusReply | None:
+    async def status_of(self, endpoint: str) -> NodeStatus | None:
         """What one node says of itself, None if it does not answer at once."""
-        request = wire.NodeStatusRequest()
-        return await ask_one(
-            endpoint, lambda admin, left: admin.NodeStatus(request, timeout=left), AT_ONCE
-        )
+        return await status_of(endpoint, AT_ONCE)
 
     async def sink(self, name: str, group: str | None = None) -> Sink:
         """A sink, for what shall become visible as one, exactly once.

@@ -26,6 +26,7 @@ from duolog._membership import (
 )
 from duolog._message import Batch, Message
 from duolog._router import FRESH_SECONDS, Router
+from duolog._start import Start
 from duolog._topics import TopicCache
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ class Consumer:
         group: str,
         topics: Sequence[str],
         *,
-        start: str = "earliest",
+        start: Start = Start.EARLIEST,
         session: float = 10.0,
         timeout: float = 10.0,
         clustering: Clustering | None = None,
@@ -54,8 +55,8 @@ class Consumer:
 
         clustering: None if it broadcasts, with offsets_file.
         """
-        if start not in ("earliest", "latest"):
-            raise BadRequest(f"start must be 'earliest' or 'latest', not {start!r}")
+        if not isinstance(start, Start):
+            raise BadRequest(f"start must be Start.EARLIEST or Start.LATEST, not {start!r}")
         if not group or not topics:
             raise BadRequest("a consumer needs a group and at least one topic")
         self.group = group
@@ -262,10 +263,13 @@ class Consumer:
         for reader in self._readers.values():
             await reader.commit()
 
-    async def seek_to_time(self, time_ms: int) -> None:
-        """Read on from the first message stored at or after a time, in every queue of ours."""
+    async def seek_to_time(self, at: Start | int) -> None:
+        """Read on from the first message stored at or after a time, in every queue of ours.
+
+        at: ms since 1970, or an end of the queues. Raises BadRequest.
+        """
         for reader in self._readers.values():
-            await reader.seek_to_time(time_ms)
+            await reader.seek_to_time(at)
 
     async def seek(
         self, topic: str, queue_id: int, offset: int, *, group: str | None = None

@@ -15,6 +15,7 @@ from duolog._errors import BadRequest, DuologError, Retryable, StaleMember, Unkn
 from duolog._membership import Membership, Queue
 from duolog._message import RETRY_PREFIX, Batch, Message
 from duolog._prefetch import Prefetch
+from duolog._start import Start, set_start
 from duolog._subscription import Subscription
 from duolog.wire import duolog_pb2 as wire
 
@@ -25,8 +26,6 @@ CREDIT_BYTES = 8 << 20
 BATCH_BYTES = 512 << 10
 HEARTBEAT_SECONDS = 3.0
 PENDING_SECONDS = 0.3
-EARLIEST = -1
-LATEST = -2
 
 
 class GroupReader:
@@ -43,7 +42,7 @@ class GroupReader:
         *,
         tags: Sequence[str] = (),
         sql: str = "",
-        start: str = "earliest",
+        start: Start = Start.EARLIEST,
         commit_interval: float = 5.0,
         session: float = 10.0,
         timeout: float = 10.0,
@@ -58,7 +57,7 @@ class GroupReader:
         self._reading = reading
         self.group = group
         self._membership = membership
-        self._start = EARLIEST if start == "earliest" else LATEST
+        self._start = start
         self._commit_interval = commit_interval
         self._session = session
         self._timeout = timeout
@@ -179,7 +178,7 @@ class GroupReader:
             if offset < 0:
                 # What members sent back was read before: none of it is too old.
                 retried = queue[0].startswith(RETRY_PREFIX)
-                offset = await self._offset_at(queue, EARLIEST if retried else self._start)
+                offset = await self._offset_at(queue, Start.EARLIEST if retried else self._start)
             starts[queue] = offset
         self._read_from(starts)
 
@@ -323,17 +322,18 @@ class GroupReader:
         )
         return str(reply.topic)
 
-    async def _offset_at(self, queue: Queue, time_ms: int) -> int:
-        request = wire.OffsetAtTimeRequest(topic=queue[0], queue_id=queue[1], time=time_ms)
+    async def _offset_at(self, queue: Queue, at: Start | int) -> int:
+        request = wire.OffsetAtTimeRequest(topic=queue[0], queue_id=queue[1])
+        set_start(request, at)
         reply = await self._connection.call(
             lambda left: self._connection.groups.OffsetAtTime(request, timeout=left), self._timeout
         )
         return int(reply.queue_offset)
 
-    async def seek_to_time(self, time_ms: int) -> None:
+    async def seek_to_time(self, at: Start | int) -> None:
         """Read on from the first message stored at or after a time, in every queue of ours."""
-        starts = {queue: await self._offset_at(queue, time_ms) for queue in self.assignment}
-        self._seek({queue: at for queue, at in starts.items() if self._prefetch.reads(queue)})
+        starts = {queue: await self._offset_at(queue, at) for queue in self.assignment}
+        self._seek({queue: to for queue, to in starts.items() if self._prefetch.reads(queue)})
 
     async def seek(self, topic: str, queue_id: int, offset: int) -> None:
         """Read on from a queue offset. Raises UnknownTopic where the queue is not ours."""

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from duolog.wire import duolog_pb2 as wire
+from duolog._descriptions import LocalStore
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -16,12 +16,10 @@ def boot_id() -> str:
         return ""
 
 
-def place_of(directory: str) -> wire.LocalStore:
+def place_of(directory: str) -> LocalStore:
     """Which directory a path leads to on this machine; empty if there is none."""
     try:
         found = os.stat(directory)
     except OSError:
-        return wire.LocalStore()
-    return wire.LocalStore(
-        boot_id=boot_id(), path=directory, device=found.st_dev, inode=found.st_ino
-    )
+        return LocalStore()
+    return LocalStore(boot_id=boot_id(), path=directory, device=found.st_dev, inode=found.st_ino)

@@ -73,13 +73,13 @@ class Batch:
         return unpack_numbers(self._wire.physical_offsets, "q")
 
     @property
-    def store_times(self) -> "array[int]":
-        """When the node stored them, ms."""
+    def store_times_ms(self) -> "array[int]":
+        """When the node stored them, ms since 1970."""
         return unpack_numbers(self._wire.store_times, "q")
 
     @property
-    def born_times(self) -> "array[int]":
-        """When the producer sent them, ms."""
+    def born_times_ms(self) -> "array[int]":
+        """When the producer sent them, ms since 1970."""
         return unpack_numbers(self._wire.born_times, "q")
 
     @property
@@ -187,14 +187,14 @@ class Message:
         return self._batch.physical_offsets[self._index]
 
     @property
-    def store_time(self) -> int:
-        """When the node stored it, ms."""
-        return self._batch.store_times[self._index]
+    def store_time_ms(self) -> int:
+        """When the node stored it, ms since 1970."""
+        return self._batch.store_times_ms[self._index]
 
     @property
-    def born_time(self) -> int:
-        """When the producer sent it, ms."""
-        return self._batch.born_times[self._index]
+    def born_time_ms(self) -> int:
+        """When the producer sent it, ms since 1970."""
+        return self._batch.born_times_ms[self._index]
 
     @property
     def flag(self) -> int:

@@ -11,6 +11,7 @@ class Receipt:
 
     Attributes:
         status: PUT_OK, or the name of what it did not wait for (stored all the same).
+        store_time_ms: when the node stored it, ms since 1970.
         duplicate: the node had it already, from an earlier try.
         epoch: number of the mastership that answered.
         group: replica group that the queue lies in.
@@ -20,7 +21,7 @@ class Receipt:
     queue_id: int
     queue_offset: int
     unique_key: str
-    store_time: int
+    store_time_ms: int
     status: str = "PUT_OK"
     duplicate: bool = False
     epoch: int = 0
@@ -50,7 +51,7 @@ class Part:
     count: int
     queue_offset: int
     sequence: int
-    store_time: int
+    store_time_ms: int
     status: str
     duplicate: bool = False
     epoch: int = 0

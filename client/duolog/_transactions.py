@@ -46,7 +46,7 @@ class UndecidedMessage:
     topic: str
     body: bytes
     properties: dict[str, str]
-    born_time: int
+    born_time_ms: int
 
     @property
     def unique_key(self) -> str:

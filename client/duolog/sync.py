@@ -15,13 +15,23 @@ from typing import Any, ClassVar, TypeVar
 from duolog import _client
 from duolog._admin import Admin as AsyncAdmin
 from duolog._consumer import Consumer as AsyncConsumer
+from duolog._descriptions import (
+    ClusterStatus,
+    FoundMessage,
+    GroupDescription,
+    NodeStatus,
+    QueueOffset,
+    Route,
+    TopicDescription,
+    TrackState,
+)
 from duolog._errors import Unavailable
 from duolog._message import Batch, Message
 from duolog._producer import Producer as AsyncProducer
 from duolog._receipts import BatchReceipt, Receipt
+from duolog._start import Start
 from duolog._transactions import Half, UndecidedMessage
 from duolog._transactions import Transactions as AsyncTransactions
-from duolog.wire import duolog_pb2 as wire
 
 T = TypeVar("T")
 
@@ -252,9 +262,9 @@ class Consumer:
         """As `duolog.Consumer.commit`."""
         self._loop.run(self._consumer.commit())
 
-    def seek_to_time(self, time_ms: int) -> None:
+    def seek_to_time(self, at: Start | int) -> None:
         """As `duolog.Consumer.seek_to_time`."""
-        self._loop.run(self._consumer.seek_to_time(time_ms))
+        self._loop.run(self._consumer.seek_to_time(at))
 
     def seek(self, topic: str, queue_id: int, offset: int) -> None:
         """As `duolog.Consumer.seek`."""
@@ -300,13 +310,13 @@ class Admin:
 
     def create_topic(
         self, topic: str, queues: int = 4, perm: int = 6, **how: Any
-    ) -> wire.TopicReply:
+    ) -> TopicDescription:
         """Create a topic."""
         return self._loop.run(self._admin.create_topic(topic, queues, perm, **how))
 
     def alter_topic(
         self, topic: str, queues: int = 0, perm: int = 0, **how: Any
-    ) -> wire.TopicReply:
+    ) -> TopicDescription:
         """Add queues or change permissions."""
         return self._loop.run(self._admin.alter_topic(topic, queues, perm, **how))
 
@@ -314,45 +324,52 @@ class Admin:
         """Delete a topic."""
         self._loop.run(self._admin.delete_topic(topic))
 
-    def topics(self, names: Sequence[str] = (), system: bool = False) -> list[wire.TopicReply]:
+    def topics(self, names: Sequence[str] = (), system: bool = False) -> list[TopicDescription]:
         """List topics."""
         return self._loop.run(self._admin.topics(names, system))
 
-    def put_group(self, group: str, **how: Any) -> wire.GroupDescription:
+    def put_group(self, group: str, **how: Any) -> GroupDescription:
         """Create a consumer group, or alter it."""
         return self._loop.run(self._admin.put_group(group, **how))
 
-    def groups(self) -> list[wire.GroupDescription]:
+    def groups(self) -> list[GroupDescription]:
         """List groups."""
         return self._loop.run(self._admin.groups())
 
-    def group(self, group: str) -> wire.GroupDescription:
+    def group(self, group: str) -> GroupDescription:
         """Describe a group."""
         return self._loop.run(self._admin.group(group))
 
     def reset_group(
-        self, group: str, topic: str, *, time: int = -1, offset: int | None = None
-    ) -> wire.OffsetsReply:
+        self,
+        group: str,
+        topic: str,
+        to: Start | int = Start.EARLIEST,
+        *,
+        offset: int | None = None,
+    ) -> list[QueueOffset]:
         """Set a group's offsets."""
-        return self._loop.run(self._admin.reset_group(group, topic, time=time, offset=offset))
+        return self._loop.run(self._admin.reset_group(group, topic, to, offset=offset))
 
     def delete_group(self, group: str) -> None:
         """Forget a group."""
         self._loop.run(self._admin.delete_group(group))
 
-    def find(self, topic: str = "", **how: Any) -> list[wire.FoundMessage]:
+    def find(self, topic: str = "", **how: Any) -> list[FoundMessage]:
         """Find messages."""
         return self._loop.run(self._admin.find(topic, **how))
 
-    def track(self, topic: str, queue_id: int, queue_offset: int, **how: Any) -> dict[str, str]:
+    def track(
+        self, topic: str, queue_id: int, queue_offset: int, **how: Any
+    ) -> Mapping[str, TrackState]:
         """What became of a message in every consumer group."""
         return self._loop.run(self._admin.track(topic, queue_id, queue_offset, **how))
 
     def offset_at_time(
-        self, topic: str, queue_id: int, time: int, *, group: str | None = None
+        self, topic: str, queue_id: int, at: Start | int, *, group: str | None = None
     ) -> int:
-        """Queue offset at a time."""
-        return self._loop.run(self._admin.offset_at_time(topic, queue_id, time, group=group))
+        """Queue offset at a time, or of an end of the queue."""
+        return self._loop.run(self._admin.offset_at_time(topic, queue_id, at, group=group))
 
     def offset_at_size(
         self, topic: str, queue_id: int, queue_offset: int, size: int, *, group: str
@@ -366,15 +383,15 @@ class Admin:
         """Commit offsets of a group without members."""
         self._loop.run(self._admin.commit(group, offsets))
 
-    def node_status(self) -> wire.NodeStatusReply:
+    def node_status(self) -> NodeStatus:
         """Status of the node."""
         return self._loop.run(self._admin.node_status())
 
-    def cluster_status(self) -> wire.ClusterStatusReply:
+    def cluster_status(self) -> ClusterStatus:
         """Status of the cluster."""
         return self._loop.run(self._admin.cluster_status())
 
-    def route(self) -> wire.RouteReply:
+    def route(self) -> Route:
         """Groups, masters and replicas, and where they are reached."""
         return self._loop.run(self._admin.route())
 

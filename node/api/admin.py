@@ -6,6 +6,7 @@ from dataclasses import replace
 from duolog import __version__
 from duolog import _errors as sdk
 from duolog._machine import place_of
+from duolog._start import start_of
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
@@ -202,15 +203,7 @@ class AdminService(stubs.AdminServicer):
         broker = self._broker
         check_group(request.group)
         topic = self._known(request.topic)
-        row = {}
-        for queue_id in range(topic.queues):
-            low, high = broker.store.queue_range(request.topic, queue_id)
-            if request.use_offset:
-                row[queue_id] = min(max(request.offset, low), high)
-            else:
-                row[queue_id] = offset_at(broker.store, request.topic, queue_id, request.time)
-        if request.use_offset and request.offset < 0:
-            raise sdk.BadRequest(f"offset {request.offset} is negative")
+        row = self._places(request, topic.queues)
         if broker.groups.members(request.group, broker.log.mono_ms()):
             raise sdk.Busy(f"group {request.group} has members: stop them first")
         if request.group not in broker.admission.group_tables().groups:
@@ -222,6 +215,17 @@ class AdminService(stubs.AdminServicer):
                 for queue, offset in row.items()
             ]
         )
+
+    def _places(self, request: wire.ResetGroupRequest, queues: int) -> dict[int, int]:
+        """The queue offsets that a request sets a group to, by queue id. Raises BadRequest."""
+        store, topic, wanted = self._broker.store, request.topic, request.offset
+        if not request.HasField("offset"):
+            at = start_of(request)
+            return {queue: offset_at(store, topic, queue, at) for queue in range(queues)}
+        if wanted < 0:
+            raise sdk.BadRequest(f"offset {wanted} is negative")
+        ranges = {queue: store.queue_range(topic, queue) for queue in range(queues)}
+        return {queue: min(max(wanted, low), high) for queue, (low, high) in ranges.items()}
 
     @unary
     async def PutGroup(
@@ -460,6 +464,7 @@ class AdminService(stubs.AdminServicer):
     def _status(self) -> wire.NodeStatusReply:
         broker = self._broker
         store, counters, recovered = broker.store, broker.log.counters, broker.recovered
+        place = place_of(str(broker.config.node.data.resolve()))
         return wire.NodeStatusReply(
             name=broker.config.node.name,
             role=store.role.value,
@@ -488,7 +493,9 @@ class AdminService(stubs.AdminServicer):
             refused_records=store.dispatcher.refused,
             dispatch_behind_ms_max=int(counters.dispatch_behind_ms_max),
             replication=replication_status(broker),
-            store=place_of(str(broker.config.node.data.resolve())),
+            store=wire.LocalStore(
+                boot_id=place.boot_id, path=place.path, device=place.device, inode=place.inode
+            ),
         )
 
 

@@ -1,6 +1,7 @@
 """The Groups service: membership, committed offsets, offsets by time."""
 
 from duolog import _errors as sdk
+from duolog._start import start_of
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
@@ -144,12 +145,12 @@ class GroupsService(stubs.GroupsServicer):
     async def OffsetAtTime(
         self, request: wire.OffsetAtTimeRequest, context: Caller
     ) -> wire.OffsetAtTimeReply:
-        """First message stored at or after a time."""
+        """First message stored at or after a time, or an end of the queue."""
         topic = self._broker.admission.readable_queue(request.topic, request.queue_id)
         check_place((request.topic, request.queue_id), topic.queues, 0)
         return wire.OffsetAtTimeReply(
             queue_offset=offset_at(
-                self._broker.store, request.topic, request.queue_id, request.time
+                self._broker.store, request.topic, request.queue_id, start_of(request)
             )
         )
 

@@ -10,8 +10,7 @@ import typer
 from node.cli.output import DEFAULT_ENDPOINTS, Endpoints, Json, Timeout, fail, print_rows, run
 
 if TYPE_CHECKING:
-    from duolog import Admin
-    from duolog.wire.duolog_pb2 import ClusterStatusReply, NodeStatusReply
+    from duolog import Admin, ClusterStatus, NodeStatus
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -49,7 +48,7 @@ def status(
             return
 
 
-async def ask(endpoints: str, timeout: float) -> "ClusterStatusReply":
+async def ask(endpoints: str, timeout: float) -> "ClusterStatus":
     """One poll."""
     from duolog import Client
 
@@ -57,19 +56,19 @@ async def ask(endpoints: str, timeout: float) -> "ClusterStatusReply":
         return await client.admin.cluster_status()
 
 
-def show(reply: "ClusterStatusReply", as_json: bool, clear: bool) -> None:
+def show(found: "ClusterStatus", as_json: bool, clear: bool) -> None:
     """Print the nodes; on a terminal, --watch overwrites the previous output."""
-    rows = [row_of(reply.cluster, node) for node in reply.nodes]
+    rows = [row_of(found.cluster, node) for node in found.nodes]
     if clear and sys.stdout.isatty() and not as_json:
         sys.stdout.write("\x1b[H\x1b[2J")
     print_rows(rows, list(rows[0]) if rows else ["node"], as_json)
 
 
-def row_of(cluster: str, node: "NodeStatusReply") -> dict[str, object]:
+def row_of(cluster: str, node: "NodeStatus") -> dict[str, object]:
     """One node as a row."""
     part = node.replication
     in_sync = " ".join(part.sync_state_set)
-    if not in_sync and node.role.endswith("MASTER"):
+    if not in_sync and node.is_master:
         in_sync = str(part.in_sync_replicas or "")
     own = not node.hearsay  # else zeros mean that nobody knows
     return {

@@ -19,8 +19,7 @@ from node.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from duolog import Client, Message
-    from duolog.wire.duolog_pb2 import GroupDescription, OffsetsReply
+    from duolog import Client, GroupDescription, Message, QueueOffset
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -85,7 +84,7 @@ def show(
         {
             "topic": queue.topic,
             "queue_id": queue.queue_id,
-            "committed": queue.committed if queue.committed >= 0 else None,
+            "committed": queue.committed,
             "max_offset": queue.max_offset,
             "replica_group": queue.replica_group,
             "lag_messages": queue.lag_messages,
@@ -168,10 +167,12 @@ def dead(
 ) -> None:
     """Show the dead letters of a group: messages whose last attempt failed."""
 
+    from duolog import Start
+
     async def ask() -> "list[Message]":
         async with _client(endpoints, timeout) as client:
             topic = f"%DLQ%{group}"
-            offset = await client.admin.offset_at_time(topic, 0, -1)
+            offset = await client.admin.offset_at_time(topic, 0, Start.EARLIEST)
             return list(await client.pull(topic, 0, offset, max_messages=limit))
 
     columns = ["queue_offset", "topic", "message_id", "tags", "attempts", "body"]
@@ -222,24 +223,26 @@ def reset(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Set the offsets of a group that has no members now."""
+    from duolog import Start
+
     offset: int | None = None
-    time = {"earliest": -1, "latest": -2}.get(to, 0)
+    place: Start | int = Start.EARLIEST
     if to.startswith("offset:"):
         if not to[7:].isdecimal():
             fail(f"{to!r} is not offset:N", "duolog group reset --help")
         offset = int(to[7:])
-    elif time == 0:
-        time = when(to)
+    else:
+        place = Start(to) if to in list(Start) else when(to)
     if not yes:
         typer.confirm(f"Reset the offsets of {group} in {topic} to {to}?", abort=True, err=True)
 
-    async def ask() -> "OffsetsReply":
+    async def ask() -> list["QueueOffset"]:
         async with _client(endpoints, timeout) as client:
-            return await client.admin.reset_group(group, topic, time=time, offset=offset)
+            return await client.admin.reset_group(group, topic, place, offset=offset)
 
     rows = [
         {"topic": found.topic, "queue_id": found.queue_id, "offset": found.offset}
-        for found in run(ask()).offsets
+        for found in run(ask())
     ]
     print_rows(rows, ["topic", "queue_id", "offset"], as_json)
 

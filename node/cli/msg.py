@@ -25,8 +25,7 @@ from node.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from duolog import Client, Message
-    from duolog.wire.duolog_pb2 import FoundMessage
+    from duolog import Client, FoundMessage, Message
 
     Shown = Message | FoundMessage
 
@@ -58,8 +57,8 @@ def _fields(message: "Shown") -> dict[str, object]:
         "queue_id": message.queue_id,
         "queue_offset": message.queue_offset,
         "physical_offset": message.physical_offset,
-        "store_time": message.store_time,
-        "born_time": message.born_time,
+        "store_time": message.store_time_ms,
+        "born_time": message.born_time_ms,
         "unique_key": properties.pop("UNIQ_KEY", ""),
         "tags": properties.pop("TAGS", ""),
         "keys": properties.pop("KEYS", ""),
@@ -87,7 +86,7 @@ def _printer(as_json: bool, template: str | None) -> "Callable[[Shown], None]":
         if sys.stdout.isatty():
             tags = f" [{fields['tags']}]" if fields["tags"] else ""
             place = f"{fields['topic']}/{fields['queue_id']}@{fields['queue_offset']}"
-            print(f"{iso(message.store_time)} {place}{tags} {fields['body']}")
+            print(f"{iso(message.store_time_ms)} {place}{tags} {fields['body']}")
         else:
             print(fields["body"])
 
@@ -169,7 +168,7 @@ def send(
                                 "queue_id": receipt.queue_id,
                                 "queue_offset": receipt.queue_offset,
                                 "unique_key": receipt.unique_key,
-                                "store_time": receipt.store_time,
+                                "store_time": receipt.store_time_ms,
                                 "status": receipt.status,
                             }
                         )
@@ -278,8 +277,8 @@ def find(
                     unique_key=unique_key,
                     message_id=id_,
                     count=max_,
-                    begin_time=begin,
-                    end_time=end,
+                    begin_ms=begin,
+                    end_ms=end,
                 )
             return await _by_time(client, topic, begin, end, max_)
 
@@ -334,8 +333,8 @@ async def _by_time(
     for queue_id in range(topics[0].queues):
         offset = await client.admin.offset_at_time(topic, queue_id, begin)
         batch = await client.pull(topic, queue_id, offset, max_messages=count)
-        found += [m for m in batch if not end or m.store_time <= end]
-    return sorted(found, key=lambda m: (m.store_time, m.physical_offset))[:count]
+        found += [m for m in batch if not end or m.store_time_ms <= end]
+    return sorted(found, key=lambda m: (m.store_time_ms, m.physical_offset))[:count]
 
 
 @app.command()
@@ -355,7 +354,9 @@ def tail(
 ) -> None:
     """Show messages of all queues as they arrive, without a group."""
     show = _printer(as_json, template)
-    begin = when(since) if since else -2
+    from duolog import Start
+
+    begin = when(since) if since else Start.LATEST
 
     async def follow(client: "Client", queue_id: int, shown: list[int]) -> None:
         offset = await client.admin.offset_at_time(topic, queue_id, begin)

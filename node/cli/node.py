@@ -20,8 +20,7 @@ from node.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from duolog import Client
-    from duolog.wire.duolog_pb2 import NodeStatusReply
+    from duolog import Client, NodeStatus
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -86,7 +85,7 @@ def start(
     sys.exit(asyncio.run(serve(loaded)))
 
 
-def _replication(status: "NodeStatusReply") -> dict[str, object]:
+def _replication(status: "NodeStatus") -> dict[str, object]:
     """How a node takes part in replication."""
     part = status.replication
     facts: dict[str, object] = {"group": part.group, "epoch": part.epoch}
@@ -108,11 +107,11 @@ def _replication(status: "NodeStatusReply") -> dict[str, object]:
     return facts
 
 
-async def probe(client: "Client", status: "NodeStatusReply", timeout: float) -> str:
+async def probe(client: "Client", status: "NodeStatus", timeout: float) -> str:
     """Test what this node does for a put; returns what is wrong, or an empty string."""
     from duolog import DuologError, TopicExists
 
-    if not status.role.endswith("MASTER"):
+    if not status.is_master:
         part = status.replication
         return (
             ""
@@ -130,7 +129,7 @@ async def probe(client: "Client", status: "NodeStatusReply", timeout: float) -> 
     return "" if receipt.status == "PUT_OK" else f"a put was answered {receipt.status}, not PUT_OK"
 
 
-def problems_of(status: "NodeStatusReply") -> list[str]:
+def problems_of(status: "NodeStatus") -> list[str]:
     """Problems that a node reports about itself."""
     problems = [*status.flags]
     if status.fence_reason:
@@ -158,7 +157,7 @@ def check(
     """Check a node. Exit status 0: serving; 1: not reachable; 2: serving, with a problem."""
     from duolog import Client
 
-    async def ask() -> "tuple[NodeStatusReply, str]":
+    async def ask() -> "tuple[NodeStatus, str]":
         async with Client(endpoints, timeout=timeout) as client:
             found = await client.admin.node_status()
             return found, await probe(client, found, timeout) if write else ""
@@ -172,7 +171,7 @@ def check(
             "version": status.version,
             "listen": status.listen,
             "data": status.data,
-            "started": iso(status.start_time),
+            "started": iso(status.start_time_ms),
             "min_offset": status.min_offset,
             "max_offset": status.max_offset,
             "flushed_offset": status.flushed_offset,

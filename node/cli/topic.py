@@ -19,8 +19,7 @@ from node.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from duolog import Client
-    from duolog.wire.duolog_pb2 import TopicReply
+    from duolog import Client, TopicDescription
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -31,7 +30,7 @@ def _client(endpoints: str, timeout: float) -> "Client":
     return Client(endpoints, timeout=timeout)
 
 
-def _row(topic: "TopicReply") -> dict[str, object]:
+def _row(topic: "TopicDescription") -> dict[str, object]:
     return {
         "topic": topic.topic,
         "group": topic.group,
@@ -52,7 +51,7 @@ def list_(
 ) -> None:
     """List all topics."""
 
-    async def ask() -> "list[TopicReply]":
+    async def ask() -> "list[TopicDescription]":
         async with _client(endpoints, timeout) as client:
             return await client.admin.topics(system=system)
 
@@ -83,7 +82,7 @@ def create(
     if lite_ttl < 0:
         fail(f"--lite-ttl is {lite_ttl}; it must not be negative", "duolog topic create --help")
 
-    async def ask() -> "TopicReply":
+    async def ask() -> "TopicDescription":
         async with _client(endpoints, timeout) as client:
             return await client.admin.create_topic(
                 topic, queues, perm, message_type=message_type, lite_ttl_minutes=lite_ttl
@@ -109,7 +108,7 @@ def alter(
     if queues < 0 or perm < 0 or not (queues or perm or lite_ttl is not None):
         fail("nothing to change: give --queues, --perm or --lite-ttl", "duolog topic alter --help")
 
-    async def ask() -> "TopicReply":
+    async def ask() -> "TopicDescription":
         async with _client(endpoints, timeout) as client:
             return await client.admin.alter_topic(topic, queues, perm, lite_ttl_minutes=lite_ttl)
 
@@ -148,7 +147,7 @@ def stats(
 ) -> None:
     """Show the queues of a topic: offsets and time of the last message."""
 
-    async def ask() -> "list[TopicReply]":
+    async def ask() -> "list[TopicDescription]":
         async with _client(endpoints, timeout) as client:
             return await client.admin.topics([topic])
 
@@ -160,7 +159,7 @@ def stats(
             "queue_id": s.queue_id,
             "min_offset": s.min_offset,
             "max_offset": s.max_offset,
-            "last_store_time": s.last_store_time or None if as_json else iso(s.last_store_time),
+            "last_store_time": s.last_store_time_ms if as_json else iso(s.last_store_time_ms),
         }
         for topic_row in found
         for s in topic_row.stats

@@ -1,20 +1,17 @@
 """Queue offsets by time."""
 
-from duolog import _errors as sdk
+from duolog import Start
 
 from store.messagestore import MessageStore
 
-EARLIEST = -1
-LATEST = -2
 
-
-def offset_at(store: MessageStore, topic: str, queue_id: int, time: int) -> int:
-    """Queue offset at a wall-clock time in ms, EARLIEST or LATEST. Raises BadRequest."""
+def offset_at(store: MessageStore, topic: str, queue_id: int, at: Start | int) -> int:
+    """Queue offset of an end of a queue, or of a wall-clock time in ms."""
     low, high = store.queue_range(topic, queue_id)
-    if time == EARLIEST:
-        return low
-    if time == LATEST:
-        return high
-    if time < 0:
-        raise sdk.BadRequest(f"time {time} is negative")
-    return store.offset_at_time(topic, queue_id, time)
+    match at:
+        case Start.EARLIEST:
+            return low
+        case Start.LATEST:
+            return high
+        case time_ms:
+            return store.offset_at_time(topic, queue_id, time_ms)

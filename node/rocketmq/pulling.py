@@ -2,11 +2,12 @@
 
 import asyncio
 
+from duolog import Start
 from duolog import _errors as sdk
 
 from node.broker import Broker
 from node.consuming.longpoll import check_place, poll
-from node.consuming.offsets import EARLIEST, LATEST, offset_at
+from node.consuming.offsets import offset_at
 from node.rocketmq.codes import OK, Refused, status
 from node.rocketmq.messages import pulled
 from node.rocketmq.names import group_of, topic_of
@@ -19,9 +20,9 @@ BYTES_MAX = 4 << 20
 WAIT_SECONDS_MAX = 20.0
 MARGIN_SECONDS = 0.3
 _OUT_OF_RANGE = (GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY)
-_TIMES = {
-    definition.QueryOffsetPolicy.BEGINNING: EARLIEST,
-    definition.QueryOffsetPolicy.END: LATEST,
+_STARTS = {
+    definition.QueryOffsetPolicy.BEGINNING: Start.EARLIEST,
+    definition.QueryOffsetPolicy.END: Start.LATEST,
 }
 
 
@@ -96,10 +97,10 @@ class Puller:
     def at(self, request: service.QueryOffsetRequest) -> service.QueryOffsetResponse:
         """The first offset, the last one, or that of a time."""
         topic, queue_id = self._place(request.message_queue)
-        time = _TIMES.get(request.query_offset_policy)
-        if time is None:
+        at: Start | int | None = _STARTS.get(request.query_offset_policy)
+        if at is None:
             if not request.HasField("timestamp"):
                 raise sdk.BadRequest("an offset policy of TIMESTAMP needs a timestamp")
-            time = max(0, request.timestamp.ToMilliseconds())
-        offset = offset_at(self._broker.store, topic, queue_id, time)
+            at = max(0, request.timestamp.ToMilliseconds())
+        offset = offset_at(self._broker.store, topic, queue_id, at)
         return service.QueryOffsetResponse(status=OK, offset=offset)

@@ -137,7 +137,7 @@ def wire_batch(data: bytes) -> None:
         batch = Batch(message)
         for number in range(min(batch.count, 10)):
             assert isinstance(batch[number].body, bytes)
-            assert isinstance(batch[number].store_time, int)
+            assert isinstance(batch[number].store_time_ms, int)
     except CorruptBatch:
         pass
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import duolog
 import pytest
-from duolog.wire import duolog_pb2 as wire
 
 from demo.ports import free_endpoint
 from demo.registryserver import RegistryServer
@@ -50,7 +49,7 @@ def put_back(node: NodeProcess, copy: Path) -> None:
     copy.rename(node.data)
 
 
-async def status_of(node: NodeProcess) -> wire.NodeStatusReply:
+async def status_of(node: NodeProcess) -> duolog.NodeStatus:
     async with duolog.Client(node.endpoint, timeout=20) as client:
         return await client.admin.node_status()
 

@@ -53,7 +53,7 @@ class Load:
                 await asyncio.sleep(0.01)
 
 
-async def status_of(node: NodeProcess) -> duolog.wire.duolog_pb2.NodeStatusReply:
+async def status_of(node: NodeProcess) -> duolog.NodeStatus:
     async with duolog.Client(node.endpoint, timeout=20) as client:
         return await client.admin.node_status()
 

@@ -137,9 +137,9 @@ async def test_transactions_and_delays_are_conserved_while_masters_die(tmp_path:
     assert not told.rolled_back & bodies.keys()
     assert not {body for body in bodies if body.endswith(b"r")}
     early = {
-        message.body: told.delayed[message.body] - message.store_time
+        message.body: told.delayed[message.body] - message.store_time_ms
         for message in messages
-        if message.store_time < told.delayed.get(message.body, 0)
+        if message.store_time_ms < told.delayed.get(message.body, 0)
     }
     assert early == {}
     assert {body: count for body, count in bodies.items() if count > 1} == {}

@@ -3,6 +3,7 @@
 import random
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import pytest
 from duolog._machine import place_of
 from duolog.spark import SCHEMA, _local
 from duolog.spark._columns import record_batch
-from duolog.wire import duolog_pb2 as wire
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
@@ -148,18 +148,15 @@ def test_a_file_that_is_removed_in_the_middle(tmp_path: Path) -> None:
 def test_only_the_node_of_this_machine_is_read_past(tmp_path: Path) -> None:
     here = place_of(str(tmp_path))
     assert _local.is_here(here)
-    for name, value in (
-        ("boot_id", "another machine's"),
-        ("boot_id", ""),
-        ("path", str(tmp_path / "not-there")),
-        ("path", str(tmp_path.parent)),
-        ("inode", here.inode + 1),
-        ("device", here.device + 1),
+    for other in (
+        replace(here, boot_id="another machine's"),
+        replace(here, boot_id=""),
+        replace(here, path=str(tmp_path / "not-there")),
+        replace(here, path=str(tmp_path.parent)),
+        replace(here, inode=here.inode + 1),
+        replace(here, device=here.device + 1),
     ):
-        other = wire.LocalStore()
-        other.CopyFrom(here)
-        setattr(other, name, value)
-        assert not _local.is_here(other), (name, value)
+        assert not _local.is_here(other), other
     assert not _local.is_here(place_of(str(tmp_path / "not-there")))
 
 

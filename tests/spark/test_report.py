@@ -25,8 +25,8 @@ def direct(client: duolog.sync.Client, topic: str) -> dict[Any, dict[str, float]
         offset = 0
         while (batch := client.pull(topic, queue_id, offset)).count:
             for message in batch:
-                key = topic, message.tags, message.store_time // 3_600_000 * 3_600_000
-                delay = message.store_time - message.born_time
+                key = topic, message.tags, message.store_time_ms // 3_600_000 * 3_600_000
+                delay = message.store_time_ms - message.born_time_ms
                 rows[key].append((len(message.body), delay))
             offset = batch.next_offset
     found = {}

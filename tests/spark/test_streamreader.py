@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from duolog._descriptions import QueueStats, TopicDescription
 from duolog._errors import UnknownTopic
 from duolog.spark._options import ReadOptions
 from duolog.spark._plan import DataLoss, Planner, Queue
 from duolog.spark._schema import SCHEMA
 from duolog.spark._streamreader import StreamReader, shares
-from duolog.wire import duolog_pb2 as wire
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -40,18 +40,19 @@ def reader_of(
 ) -> Any:
     """A stream's reader of a cluster whose topics are what a dictionary says now."""
 
-    def topics(planner: Planner) -> list[wire.TopicReply]:
+    def topics(planner: Planner) -> list[TopicDescription]:
         options = planner._options
         if missing := set(options.topics) - there.keys():
             raise UnknownTopic(f"topic {min(missing)!r} does not exist")
         return left(planner)
 
-    def left(planner: Planner) -> list[wire.TopicReply]:
+    def left(planner: Planner) -> list[TopicDescription]:
         return [
-            wire.TopicReply(
+            TopicDescription(
                 topic=name,
                 group="g",
-                stats=[wire.QueueStats(queue_id=0, min_offset=low, max_offset=high)],
+                queues=1,
+                stats=(QueueStats(queue_id=0, min_offset=low, max_offset=high),),
             )
             for name, (low, high) in sorted(there.items())
         ]
@@ -106,13 +107,13 @@ def test_a_first_micro_batch_that_is_repeated_has_the_same_rows(
 
 
 def test_a_careless_stream_waits_while_its_topic_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    stats = [wire.QueueStats(queue_id=0, min_offset=2, max_offset=5)]
+    stats = QueueStats(queue_id=0, min_offset=2, max_offset=5)
     there = True
 
-    def topics(planner: Planner) -> list[wire.TopicReply]:
+    def topics(planner: Planner) -> list[TopicDescription]:
         if not there:
             raise UnknownTopic("topic 'T' does not exist")
-        return [wire.TopicReply(topic="T", group="g", stats=stats)]
+        return [TopicDescription(topic="T", group="g", queues=1, stats=(stats,))]
 
     monkeypatch.setattr(Planner, "topics", topics)
     options = {"endpoints": "127.0.0.1:1", "topic": "T", "failOnDataLoss": "false"}

@@ -3,13 +3,12 @@
 from pathlib import Path
 
 import pytest
-from duolog import BadRequest
+from duolog import BadRequest, QueueStats, TopicDescription
 from duolog.spark._options import ReadOptions
 from duolog.spark._plan import DataLoss, Planner, Queue, QueueRange, Ranges
 from duolog.spark._reader import BatchReader, TierPart
 from duolog.spark._schema import SCHEMA
 from duolog.spark._tier import MANIFEST, Epochs, Span, manifest_text, merged, sources
-from duolog.wire import duolog_pb2 as wire
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,10 +39,10 @@ def planned(
 ) -> list[tuple[str, int, int, int]]:
     """What a read of topic T takes: where from, queue, and the offsets. nodes: their queues."""
     stats = [
-        wire.QueueStats(queue_id=queue_id, min_offset=low, max_offset=high)
+        QueueStats(queue_id=queue_id, min_offset=low, max_offset=high)
         for queue_id, (low, high) in nodes.items()
     ]
-    reply = wire.TopicReply(topic="T", group="g", stats=stats)
+    reply = TopicDescription("T", "g", queues=len(stats), stats=tuple(stats))
     monkeypatch.setattr(Planner, "topics", lambda planner: [reply])
     monkeypatch.setattr(Planner, "epochs", lambda planner, group: EPOCHS)
     given = {"endpoints": "127.0.0.1:1", "topic": "T", "tier": str(root), **options}

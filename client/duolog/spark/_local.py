@@ -14,10 +14,10 @@ from typing import Protocol
 
 from duolog import sync
 from duolog._client import Client
+from duolog._descriptions import LocalStore, NodeStatus
 from duolog._machine import place_of
 from duolog.spark._columns import Columns
 from duolog.spark._plan import Queue
-from duolog.wire import duolog_pb2 as wire
 
 OPENERS = "duolog.stores"  # entry points of packages that can read a store: open_queue(path, ...)
 MESSAGES_MIN = 20_000  # fewer are there sooner by asking
@@ -53,11 +53,11 @@ def local_queue(client: sync.Client, endpoints: str, queue: Queue) -> QueueFiles
     return None
 
 
-async def _status(endpoint: str, client: Client) -> wire.NodeStatusReply | None:
+async def _status(endpoint: str, client: Client) -> NodeStatus | None:
     return await client.status_of(endpoint)
 
 
-def is_here(store: wire.LocalStore) -> bool:
+def is_here(store: LocalStore) -> bool:
     """Tell whether a node's store lies on this machine, under the same path."""
     return store.boot_id != "" and place_of(store.path) == store
 

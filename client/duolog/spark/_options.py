@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from duolog._errors import BadRequest
+from duolog._start import Start
 
-EARLIEST, LATEST = "earliest", "latest"
 ALL_TAGS = "*"
 TOLD_CHARACTERS = 200  # of a value that is wrong
 NUMBER_MAX = (1 << 63) - 1  # of the wire
-_BY_NUMBER = {-2: EARLIEST, -1: LATEST}  # as in Spark's Kafka source
+_BY_NUMBER = {-2: Start.EARLIEST, -1: Start.LATEST}  # as in Spark's Kafka source
 _ANY_READ = (
     "endpoints",
     "topic",
@@ -37,8 +37,8 @@ _SPARKS = frozenset(("checkpointlocation",))  # handed on though it is Spark's o
 
 _QUEUE = re.compile(r"(?:[^/]+/)?(?:0|[1-9][0-9]*)")
 
-Where = str | int
-Offsets = dict[str, dict[str, Where]]  # topic, queue ("3", or "broker-a/3"), offset or a word
+Where = Start | int
+Offsets = dict[str, dict[str, Where]]  # topic, queue ("3", or "broker-a/3"), an offset or an end
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ class ReadOptions:
     endpoints: str
     topics: tuple[str, ...] = ()
     pattern: str = ""
-    starting: Where | Offsets = EARLIEST
-    ending: Where | Offsets = LATEST
+    starting: Where | Offsets = Start.EARLIEST
+    ending: Where | Offsets = Start.LATEST
     starting_ms: int | None = None
     ending_ms: int | None = None
     min_partitions: int = 0
@@ -94,8 +94,8 @@ class ReadOptions:
         for word in ("starting", "ending"):
             if given.has(f"{word}Offsets") and given.has(f"{word}Timestamp"):
                 raise BadRequest(f"give one of '{word}Offsets' and '{word}Timestamp'")
-        starting = given.offsets("startingOffsets", LATEST if stream else EARLIEST)
-        ending = given.offsets("endingOffsets", LATEST)
+        starting = given.offsets("startingOffsets", Start.LATEST if stream else Start.EARLIEST)
+        ending = given.offsets("endingOffsets", Start.LATEST)
         starting_ms = given.number("startingTimestamp")
         ending_ms = given.number("endingTimestamp")
         _check_range(starting, ending, starting_ms, ending_ms)
@@ -214,10 +214,10 @@ class _Given:
             raise BadRequest(f"option {name!r}: {text!r} is neither true nor false")
         return text == "true"
 
-    def offsets(self, name: str, default: str) -> Where | Offsets:
+    def offsets(self, name: str, default: Start) -> Where | Offsets:
         text = self.text(name) or default
-        if text.lower() in (EARLIEST, LATEST):
-            return text.lower()
+        if text.lower() in list(Start):
+            return Start(text.lower())
         try:
             table = json.loads(text, object_pairs_hook=_once)
             if not isinstance(table, dict) or not all(isinstance(r, dict) for r in table.values()):
@@ -262,7 +262,7 @@ def _check_range(
     starting: Where | Offsets, ending: Where | Offsets, start_ms: int | None, end_ms: int | None
 ) -> None:
     """Raise BadRequest for an end that lies before its start, as far as no node need be asked."""
-    if ending == EARLIEST:
+    if ending == Start.EARLIEST:
         raise BadRequest("option 'endingOffsets' cannot be 'earliest'")
     if start_ms is not None and end_ms is not None and start_ms > end_ms:
         raise BadRequest(
@@ -272,7 +272,7 @@ def _check_range(
         return
     for topic, row in ending.items():
         for queue, end in row.items():
-            if end == EARLIEST:
+            if end == Start.EARLIEST:
                 raise BadRequest(f"option 'endingOffsets': {topic}/{queue} cannot be earliest (-2)")
             start = starting.get(topic, {}).get(queue) if isinstance(starting, dict) else None
             if isinstance(start, int) and isinstance(end, int) and start > end:

@@ -10,8 +10,11 @@ from pyspark.sql.datasource import InputPartition
 
 from duolog import Client, sync
 from duolog._connection import ask_one
+from duolog._descriptions import QueueStats, TopicDescription
 from duolog._errors import BadRequest, DuologError, UnknownTopic
-from duolog.spark._options import EARLIEST, LATEST, Offsets, ReadOptions, Where
+from duolog._fromwire import topic_of
+from duolog._start import Start
+from duolog.spark._options import Offsets, ReadOptions, Where
 from duolog.wire import duolog_pb2 as wire
 
 MASTER_SECONDS = 5.0  # a master that takes longer is asked again
@@ -58,7 +61,7 @@ class Planner:
         self._client = client
         self._options = options
 
-    def topics(self) -> list[wire.TopicReply]:
+    def topics(self) -> list[TopicDescription]:
         """The topics that are read, once for each replica group. Raises UnknownTopic."""
         options = self._options
         if options.pattern:
@@ -73,7 +76,7 @@ class Planner:
                 raise UnknownTopic(f"topic {min(missing)!r} does not exist")
         return sorted(found, key=lambda topic: (topic.topic, topic.group))
 
-    def topics_left(self) -> list[wire.TopicReply]:
+    def topics_left(self) -> list[TopicDescription]:
         """Those of several topics that are still there."""
         found = self._client.admin.topics(self._options.topics)
         return sorted(found, key=lambda topic: (topic.topic, topic.group))
@@ -122,21 +125,21 @@ class Planner:
             if isinstance(offsets, dict):
                 _check_queues(option, offsets, known)
 
-    def starting(self, queue: Queue, stats: wire.QueueStats, default: str) -> int:
+    def starting(self, queue: Queue, stats: QueueStats, default: Start) -> int:
         """Where a read of a queue shall begin."""
         return self._at(queue, stats, self._options.starting, self._options.starting_ms, default)
 
-    def ending(self, queue: Queue, stats: wire.QueueStats) -> int:
+    def ending(self, queue: Queue, stats: QueueStats) -> int:
         """Where a read of a queue shall end."""
-        return self._at(queue, stats, self._options.ending, self._options.ending_ms, LATEST)
+        return self._at(queue, stats, self._options.ending, self._options.ending_ms, Start.LATEST)
 
     def _at(
         self,
         queue: Queue,
-        stats: wire.QueueStats,
+        stats: QueueStats,
         where: Where | Offsets,
         time_ms: int | None,
-        default: str,
+        default: Start,
     ) -> int:
         if time_ms is not None:
             place = (queue.topic, queue.queue_id)
@@ -145,12 +148,12 @@ class Planner:
             row = where.get(queue.topic, {})
             # A queue that came after the names were checked begins, or ends, where others do.
             where = row.get(queue.name, row.get(str(queue.queue_id), default))
-        if where == EARLIEST:
+        if where == Start.EARLIEST:
             return stats.min_offset
-        return stats.max_offset if where == LATEST else int(where)
+        return stats.max_offset if where == Start.LATEST else int(where)
 
 
-async def _topics_of(endpoint: str, names: list[str]) -> list[wire.TopicReply]:
+async def _topics_of(endpoint: str, names: list[str]) -> list[TopicDescription]:
     """Topics as one node has them; nothing where it does not answer."""
     if not endpoint:
         return []
@@ -158,7 +161,7 @@ async def _topics_of(endpoint: str, names: list[str]) -> list[wire.TopicReply]:
     reply = await ask_one(
         endpoint, lambda admin, left: admin.ListTopics(request, timeout=left), MASTER_SECONDS
     )
-    return list(reply.topics) if reply is not None else []
+    return [topic_of(topic) for topic in reply.topics] if reply is not None else []
 
 
 def _check_queues(option: str, offsets: Offsets, queues: list[Queue]) -> None:
@@ -197,7 +200,7 @@ def _check_queues(option: str, offsets: Offsets, queues: list[Queue]) -> None:
         )
 
 
-def queues_of(topics: Iterable[wire.TopicReply]) -> dict[Queue, wire.QueueStats]:
+def queues_of(topics: Iterable[TopicDescription]) -> dict[Queue, QueueStats]:
     """All queues, by name."""
     return {
         Queue(topic.topic, topic.group, stats.queue_id): stats

@@ -1,7 +1,7 @@
 """A batch read: what the driver plans, and what tasks fetch."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -9,13 +9,14 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from duolog import sync
+from duolog._descriptions import QueueStats, TopicDescription
+from duolog._start import Start
 from duolog.spark._fetch import fetch
 from duolog.spark._oneline import one_line
-from duolog.spark._options import EARLIEST, ReadOptions, past_end
+from duolog.spark._options import ReadOptions, past_end
 from duolog.spark._plan import Planner, Queue, QueueRange, Ranges, lost, queues_of, shared
 from duolog.spark._tier import Tier, sources
 from duolog.spark._tierfile import TierFile, read_tier
-from duolog.wire import duolog_pb2 as wire
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,11 @@ class BatchReader(DataSourceReader):
                 on_nodes = stats.min_offset, stats.max_offset
                 if held:
                     low, high = held[0][0], held[-1][1]
-                    stats.min_offset = min(stats.min_offset, low)
-                    stats.max_offset = max(stats.max_offset, high)
+                    stats = replace(
+                        stats,
+                        min_offset=min(stats.min_offset, low),
+                        max_offset=max(stats.max_offset, high),
+                    )
                 part = self._range(planner, queue, stats)
                 if part is None:
                     continue
@@ -67,9 +71,9 @@ class BatchReader(DataSourceReader):
         ranges = shared(new, options.min_partitions)
         return [*(TierPart(file) for file in files), *ranges]
 
-    def _range(self, planner: Planner, queue: Queue, stats: wire.QueueStats) -> QueueRange | None:
+    def _range(self, planner: Planner, queue: Queue, stats: QueueStats) -> QueueRange | None:
         low, high = stats.min_offset, stats.max_offset
-        start = planner.starting(queue, stats, EARLIEST)
+        start = planner.starting(queue, stats, Start.EARLIEST)
         end = planner.ending(queue, stats)
         options = self._options
         if end < low:  # all of it is gone
@@ -96,7 +100,7 @@ class BatchReader(DataSourceReader):
             yield from fetch(self._options, self._schema, partition.parts)
 
 
-def _check_groups(tier: Tier, planner: Planner, topics: list[wire.TopicReply]) -> None:
+def _check_groups(tier: Tier, planner: Planner, topics: list[TopicDescription]) -> None:
     """Raise BadRequest if files are not of the log that they are read beside."""
     for group in sorted({topic.group for topic in topics}):
         epochs = planner.epochs(group)
@@ -104,13 +108,13 @@ def _check_groups(tier: Tier, planner: Planner, topics: list[wire.TopicReply]) -
         tier.check_names(group, epochs)
 
 
-def _tiered_only(tier: Tier, queues: dict[Queue, wire.QueueStats]) -> dict[Queue, wire.QueueStats]:
+def _tiered_only(tier: Tier, queues: dict[Queue, QueueStats]) -> dict[Queue, QueueStats]:
     """Queues of the same topics that only files have: a topic was made again with fewer."""
     known = {(queue.topic, queue.group) for queue in queues}
     found = {}
     for queue in tier.queues():
         if (queue.topic, queue.group) in known and queue not in queues:
             first, _ = tier.held(queue)[0]
-            stats = wire.QueueStats(queue_id=queue.queue_id, min_offset=first, max_offset=first)
+            stats = QueueStats(queue_id=queue.queue_id, min_offset=first, max_offset=first)
             found[queue] = stats
     return found

@@ -17,12 +17,13 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from duolog import sync
+from duolog._descriptions import QueueStats
 from duolog._errors import Retryable, UnknownTopic
+from duolog._start import Start
 from duolog.spark._fetch import fetch
 from duolog.spark._oneline import one_line
-from duolog.spark._options import LATEST, ReadOptions, past_end
+from duolog.spark._options import ReadOptions, past_end
 from duolog.spark._plan import Planner, Queue, QueueRange, Ranges, lost, queues_of, shared
-from duolog.wire import duolog_pb2 as wire
 
 Places = dict[Queue, int]
 BEHIND_PAUSE_SECONDS = 0.5
@@ -43,7 +44,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._client: sync.Client | None = None
-        self._stats: dict[Queue, wire.QueueStats] = {}
+        self._stats: dict[Queue, QueueStats] = {}
         self._target: Places | None = None
         self._initial: Places | None = None  # where the stream begins, if it does so in this run
         self._committed: Places = {}
@@ -86,7 +87,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planner.check_names(queues)
         places = {}
         for queue, stats in queues.items():
-            start = planner.starting(queue, stats, LATEST)
+            start = planner.starting(queue, stats, Start.LATEST)
             if start < stats.min_offset:
                 lost(self._options, queue, start, stats.min_offset)
             if start > stats.max_offset and self._options.fail_on_data_loss:

@@ -28,7 +28,6 @@ from duolog._sparkworker import task_begins
 from duolog.spark._fetch import client_of
 from duolog.spark._options import WriteOptions
 from duolog.spark._rows import Request, RowsToRequests, check_writable
-from duolog.wire import duolog_pb2 as wire
 
 IN_FLIGHT_MAX = 4
 QUERY = "sql.streaming.queryId"
@@ -209,8 +208,7 @@ async def _staged(sink: Sink, request: Request, born: int) -> list[int]:
 
 def _queues(client: sync.Client, group: str) -> dict[str, int]:
     """Queues of the topics that a replica group holds."""
-    topics: list[wire.TopicReply] = client.admin.topics()
-    return {topic.topic: topic.queues for topic in topics if topic.group == group}
+    return {topic.topic: topic.queues for topic in client.admin.topics() if topic.group == group}
 
 
 def _joined(batches: Iterator[Any], least: int = 30_000, most: int = 3 << 20) -> Iterator[Any]:

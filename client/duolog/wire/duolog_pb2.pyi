@@ -50,6 +50,12 @@ class ReadStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OFFSET_TOO_LARGE: _ClassVar[ReadStatus]
     MESSAGES_LOST: _ClassVar[ReadStatus]
 
+class Start(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    START_UNSPECIFIED: _ClassVar[Start]
+    EARLIEST: _ClassVar[Start]
+    LATEST: _ClassVar[Start]
+
 class TrackState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     TRACK_STATE_UNSPECIFIED: _ClassVar[TrackState]
@@ -92,6 +98,9 @@ NO_MATCHED_MESSAGE: ReadStatus
 OFFSET_TOO_SMALL: ReadStatus
 OFFSET_TOO_LARGE: ReadStatus
 MESSAGES_LOST: ReadStatus
+START_UNSPECIFIED: Start
+EARLIEST: Start
+LATEST: Start
 TRACK_STATE_UNSPECIFIED: TrackState
 WAITING: TrackState
 IN_FLIGHT: TrackState
@@ -554,14 +563,16 @@ class OffsetsReply(_message.Message):
     def __init__(self, offsets: _Optional[_Iterable[_Union[QueueOffset, _Mapping]]] = ...) -> None: ...
 
 class OffsetAtTimeRequest(_message.Message):
-    __slots__ = ("topic", "queue_id", "time")
+    __slots__ = ("topic", "queue_id", "start", "time")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
+    start: Start
     time: int
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., time: _Optional[int] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., start: _Optional[_Union[Start, str]] = ..., time: _Optional[int] = ...) -> None: ...
 
 class OffsetAtSizeRequest(_message.Message):
     __slots__ = ("topic", "queue_id", "queue_offset", "bytes")
@@ -712,18 +723,18 @@ class GroupQueue(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., committed: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., lag_messages: _Optional[int] = ..., lag_ms: _Optional[int] = ..., member_id: _Optional[str] = ..., replica_group: _Optional[str] = ...) -> None: ...
 
 class ResetGroupRequest(_message.Message):
-    __slots__ = ("group", "topic", "time", "offset", "use_offset")
+    __slots__ = ("group", "topic", "start", "time", "offset")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
-    USE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     group: str
     topic: str
+    start: Start
     time: int
     offset: int
-    use_offset: bool
-    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., time: _Optional[int] = ..., offset: _Optional[int] = ..., use_offset: _Optional[bool] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., start: _Optional[_Union[Start, str]] = ..., time: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class PutGroupRequest(_message.Message):
     __slots__ = ("group", "orderly", "retry_times", "retry_delays_ms", "lite_topic", "lite_exclusive")

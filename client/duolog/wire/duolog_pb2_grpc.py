@@ -537,7 +537,7 @@ class GroupsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def OffsetAtTime(self, request, context):
-        """Queue offset of the first message stored at or after a time.
+        """Queue offset of the first message stored at or after a time, or of an end of the queue.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

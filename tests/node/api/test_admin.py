@@ -43,8 +43,10 @@ async def test_topics_are_created_listed_altered_and_deleted(client: duolog.Clie
         *(admin.create_topic("raced", 1 + k % 2) for k in range(10)), return_exceptions=True
     )
     kinds = [type(answer).__name__ for answer in made]
-    assert sorted(set(kinds)) == ["TopicExists", "TopicReply"]
-    assert kinds.count("TopicReply") == 5, "one definition won, and all who asked for it heard so"
+    assert sorted(set(kinds)) == ["TopicDescription", "TopicExists"]
+    assert kinds.count("TopicDescription") == 5, (
+        "one definition won, and all who asked for it heard so"
+    )
     await admin.delete_topic("raced")
     await admin.delete_topic("new")
     with pytest.raises(duolog.UnknownTopic):

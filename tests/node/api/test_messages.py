@@ -2,12 +2,15 @@
 
 import asyncio
 import time
+from typing import Any
 
 import duolog
 import grpc.aio
 import pytest
 from duolog._columns import crc32, pack
+from duolog._errors import error_of
 from duolog.wire import duolog_pb2 as wire
+from duolog.wire import duolog_pb2_grpc as stubs
 
 from node.server import Node
 from tests.node.conftest import StartNode
@@ -48,8 +51,8 @@ async def test_a_sent_message_comes_back_whole(client: duolog.Client) -> None:
     assert message.keys == ["order-1"]
     assert message.properties["ü"] == "€"
     assert message.unique_key == receipt.unique_key
-    assert message.store_time == receipt.store_time
-    assert abs(message.born_time - time.time() * 1000) < 60_000
+    assert message.store_time_ms == receipt.store_time_ms
+    assert abs(message.born_time_ms - time.time() * 1000) < 60_000
 
 
 async def test_messages_of_one_key_go_to_one_queue_in_order(client: duolog.Client) -> None:
@@ -342,12 +345,38 @@ async def test_messages_are_found_by_key_unique_key_id_and_time(client: duolog.C
     assert by_unique_key.body == b"4"
     (by_id,) = await client.admin.find(message_id=by_unique_key.message_id)
     assert by_id.body == b"4"
-    offset = await client.admin.offset_at_time("T", 1, receipts[5].store_time)
+    offset = await client.admin.offset_at_time("T", 1, receipts[5].store_time_ms)
     assert offset <= 5
-    assert await client.admin.offset_at_time("T", 1, -1) == 0
-    assert await client.admin.offset_at_time("T", 1, -2) == 9
-    nothing = await client.admin.find("T", key="k1", end_time=1)
+    assert await client.admin.offset_at_time("T", 1, duolog.Start.EARLIEST) == 0
+    assert await client.admin.offset_at_time("T", 1, duolog.Start.LATEST) == 9
+    nothing = await client.admin.find("T", key="k1", end_ms=1)
     assert nothing == []
+
+
+async def test_what_is_no_place_in_a_queue_is_refused(node: Node, client: duolog.Client) -> None:
+    places: list[Any] = [-1, -2, "earliest", 1.5, None]
+    for place in places:
+        with pytest.raises(duolog.BadRequest, match="is no place in a queue: give Start"):
+            await client.admin.offset_at_time("T", 1, place)
+        with pytest.raises(duolog.BadRequest, match="is no place in a queue"):
+            await client.admin.reset_group("G", "T", place)
+        with pytest.raises(duolog.BadRequest, match="start must be Start"):
+            client.consumer("G", "T", start=place)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
+        for how, text in (
+            ({"time": -1}, "time is -1 ms"),
+            ({}, "start is 0: set it to EARLIEST"),
+            ({"start": 9}, "start is 9: set it to EARLIEST"),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                request = wire.OffsetAtTimeRequest(topic="T", **how)  # type: ignore[arg-type]
+                await stubs.GroupsStub(channel).OffsetAtTime(request)
+            assert isinstance(error_of(refused.value), duolog.BadRequest)
+            assert text in str(refused.value.details())
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                reset = wire.ResetGroupRequest(group="G", topic="T", **how)  # type: ignore[arg-type]
+                await stubs.AdminStub(channel).ResetGroup(reset)
+            assert text in str(refused.value.details())
 
 
 async def test_ids_that_name_no_message_are_refused(client: duolog.Client) -> None:

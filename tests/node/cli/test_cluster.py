@@ -1,13 +1,13 @@
 """How a node is shown in the table of a cluster."""
 
-from duolog.wire import duolog_pb2 as wire
+from duolog import NodeStatus
 
 from node.cli.cluster import row_of
 
 
 def test_a_node_known_by_hearsay_only_is_not_said_to_serve() -> None:
-    node = wire.NodeStatusReply(name="x", role="SLAVE", listen="x:1", hearsay=True)
+    node = NodeStatus(name="x", role="SLAVE", listen="x:1", hearsay=True)
     row = row_of("c", node)
     assert (row["epoch"], row["state"], row["max_offset"]) == (None, "UNKNOWN", None)
-    own = row_of("c", wire.NodeStatusReply(name="x", role="ASYNC_MASTER"))
+    own = row_of("c", NodeStatus(name="x", role="ASYNC_MASTER"))
     assert (own["epoch"], own["state"]) == (0, "SERVING")

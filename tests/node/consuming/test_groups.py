@@ -261,7 +261,7 @@ async def test_seeking_by_offset_and_by_time(client: duolog.Client) -> None:
         assert await consume(consumer, 3) == [b"0", b"1", b"2"]
         await consumer.seek("one", 0, 17)
         assert await consume(consumer, 3) == [b"17", b"18", b"19"]
-        await consumer.seek_to_time(receipts[5].store_time)
+        await consumer.seek_to_time(receipts[5].store_time_ms)
         assert await consume(consumer, 1) == [b"5"]
         with pytest.raises(duolog.UnknownTopic):
             await consumer.seek("one", 7, 0)
@@ -273,7 +273,7 @@ async def test_seeking_by_offset_and_by_time(client: duolog.Client) -> None:
 
 async def test_a_new_group_may_start_with_the_latest(client: duolog.Client) -> None:
     await fill(client, 10)
-    async with client.consumer("late", "T", start="latest") as consumer:
+    async with client.consumer("late", "T", start=duolog.Start.LATEST) as consumer:
         assert await consumer.get(0.2) is None
         async with client.producer() as producer:
             await producer.send("T", b"new")
@@ -288,7 +288,7 @@ async def test_resetting_a_group(client: duolog.Client) -> None:
         await consume(consumer, 100)
         with pytest.raises(duolog.Busy):
             await client.admin.reset_group("G", "T")
-    await client.admin.reset_group("G", "T", time=-1)
+    await client.admin.reset_group("G", "T", duolog.Start.EARLIEST)
     async with client.consumer("G", "T") as consumer:
         assert len(await consume(consumer, 100)) == 100
     await client.admin.reset_group("G", "T", offset=10**9)

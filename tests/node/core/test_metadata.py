@@ -23,7 +23,7 @@ async def fill(node: Node) -> None:
         await client.admin.create_topic("B", 2)
         async with client.producer() as producer:
             await producer.send_batch("A", [b"x"] * 20, queue_id=0)
-        async with client.consumer("G", "A", start="earliest") as consumer:
+        async with client.consumer("G", "A", start=duolog.Start.EARLIEST) as consumer:
             for _ in range(20):
                 await consumer.get(10)
 

@@ -627,7 +627,7 @@ async def test_no_read_of_a_group_is_answered_by_a_node_that_may_lack_commits(
             reads: list[Any] = [
                 messages.Pull(wire.PullRequest(topic="T", queue_id=7)),
                 subscription.read(),
-                groups.OffsetAtTime(wire.OffsetAtTimeRequest(topic="T", queue_id=7, time=-1)),
+                groups.OffsetAtTime(wire.OffsetAtTimeRequest(topic="T", queue_id=7, time=0)),
                 groups.Offsets(wire.OffsetsRequest(group="g", queues=[queue])),
                 groups.Offsets(wire.OffsetsRequest(group="unheard of", queues=[queue])),
                 groups.Heartbeat(wire.HeartbeatRequest(group="g", member_id="m", topics=["T"])),

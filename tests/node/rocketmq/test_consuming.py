@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -337,7 +338,7 @@ async def test_offsets_that_are_reset_hold_for_pop_too(api: Api, node: Node) -> 
     tables = broker_of(node).metadata.tables
     await until(lambda: sum(tables.committed("g", "T", queue) for queue in (0, 1)) == 3)
     async with duolog.Client(f"127.0.0.1:{node.port}") as client:
-        await client.admin.reset_group("g", "T", time=-1)
+        await client.admin.reset_group("g", "T", duolog.Start.EARLIEST)
     assert len(await receive_until(api, "g", 3)) == 3
 
 
@@ -469,7 +470,7 @@ async def test_where_a_message_is_in_every_group(api: Api, node: Node) -> None:
     (held,) = (await api.receive("h")).handles
     async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
 
-        async def states() -> dict[str, str]:
+        async def states() -> Mapping[str, str]:
             return await client.admin.track("T", queue_id, entry.offset)
 
         await api.ack("g", found.system_properties.receipt_handle)

@@ -1,0 +1,380 @@
+"""What administration is answered: topics, consumer groups, messages found, nodes, the cluster.
+
+Values only; `_fromwire.py` makes them from what the nodes send. Times named `..._time_ms` are
+milliseconds since 1970. A `queue offset` is a message's index in its queue, a `log offset` a byte
+position in a node's commit log; a range ends before its maximum. `group` is a replica group, unless
+a consumer group is described.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """One queue of a topic.
+
+    Attributes:
+        queue_id: queue in the topic.
+        min_offset: queue offset of the oldest message that is kept.
+        max_offset: queue offset that the next message gets.
+        last_store_time_ms: when the newest message was stored; None: not known, or none.
+    """
+
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    last_store_time_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic, as one replica group holds it.
+
+    Attributes:
+        topic: its name.
+        group: the replica group.
+        queues: how many it has in this group.
+        perm: READ 4, WRITE 2.
+        stats: its queues.
+        message_type: what RocketMQ's clients may send to it; empty: everything but LITE.
+        lite_ttl_minutes: a lite topic without messages for so long expires; 0: never.
+    """
+
+    topic: str
+    group: str
+    queues: int
+    perm: int = 6
+    stats: tuple[QueueStats, ...] = ()
+    message_type: str = ""
+    lite_ttl_minutes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupQueue:
+    """A queue as a consumer group reads it.
+
+    Attributes:
+        topic: topic of the queue.
+        replica_group: the replica group that holds it.
+        queue_id: queue in the topic.
+        committed: queue offset that the group reads next; None: nothing was committed.
+        min_offset: queue offset of the oldest message that is kept.
+        max_offset: queue offset that the next message gets.
+        lag_messages: messages that are not consumed.
+        lag_ms: age of the oldest of them; 0 where there is none.
+        member_id: the member that reads it; empty: none.
+    """
+
+    topic: str
+    replica_group: str
+    queue_id: int
+    committed: int | None
+    min_offset: int
+    max_offset: int
+    lag_messages: int = 0
+    lag_ms: int = 0
+    member_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A consumer group.
+
+    Attributes:
+        group: its name.
+        members: how many consumers of the SDK it has.
+        queues: what it reads, from all replica groups.
+        orderly: its consumers get the messages of a queue in order, one at a time.
+        retry_times: attempts after the first, then a message is a dead letter.
+        lite_topic: the topic whose lite topics it subscribes to; empty: none.
+        lite_exclusive: a lite topic has one subscriber at a time.
+    """
+
+    group: str
+    members: int
+    queues: tuple[GroupQueue, ...]
+    orderly: bool = False
+    retry_times: int = 0
+    lite_topic: str = ""
+    lite_exclusive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOffset:
+    """A place in a queue: the queue offset of the message that is read next."""
+
+    topic: str
+    queue_id: int
+    offset: int
+
+
+class TrackState(StrEnum):
+    """What became of a message in a consumer group."""
+
+    WAITING = "WAITING"  # the group has not got to it
+    IN_FLIGHT = "IN_FLIGHT"  # a consumer has it
+    RETRY = "RETRY"  # an attempt failed; it waits for another one, or had it
+    CONSUMED = "CONSUMED"
+    DEAD_LETTER = "DEAD_LETTER"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMessage:
+    """A message that was looked up.
+
+    Attributes:
+        topic, queue_id: the queue it lies in.
+        queue_offset: its index in that queue.
+        physical_offset: its log offset.
+        store_time_ms: when the node stored it.
+        born_time_ms: when the producer sent it.
+        flag: the user's own.
+        sysflag: RocketMQ's bits: compression, transaction, address families.
+        reconsume_times: how often it was consumed before.
+        message_id: 32 or 56 hex digits: the node's address and the log offset.
+        born_host: ADDRESS:PORT of the producer.
+        body: as sent.
+        properties: all of them, the well-known ones (TAGS, KEYS, UNIQ_KEY ...) too.
+    """
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    store_time_ms: int
+    born_time_ms: int
+    flag: int
+    sysflag: int
+    reconsume_times: int
+    message_id: str
+    born_host: str
+    body: bytes
+    properties: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class LogEpoch:
+    """A mastership in a log: log offset of its first byte, and a number drawn anew for each."""
+
+    epoch: int
+    start: int
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlaveStatus:
+    """A slave, as its master sees it.
+
+    Attributes:
+        name: of the node.
+        endpoint: HOST:PORT of its client API.
+        state: READY, HANDSHAKE, TRANSFER or SUSPEND.
+        sent_offset: log offset up to which it was sent the log.
+        received_offset: up to which it has acknowledged it.
+        durable_offset: up to which it has it on its disk.
+        lag_bytes: what it lacks of the master's log.
+        lag_ms: how long ago it had everything.
+        in_sync: it counts as a copy that puts wait for.
+        reason: why it is not sent anything; empty where it is.
+    """
+
+    name: str
+    endpoint: str
+    state: str
+    sent_offset: int
+    received_offset: int
+    durable_offset: int
+    lag_bytes: int
+    lag_ms: int
+    in_sync: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationStatus:
+    """How a node takes part in the replication of its group.
+
+    Attributes:
+        group: its replica group.
+        epoch: number of the mastership that is held or followed.
+        push2slave_max_offset: master: highest log offset that a slave has acknowledged.
+        in_sync_replicas: master: nodes in sync, itself included.
+        violations: master: connections ended because of what the peer said.
+        slaves: master: its slaves.
+        state: slave: READY, HANDSHAKE, TRANSFER or SUSPEND.
+        reason: slave: why it does not follow.
+        master: slave: HOST:PORT of its master's client API.
+        master_offset: slave: log offset where the master's log ends, as last told.
+        lag_bytes: slave: what it lacks of the master's log.
+        lag_ms: slave: how long ago it had everything.
+        truncated_bytes: slave: cut off since it started, to follow another lineage.
+        resets: slave: how often it began with an empty log since it started.
+        role: elected groups: STANDING, FOLLOWING or LEADING.
+        sync_state_set: elected groups: names of the nodes that every acknowledged put is on.
+        elections: elected groups: won by this node since it started.
+        lease_left_ms: elected groups: until this node's lease ends by its clock.
+        discarded: elected groups: what unclean elections gave up, in words.
+        log_epochs: the oldest confirmed ones of the log: they tell logs apart.
+    """
+
+    group: str = ""
+    epoch: int = 0
+    push2slave_max_offset: int = 0
+    in_sync_replicas: int = 0
+    violations: int = 0
+    slaves: tuple[SlaveStatus, ...] = ()
+    state: str = ""
+    reason: str = ""
+    master: str = ""
+    master_offset: int = 0
+    lag_bytes: int = 0
+    lag_ms: int = 0
+    truncated_bytes: int = 0
+    resets: int = 0
+    role: str = ""
+    sync_state_set: tuple[str, ...] = ()
+    elections: int = 0
+    lease_left_ms: int = 0
+    discarded: tuple[str, ...] = ()
+    log_epochs: tuple[LogEpoch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStore:
+    """Where a node's store lies.
+
+    Who finds this directory under this path, in this run of the system, is on the node's machine.
+
+    Attributes:
+        boot_id: of the run of the system; empty: not known.
+        path: of the store's directory.
+        device, inode: of that directory.
+    """
+
+    boot_id: str = ""
+    path: str = ""
+    device: int = 0
+    inode: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """What a node says of itself, or another one of it.
+
+    Attributes:
+        name: its name in its replica group.
+        role: ASYNC_MASTER, SYNC_MASTER or SLAVE; of a node known by hearsay also MASTER or DOWN.
+        version: of its program.
+        listen: HOST:PORT of its client API.
+        data: path of its store.
+        start_time_ms: when its process started.
+        min_offset: log offset of the oldest byte that is kept.
+        max_offset: log offset where the next record goes.
+        flushed_offset: log offset up to which the log is on disk.
+        confirm_offset: log offset up to which readers see messages.
+        dispatch_behind_bytes: of the log that queues and index do not have yet.
+        dispatch_behind_ms_max: longest time a message waited for its queue entry.
+        disk_used_ratio: of the store's disk, 0 to 1.
+        flags: why it takes no writes or reads now, as names; none where it does.
+        fence_reason: the error after which the store refuses everything; empty: none.
+        recovered_abnormally: its last run did not end by itself.
+        recovered_from, recovered_end: log offsets that recovery scanned from and ended at.
+        messages_in, messages_out, bytes_in, bytes_out: since it started.
+        flushes: of the log since it started; flushed_messages were answered by them.
+        flushed_messages: see flushes.
+        corrupt_ranges: damaged ranges of the log.
+        refused_records: records of a topic's queue that dispatch could not enter.
+        replication: its part in its replica group.
+        store: where its store lies.
+        hearsay: another node that is not its master tells of it: zeros are not known.
+    """
+
+    name: str
+    role: str
+    version: str = ""
+    listen: str = ""
+    data: str = ""
+    start_time_ms: int = 0
+    min_offset: int = 0
+    max_offset: int = 0
+    flushed_offset: int = 0
+    confirm_offset: int = 0
+    dispatch_behind_bytes: int = 0
+    dispatch_behind_ms_max: int = 0
+    disk_used_ratio: float = 0.0
+    flags: tuple[str, ...] = ()
+    fence_reason: str = ""
+    recovered_abnormally: bool = False
+    recovered_from: int = 0
+    recovered_end: int = 0
+    messages_in: int = 0
+    messages_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    flushes: int = 0
+    flushed_messages: int = 0
+    corrupt_ranges: int = 0
+    refused_records: int = 0
+    replication: ReplicationStatus = field(default_factory=ReplicationStatus)
+    store: LocalStore = field(default_factory=LocalStore)
+    hearsay: bool = False
+
+    @property
+    def is_master(self) -> bool:
+        """Whether it is a master, of whichever kind."""
+        return self.role.endswith("MASTER")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """The nodes of a cluster; the first one is the node that was asked."""
+
+    cluster: str
+    nodes: tuple[NodeStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRoute:
+    """A node of a replica group.
+
+    Attributes:
+        node: its name.
+        endpoint: HOST:PORT of its client API; empty where it is not alive.
+        in_sync: it holds every acknowledged put.
+        drained: it is taken out: not elected, and no put waits for it.
+    """
+
+    node: str
+    endpoint: str
+    in_sync: bool = False
+    drained: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRoute:
+    """A replica group.
+
+    Attributes:
+        group: its name.
+        epoch: number of the last mastership; 0 where roles are fixed.
+        master: name of the master; empty while there is none, or where roles are fixed.
+        master_endpoint: HOST:PORT of its client API.
+        replicas: its nodes.
+    """
+
+    group: str
+    epoch: int
+    master: str
+    master_endpoint: str
+    replicas: tuple[ReplicaRoute, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The replica groups of a cluster; group: that of the node that answered."""
+
+    cluster: str
+    groups: tuple[GroupRoute, ...]
+    group: str

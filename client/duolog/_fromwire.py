@@ -1,0 +1,215 @@
+"""The one conversion of what nodes send into the SDK's descriptions."""
+
+from collections.abc import Iterable, Mapping
+
+from duolog._descriptions import (
+    ClusterStatus,
+    FoundMessage,
+    GroupDescription,
+    GroupQueue,
+    GroupRoute,
+    LocalStore,
+    LogEpoch,
+    NodeStatus,
+    QueueOffset,
+    QueueStats,
+    ReplicaRoute,
+    ReplicationStatus,
+    Route,
+    SlaveStatus,
+    TopicDescription,
+    TrackState,
+)
+from duolog.wire import duolog_pb2 as wire
+
+
+def topic_of(reply: wire.TopicReply) -> TopicDescription:
+    """A topic."""
+    return TopicDescription(
+        topic=reply.topic,
+        group=reply.group,
+        queues=reply.queues,
+        perm=reply.perm,
+        stats=tuple(
+            QueueStats(
+                queue_id=row.queue_id,
+                min_offset=row.min_offset,
+                max_offset=row.max_offset,
+                last_store_time_ms=row.last_store_time or None,
+            )
+            for row in reply.stats
+        ),
+        message_type=reply.message_type,
+        lite_ttl_minutes=reply.lite_ttl_minutes,
+    )
+
+
+def group_of(reply: wire.GroupDescription) -> GroupDescription:
+    """A consumer group, as one replica group knows it."""
+    return GroupDescription(
+        group=reply.group,
+        members=reply.members,
+        queues=tuple(map(_group_queue, reply.queues)),
+        orderly=reply.orderly,
+        retry_times=reply.retry_times,
+        lite_topic=reply.lite_topic,
+        lite_exclusive=reply.lite_exclusive,
+    )
+
+
+def _group_queue(row: wire.GroupQueue) -> GroupQueue:
+    return GroupQueue(
+        topic=row.topic,
+        replica_group=row.replica_group,
+        queue_id=row.queue_id,
+        committed=row.committed if row.committed >= 0 else None,
+        min_offset=row.min_offset,
+        max_offset=row.max_offset,
+        lag_messages=row.lag_messages,
+        lag_ms=row.lag_ms,
+        member_id=row.member_id,
+    )
+
+
+def offsets_of(reply: wire.OffsetsReply) -> list[QueueOffset]:
+    """Offsets of a consumer group."""
+    return [QueueOffset(row.topic, row.queue_id, row.offset) for row in reply.offsets]
+
+
+def states_of(replies: Iterable[wire.TrackReply]) -> Mapping[str, TrackState]:
+    """What became of a message, by consumer group."""
+    return {
+        row.group: TrackState(wire.TrackState.Name(row.state))
+        for reply in replies
+        for row in reply.groups
+    }
+
+
+def message_of(found: wire.FoundMessage) -> FoundMessage:
+    """A message that was looked up."""
+    return FoundMessage(
+        topic=found.topic,
+        queue_id=found.queue_id,
+        queue_offset=found.queue_offset,
+        physical_offset=found.physical_offset,
+        store_time_ms=found.store_time,
+        born_time_ms=found.born_time,
+        flag=found.flag,
+        sysflag=found.sysflag,
+        reconsume_times=found.reconsume_times,
+        message_id=found.message_id,
+        born_host=found.born_host,
+        body=found.body,
+        properties=dict(found.properties),
+    )
+
+
+def node_of(reply: wire.NodeStatusReply) -> NodeStatus:
+    """A node's status."""
+    return NodeStatus(
+        name=reply.name,
+        role=reply.role,
+        version=reply.version,
+        listen=reply.listen,
+        data=reply.data,
+        start_time_ms=reply.start_time,
+        min_offset=reply.min_offset,
+        max_offset=reply.max_offset,
+        flushed_offset=reply.flushed_offset,
+        confirm_offset=reply.confirm_offset,
+        dispatch_behind_bytes=reply.dispatch_behind_bytes,
+        dispatch_behind_ms_max=reply.dispatch_behind_ms_max,
+        disk_used_ratio=reply.disk_used_ratio,
+        flags=tuple(reply.flags),
+        fence_reason=reply.fence_reason,
+        recovered_abnormally=reply.recovered_abnormally,
+        recovered_from=reply.recovered_from,
+        recovered_end=reply.recovered_end,
+        messages_in=reply.messages_in,
+        messages_out=reply.messages_out,
+        bytes_in=reply.bytes_in,
+        bytes_out=reply.bytes_out,
+        flushes=reply.flushes,
+        flushed_messages=reply.flushed_messages,
+        corrupt_ranges=reply.corrupt_ranges,
+        refused_records=reply.refused_records,
+        replication=_replication(reply.replication),
+        store=LocalStore(
+            boot_id=reply.store.boot_id,
+            path=reply.store.path,
+            device=reply.store.device,
+            inode=reply.store.inode,
+        ),
+        hearsay=reply.hearsay,
+    )
+
+
+def _replication(status: wire.ReplicationStatus) -> ReplicationStatus:
+    return ReplicationStatus(
+        group=status.group,
+        epoch=status.epoch,
+        push2slave_max_offset=status.push2slave_max_offset,
+        in_sync_replicas=status.in_sync_replicas,
+        violations=status.violations,
+        slaves=tuple(map(_slave, status.slaves)),
+        state=status.state,
+        reason=status.reason,
+        master=status.master,
+        master_offset=status.master_offset,
+        lag_bytes=status.lag_bytes,
+        lag_ms=status.lag_ms,
+        truncated_bytes=status.truncated_bytes,
+        resets=status.resets,
+        role=status.role,
+        sync_state_set=tuple(status.sync_state_set),
+        elections=status.elections,
+        lease_left_ms=status.lease_left_ms,
+        discarded=tuple(status.discarded),
+        log_epochs=tuple(LogEpoch(row.epoch, row.start, row.nonce) for row in status.log_epochs),
+    )
+
+
+def _slave(row: wire.SlaveStatus) -> SlaveStatus:
+    return SlaveStatus(
+        name=row.name,
+        endpoint=row.endpoint,
+        state=row.state,
+        sent_offset=row.sent_offset,
+        received_offset=row.received_offset,
+        durable_offset=row.durable_offset,
+        lag_bytes=row.lag_bytes,
+        lag_ms=row.lag_ms,
+        in_sync=row.in_sync,
+        reason=row.reason,
+    )
+
+
+def cluster_of(reply: wire.ClusterStatusReply) -> ClusterStatus:
+    """A cluster's nodes."""
+    return ClusterStatus(cluster=reply.cluster, nodes=tuple(map(node_of, reply.nodes)))
+
+
+def route_of(reply: wire.RouteReply) -> Route:
+    """The replica groups of a cluster."""
+    return Route(
+        cluster=reply.cluster,
+        groups=tuple(
+            GroupRoute(
+                group=group.group,
+                epoch=group.epoch,
+                master=group.master,
+                master_endpoint=group.master_endpoint,
+                replicas=tuple(
+                    ReplicaRoute(
+                        node=replica.node,
+                        endpoint=replica.endpoint,
+                        in_sync=replica.in_sync,
+                        drained=replica.drained,
+                    )
+                    for replica in group.replicas
+                ),
+            )
+            for group in reply.groups
+        ),
+        group=reply.group,
+    )

@@ -1,0 +1,44 @@
+"""Where in a queue one starts: at its earliest or latest message, or at a time."""
+
+from enum import StrEnum
+
+from duolog._errors import BadRequest
+from duolog.wire import duolog_pb2 as wire
+
+
+class Start(StrEnum):
+    """An end of a queue."""
+
+    EARLIEST = "earliest"  # the oldest message that is kept
+    LATEST = "latest"  # after the newest one: what comes from now on
+
+
+_ON_WIRE = {Start.EARLIEST: wire.EARLIEST, Start.LATEST: wire.LATEST}
+
+
+def set_start(request: wire.OffsetAtTimeRequest | wire.ResetGroupRequest, at: Start | int) -> None:
+    """Ask for an end of a queue, or for a time, ms since 1970. Raises BadRequest."""
+    if isinstance(at, Start):
+        request.start = _ON_WIRE[at]
+    elif type(at) is int and at >= 0:
+        request.time = at
+    else:
+        raise BadRequest(
+            f"{at!r} is no place in a queue: give Start.EARLIEST, Start.LATEST, or a time in ms "
+            "since 1970"
+        )
+
+
+def start_of(request: wire.OffsetAtTimeRequest | wire.ResetGroupRequest) -> Start | int:
+    """What `set_start` set. Raises BadRequest where it is neither an end nor a time."""
+    if request.HasField("time"):
+        if request.time < 0:
+            raise BadRequest(f"time is {request.time} ms; it must not be negative")
+        return request.time
+    for start, number in _ON_WIRE.items():
+        if request.start == number:
+            return start
+    raise BadRequest(
+        f"start is {request.start}: set it to EARLIEST ({wire.EARLIEST}) or LATEST "
+        f"({wire.LATEST}), or set time to ms since 1970"
+    )
