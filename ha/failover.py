@@ -130,7 +130,6 @@ class Failover:
         self._fresh_id = fresh_id
         self._master: Mastership | None = None  # to read: what changes in it is an Instruct
         self._sync: SyncState | None = None  # of the mastership that was won last
-        self._opened = True  # its group has a state to come back to
         self._instructed: Mandate | None = None  # what the master was told last
         self._followed: tuple[Registration, int] | None = None
         self._led_epoch = 0
@@ -307,12 +306,11 @@ class Failover:
         if self._master is None or state is None or not believed or not self._is_mine():
             return
         assert self._sync is not None, "of an elected master"
-        self._sync.observe(state.sync_state_set, self.view.state_revision)
-        self._opened = state.opened
+        self._sync.observe(state.sync_state_set, self.view.state_revision, state.opened)
 
     def _mandate(self, sync: SyncState) -> Mandate:
         paused = f"{self._handing.target} takes over" if self._handing is not None else ""
-        return Mandate(sync.me, sync.members, sync.required, self.deadline_ms, self._opened, paused)
+        return Mandate(sync.me, sync.members, sync.required, self.deadline_ms, sync.opened, paused)
 
     def _instruct(self) -> list[Effect]:
         """What the master must know now, if it does not yet."""
@@ -382,9 +380,9 @@ class Failover:
             self._led_epoch = view.state.epoch
             self.role, self.reason, self._followed = Role.LEADING, "", None
             self.elections += 1
-            sync = SyncState(self.me.replica, view.state.sync_state_set, view.state_revision)
-            self._sync, self._opened = sync, view.state.opened
-            return [Lead(view.state.epoch, self._mandate(sync))]
+            members, opened = view.state.sync_state_set, view.state.opened
+            self._sync = SyncState(self.me.replica, members, view.state_revision, opened)
+            return [Lead(view.state.epoch, self._mandate(self._sync))]
         if view.holder == self.me.replica and view.lock.lease != self.lease:
             # Of this replica's last process, or of a lease it gave up: nobody else is that replica.
             return [
@@ -554,7 +552,7 @@ class Failover:
             view.drained,
         )
         wanted = sync.wanted(seen, now_ms)
-        if wanted is None and (sync.unsettled or self._opens_alone(master)):
+        if wanted is None and (sync.unsettled or self._opens_alone(sync, master)):
             wanted = sync.members  # whatever is on its way cannot be made any more after this
         if wanted is None:
             return []
@@ -562,9 +560,9 @@ class Failover:
         new = state.changed(sync_state_set=wanted, opened=True)
         return self._send(_Kind.MEMBERS, self._changes.set_members(new), state=new)
 
-    def _opens_alone(self, master: Mastership) -> bool:
+    def _opens_alone(self, sync: SyncState, master: Mastership) -> bool:
         """A group of one replica that asks for no more: it is opened once its log has begun."""
-        return not self._opened and self._needed == 1 and master.epoch_confirmed
+        return not sync.opened and self._needed == 1 and master.epoch_confirmed
 
     # -- hand-over -----------------------------------------------------------------------------
 

@@ -33,9 +33,12 @@ class Seen:
 class SyncState:
     """The set, and the changes of it that are not settled."""
 
-    def __init__(self, me: Replica, members: SyncStateSet, revision: int) -> None:
-        """revision: at which the state key held these members."""
+    def __init__(
+        self, me: Replica, members: SyncStateSet, revision: int, opened: bool = True
+    ) -> None:
+        """revision: at which the state key held these members. opened: whether it said so, too."""
         self.me = me
+        self.opened = opened
         self.members = members
         self.revision = revision
         self._proposed: dict[int, SyncStateSet] = {}  # by the revision they were checked against
@@ -55,13 +58,13 @@ class SyncState:
         """A change is about to be sent, checked against the revision that is known."""
         self._proposed[self.revision] = members | self._proposed.get(self.revision, frozenset())
 
-    def observe(self, members: SyncStateSet, revision: int) -> None:
+    def observe(self, members: SyncStateSet, revision: int, opened: bool = True) -> None:
         """The registry holds this now.
 
         A change that was checked against an older revision is made already or never will be; one
         that was checked against this very revision may still be on its way.
         """
-        self.members, self.revision = members, revision
+        self.members, self.revision, self.opened = members, revision, opened
         self._proposed = {at: new for at, new in self._proposed.items() if at == revision}
 
     def wanted(self, seen: Seen, now_ms: MonoMs) -> SyncStateSet | None:

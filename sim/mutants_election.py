@@ -73,8 +73,8 @@ def _smaller_set_unused() -> list[Patch]:
 def _settled_by_reading() -> list[Patch]:
     """A transaction without an answer is taken for lost when a read does not show it."""
 
-    def observe(self: Any, members: Any, revision: int) -> None:
-        self.members, self.revision = members, revision
+    def observe(self: Any, members: Any, revision: int, opened: bool = True) -> None:
+        self.members, self.revision, self.opened = members, revision, opened
         self._proposed = {}
 
     def uncertain(self: Any, now: int) -> Any:
