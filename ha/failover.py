@@ -449,7 +449,7 @@ class Failover:
         consists of such members only, this node among them.
         """
         left = frozenset(r for r in state.sync_state_set if r != state.master)
-        new = state.changed(sync_state_set=left, heir=self.me.replica.node)
+        new = state.changed(sync_state_set=left, successor=self.me.replica.node)
         return self._send(_Kind.DEPOSE, self._changes.depose(new), state=new)
 
     # -- election ------------------------------------------------------------------------------
@@ -468,7 +468,7 @@ class Failover:
             return []
         else:
             delay = succession.delay_ms(view, state, self.me.replica)
-            new = state.changed(epoch=state.epoch + 1, master=self.me.replica, heir="")
+            new = state.changed(epoch=state.epoch + 1, master=self.me.replica, successor="")
         unfit = self._facts.unfit()
         if unfit:
             self.reason = f"not eligible: {unfit}"
@@ -537,10 +537,10 @@ class Failover:
             return []  # its epoch is being opened
         if self._handing is not None:
             return self._go_on_handing_over(self._handing, state, master, now_ms)
-        heir = succession.best_heir(view, state, self.me.replica, master)
-        if self.me.replica.node in view.drained and heir and now_ms >= self._not_before_ms:
+        successor = succession.best_successor(view, state, self.me.replica, master)
+        if self.me.replica.node in view.drained and successor and now_ms >= self._not_before_ms:
             self._not_before_ms = MonoMs(now_ms + PAUSE_MS)
-            return self._start_hand_over(HandOver(heir, None), now_ms)
+            return self._start_hand_over(HandOver(successor, None), now_ms)
         sync = self._sync
         assert sync is not None, "of an elected master"
         seen = Seen(
@@ -574,7 +574,7 @@ class Failover:
             # Perhaps by the same order, whose asker did not hear the answer.
             return self._say(asked.token, "a hand-over is already in progress", unknown=True)
         me = self.me.replica
-        target = asked.target or succession.best_heir(self.view, state, me, master)
+        target = asked.target or succession.best_successor(self.view, state, me, master)
         if target == me.node:
             return self._say(asked.token, "")
         refused = succession.refusal(self.view, state, me, target)
@@ -586,13 +586,13 @@ class Failover:
     def _go_on_handing_over(
         self, handing: _HandingOver, state: GroupState, master: Mastership, now_ms: MonoMs
     ) -> list[Effect]:
-        """Once the heir has everything, the lock goes, and with it the mastership."""
-        heir = next((r for r in state.sync_state_set if r.node == handing.target), None)
-        if heir is None or now_ms >= handing.until_ms:
+        """Once the successor has everything, the lock goes, and with it the mastership."""
+        successor = next((r for r in state.sync_state_set if r.node == handing.target), None)
+        if successor is None or now_ms >= handing.until_ms:
             return self._end_hand_over(f"{handing.target} did not catch up in time")
-        if master.held_by(heir) < master.log_end:
+        if master.held_by(successor) < master.log_end:
             return [Wake(MonoMs(now_ms + 5))]
-        new = state.changed(heir=handing.target)
+        new = state.changed(successor=handing.target)
         token, handing.token = handing.token, None
         return self._send(_Kind.HAND_OVER, self._changes.hand_over(new), state=new, token=token)
 

@@ -30,7 +30,7 @@ from ha.failoverevents import (
 from ha.groupstate import GroupState, View
 from ha.membership import PATH, Membership, load, note, save
 from ha.registry import Check, Delete, Put, RegistryTable, Transaction
-from ha.succession import HEIR_MS, RANK_MS
+from ha.succession import SUCCESSOR_MS, RANK_MS
 from sim.later import Later
 from sim.platter import membership_on
 from store.clocks import MonoMs
@@ -179,17 +179,17 @@ def test_a_slave_follows_each_master_once_also_one_whose_election_it_slept_throu
 ) -> None:
     leader = three.leader
     assert leader is not None
-    heir, asleep = (three.voters[name] for name in sorted(set("abc") - {leader.name}))
+    successor, asleep = (three.voters[name] for name in sorted(set("abc") - {leader.name}))
     three.run(1000)
     three.down.add(asleep.name)
-    leader.step(HandOver(heir.name, "t"))
-    three.until(lambda: three.leader is heir)
+    leader.step(HandOver(successor.name, "t"))
+    three.until(lambda: three.leader is successor)
     three.down.discard(asleep.name)
     three.run(1000)
     follows = [
         (said.master.replica.node, said.epoch) for said in asleep.said if isinstance(said, Follow)
     ]
-    assert follows == [(leader.name, 1), (heir.name, 2)]
+    assert follows == [(leader.name, 1), (successor.name, 2)]
 
 
 def test_an_old_master_comes_back_as_a_slave_by_itself(three: Electorate) -> None:
@@ -359,9 +359,9 @@ def test_each_candidate_leaves_the_election_to_those_before_it(three: Electorate
 
 def test_a_named_heir_is_elected_at_once_and_the_others_wait_for_it(three: Electorate) -> None:
     first, second = without_its_master(three)
-    write_state(three, three.state.changed(heir=second.name))
+    write_state(three, three.state.changed(successor=second.name))
     first.step(Changed())
-    assert Wake(MonoMs(three.now + HEIR_MS)) in first.said
+    assert Wake(MonoMs(three.now + SUCCESSOR_MS)) in first.said
     second.step(Changed())
     assert leads(second)
     assert not leads(first)
@@ -370,7 +370,7 @@ def test_a_named_heir_is_elected_at_once_and_the_others_wait_for_it(three: Elect
 def test_a_named_heir_that_is_gone_is_not_waited_for(three: Electorate) -> None:
     gone = three.state.master.node
     first, _ = without_its_master(three)
-    write_state(three, three.state.changed(heir=gone))
+    write_state(three, three.state.changed(successor=gone))
     first.step(Changed())
     assert leads(first)
 
@@ -592,7 +592,7 @@ def test_a_planned_switch_makes_the_named_node_the_master(three: Electorate) -> 
     leader.step(HandOver(target, "t"))
     three.until(lambda: three.leader is three.voters[target], 500)
     assert leader.answers == [""]
-    assert three.state.heir == ""
+    assert three.state.successor == ""
 
 
 def test_a_planned_switch_waits_until_the_heir_has_everything(three: Electorate) -> None:
@@ -727,7 +727,7 @@ def test_a_switch_whose_transaction_is_not_answered_is_told_as_unknown(three: El
 def test_a_master_whose_switch_is_not_answered_stops_before_it_reads_anything(
     three: Electorate,
 ) -> None:
-    """The heir may lead already."""
+    """The successor may lead already."""
     leader = three.leader
     assert leader is not None
     leader.cut_off = True
