@@ -189,7 +189,6 @@ class Failover:
                 effects += self.group.look(now_ms)
             case Noted(noted):
                 effects += self.group.noted(noted)
-                self._take_members()
             case HandOver():
                 effects += self._start_hand_over(event, now_ms)
             case ElectUnclean():
@@ -201,6 +200,7 @@ class Failover:
                 self.provenance.refused(reason)
             case _:
                 pass
+        self._take_members()
         effects += self._decide(now_ms)
         return [*self._instruct(), *effects]  # a proposed member is required before it is proposed
 
@@ -240,11 +240,9 @@ class Failover:
 
     def _observed(self, snapshot: Snapshot | None, now_ms: MonoMs) -> list[Effect]:
         try:
-            effects = self.group.observed(snapshot, now_ms)
+            return self.group.observed(snapshot, now_ms)
         except NotBelieved as error:
             return self._distrust_now(str(error))
-        self._take_members()
-        return effects
 
     def _distrust_now(self, reason: str) -> list[Effect]:
         if self.role is Role.LEADING:
@@ -272,9 +270,7 @@ class Failover:
                 return [*self._say(done.token, ""), *self.group.look(now_ms)]
             case _Kind.MEMBERS:
                 assert done.state is not None, "it changes the state"
-                effects = self.group.changed(done.state, revision, now_ms)
-                self._take_members()
-                return effects
+                return self.group.changed(done.state, revision, now_ms)
             case _Kind.HAND_OVER:
                 effects = self._step_down("handed over") if self.role is Role.LEADING else []
                 return [*effects, *self._say(done.token, ""), *self.group.look(now_ms)]
