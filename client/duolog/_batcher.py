@@ -7,6 +7,7 @@ message goes out alone and at once, unless there is a linger; what comes meanwhi
 import asyncio
 from dataclasses import dataclass, field
 
+from duolog._background import Background
 from duolog._columns import pack
 from duolog._errors import DuologError, ResultUnknown, Timeout
 from duolog._receipts import Part, Receipt
@@ -62,6 +63,11 @@ class _Filling:
         """Messages of this queue and terms."""
         return Batch(self.topic, self.slot, self.terms, pack(bodies), pack(texts), len(bodies))
 
+    def close(self) -> None:
+        """Nobody sends what is left."""
+        self.running = False
+        _reject(self.futures, Timeout("the producer was closed"))
+
     def _fit(self) -> int:
         size = 0
         for count, body in enumerate(self.bodies[:BATCH_MESSAGES]):
@@ -88,12 +94,15 @@ class Batcher:
         self._sender = sender
         self._linger = linger
         self._filling: dict[tuple[str, Slot | None, Terms], _Filling] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._draining = Background()
+        self._closed = False
         self._alone = 0  # sends that go out without a task of their own
         self._quiet = asyncio.Event()
 
     async def send(self, message: Message, seconds: float) -> Receipt:
         """Have a message stored; raises as `Producer.send`."""
+        if self._closed:
+            raise Timeout("the producer was closed")
         filling = self._filling_of(message.topic, message.slot, message.terms)
         if not filling.running and self._linger <= 0:
             return await self._send_alone(filling, message, seconds)
@@ -101,7 +110,7 @@ class Batcher:
         future = filling.add(message.body, message.text, loop.time() + seconds)
         if not filling.running:
             filling.running = True
-            self._start_draining(filling)
+            self._draining.start(self._drain(filling))
         try:
             async with asyncio.timeout(seconds):
                 return await future
@@ -126,22 +135,19 @@ class Batcher:
         finally:
             self._alone -= 1
             self._quiet.set()
-            if filling.bodies:  # what came meanwhile goes out together
-                self._start_draining(filling)
+            if filling.bodies and self._closed:
+                filling.close()
+            elif filling.bodies:  # what came meanwhile goes out together
+                self._draining.start(self._drain(filling))
             else:
                 filling.running = False
         return self._receipt(part, 0)
 
-    def _start_draining(self, filling: _Filling) -> None:
-        task = asyncio.get_running_loop().create_task(self._drain(filling))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def _drain(self, filling: _Filling) -> None:
         """Send what has filled up, batch after batch, until nothing is left."""
-        if self._linger > 0:
-            await asyncio.sleep(self._linger)
         try:
+            if self._linger > 0:
+                await asyncio.sleep(self._linger)
             while filling.bodies:
                 bodies, texts, futures = filling.take()
                 left = filling.deadline - asyncio.get_running_loop().time()
@@ -155,8 +161,7 @@ class Batcher:
                     raise
                 self._resolve(parts, futures)
         finally:
-            filling.running = False
-            _reject(filling.futures, Timeout("the producer was closed"))
+            filling.close()
 
     def _resolve(self, parts: list[Part], futures: "list[asyncio.Future[Receipt]]") -> None:
         for part in parts:
@@ -180,17 +185,16 @@ class Batcher:
 
     async def flush(self) -> None:
         """Wait until every send that was started has its answer."""
-        while self._tasks or self._alone:
-            if self._tasks:
-                await asyncio.wait(self._tasks)
-            else:
+        while self._draining.tasks or self._alone:
+            await self._draining.finish()
+            if self._alone:
                 self._quiet.clear()
                 await self._quiet.wait()
 
-    def cancel(self) -> None:
+    async def close(self) -> None:
         """Give up what is still on its way."""
-        for task in self._tasks:
-            task.cancel()
+        self._closed = True
+        await self._draining.stop()
 
 
 def _reject(futures: "list[asyncio.Future[Receipt]]", error: Exception) -> None:

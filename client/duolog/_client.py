@@ -243,6 +243,7 @@ class Client:
         await asyncio.gather(*(consumer.close() for consumer in self._consumers))
         await asyncio.gather(*(made.close() for made in self._transactions))
         await asyncio.gather(*(producer.close() for producer in self._producers))
+        await self._topics.close()
         await self._router.close()
 
     async def __aenter__(self) -> "Client":

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 import grpc
 import grpc.aio
 
+from duolog._background import Background, report
 from duolog._backoff import BackOff, would_be_cut_off
 from duolog._errors import DuologError, NotMaster, Timeout, Unavailable, error_of
 from duolog.wire import duolog_pb2 as wire
@@ -106,7 +107,9 @@ class AppendStream:
         self._more = asyncio.Event()
         self.error: DuologError | None = None
         # grpc.aio ends the whole call with a write that is cancelled: none of a caller's ever is.
-        self._tasks = [asyncio.ensure_future(work) for work in (self._write(), self._read())]
+        self._background = Background(self._died)
+        self._background.start(self._write())
+        self._background.start(self._read())
 
     async def append(self, request: wire.AppendRequest) -> wire.AppendReply:
         """Send a request, wait for its reply. Raises Unavailable if the stream breaks."""
@@ -150,6 +153,11 @@ class AppendStream:
         except BROKEN as failure:
             self._fail(failure)
 
+    def _died(self, error: Exception) -> None:
+        """A fault of ours: nobody waits for an answer that is not read."""
+        report(error)
+        self._fail(error)
+
     def _fail(self, failure: Exception) -> None:
         if self.error is None:
             if isinstance(failure, grpc.RpcError):
@@ -169,9 +177,7 @@ class AppendStream:
         """End the stream; waiting sends fail."""
         self._fail(Unavailable("the client was closed"))
         self._call.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.stop()
 
 
 class Connection:
@@ -189,7 +195,7 @@ class Connection:
         self.moves = 0
         self._channel: grpc.aio.Channel | None = None
         self._stream: AppendStream | None = None
-        self._learning: asyncio.Task[None] | None = None
+        self._learning = Background()
         self._closed = False
         self.ids = itertools.count(1)
 
@@ -319,8 +325,8 @@ class Connection:
                 del self._endpoints[self._given]
 
     def _learn_soon(self) -> None:
-        if self._learning is None or self._learning.done():
-            self._learning = asyncio.ensure_future(self._learn())
+        if not self._learning.tasks:
+            self._learning.start(self._learn())
 
     async def _learn(self) -> None:
         """Ask the node for the others of the cluster; what it cannot say, it need not."""
@@ -347,8 +353,5 @@ class Connection:
 
     async def close(self) -> None:
         """Close stream and channel."""
-        learning, self._learning = self._learning, None
-        if learning is not None:
-            learning.cancel()
-            await asyncio.gather(learning, return_exceptions=True)
+        await self._learning.stop()
         await self._let_go()

@@ -13,6 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
+from duolog._background import Background
 from duolog._connection import Connection
 from duolog._errors import BadRequest, DuologError, UnknownTopic
 from duolog._groupreader import GroupReader
@@ -80,7 +81,7 @@ class Consumer:
         self._reading: GroupReader | None = None  # that had the last message
         self._left = False
         self._started = False
-        self._looking: asyncio.Task[None] | None = None
+        self._background = Background()
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -95,7 +96,7 @@ class Consumer:
             await asyncio.gather(*(reader.close(commit=False) for reader in joined.values()))
             raise
         self._started = True
-        self._looking = asyncio.ensure_future(self._look_for_groups())
+        self._background.start(self._look_for_groups())
 
     async def _join(self) -> None:
         """Begin to read in every replica group that holds one of the topics."""
@@ -151,9 +152,7 @@ class Consumer:
         self._left = True
         self._arrived.set()
         try:
-            if self._looking is not None:
-                self._looking.cancel()
-                await asyncio.gather(self._looking, return_exceptions=True)
+            await self._background.stop()
         finally:
             await asyncio.gather(*(reader.close(commit) for reader in self._readers.values()))
 

@@ -10,6 +10,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
+from duolog._background import Background
 from duolog._connection import Connection
 from duolog._errors import BadRequest, DuologError, Retryable, StaleMember, UnknownTopic
 from duolog._membership import Membership, Queue
@@ -71,7 +72,7 @@ class GroupReader:
         patience = max(timeout, session)
         self._subscription = Subscription(reading, self._prefetch, first, self._take, patience)
         self._arrived = arrived
-        self._tasks: list[asyncio.Task[None]] = []
+        self._background = Background()
         self._error: DuologError | None = None
         self._handed: tuple[Queue, int] | None = None
         self._left = False
@@ -85,10 +86,8 @@ class GroupReader:
             return
         self._started = True
         await self._heartbeat()
-        self._tasks = [
-            asyncio.ensure_future(self._keep(work))
-            for work in (self._heartbeats, self._commits, self._subscribe)
-        ]
+        for work in (self._heartbeats, self._commits, self._subscribe):
+            self._background.start(self._keep(work))
 
     async def _keep(self, loop: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -110,11 +109,8 @@ class GroupReader:
         if self._left:
             return
         self._left = True
-        tasks, self._tasks = self._tasks, []
         try:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._background.stop()
             if commit:
                 self.consume_handed()
                 with contextlib.suppress(DuologError):

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from duolog._background import together
 from duolog._batcher import BATCH_BYTES, BATCH_MESSAGES, Batcher, Message
 from duolog._columns import pack, property_text, repeat
 from duolog._errors import BadRequest
@@ -190,20 +191,16 @@ class Producer:
         deadline = loop.time() + seconds
         count, size = len(many.bodies), sum(map(len, many.bodies))
         step = max(1, min(BATCH_MESSAGES, BATCH_BYTES * count // (size + 1)))
-        tasks: list[asyncio.Future[list[Part]]] = []
-        try:
+        if count <= step:
+            return BatchReceipt(count, tuple(await self._sender.send(many.batch(0, step), seconds)))
+        sends: list[asyncio.Task[list[Part]]] = []
+        async with together() as tasks:
             for first in range(0, count, step):
                 work = self._sender.send(many.batch(first, step), deadline - loop.time())
-                tasks.append(asyncio.ensure_future(work))
-                if len(tasks) >= IN_FLIGHT_MAX:
-                    await tasks[len(tasks) - IN_FLIGHT_MAX]
-            parts = [part for found in await asyncio.gather(*tasks) for part in found]
-        finally:
-            for task in tasks:
-                if not task.done():
-                    task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        return BatchReceipt(count, tuple(parts))
+                sends.append(tasks.create_task(work))
+                if len(sends) >= IN_FLIGHT_MAX:
+                    await asyncio.wait([sends[len(sends) - IN_FLIGHT_MAX]])
+        return BatchReceipt(count, tuple(part for send in sends for part in send.result()))
 
     # -- end -----------------------------------------------------------------------------------
 
@@ -221,7 +218,7 @@ class Producer:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._timeout):
                 await self.flush()
-        self._batcher.cancel()
+        await self._batcher.close()
 
     async def __aenter__(self) -> "Producer":
         """Use it in `async with`."""

@@ -6,13 +6,12 @@ learns the rest from it.
 
 import asyncio
 import random
-from typing import TypeVar
 
+from duolog._background import Joint
 from duolog._connection import Connection
 from duolog._errors import Unavailable, UnknownTopic
 from duolog.wire import duolog_pb2 as wire
 
-T = TypeVar("T")
 FRESH_SECONDS = 30.0
 INCOMPLETE_SECONDS = 0.5  # while a group has no node with an address: it may have one soon
 
@@ -26,7 +25,7 @@ class Router:
         self._slaves: dict[str, Connection] = {}
         self._routes: dict[str, wire.GroupRoute] = {}
         self._fresh_until = 0.0
-        self._asking: asyncio.Future[None] | None = None
+        self._asking: Joint[None, None] = Joint()
 
     @property
     def seed(self) -> Connection:
@@ -37,20 +36,12 @@ class Router:
         """Names of the groups that can be reached, sorted. Raises Unavailable, Timeout."""
         loop = asyncio.get_running_loop()
         if loop.time() >= self._fresh_until:
-            # Whoever asks meanwhile waits for the same answer.
-            if self._asking is None:
-                self._asking = asyncio.ensure_future(self._ask(timeout))
-                self._asking.add_done_callback(self._asked)
-            await asyncio.shield(self._asking)
+            await self._asking.call(None, lambda: self._ask(timeout))
         return sorted(self._connections)
 
     def unreachable(self) -> list[str]:
         """Groups of the cluster of which no node told an address yet: they may hold any topic."""
         return sorted(self._routes.keys() - self._connections.keys())
-
-    def _asked(self, asking: "asyncio.Future[None]") -> None:
-        self._asking = None
-        heard(asking)
 
     async def _ask(self, timeout: float) -> None:
         request = wire.RouteRequest()
@@ -120,16 +111,9 @@ class Router:
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._asking is not None:
-            self._asking.cancel()
+        await self._asking.stop()
         for connection in {self._seed, *self._connections.values(), *self._slaves.values()}:
             await connection.close()
-
-
-def heard(asking: "asyncio.Future[T]") -> None:
-    """Take note of how shared work ended, in case everyone who waited for it was cancelled."""
-    if not asking.cancelled():
-        asking.exception()
 
 
 def _endpoints(route: wire.GroupRoute) -> tuple[str, ...]:

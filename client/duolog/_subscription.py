@@ -12,6 +12,7 @@ from collections.abc import Callable
 import grpc
 import grpc.aio
 
+from duolog._background import together
 from duolog._backoff import BackOff
 from duolog._connection import BROKEN, Connection, uncancelled
 from duolog._errors import DuologError, Retryable, Unavailable, error_of
@@ -89,16 +90,16 @@ class Subscription:
             call = self._connection.messages.Subscribe()
         except grpc.aio.UsageError as failure:
             raise Unavailable(str(failure)) from None
-        writer = asyncio.ensure_future(self._write(call))
         try:
-            await self._read(call)
+            async with together() as tasks:
+                writer = tasks.create_task(self._write(call))
+                try:
+                    await self._read(call)
+                finally:
+                    call.cancel()
+                    writer.cancel()
         finally:
-            call.cancel()
-            writer.cancel()
-            (ended,) = await asyncio.gather(writer, return_exceptions=True)
             self._prefetch.disconnected()
-            if isinstance(ended, Exception):
-                raise ended
 
     async def _write(self, call: Subscribing) -> None:
         """Tell the node what the prefetch says; ends with the stream."""

@@ -3,9 +3,10 @@
 import asyncio
 from dataclasses import dataclass
 
+from duolog._background import Joint
 from duolog._backoff import BackOff
 from duolog._errors import Unavailable, UnknownTopic
-from duolog._router import FRESH_SECONDS, Router, heard
+from duolog._router import FRESH_SECONDS, Router
 from duolog.wire import duolog_pb2 as wire
 
 Slot = tuple[str, int]  # replica group, queue id in it
@@ -35,7 +36,7 @@ class TopicCache:
         self._router = router
         self._known: dict[str, tuple[float, list[Slot]]] = {}  # and until when
         self._whole: dict[str, tuple[float, list[Slot]]] = {}  # with every group, and since when
-        self._asking: dict[tuple[str, bool], asyncio.Future[list[Slot]]] = {}
+        self._asking: Joint[tuple[str, bool], list[Slot]] = Joint()
         self._ends: dict[str, LogEnd] = {}
 
     def known_end(self, group: str) -> LogEnd:
@@ -65,14 +66,8 @@ class TopicCache:
         known = self._known.get(topic)
         if known is not None and now < known[0]:
             return known[1]
-        # Whoever asks meanwhile waits for the same answer: sends go on in the order they came.
-        asking = self._asking.get((topic, create))
-        if asking is None:
-            asking = asyncio.ensure_future(self._ask(topic, timeout, create))
-            self._asking[topic, create] = asking
-            asking.add_done_callback(lambda _: self._asking.pop((topic, create), None))
-            asking.add_done_callback(heard)
-        return await asyncio.shield(asking)
+        # All wait for the same answer: sends go on in the order they came.
+        return await self._asking.call((topic, create), lambda: self._ask(topic, timeout, create))
 
     async def _ask(self, topic: str, timeout: float, create: bool) -> list[Slot]:
         """As `slots`; a topic is unknown only where every group of the cluster says so."""
@@ -107,7 +102,7 @@ class TopicCache:
             self._known.pop(topic, None)
             self._whole.pop(topic, None)
             for answer in answers:
-                if isinstance(answer, BaseException):
+                if isinstance(answer, Exception):
                     raise answer
             raise UnknownTopic(f"topic {topic!r} does not exist; create it first")
         complete = all(isinstance(answer, int) for answer in answers)
@@ -131,22 +126,28 @@ class TopicCache:
 
     async def _answers(
         self, groups: list[str], topic: str, timeout: float, create: bool
-    ) -> list[int | BaseException]:
-        """What each group says; a dead one delays nobody whom another one has named queues."""
-        tasks = [
-            asyncio.ensure_future(self._queues(group, topic, timeout, create)) for group in groups
-        ]
-        try:
-            left = set(tasks)
-            while left and not any(map(_has_queues, tasks)):
+    ) -> list[int | Exception | None]:
+        """What each group says, None where it said nothing in time.
+
+        A dead one delays nobody whom another one has named queues.
+        """
+        answers: dict[str, int | Exception] = {}
+
+        async def ask(group: str) -> None:
+            try:
+                answers[group] = await self._queues(group, topic, timeout, create)
+            except Exception as error:
+                answers[group] = error
+
+        async with asyncio.TaskGroup() as tasks:
+            left = {tasks.create_task(ask(group)) for group in groups}
+            while left and not any(map(_has_queues, answers.values())):
                 _, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
             if left:
-                await asyncio.wait(left, timeout=GROUP_SECONDS)
-        finally:
-            for task in tasks:
+                _, left = await asyncio.wait(left, timeout=GROUP_SECONDS)
+            for task in left:
                 task.cancel()
-            answers = await asyncio.gather(*tasks, return_exceptions=True)
-        return answers
+        return [answers.get(group) for group in groups]
 
     async def _queues(self, group: str, topic: str, timeout: float, create: bool) -> int:
         """Queues of a topic in one group, 0 if it has none."""
@@ -176,8 +177,10 @@ class TopicCache:
         """Ask again the next time."""
         self._known.pop(topic, None)
 
+    async def close(self) -> None:
+        """Ask no more."""
+        await self._asking.stop()
 
-def _has_queues(asking: "asyncio.Task[int]") -> bool:
-    if not asking.done() or asking.cancelled() or asking.exception() is not None:
-        return False
-    return asking.result() > 0
+
+def _has_queues(answer: int | Exception) -> bool:
+    return isinstance(answer, int) and answer > 0

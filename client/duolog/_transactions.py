@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc
 
+from duolog._background import Background
 from duolog._backoff import BackOff
 from duolog._batcher import Message
 from duolog._columns import property_text
@@ -89,29 +90,29 @@ class Transactions:
         self._timeout = timeout
         self._terms = Terms(transaction_group=group, immunity_seconds=int(immunity))
         self._endings: dict[tuple[str, bool], _Ending] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._listeners: dict[str, asyncio.Task[None]] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._deciding = Background()
+        self._listening = Background()
+        self._listeners: dict[str, asyncio.Task[None]] = {}  # by replica group
+        self._started = False
 
     # -- life ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Listen for questions, where there is a checker. Raises Unavailable, Timeout."""
-        if self._checker is not None and self._looking is None:
+        if self._checker is not None and not self._started:
             await self._listen_everywhere()
-            self._looking = asyncio.ensure_future(self._look_for_groups())
+            self._started = True
+            self._listening.start(self._look_for_groups())
 
     async def close(self) -> None:
         """Finish decisions under way (bounded), stop listening."""
-        tasks = [*self._listeners.values(), *([self._looking] if self._looking else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._listening.stop()
         self._listeners.clear()
-        self._looking = None
+        self._started = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._timeout):
-                await asyncio.gather(*self._tasks, return_exceptions=True)
+                await self._deciding.finish()
+        await self._deciding.stop()
         await self._producer.close()
 
     async def __aenter__(self) -> "Transactions":
@@ -211,9 +212,7 @@ class Transactions:
         ending.futures.append(future)
         if not ending.running:
             ending.running = True
-            task = asyncio.ensure_future(self._drain(half.replica_group, commit, ending))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._deciding.start(self._drain(half.replica_group, commit, ending))
         await future
 
     async def _drain(self, replica_group: str, commit: bool, ending: _Ending) -> None:
@@ -273,8 +272,9 @@ class Transactions:
 
     async def _listen_everywhere(self) -> None:
         for name in await self._router.groups(self._timeout):
-            if name not in self._listeners:
-                self._listeners[name] = asyncio.ensure_future(self._listen(name))
+            known = self._listeners.get(name)
+            if known is None or known.done():  # one that failed is told of in the log
+                self._listeners[name] = self._listening.start(self._listen(name))
 
     async def _listen(self, replica_group: str) -> None:
         """Take questions from a group's master, whoever that is."""

@@ -200,7 +200,7 @@ async def test_a_send_whose_time_is_over_is_told_so_even_while_others_wait(
         await producer.send("T", b"2", queue_id=0, timeout=0.01)
     with pytest.raises(duolog.ResultUnknown):
         await first
-    producer._batcher.cancel()
+    await producer._batcher.close()
     await producer.flush()
 
 

@@ -1,0 +1,114 @@
+"""Owners of work in the background: what begins at any time, and ends with its owner.
+
+A TaskGroup must be left by the task that entered it. The parts of a client or a node are started by
+one task and stopped by another one; in between their calls start work. Tasks are made here, or in a
+TaskGroup, and nowhere else.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
+from duolog._errors import Unavailable
+
+K = TypeVar("K")
+T = TypeVar("T")
+log = logging.getLogger("duolog")
+
+
+def report(error: Exception) -> None:
+    """Log an error that nobody waits for."""
+    log.error("a background task failed", exc_info=error)
+
+
+class Background:
+    """The tasks of one owner. An error that ends one is told to the owner."""
+
+    def __init__(self, failed: Callable[[Exception], None] = report) -> None:
+        """failed: what is done with the error of a task; logging it, where not given."""
+        self._failed = failed
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Begin; the task may be awaited, or cancelled."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    @property
+    def tasks(self) -> frozenset[asyncio.Task[Any]]:
+        """Those under way."""
+        return frozenset(self._tasks)
+
+    def cancel(self) -> None:
+        """Cancel what is under way, without waiting for its end."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def stop(self) -> None:
+        """Cancel what is under way, and what that starts, and wait for its end."""
+        me = asyncio.current_task()
+        while others := self._tasks - {me}:
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others)
+
+    async def finish(self) -> None:
+        """Wait until nothing is under way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, Exception):
+            self._failed(error)
+
+
+class Joint(Generic[K, T]):
+    """Calls that are made once for everyone who wants the same at the same time.
+
+    A call goes on where those who wait for it are cancelled: its answer may be wanted again.
+    """
+
+    def __init__(self) -> None:
+        self._background = Background(self._unheard)
+        self._under_way: dict[K, asyncio.Task[T]] = {}
+
+    async def call(self, key: K, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The answer of the call under way with this key, or of one that is made now.
+
+        Raises what the call does; Unavailable where it was stopped meanwhile.
+        """
+        task = self._under_way.get(key)
+        if task is None:
+            task = self._under_way[key] = self._background.start(make())
+            task.add_done_callback(lambda _: self._under_way.pop(key, None))
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise Unavailable("the client was closed during the call")
+        return task.result()
+
+    async def stop(self) -> None:
+        """Cancel the calls under way."""
+        await self._background.stop()
+
+    @staticmethod
+    def _unheard(error: Exception) -> None:
+        """It is raised in those who wait; there may be none any more."""
+        log.debug("a shared call failed: %s", error)
+
+
+@contextlib.asynccontextmanager
+async def together() -> AsyncIterator[asyncio.TaskGroup]:
+    """A TaskGroup whose first error is raised as it is: callers know its class."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            yield tasks
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None

@@ -1,0 +1,265 @@
+"""Work in the background has an owner, ends with it, and fails in front of somebody."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import duolog
+import pytest
+from duolog._background import Background, Joint, together
+from duolog._batcher import Batcher, Message
+from duolog._connection import AppendStream
+from duolog._receipts import Part
+from duolog._sending import Terms
+from duolog._topics import Slot
+from duolog.wire import duolog_pb2 as wire
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def fail(error: Exception) -> None:
+    raise error
+
+
+def others() -> set[asyncio.Task[Any]]:
+    """Tasks beside the test's own."""
+    return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
+
+
+# -- the owner -----------------------------------------------------------------------------------
+
+
+async def test_what_is_under_way_ends_with_its_owner() -> None:
+    background = Background()
+    tasks = [background.start(forever()) for _ in range(3)]
+    await asyncio.sleep(0)
+    await background.stop()
+    assert all(task.cancelled() for task in tasks)
+    assert not background.tasks
+    await background.stop()  # nothing to do
+
+
+async def test_what_is_started_while_the_owner_stops_ends_as_well() -> None:
+    background = Background()
+
+    async def starts_another() -> None:
+        try:
+            await forever()
+        finally:
+            background.start(forever())
+
+    background.start(starts_another())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await background.stop()
+    assert not others()
+
+
+async def test_a_task_may_stop_its_own_owner() -> None:
+    background = Background()
+    background.start(forever())
+    ended = background.start(background.stop())
+    async with asyncio.timeout(5):
+        await ended
+    assert not others()
+
+
+async def test_an_error_is_told_to_the_owner_once_and_to_the_log_otherwise(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told: list[Exception] = []
+    error = ValueError("x")
+    owner = Background(told.append)
+    owner.start(fail(error))
+    await owner.finish()
+    assert told == [error]
+    with caplog.at_level(logging.ERROR, logger="duolog"):
+        background = Background()
+        background.start(fail(error))
+        await background.finish()
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert record.exc_info[1] is error
+
+
+async def test_a_cancelled_task_is_no_error() -> None:
+    told: list[Exception] = []
+    background = Background(told.append)
+    background.start(forever()).cancel()
+    await background.finish()
+    assert told == []
+
+
+# -- shared calls --------------------------------------------------------------------------------
+
+
+async def test_a_shared_call_is_made_once_and_outlives_those_who_wait() -> None:
+    joint: Joint[str, int] = Joint()
+    made = 0
+    ready = asyncio.Event()
+
+    async def make() -> int:
+        nonlocal made
+        made += 1
+        await ready.wait()
+        return made
+
+    async with asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(joint.call("k", make))
+        second = tasks.create_task(joint.call("k", make))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.sleep(0)
+        ready.set()
+    assert first.cancelled()
+    assert second.result() == 1
+    assert await joint.call("k", make) == 2  # an answer is not kept
+
+
+async def test_an_error_of_a_shared_call_is_raised_in_all_who_wait() -> None:
+    joint: Joint[str, None] = Joint()
+    calls = (joint.call("k", lambda: fail(duolog.Busy("x"))) for _ in range(3))
+    found = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(error) for error in found] == [duolog.Busy] * 3
+
+
+async def test_who_waits_for_a_call_that_is_stopped_is_not_cancelled() -> None:
+    joint: Joint[str, None] = Joint()
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(_kind_of(joint))
+        await asyncio.sleep(0)
+        await joint.stop()
+    assert waiting.result() is duolog.Unavailable
+
+
+async def _kind_of(joint: Joint[str, None]) -> type[BaseException]:
+    try:
+        await joint.call("k", forever)
+    except BaseException as error:
+        return type(error)
+    raise AssertionError("it was stopped")
+
+
+async def test_the_first_error_of_work_done_together_is_raised_as_it_is() -> None:
+    with pytest.raises(duolog.Busy):
+        async with together() as tasks:
+            tasks.create_task(fail(duolog.Busy("x")))
+            await forever()
+    assert not others()
+
+
+# -- the SDK's parts -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The endpoint of something that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+async def test_a_closed_client_leaves_no_task_and_cancels_nobody(silent: str) -> None:
+    client = duolog.Client(silent, timeout=30)
+    producer = client.producer()
+
+    async def kind_of(work: Any) -> type[BaseException]:
+        try:
+            await work
+        except BaseException as error:
+            return type(error)
+        raise AssertionError("nobody answered")
+
+    asked = [
+        asyncio.ensure_future(kind_of(work))
+        for work in (
+            client.admin.create_topic("T"),
+            client.pull("T", 0, 0),
+            producer.send("T", b"x", key="k"),
+            producer.send_batch("T", [b"x"]),
+        )
+    ]
+    await asyncio.sleep(0.05)
+    async with asyncio.timeout(10):
+        await client._topics.close()
+        await client._router.close()
+        kinds = await asyncio.gather(*asked)
+        await client.close()
+    assert set(kinds) == {duolog.Unavailable}
+    assert not others()
+
+
+class Dying:
+    """An append call whose replies cannot be read."""
+
+    async def write(self, request: wire.AppendRequest) -> None:
+        """Swallow it."""
+
+    async def read(self) -> object:
+        """Die of a fault."""
+        raise KeyError("a fault")
+
+    def cancel(self) -> bool:
+        """Nothing to do."""
+        return True
+
+
+async def test_a_fault_of_the_append_stream_fails_those_who_wait(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stream = AppendStream(Dying())  # type: ignore[arg-type]
+    async with asyncio.timeout(5):
+        with pytest.raises(duolog.Unavailable):
+            await stream.append(wire.AppendRequest(id=1))
+    assert "a background task failed" in caplog.text
+    await stream.close()
+    assert not others()
+
+
+class SlowSender:
+    """Sends when it is let."""
+
+    def __init__(self) -> None:
+        self.let = asyncio.Event()
+
+    async def send(self, batch: Any, seconds: float) -> list[Part]:
+        """One part for all of it."""
+        await self.let.wait()
+        return [Part("T", 0, 0, batch.count, 0, 0, 0, "PUT_OK")]
+
+    def unique_key(self, sequence: int) -> str:
+        """None."""
+        return ""
+
+
+async def test_what_lingers_when_the_producer_is_closed_is_not_sent() -> None:
+    batcher = Batcher(SlowSender(), 60.0)  # type: ignore[arg-type]
+    waiting = asyncio.ensure_future(batcher.send(Message("T", None, Terms(), b"x", b""), 30))
+    await asyncio.sleep(0.01)
+    await batcher.close()
+    async with asyncio.timeout(5):
+        with pytest.raises(duolog.Timeout, match="the producer was closed"):
+            await waiting
+    assert not others()
+
+
+async def test_what_waited_behind_a_single_send_is_not_sent_by_a_closed_producer() -> None:
+    sender = SlowSender()
+    batcher = Batcher(sender, 0.0)  # type: ignore[arg-type]
+    slot: Slot = ("g", 0)
+    message = Message("T", slot, Terms(), b"x", b"")
+    alone = asyncio.ensure_future(batcher.send(message, 10))
+    await asyncio.sleep(0)
+    behind = asyncio.ensure_future(batcher.send(message, 10))
+    await asyncio.sleep(0)
+    await batcher.close()
+    sender.let.set()
+    assert (await alone).status == "PUT_OK"
+    with pytest.raises(duolog.Timeout, match="the producer was closed"):
+        await behind
+    with pytest.raises(duolog.Timeout, match="the producer was closed"):
+        await batcher.send(message, 10)
+    assert not others()
