@@ -76,7 +76,8 @@ class SharingMember:
         self._sql = sql
         self._session = session
         self._timeout = timeout
-        self.member_id = f"{os.getpid()}-{os.urandom(6).hex()}"
+        runtime = connection.runtime
+        self.member_id = f"{runtime.process_id()}-{runtime.chance.randbytes(6).hex()}"
         self._generation = 0
 
     async def share(self, owned: Iterable[Queue]) -> Share:
