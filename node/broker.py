@@ -38,7 +38,6 @@ from store.recovery import RecoveryReport
 
 log = structlog.get_logger("duolog.node")
 
-GROUP_GRACE_MS = 4000  # a new master's: its groups' members tell it first what they read
 EXIT_FENCED = 74  # EX_IOERR
 
 
@@ -50,6 +49,8 @@ def make_store(config: Config, disk: Disk, store_host: Host) -> MessageStore:
 
 class Broker:
     """A node's parts; the gRPC services call them."""
+
+    group_grace_ms = 4000  # a new master's: its groups' members tell it first what they read
 
     def __init__(self, config: Config, store: MessageStore, clock: Clock | None = None) -> None:
         """store: not started. clock: the machine's where none is given."""
@@ -198,7 +199,7 @@ class Broker:
     def leads(self) -> None:
         """A mastership has begun: what the log says is all that is known."""
         self.metadata.promoted()
-        self._role_changed(MonoMs(self.log.mono_ms() + GROUP_GRACE_MS))
+        self._role_changed(MonoMs(self.log.mono_ms() + self.group_grace_ms))
 
     def demote(self) -> None:
         """This node is no master any more: whoever waits is told that nobody knows."""

@@ -66,6 +66,7 @@ class Node:
         self.chance = world.chance(f"node:{name}")
         self.forgetting = world.chance(f"forgetting:{name}")
         self.decaying = world.chance(f"decay:{name}")
+        self.chance_of_reset = world.chance(f"resets:{name}")
         self.disk = SimDisk(world.chance(f"disk:{name}"), lambda: world.now)
         self.rate = self.chance.uniform(0.99, 1.01)
         self.base = self.chance.randint(0, 1 << 40)
@@ -93,6 +94,8 @@ class Node:
         self.master: Master | None = None
         self.slave: Slave | None = None
         self.services: Services | None = None
+        # Told of what a call came to, before its answer goes out: path, request, reply.
+        self.on_answered: Callable[[Node, str, Any, Any], None] = lambda *_: None
         self.on_check: Callable[[Check], None] = lambda check: None  # to a half message's producer
         self.on_settled: Callable[[Node], None] = lambda node: (
             None

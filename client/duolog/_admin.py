@@ -29,6 +29,7 @@ from duolog._errors import (
     error_of,
 )
 from duolog._router import Router
+from duolog._runtime import MACHINE, Runtime
 from duolog._start import Start, set_start
 from duolog._switch import Switch
 from duolog.wire import duolog_pb2 as wire
@@ -479,11 +480,11 @@ class _Deletion:
             raise
 
 
-async def status_of(endpoint: str, seconds: float) -> NodeStatus | None:
+async def status_of(endpoint: str, seconds: float, runtime: Runtime = MACHINE) -> NodeStatus | None:
     """What a node says of itself, None if it does not answer in time."""
     request = wire.NodeStatusRequest()
     reply = await ask_one(
-        endpoint, lambda admin, left: admin.NodeStatus(request, timeout=left), seconds
+        endpoint, lambda admin, left: admin.NodeStatus(request, timeout=left), seconds, runtime
     )
     return None if reply is None else fromwire.node_of(reply)
 

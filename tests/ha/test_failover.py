@@ -30,7 +30,7 @@ from ha.failoverevents import (
 from ha.groupstate import GroupState, View
 from ha.membership import PATH, Membership, load, note, save
 from ha.registry import Check, Delete, Put, RegistryTable, Transaction
-from ha.succession import SUCCESSOR_MS, RANK_MS
+from ha.succession import RANK_MS, SUCCESSOR_MS
 from sim.later import Later
 from sim.platter import membership_on
 from store.clocks import MonoMs
