@@ -265,7 +265,7 @@ class NodeStatus:
 
     Attributes:
         name: its name in its replica group.
-        role: ASYNC_MASTER, SYNC_MASTER or SLAVE; also MASTER or DOWN where another node tells of it.
+        role: ASYNC_MASTER, SYNC_MASTER or SLAVE; MASTER or DOWN where another node tells of it.
         version: of its program.
         listen: HOST:PORT of its client API.
         data: path of its store.
