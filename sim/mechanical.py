@@ -70,7 +70,7 @@ _LEFT_OUT = (
 TARGETS: tuple[tuple[str, tuple[str, ...] | None, tuple[str, ...]], ...] = (
     ("ha/epochs.py", None, (f"{_HA}/test_epochs.py", f"{_HA}/test_masterships.py")),
     ("ha/failover.py", None, _ELECTIONS),
-    ("ha/failoverdriver.py", None, _ELECTIONS),
+    ("ha/failoverdriver.py", None, (f"{_HA}/test_failoverdriver.py", *_ELECTIONS)),
     ("ha/frames.py", None, (f"{_HA}/test_frames.py",)),
     ("ha/groupchanges.py", None, _ELECTIONS),
     ("ha/groupstate.py", None, (f"{_HA}/test_groupstate.py", f"{_HA}/test_failover.py")),
