@@ -159,7 +159,7 @@ class Services:
     def _start(self) -> None:
         broker = self.broker
         for part in (broker.pop, broker.delays, broker.transactions):
-            self.loop.create_task(broker.guard(part.run))
+            broker.background.start(part.run())
 
     async def _ask(self, check: Check) -> bool:
         """Ask the producer of a half message, who may answer later."""

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from node.core.admission import Admission
 from node.core.metadatalog import MetadataLog
 from node.engine.log import Log
-from node.engine.part import Guard
 from store.messagestore import MessageStore
 
 
@@ -16,7 +15,6 @@ class Core:
     log: Log
     metadata: MetadataLog
     admission: Admission
-    guard: Guard
 
     @property
     def store(self) -> MessageStore:
