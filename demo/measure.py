@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import duolog
+from duolog._background import together
 
 Progress = Callable[[int], None]
 
@@ -66,17 +67,15 @@ async def produce_batches(
             progress(found.messages)
 
         began = time.perf_counter()
-        pending: set[asyncio.Task[None]] = set()
-        left = messages
-        while left:
-            count = min(batch, left)
-            left -= count
-            pending.add(asyncio.create_task(send(count)))
-            if len(pending) >= 2:
-                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-        await asyncio.gather(*pending)
+        async with together() as tasks:
+            pending: set[asyncio.Task[None]] = set()
+            left = messages
+            while left:
+                count = min(batch, left)
+                left -= count
+                pending.add(tasks.create_task(send(count)))
+                if len(pending) >= 2:
+                    _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         found.seconds = time.perf_counter() - began
     found.bytes = messages * size
     return found

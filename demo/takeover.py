@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import duolog
+from duolog._background import together
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -293,16 +294,15 @@ class Demo:
         began = time.monotonic()
         with self.progress() as bars:
             bar = bars.add_task("stream, kill, go on", total=total)
-            async with client.producer(timeout=60) as producer:
-                killer = asyncio.ensure_future(kill_the_master())
+            async with client.producer(timeout=60) as producer, together() as tasks:
+                tasks.create_task(kill_the_master())
                 sends = [
-                    asyncio.ensure_future(send(producer, first))
+                    tasks.create_task(send(producer, first))
                     for first in range(0, total, LIVE_MESSAGES)
                 ]
                 while any(not task.done() for task in sends):
                     bars.update(bar, completed=acked[0])
                     await asyncio.sleep(0.05)
-                await asyncio.gather(*sends, killer)
         group = await self.elected(client, epoch)
         self.note(
             "failed over",

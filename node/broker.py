@@ -4,6 +4,7 @@ import asyncio
 
 import structlog
 from duolog import _errors as sdk
+from duolog._background import Background
 from duolog._machine import boot_id
 
 from ha.mandate import Mandate
@@ -25,7 +26,7 @@ from node.deferred.publishservice import PublishService
 from node.deferred.transactionservice import TransactionService
 from node.election.failover import FailoverService
 from node.engine.log import Log
-from node.engine.part import Part, Work
+from node.engine.part import Part
 from node.engine.queueremoval import QueueRemoval
 from node.filters.consumerfilters import ConsumerFilters
 from node.replication.roles import Replication
@@ -47,6 +48,11 @@ def make_store(config: Config, disk: Disk, store_host: Host) -> MessageStore:
     return MessageStore(disk, config.store, events, store_host, boot_id())
 
 
+def report(error: Exception) -> None:
+    """Log an error of background work that the node can go on without."""
+    log.error("background task failed", exc_info=error)
+
+
 class Broker:
     """A node's parts; the gRPC services call them."""
 
@@ -66,6 +72,7 @@ class Broker:
         self.admission = Admission(self.store, self.replication, self.metadata, config.limits)
         self.log.connect(self.replication, self.admission.refused_put)
         self.metadata.refused = self.admission.change
+        self.background = Background(self.give_up)
         core = Core(
             self.log,
             self.store,
@@ -73,9 +80,8 @@ class Broker:
             self.log.board,
             self.metadata,
             self.admission,
-            self.guard,
         )
-        self.removal = QueueRemoval(self.log.file_work, self.guard, self.metadata.exists)
+        self.removal = QueueRemoval(self.log.file_work, self.background.start, self.metadata.exists)
         self.filters = ConsumerFilters(core)
         self.delays = DelayService(core)
         self.transactions = TransactionService(core, config.transactions)
@@ -101,17 +107,16 @@ class Broker:
         self.started_ms = self.log.wall_ms()
         self.recovered: RecoveryReport | None = None
         self.failed = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
 
     # -- life ----------------------------------------------------------------------------------
 
     async def start(self) -> RecoveryReport:
         """Recover and begin to work. Raises what `MessageStore.start` does, and BadStoreFile."""
         loop = asyncio.get_running_loop()
-        self.recovered = report = await self.log.recover()
+        self.recovered = found = await self.log.recover()
         try:
             await loop.run_in_executor(
-                self.log.threads, self.replication.open, report, self.log.store_ms()
+                self.log.threads, self.replication.open, found, self.log.store_ms()
             )
             self.metadata.load()
             await self.metadata.save()
@@ -123,7 +128,8 @@ class Broker:
         if self.replication.slave is not None and not self.replication.elected:
             address: str = self.config.ha.master
             work.append(self.replication.follow(address).run)
-        self._tasks = [loop.create_task(self.guard(task)) for task in work]
+        for task in work:
+            self.background.start(task())
         if self.replication.master is not None and self.store.options.sync_flush:
             self.log.group_commit.nudge()  # the barrier
         self.log.pump_soon()
@@ -136,37 +142,26 @@ class Broker:
             )
         log.info(
             "recovered",
-            abnormal=report.abnormal,
-            scanned_from=report.scanned_from,
-            end=report.end,
-            bytes_cut=report.bytes_cut,
-            corrupt_ranges=report.corrupt_ranges,
-            rebuilt_queues=report.rebuilt_queues,
+            abnormal=found.abnormal,
+            scanned_from=found.scanned_from,
+            end=found.end,
+            bytes_cut=found.bytes_cut,
+            corrupt_ranges=found.corrupt_ranges,
+            rebuilt_queues=found.rebuilt_queues,
         )
-        return report
-
-    async def guard(self, work: Work) -> None:
-        """A background task that dies takes the node with it: nothing fails in silence."""
-        try:
-            await work()
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            self.give_up(error)
+        return found
 
     def give_up(self, error: Exception) -> None:
         """Something failed that nobody can answer for: the node ends."""
-        while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        report(error)
+        while isinstance(error, ExceptionGroup):  # of a service that has several tasks
             error = error.exceptions[0]
-        log.error("background task failed", exc_info=error)
         self._fence(f"{type(error).__name__}: {error}")
 
     async def stop(self) -> None:
         """Stop working, make everything durable, close the store."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.removal.stop()
+        self.background.cancel()
+        await self.background.stop()
         async with self.log.file_work.changes:
             if not self.store.fence_reason:
                 self.metadata.catch_up()

@@ -314,13 +314,11 @@ async def serve(config: Config) -> int:
     assert node.broker is not None, "start made it"
     gc.freeze()  # nor does it later, with pauses for all who send
     gc.enable()
-    waits = [
-        asyncio.ensure_future(stop.wait()),
-        asyncio.ensure_future(node.broker.failed.wait()),
-    ]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()
+    async with asyncio.TaskGroup() as tasks:
+        waits = [tasks.create_task(event.wait()) for event in (stop, node.broker.failed)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
     failed = node.broker.failed.is_set()
     with contextlib.suppress(StoreError):
         await node.stop()

@@ -82,7 +82,11 @@ def _next_done_too() -> list[Patch]:
 
 def _leases_end_early() -> list[Patch]:
     original = PopService._end_leases
-    return [(PopService, "_end_leases", lambda self, now: original(self, MonoMs(now + 150)))]
+
+    def end(self: Any, now: int, tasks: Any) -> None:
+        original(self, MonoMs(now + 150), tasks)
+
+    return [(PopService, "_end_leases", end)]
 
 
 def _begins_anew() -> list[Patch]:

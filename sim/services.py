@@ -194,7 +194,7 @@ class Services:
     def _start(self) -> None:
         broker = self.broker
         for part in broker.parts:
-            self.loop.create_task(broker.guard(part.run))
+            broker.background.start(part.run())
 
     async def _ask(self, check: Check) -> bool:
         """Ask the producer of a half message, who may answer later."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import duolog
+from duolog._background import Background
 
 from cluster.chaos import checkers, linearizable
 from cluster.chaos.checkers import Finding
@@ -92,7 +93,7 @@ class Run:
         self.result = Result(self.history)
         endpoints = [target.endpoint(node) for node in target.nodes]
         self.workload = Workload(endpoints, self.history, **workload)
-        self._watcher: asyncio.Task[None] | None = None
+        self._watching = Background(self._watch_failed)
         self._clients = {n: duolog.Client(target.endpoint(n), timeout=1.5) for n in target.nodes}
         self._master = ""
         self._epoch = 0
@@ -103,7 +104,7 @@ class Run:
         result, workload = self.result, self.workload
         try:
             await asyncio.to_thread(self.target.start)
-            self._watcher = asyncio.ensure_future(self._watch())
+            self._watching.start(self._watch())
             await self._healthy()
             workload.began = time.monotonic()
             await workload.start()
@@ -125,9 +126,7 @@ class Run:
         finally:
             with contextlib.suppress(Exception):
                 await workload.stop()
-            if self._watcher is not None:
-                self._watcher.cancel()
-                await asyncio.gather(self._watcher, return_exceptions=True)
+            await self._watching.stop()
             for client in self._clients.values():
                 await client.close()
         result.seconds = workload.now()
@@ -156,6 +155,10 @@ class Run:
             await asyncio.sleep(1)
 
     # -- watching ------------------------------------------------------------------------------
+
+    def _watch_failed(self, error: Exception) -> None:
+        """Epochs are missing: nothing can be said of the run."""
+        self.result.invalid = f"the watcher failed: {type(error).__name__}: {error}"
 
     async def _watch(self) -> None:
         """Note masters and epochs as they come."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 import duolog
+from duolog._background import Background
 
 from cluster.chaos.history import FAIL, OK, UNKNOWN, History, Poll, Queue, Send
 
@@ -40,7 +41,9 @@ class Workload:
         self._timeout = timeout
         self._pause = pause
         self._stopping = False
-        self._tasks: list[asyncio.Task[None]] = []
+        self._failed: list[Exception] = []
+        self._producing = Background(self._failed.append)
+        self._reading = Background(self._failed.append)
         self._clients: list[duolog.Client] = []
         self.answered: dict[int, float] = {}  # when each epoch's master first answered a send
 
@@ -54,10 +57,10 @@ class Workload:
         with contextlib.suppress(duolog.TopicExists):
             await client.admin.create_topic(self.topic, self.queues)
         for number in range(self._producers):
-            self._tasks.append(asyncio.ensure_future(self._produce(number)))
+            self._producing.start(self._produce(number))
         for number in range(self._readers):
             for queue_id in range(self.queues):
-                self._tasks.append(asyncio.ensure_future(self._read(number, queue_id)))
+                self._reading.start(self._read(number, queue_id))
 
     def _client(self, at: int = 0) -> duolog.Client:
         # Clients begin at different nodes: nobody depends on the first one.
@@ -67,15 +70,14 @@ class Workload:
         return made
 
     async def stop(self) -> None:
-        """Let sends under way end; stop the readers."""
+        """Let sends under way end; stop the readers. Raises the first error of one of them."""
         self._stopping = True
-        producers = self._tasks[: self._producers]
-        await asyncio.gather(*producers)
-        for task in self._tasks[self._producers :]:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._producing.finish()
+        await self._reading.stop()
         for client in self._clients:
             await client.close()
+        if self._failed:
+            raise self._failed[0]
 
     async def _produce(self, number: int) -> None:
         client = self._client(number % len(self._endpoints))

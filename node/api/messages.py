@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import structlog
 from duolog import _errors as sdk
+from duolog._background import together
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 from grpc.aio import ServicerContext
@@ -62,15 +63,11 @@ class MessagesService(stubs.MessagesServicer):
                 broker.log.pump_soon()  # the answer goes out first
             return
         unanswered: Unanswered = asyncio.Queue(broker.limits.append_in_flight_max)
-        writer = asyncio.ensure_future(self._answer(unanswered, context))
-        try:
+        async with together() as tasks:
+            tasks.create_task(self._answer(unanswered, context))
             async for request in requests:
                 await unanswered.put(broker.appends.append(request, host))
             await unanswered.put(None)
-            await writer
-        finally:
-            writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
 
     @staticmethod
     async def _answer(unanswered: Unanswered, replies: Replies[wire.AppendReply]) -> None:
@@ -122,13 +119,12 @@ class MessagesService(stubs.MessagesServicer):
         """Send batches of the subscribed queues as long as there is credit."""
         async with reporting(context):
             subscription = _Subscription(self._broker, context)
-            reader = asyncio.ensure_future(subscription.take_requests(requests))
             try:
-                await subscription.send_batches(reader)
+                async with together() as tasks:
+                    tasks.create_task(subscription.take_requests(requests))
+                    await subscription.send_batches()
             finally:
-                reader.cancel()
-                subscription.close()  # first: awaiting may be cancelled once more
-                await asyncio.gather(reader, return_exceptions=True)
+                subscription.close()
 
     # -- sinks ---------------------------------------------------------------------------------
 
@@ -301,6 +297,8 @@ class _Subscription:
         self._batch_bytes = 512 << 10
         self._ready: dict[QueueKey, None] = {}  # may have something, in the order of their turns
         self._wake = asyncio.Event()
+        self._ended = False  # the client's half of the stream
+        self._refused: Exception | None = None  # for what it asked
 
     def stir(self, key: QueueKey) -> None:
         """A queue may have something."""
@@ -308,7 +306,19 @@ class _Subscription:
         self._wake.set()
 
     async def take_requests(self, requests: AsyncIterator[wire.SubscribeRequest]) -> None:
-        """Follow the client's requests; ends with its half of the stream."""
+        """Follow the client's requests; ends with its half of the stream.
+
+        An error is raised by `send_batches`: no batch is broken off in the middle.
+        """
+        try:
+            await self._take_requests(requests)
+        except Exception as error:
+            self._refused = error
+        finally:
+            self._ended = True
+            self._wake.set()
+
+    async def _take_requests(self, requests: AsyncIterator[wire.SubscribeRequest]) -> None:
         first = True
         async for request in requests:
             if first:
@@ -357,13 +367,16 @@ class _Subscription:
         for key in list(self._cursors):
             self._remove(key)
 
-    async def send_batches(self, reader: "asyncio.Future[None]") -> None:
-        """Send as credit and messages allow; ends with the client's half of the stream."""
-        reader.add_done_callback(lambda _: self._wake.set())
+    async def send_batches(self) -> None:
+        """Send as credit and messages allow; ends with the client's half of the stream.
+
+        Raises what a request is refused with.
+        """
         while True:
             self._wake.clear()
-            if reader.done():
-                reader.result()
+            if self._refused is not None:
+                raise self._refused
+            if self._ended:
                 return
             looked = 0
             while self._ready and self._credit > 0:

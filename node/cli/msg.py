@@ -376,23 +376,20 @@ def tail(
         import asyncio
 
         from duolog import UnknownTopic
+        from duolog._background import together
 
         async with _client(endpoints, timeout) as client:
             topics = await client.admin.topics([topic])
             if not topics:
                 raise UnknownTopic(f"topic {topic!r} does not exist")
             shown: list[int] = []
-            tasks = [
-                asyncio.ensure_future(follow(client, queue_id, shown))
-                for queue_id in range(topics[0].queues)
-            ]
-            done, pending = await asyncio.wait(
-                tasks, return_when=asyncio.FIRST_COMPLETED if max_ else asyncio.FIRST_EXCEPTION
-            )
-            for task in pending:
-                task.cancel()
-            await asyncio.gather(*pending, return_exceptions=True)
-            for task in done:
-                task.result()
+            async with together() as tasks:
+                following = [
+                    tasks.create_task(follow(client, queue_id, shown))
+                    for queue_id in range(topics[0].queues)
+                ]
+                await asyncio.wait(following, return_when=asyncio.FIRST_COMPLETED)
+                for task in following:  # as many were shown as were asked for
+                    task.cancel()
 
     run(work())

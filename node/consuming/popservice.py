@@ -12,10 +12,10 @@ import asyncio
 import secrets
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import structlog
 from duolog import _errors as sdk
+from duolog._background import together
 
 from node.consuming.offsetranges import OffsetRanges
 from node.consuming.popline import Line
@@ -114,28 +114,22 @@ class PopService:
         self._saving: dict[QueueKey, None] = {}
         self._lines: dict[tuple[str, str], Line] = {}
         self._resetting: set[QueueKey] = set()
-        self._moving: dict[asyncio.Task[None], None] = {}
         self._settled: dict[int, tuple[str, Handle]] = {}  # group and handle, by serial
 
     # -- life ----------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Ended leases and progress records, until cancelled."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._end_leases_in_time())
-                tasks.create_task(self._save_now_and_then())
-        finally:
-            for task in self._moving:
-                task.cancel()
-            await asyncio.gather(*self._moving, return_exceptions=True)
+        async with together() as tasks:
+            tasks.create_task(self._end_leases_in_time(tasks))
+            tasks.create_task(self._save_now_and_then())
 
-    async def _end_leases_in_time(self) -> None:
-        """However long a record of progress takes."""
+    async def _end_leases_in_time(self, tasks: asyncio.TaskGroup) -> None:
+        """However long a record of progress takes. tasks: for what is stored again."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             if self._queues:
-                self._end_leases(self._core.times.mono_ms())
+                self._end_leases(self._core.times.mono_ms(), tasks)
 
     async def _save_now_and_then(self) -> None:
         while True:
@@ -515,7 +509,7 @@ class PopService:
 
     # -- ended leases --------------------------------------------------------------------------
 
-    def _end_leases(self, mono_ms: MonoMs) -> None:
+    def _end_leases(self, mono_ms: MonoMs, tasks: asyncio.TaskGroup) -> None:
         for key, state in self._queues.items():
             due = state.next_deadline_ms()
             if due is None or due > mono_ms:
@@ -528,10 +522,7 @@ class PopService:
                 state.leases[offset].serial = secrets.randbits(63)
                 state.put_off(offset, MonoMs(mono_ms + MOVE_MS))
             if ended:
-                work = partial(self._move, key, state, ended)
-                task = asyncio.ensure_future(self._core.guard(work))
-                self._moving[task] = None
-                task.add_done_callback(lambda done: self._moving.pop(done, None))
+                tasks.create_task(self._move(key, state, ended))
 
     async def _move(self, key: QueueKey, state: PopQueue, offsets: list[int]) -> None:
         """Store what was not acknowledged again, for another attempt."""

@@ -7,7 +7,6 @@ from node.core.admission import Admission
 from node.core.metadatalog import MetadataLog
 from node.engine.arrivals import ArrivalBoard
 from node.engine.log import Outcome
-from node.engine.part import Guard
 from node.engine.storetimes import StoreTimes
 from store.messagestore import MessageStore, PutBatch, PutResult
 
@@ -47,4 +46,3 @@ class Core:
     board: ArrivalBoard
     metadata: MetadataLog
     admission: Admission
-    guard: Guard

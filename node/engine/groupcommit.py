@@ -56,18 +56,23 @@ class GroupCommitService:
 
     async def run(self) -> None:
         """The service's task."""
-        watcher = asyncio.ensure_future(self._watch_deadlines())
         try:
-            while True:
-                await self._wake.wait()
-                self._wake.clear()
-                if not await self.flush(0):
-                    return
-                if self._waiters:
-                    self._wake.set()
+            async with asyncio.TaskGroup() as tasks:
+                watcher = tasks.create_task(self._watch_deadlines())
+                await self._flush_for_waiters()
+                watcher.cancel()
         finally:
-            watcher.cancel()
             self.fail_all()
+
+    async def _flush_for_waiters(self) -> None:
+        """Sync whenever somebody waits, until the disk fails."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if not await self.flush(0):
+                return
+            if self._waiters:
+                self._wake.set()
 
     async def flush(self, least_pages: int) -> bool:
         """Sync once, if there is enough to sync; False if the disk failed."""

@@ -1,10 +1,11 @@
 """What a broker keeps going: a part of a node that works in the background."""
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Protocol
 
 Work = Callable[[], Coroutine[object, None, None]]  # in the background, until it is cancelled
-Guard = Callable[[Work], Coroutine[object, None, None]]  # runs it; an error of it ends the node
+Start = Callable[[Coroutine[object, None, None]], "asyncio.Task[None]"]  # begins background work
 
 
 class Part(Protocol):

@@ -1,13 +1,12 @@
 """Removal of queues: of deleted topics and of light queues that were forgotten."""
 
 import asyncio
-import functools
 from collections.abc import Callable
 
 import structlog
 
 from node.engine.filework import FileWork
-from node.engine.part import Guard
+from node.engine.part import Start
 
 log = structlog.get_logger("duolog.node")
 
@@ -15,24 +14,20 @@ log = structlog.get_logger("duolog.node")
 class QueueRemoval:
     """Removes queues while no flush works on them, one at a time: others have turns in between."""
 
-    def __init__(self, work: FileWork, guard: Guard, exists: Callable[[str], bool]) -> None:
-        """guard: what background tasks run in. exists: whether a topic is there or being made."""
+    def __init__(self, work: FileWork, start: Start, exists: Callable[[str], bool]) -> None:
+        """start: begins background work. exists: whether a topic is there or being made."""
         self._work = work
         self._queues = work.store.queues
-        self._guard = guard
+        self._start = start
         self._exists = exists
-        self._under_way: set[asyncio.Task[None]] = set()
 
     async def remove(self, topic: str, ends: dict[int, int]) -> None:
         """Drop a deleted topic's queues; that goes on where the caller does not wait for it.
 
-        ends: queue offsets at which they ended when it was deleted, by queue id.
+        ends: queue offsets at which they ended when it was deleted, by queue id. What is not
+        removed when the node stops is at the next start.
         """
-        work = functools.partial(self._remove, topic, ends)
-        task = asyncio.get_running_loop().create_task(self._guard(work))
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
-        await asyncio.shield(task)
+        await asyncio.shield(self._start(self._remove(topic, ends)))
 
     async def remove_light(self, ends: dict[str, int]) -> None:
         """Drop forgotten light queues, but for those that have begun again past their end."""
@@ -42,13 +37,6 @@ class QueueRemoval:
                 if queue is not None and queue.max_offset <= end:
                     self._queues.remove_light(name)
                     await asyncio.sleep(0)
-
-    async def stop(self) -> None:
-        """What is not removed yet is at the next start."""
-        tasks = list(self._under_way)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _remove(self, topic: str, ends: dict[int, int]) -> None:
         """A topic of the same name may be made meanwhile: its queues that go on past their ends

@@ -13,12 +13,13 @@ from typing import Protocol, Self, TypeVar
 import grpc
 import grpc.aio
 from duolog import _errors as sdk
+from duolog._background import Background, Joint
 from duolog._connection import uncancelled
 from google.protobuf import message as protobuf
 
 from node import tokens
 from node.api.calls import Replies
-from node.broker import Broker
+from node.broker import Broker, report
 from node.rocketmq.calls import (
     COPY,
     FORWARDED,
@@ -94,18 +95,16 @@ class Forwarder:
         self._broker = broker
         self._channels: dict[str, tuple[str, grpc.aio.Channel]] = {}  # by replica group
         self._peers: dict[str, grpc.aio.Channel] = {}  # by endpoint
-        self._old: set[asyncio.Task[None]] = set()
+        self._background = Background(report)  # what goes on for clients that have gone
         self._draining: set[grpc.aio.Call] = set()  # calls whose clients have gone
-        self._waiting: dict[str, asyncio.Task[None]] = {}  # for a master, by replica group
+        self._waiting: Joint[str, None] = Joint()  # for a master, by replica group
 
     async def close(self) -> None:
         """Let go of the connections."""
+        await self._waiting.stop()
         for channel in [*(known for _, known in self._channels.values()), *self._peers.values()]:
             await channel.close()
-        tasks = [*self._old, *self._waiting.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._background.stop()
 
     def other_groups(self) -> list[str]:
         """Replica groups of the cluster beside this one."""
@@ -140,9 +139,7 @@ class Forwarder:
         known = self._channels.get(group)
         if known is None or known[0] != endpoint:
             if known is not None:
-                old = asyncio.ensure_future(known[1].close(grace=STREAM_SECONDS))
-                self._old.add(old)
-                old.add_done_callback(self._old.discard)
+                self._background.start(known[1].close(grace=STREAM_SECONDS))
             channel = grpc.aio.insecure_channel(endpoint, _OPTIONS)
             known = self._channels[group] = (endpoint, channel)
         return known[1]
@@ -227,15 +224,15 @@ class Forwarder:
     async def _master_comes(self, group: str, seconds: float) -> bool:
         """Wait until a master of a group can be reached; False if none can in that time.
 
-        All calls that wait for the same group share one task.
+        All calls that wait for the same group share one task. Raises Unavailable.
         """
         group = group or self._broker.config.node.group
-        waiting = self._waiting.get(group)
-        if waiting is None:
-            waiting = self._waiting[group] = asyncio.ensure_future(self._until_reached(group))
-            waiting.add_done_callback(lambda _: self._waiting.pop(group, None))
-        done, _ = await asyncio.wait([waiting], timeout=seconds)
-        return bool(done)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._waiting.call(group, lambda: self._until_reached(group))
+        except TimeoutError:
+            return False
+        return True
 
     async def _until_reached(self, group: str) -> None:
         """Until the group's master accepts a connection. Ends after a stream's time at most."""
@@ -331,9 +328,7 @@ class Forwarder:
         """
         self._draining.add(call)
         metadata = self._metadata(context)
-        work = asyncio.ensure_future(self._end_leases(request, metadata, call, reply))
-        self._old.add(work)
-        work.add_done_callback(self._old.discard)
+        work = self._background.start(self._end_leases(request, metadata, call, reply))
         work.add_done_callback(lambda _: self._draining.discard(call))
 
     async def _end_leases(

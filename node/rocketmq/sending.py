@@ -12,7 +12,9 @@ from collections import OrderedDict
 from dataclasses import replace
 from functools import lru_cache
 
+import structlog
 from duolog import _errors as sdk
+from duolog._background import Background
 
 from node.broker import Broker
 from node.deferred.delayservice import DELAY_MS_MAX, TIMER_TOPIC, RecallHandle
@@ -35,6 +37,8 @@ from store.messagestore import PutBatch, PutResult
 from store.metadata import PERM_WRITE, TopicConfig
 from store.record import Host
 from store.status import PutMessageStatus
+
+log = structlog.get_logger("duolog.rocketmq")
 
 REMEMBERED_MAX = 100_000
 REMEMBERED_SECONDS = 600.0
@@ -89,6 +93,11 @@ def queue_of(message: Sent, config: TopicConfig, turn: int) -> int:
     return turn % config.queues
 
 
+def _unheard(error: Exception) -> None:
+    """It is raised in those who wait; a client that hung up does not."""
+    log.debug("a message was not stored", reason=str(error))
+
+
 class Sender:
     """Stores what clients send."""
 
@@ -100,14 +109,12 @@ class Sender:
         self._role_since = time.monotonic()
         self._older: set[str] = set()  # topics that had messages when the role changed
         self._older_end = 0  # of the log, then
-        self._storing: dict[str, asyncio.Future[PutResult]] = {}
+        self._background = Background(_unheard)
+        self._storing: dict[str, asyncio.Task[PutResult]] = {}
 
     async def stop(self) -> None:
         """End what nobody will get an answer to."""
-        storing = list(self._storing.values())
-        for work in storing:
-            work.cancel()
-        await asyncio.gather(*storing, return_exceptions=True)
+        await self._background.stop()
 
     async def send(
         self, topic: str, messages: list[Message], host: Host, deadline: float
@@ -201,14 +208,14 @@ class Sender:
             self._remember(key, result)
             return result
         # A client that hangs up and comes again finds what it began, so it goes on without it.
-        stored = asyncio.ensure_future(
+        stored = self._background.start(
             self._put(topic, message, batch, (result, waiting), deadline)
         )
         self._storing[key] = stored
         stored.add_done_callback(lambda done: self._ended(key, done))
         return await asyncio.shield(stored)
 
-    def _ended(self, key: str, done: "asyncio.Future[PutResult]") -> None:
+    def _ended(self, key: str, done: asyncio.Task[PutResult]) -> None:
         self._storing.pop(key, None)
         if not done.cancelled() and done.exception() is None:
             self._remember(key, done.result())

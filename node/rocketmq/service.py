@@ -12,12 +12,13 @@ from typing import TypeVar
 import grpc
 import structlog
 from duolog import _errors as sdk
+from duolog._background import Background
 from duolog._connection import uncancelled
 from google.protobuf import message as protobuf
 from grpc.aio import ServicerContext
 
 from node import tokens
-from node.broker import Broker
+from node.broker import Broker, report
 from node.deferred.delayservice import RecallHandle
 from node.deferred.transactionservice import Check
 from node.rocketmq import handles, settings
@@ -157,25 +158,21 @@ class MessagingService(rpc.MessagingServiceServicer):
         self._routes = Routes(broker)
         self._cluster = ClusterRoutes(self.forwarder)
         self._relays = TelemetryRelays(self.forwarder)
-        self._running: list[asyncio.Task[None]] = []
-        self._telling: set[asyncio.Task[None]] = set()
+        self._running = Background(broker.give_up)
+        self._telling = Background(report)
         self.tls_port = 0
 
     def start(self) -> None:
         """Begin to watch for clients that fall silent, and for another master."""
-        self._running = [
-            asyncio.ensure_future(self.clients.run()),
-            asyncio.ensure_future(self._relays.run()),
-        ]
+        self._running.start(self.clients.run())
+        self._running.start(self._relays.run())
         self.broker.transactions.askers.append(self._ask_producer)
         self.broker.lite.evicted.append(self._tell_evicted)
 
     async def stop(self) -> None:
         """End that, and the connections to the master."""
-        tasks = [*self._telling, *self._running]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._running.stop()
+        await self._telling.stop()
         await self._sender.stop()
         await self.forwarder.close()
 
@@ -524,9 +521,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         """Another client hears a lite topic from now on: NotifyUnsubscribeLite."""
         client = self.clients.find(client_id)
         for stream in client.streams if client is not None else ():
-            task = asyncio.ensure_future(self._tell(stream, lite_topic))
-            self._telling.add(task)
-            task.add_done_callback(self._telling.discard)
+            self._telling.start(self._tell(stream, lite_topic))
 
     @staticmethod
     async def _tell(stream: Stream, lite_topic: str) -> None:

@@ -11,8 +11,10 @@ import asyncio
 import grpc
 import structlog
 from duolog import _errors as sdk
+from duolog._background import Background
 from duolog._connection import uncancelled
 
+from node.broker import report
 from node.rocketmq.calls import Call
 from node.rocketmq.clients import Stream
 from node.rocketmq.forward import Forwarder, Telemetry
@@ -77,6 +79,7 @@ class TelemetryRelays:
     def __init__(self, forwarder: Forwarder) -> None:
         self._forwarder = forwarder
         self._relays: set[Relay] = set()
+        self._leading = Background(report)
 
     def add(self, stream: Stream, context: Call) -> Relay:
         """A client opened a stream here."""
@@ -90,19 +93,22 @@ class TelemetryRelays:
         self._relays.discard(relay)
         if relay.task is not None:
             relay.task.cancel()
-            await asyncio.gather(relay.task, return_exceptions=True)
+            await asyncio.wait([relay.task])
 
     async def run(self) -> None:
-        """Follow the mastership, until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            master = self._forwarder.master_elsewhere()
-            for relay in self._relays:
-                if relay.master != master:
-                    self._lead(relay, master)
+        """Follow the mastership, until cancelled; then no stream leads anywhere."""
+        try:
+            while True:
+                await asyncio.sleep(LOOK_SECONDS)
+                master = self._forwarder.master_elsewhere()
+                for relay in self._relays:
+                    if relay.master != master:
+                        self._lead(relay, master)
+        finally:
+            await self._leading.stop()
 
     def _lead(self, relay: Relay, master: str) -> None:
         if relay.task is not None:
             relay.task.cancel()
         relay.master = master
-        relay.task = asyncio.ensure_future(relay.run(self._forwarder)) if master else None
+        relay.task = self._leading.start(relay.run(self._forwarder)) if master else None

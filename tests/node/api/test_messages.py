@@ -353,6 +353,20 @@ async def test_messages_are_found_by_key_unique_key_id_and_time(client: duolog.C
     assert nothing == []
 
 
+async def test_a_fault_in_answering_ends_the_stream_of_appends(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node(flush_disk_type="SYNC_FLUSH")
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await client.admin.create_topic("T", 1)
+    monkeypatch.setattr("node.api.messages.PUT_STATUS", {})
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
+        call = stubs.MessagesStub(channel).Append()
+        await call.write(append_request([b"x"]))
+        async with asyncio.timeout(10):
+            assert await call.code() is grpc.StatusCode.UNKNOWN
+
+
 async def test_what_is_no_place_in_a_queue_is_refused(node: Node, client: duolog.Client) -> None:
     places: list[Any] = [-1, -2, "earliest", 1.5, None]
     for place in places:

@@ -74,7 +74,7 @@ async def test_an_arrival_costs_a_look_into_its_own_queue_only(
         context = Writes()
         subscription = _Subscription(broker, context)
         reader = asyncio.ensure_future(subscription.take_requests(requests()))
-        sender = asyncio.ensure_future(subscription.send_batches(reader))
+        sender = asyncio.ensure_future(subscription.send_batches())
         await until(lambda: reads.total() >= 500)
         assert reads == dict.fromkeys(range(500), 1)
         reads.clear()

@@ -113,7 +113,7 @@ async def test_progress_of_all_groups_is_recorded_at_the_same_time_and_leases_en
 
     monkeypatch.setattr(broker.metadata, "commit_popped", slow)
     ended: list[int] = []
-    monkeypatch.setattr(broker.pop, "_end_leases", ended.append)
+    monkeypatch.setattr(broker.pop, "_end_leases", lambda now, tasks: ended.append(now))
     groups = [f"g{k}" for k in range(120)]
     for group in groups:
         request = PopRequest(group, "T", 0, 1, 60_000, "c", EVERYTHING)

@@ -12,6 +12,7 @@ import grpc.aio
 import pytest
 
 from node.consuming.popservice import LOOK_MAX
+from node.rocketmq.clients import Clients
 from node.rocketmq.stubs import Code, definition, service
 from node.server import Node
 from store.clocks import MonoMs
@@ -343,6 +344,19 @@ async def test_offsets_that_are_reset_hold_for_pop_too(api: Api, node: Node) -> 
 
 
 # -- clients -------------------------------------------------------------------------------------
+
+
+async def test_a_node_that_no_longer_watches_its_clients_ends(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(clients: Clients) -> None:
+        raise KeyError("a fault")
+
+    monkeypatch.setattr(Clients, "run", broken)
+    broker = broker_of(await start_node())
+    async with asyncio.timeout(10):
+        await broker.failed.wait()
+    assert "a fault" in broker.store.fence_reason
 
 
 async def test_namespaces_keep_topics_and_groups_apart(api: Api, node: Node) -> None:
