@@ -127,7 +127,8 @@ class ReplicationService:
 
 def _report(session: int, error: Exception) -> None:
     """A stream that broke while it was read or written; its slave connects again."""
-    reason = f"{type(error).__name__}: {error}"
+    broke = type(error).__module__.startswith("grpc")
+    reason = "the connection broke" if broke else f"{type(error).__name__}: {error}"
     log.warning("replication connection failed", session=session, reason=reason)
 
 
