@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, Protocol
 
 from ha import failoverevents, masterevents, membership
-from ha.failover import Facts, Failover
+from ha.failover import Candidacy, Facts, Failover
 from ha.failoverdriver import FailoverDriver
 from ha.failoverevents import (
     Answer,
@@ -82,10 +82,12 @@ class Agent:
         replica = Replica(node.name, incarnation)
         self.machine = Failover(
             node.disk,
-            etcd.keys,
-            Registration(replica, f"{node.name}:1", node.name),
-            node.setup.in_sync,
-            fresh_id,
+            Candidacy(
+                etcd.keys,
+                Registration(replica, f"{node.name}:1", node.name),
+                node.setup.in_sync,
+                fresh_id,
+            ),
             Facts(
                 self._unfit,
                 lambda: node.store.log.max_offset == node.store.log.min_offset,

@@ -21,7 +21,7 @@ from duolog import _errors as sdk
 from duolog._background import Background
 
 from ha import failoverevents, membership
-from ha.failover import Facts, Failover, Role
+from ha.failover import Candidacy, Facts, Failover, Role
 from ha.failoverdriver import FailoverDriver
 from ha.failoverevents import (
     Answer,
@@ -117,10 +117,12 @@ class FailoverService:
         replica = Replica(node.name, slave.identity.incarnation)
         self.machine = Failover(
             log_.store.disk,
-            self._keys,
-            Registration(replica, candidate.endpoint, candidate.ha_endpoint),
-            replication.options.in_sync_replicas,
-            secrets.token_hex(8),
+            Candidacy(
+                self._keys,
+                Registration(replica, candidate.endpoint, candidate.ha_endpoint),
+                replication.options.in_sync_replicas,
+                secrets.token_hex(8),
+            ),
             Facts(
                 self._unfit,
                 self._log_empty,
