@@ -24,7 +24,7 @@ from store.columns import Columns
 from store.errors import StoreError
 from store.kernels import decode
 from store.messagestore import PutBatch, PutResult
-from store.reader import GetResult
+from store.reader import GetResult, Wanted
 from store.record import TRANSACTION_COMMIT, Record, decode_properties
 from store.status import PutMessageStatus
 
@@ -154,7 +154,7 @@ class TransactionService:
             halves.end = max(halves.end, low)
             if halves.end >= high:
                 return
-            result = store.get(HALF_TOPIC, QUEUE, halves.end, READ, BYTES)
+            result = store.get(HALF_TOPIC, QUEUE, halves.end, Wanted(READ, BYTES))
             for offset, store_time, properties in _texts(result):
                 halves.read(self._half(offset, store_time, properties))
             halves.end = max(halves.end, result.next_offset)
@@ -177,7 +177,7 @@ class TransactionService:
         store = self._core.store
         offset = max(offset, store.queue_range(OP_TOPIC, QUEUE)[0])
         while halves is self._halves:
-            result = store.get(OP_TOPIC, QUEUE, offset, READ, BYTES)
+            result = store.get(OP_TOPIC, QUEUE, offset, Wanted(READ, BYTES))
             if not result.count:
                 return
             for numbers, body, _ in result.rows():
@@ -378,7 +378,7 @@ class TransactionService:
         store = self._core.store
         end = first + count
         while first < end:
-            result = store.get(HALF_TOPIC, QUEUE, first, end - first, BYTES)
+            result = store.get(HALF_TOPIC, QUEUE, first, Wanted(end - first, BYTES))
             if result.next_offset <= first:
                 self._record(first)
                 raise sdk.NoSuchMessage(f"half message {first} no longer exists")
