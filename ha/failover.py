@@ -22,7 +22,6 @@ from typing import Any
 
 from ha import succession
 from ha.failoverevents import (
-    Advance,
     Answer,
     AskLease,
     Changed,
@@ -36,6 +35,7 @@ from ha.failoverevents import (
     Follow,
     FoundOlder,
     HandOver,
+    Instruct,
     Lead,
     Leased,
     LeaseLost,
@@ -49,11 +49,12 @@ from ha.failoverevents import (
 from ha.groupchanges import GroupChanges
 from ha.groupstate import BadState, Discarded, GroupState, Keys, Registration, View
 from ha.knowngroup import KnownGroup, NotBelieved
-from ha.master import Master
+from ha.mandate import Mandate, Mastership
 from ha.membership import Membership
 from ha.provenance import Provenance
 from ha.registry import Snapshot, Transaction
 from ha.starts import Standing, Start
+from ha.syncstate import Seen, SyncState
 from store.clocks import MonoMs
 from store.disk import Disk, no_room
 
@@ -127,7 +128,9 @@ class Failover:
         self._facts = facts
         self._needed = needed
         self._fresh_id = fresh_id
-        self._master: Master | None = None
+        self._master: Mastership | None = None  # to read: what changes in it is an Instruct
+        self._sync: SyncState | None = None  # of the mastership that was won last
+        self._instructed: Mandate | None = None  # what the master was told last
         self._followed: tuple[Registration, int] | None = None
         self._led_epoch = 0
         self._asked_lease = False
@@ -171,7 +174,7 @@ class Failover:
         effects: list[Effect] = []
         match event:
             case Leased(lease, deadline_ms):
-                effects += self._leased(lease, deadline_ms, now_ms)
+                self._leased(lease, deadline_ms)
             case LeaseLost(lease) if lease == self.lease:
                 effects += self._abandon_lease("the lease was lost", dropped=True)
             case Observed(snapshot):
@@ -185,7 +188,7 @@ class Failover:
             case Changed():
                 effects += self.group.look(now_ms)
             case Noted(noted):
-                effects += self.group.noted(noted) + self._take_members()
+                effects += self.group.noted(noted)
             case HandOver():
                 effects += self._start_hand_over(event, now_ms)
             case ElectUnclean():
@@ -197,14 +200,15 @@ class Failover:
                 self.provenance.refused(reason)
             case _:
                 pass
-        return effects + self._decide(now_ms)
-
-    def leads(self, master: Master) -> list[Effect]:
-        """The mastership has begun."""
-        self._master = master
-        master.deadline_ms = self.deadline_ms
         self._take_members()
-        return [Advance()]  # where it needs nobody's acknowledgement
+        effects += self._decide(now_ms)
+        return [*self._instruct(), *effects]  # a proposed member is required before it is proposed
+
+    def leads(self, master: Mastership) -> list[Effect]:
+        """The mastership has begun."""
+        self._master, self._instructed = master, None
+        self._take_members()
+        return self._instruct()
 
     def cannot_lead(self, reason: str, now_ms: MonoMs) -> list[Effect]:
         """The mastership could not begin: leave it to another node for a while."""
@@ -216,16 +220,11 @@ class Failover:
 
     # -- lease ---------------------------------------------------------------------------------
 
-    def _leased(self, lease: int, deadline_ms: MonoMs, now_ms: MonoMs) -> list[Effect]:
+    def _leased(self, lease: int, deadline_ms: MonoMs) -> None:
         if lease == self.lease:
             self.deadline_ms = max(self.deadline_ms, deadline_ms)
         elif self._asked_lease:
             self.lease, self.deadline_ms, self._asked_lease = lease, deadline_ms, False
-        if self._master is None:
-            return []
-        was_over = self._master.is_over(now_ms)
-        self._master.deadline_ms = self.deadline_ms
-        return [Advance()] if was_over else []
 
     def _abandon_lease(self, reason: str, dropped: bool = False) -> list[Effect]:
         """Stop whatever depends on the lease; a new one is asked for by itself."""
@@ -241,7 +240,7 @@ class Failover:
 
     def _observed(self, snapshot: Snapshot | None, now_ms: MonoMs) -> list[Effect]:
         try:
-            return self.group.observed(snapshot, now_ms) + self._take_members()
+            return self.group.observed(snapshot, now_ms)
         except NotBelieved as error:
             return self._distrust_now(str(error))
 
@@ -271,8 +270,7 @@ class Failover:
                 return [*self._say(done.token, ""), *self.group.look(now_ms)]
             case _Kind.MEMBERS:
                 assert done.state is not None, "it changes the state"
-                effects = self.group.changed(done.state, revision, now_ms)
-                return effects + self._take_members()
+                return self.group.changed(done.state, revision, now_ms)
             case _Kind.HAND_OVER:
                 effects = self._step_down("handed over") if self.role is Role.LEADING else []
                 return [*effects, *self._say(done.token, ""), *self.group.look(now_ms)]
@@ -295,18 +293,30 @@ class Failover:
     def _say(token: Any, error: str, unknown: bool = False) -> list[Effect]:
         return [Answer(token, error, unknown)] if token is not None else []
 
-    def _take_members(self) -> list[Effect]:
+    # -- the mandate ---------------------------------------------------------------------------
+
+    def _take_members(self) -> None:
         """A master goes by the set that the registry has, once that is noted here."""
         state = self.view.state
         believed = not self.group.noting and not self.group.distrust()
         if self._master is None or state is None or not believed or not self._is_mine():
+            return
+        assert self._sync is not None, "of an elected master"
+        self._sync.observe(state.sync_state_set, self.view.state_revision, state.opened)
+
+    def _mandate(self, sync: SyncState) -> Mandate:
+        paused = f"{self._handing.target} takes over" if self._handing is not None else ""
+        return Mandate(sync.me, sync.members, sync.required, self.deadline_ms, sync.opened, paused)
+
+    def _instruct(self) -> list[Effect]:
+        """What the master must know now, if it does not yet."""
+        if self._master is None or self._sync is None:
             return []
-        sync = self._master.sync_state
-        assert sync is not None, "an elected one"
-        before = sync.required
-        sync.observe(state.sync_state_set, self.view.state_revision)
-        self._master.group_open = state.opened
-        return [] if before <= sync.required else [Advance()]
+        mandate = self._mandate(self._sync)
+        if mandate == self._instructed:
+            return []
+        self._instructed = mandate
+        return [Instruct(mandate)]
 
     # -- deciding ------------------------------------------------------------------------------
 
@@ -366,7 +376,9 @@ class Failover:
             self._led_epoch = view.state.epoch
             self.role, self.reason, self._followed = Role.LEADING, "", None
             self.elections += 1
-            return [Lead(view.state.epoch, view.state, view.state_revision)]
+            members, opened = view.state.sync_state_set, view.state.opened
+            self._sync = SyncState(self.me.replica, members, view.state_revision, opened)
+            return [Lead(view.state.epoch, self._mandate(self._sync))]
         if view.holder == self.me.replica and view.lock.lease != self.lease:
             # Of this replica's last process, or of a lease it gave up: nobody else is that replica.
             return [
@@ -433,7 +445,7 @@ class Failover:
         consists of such members only, this node among them.
         """
         left = frozenset(r for r in state.sync_state_set if r != state.master)
-        new = state.changed(sync_state_set=left, heir=self.me.replica.node)
+        new = state.changed(sync_state_set=left, successor=self.me.replica.node)
         return self._send(_Kind.DEPOSE, self._changes.depose(new), state=new)
 
     # -- election ------------------------------------------------------------------------------
@@ -452,7 +464,7 @@ class Failover:
             return []
         else:
             delay = succession.delay_ms(view, state, self.me.replica)
-            new = state.changed(epoch=state.epoch + 1, master=self.me.replica, heir="")
+            new = state.changed(epoch=state.epoch + 1, master=self.me.replica, successor="")
         unfit = self._facts.unfit()
         if unfit:
             self.reason = f"not eligible: {unfit}"
@@ -521,14 +533,22 @@ class Failover:
             return []  # its epoch is being opened
         if self._handing is not None:
             return self._go_on_handing_over(self._handing, state, master, now_ms)
-        heir = succession.best_heir(view, state, self.me.replica, master)
-        if self.me.replica.node in view.drained and heir and now_ms >= self._not_before_ms:
+        successor = succession.best_successor(view, state, self.me.replica, master)
+        if self.me.replica.node in view.drained and successor and now_ms >= self._not_before_ms:
             self._not_before_ms = MonoMs(now_ms + PAUSE_MS)
-            return self._start_hand_over(HandOver(heir, None), now_ms)
-        sync = master.sync_state
-        assert sync is not None, "an elected master has one"
-        wanted = master.wanted_members(view.replicas, view.drained, now_ms)
-        if wanted is None and (sync.unsettled or self._opens_alone(master)):
+            return self._start_hand_over(HandOver(successor, None), now_ms)
+        sync = self._sync
+        assert sync is not None, "of an elected master"
+        seen = Seen(
+            self._needed,
+            master.join_floor,
+            master.patience_ms,
+            master.standings(now_ms),
+            view.replicas,
+            view.drained,
+        )
+        wanted = sync.wanted(seen, now_ms)
+        if wanted is None and (sync.unsettled or self._opens_alone(sync, master)):
             wanted = sync.members  # whatever is on its way cannot be made any more after this
         if wanted is None:
             return []
@@ -536,9 +556,9 @@ class Failover:
         new = state.changed(sync_state_set=wanted, opened=True)
         return self._send(_Kind.MEMBERS, self._changes.set_members(new), state=new)
 
-    def _opens_alone(self, master: Master) -> bool:
+    def _opens_alone(self, sync: SyncState, master: Mastership) -> bool:
         """A group of one replica that asks for no more: it is opened once its log has begun."""
-        return not master.group_open and self._needed == 1 and master.epoch_confirmed
+        return not sync.opened and self._needed == 1 and master.epoch_confirmed
 
     # -- hand-over -----------------------------------------------------------------------------
 
@@ -550,33 +570,30 @@ class Failover:
             # Perhaps by the same order, whose asker did not hear the answer.
             return self._say(asked.token, "a hand-over is already in progress", unknown=True)
         me = self.me.replica
-        target = asked.target or succession.best_heir(self.view, state, me, master)
+        target = asked.target or succession.best_successor(self.view, state, me, master)
         if target == me.node:
             return self._say(asked.token, "")
         refused = succession.refusal(self.view, state, me, target)
         if refused:
             return self._say(asked.token, refused)
         self._handing = _HandingOver(target, MonoMs(now_ms + HAND_OVER_MS), asked.token)
-        master.pause(f"{target} takes over")
         return []
 
     def _go_on_handing_over(
-        self, handing: _HandingOver, state: GroupState, master: Master, now_ms: MonoMs
+        self, handing: _HandingOver, state: GroupState, master: Mastership, now_ms: MonoMs
     ) -> list[Effect]:
-        """Once the heir has everything, the lock goes, and with it the mastership."""
-        heir = next((r for r in state.sync_state_set if r.node == handing.target), None)
-        if heir is None or now_ms >= handing.until_ms:
+        """Once the successor has everything, the lock goes, and with it the mastership."""
+        successor = next((r for r in state.sync_state_set if r.node == handing.target), None)
+        if successor is None or now_ms >= handing.until_ms:
             return self._end_hand_over(f"{handing.target} did not catch up in time")
-        if master.held_by(heir) < master.store.log.max_offset:
+        if master.held_by(successor) < master.log_end:
             return [Wake(MonoMs(now_ms + 5))]
-        new = state.changed(heir=handing.target)
+        new = state.changed(successor=handing.target)
         token, handing.token = handing.token, None
         return self._send(_Kind.HAND_OVER, self._changes.hand_over(new), state=new, token=token)
 
     def _end_hand_over(self, error: str) -> list[Effect]:
         handing, self._handing = self._handing, None
-        if self._master is not None:
-            self._master.pause("")
         return self._say(handing.token, error) if handing is not None else []
 
 

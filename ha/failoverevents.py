@@ -7,7 +7,8 @@ in which they were answered.
 from dataclasses import dataclass
 from typing import Any
 
-from ha.groupstate import GroupState, Registration
+from ha.groupstate import Registration
+from ha.mandate import Mandate
 from ha.membership import Membership
 from ha.registry import Snapshot, Transaction
 from store.clocks import MonoMs
@@ -156,16 +157,17 @@ class Lead:
     """Open the epoch as its master, then do what `leads` says; or what `cannot_lead` says."""
 
     epoch: int
-    state: GroupState
-    revision: int
+    mandate: Mandate
 
 
 @dataclass(frozen=True, slots=True)
-class Advance:
-    """Have the master advance: a smaller set, or a lease that goes on, may confirm what it holds.
+class Instruct:
+    """Tell the master at once what it goes by from now on.
 
-    Otherwise a put would wait for the next acknowledgement, which may be a heartbeat's.
+    With a smaller set, or a lease that goes on, it may confirm what it holds already.
     """
+
+    mandate: Mandate
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,5 +202,15 @@ class Answer:
 
 
 Effect = (
-    AskLease | DropLease | Observe | Commit | Note | Lead | Advance | Follow | Stand | Wake | Answer
+    AskLease
+    | DropLease
+    | Observe
+    | Commit
+    | Note
+    | Lead
+    | Instruct
+    | Follow
+    | Stand
+    | Wake
+    | Answer
 )

@@ -55,7 +55,7 @@ class GroupChanges:
         return Transaction(self._mastership(), (Put(self.keys.state, new.to_bytes()),))
 
     def hand_over(self, new: GroupState) -> Transaction:
-        """Name the heir and let go of the lock, as the master."""
+        """Name the successor and let go of the lock, as the master."""
         changes = (Put(self.keys.state, new.to_bytes()), Delete(self.keys.lock))
         return Transaction(self._mastership(), changes)
 

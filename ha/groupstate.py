@@ -56,7 +56,7 @@ class GroupState:
     group_id: drawn when the group began; another one is another group, whatever its name.
     version: counts the changes; one that falls back was restored from a backup.
     opened: puts may have been answered; before that nothing in any log was promised to anybody.
-    heir: the node that is to be elected next, empty for any.
+    successor: the preferred one, for the next election; empty for any node.
     """
 
     group_id: str
@@ -65,7 +65,7 @@ class GroupState:
     sync_state_set: SyncStateSet
     version: int = 1
     opened: bool = False
-    heir: str = ""
+    successor: str = ""
     discarded: tuple[Discarded, ...] = ()
 
     def changed(self, **values: Any) -> "GroupState":
@@ -81,7 +81,7 @@ class GroupState:
             "opened": self.opened,
             "master": _replica_json(self.master),
             "syncStateSet": [_replica_json(replica) for replica in sorted(self.sync_state_set)],
-            "heir": self.heir,
+            "successor": self.successor,
             "discarded": [
                 {
                     "epoch": row.epoch,
@@ -106,7 +106,7 @@ class GroupState:
                 frozenset(_replica(row) for row in value["syncStateSet"]),
                 int(value["version"]),
                 bool(value["opened"]),
-                str(value["heir"]),
+                str(value["successor"]),
                 tuple(
                     Discarded(
                         int(row["epoch"]),

@@ -5,24 +5,35 @@ what was sent to it, never backwards; replicas are counted by node, not by conne
 offset is the least of what the nodes have that are needed, and never falls; a put is answered when
 the confirm offset has passed it, in the order of offsets.
 
-The owner calls `receive` with what came, `next_frame` when a stream can be written, `appended` and
-`flushed` when the log moved, `tick` now and then; and does what the effects say.
+The owner tells every event once (`step`) and does what the effects say; it asks for the next frame
+when a stream can be written.
 """
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from ha import frames, handshake, identity
 from ha.epochs import EPOCH_QUEUE, EPOCH_TOPIC, EpochEntry, EpochHistory, barrier_body
 from ha.frames import Ack, BadFrame, Hello, Refusal, Refuse, Reset, Truncate, Welcome
-from ha.groupstate import Registration, Replica, SyncStateSet
-from ha.grouptransfer import GroupTransferService, Release
+from ha.groupstate import Replica
+from ha.grouptransfer import GroupTransferService
 from ha.handshake import Member, Stream, Verdict
 from ha.identity import Identity
+from ha.mandate import Mandate, Standing
+from ha.masterevents import (
+    Close,
+    Confirmed,
+    Disconnected,
+    Effect,
+    Ended,
+    Event,
+    Flushed,
+    Instructed,
+    Received,
+    Tick,
+)
 from ha.options import AckMode, HaOptions
 from ha.progress import ConnectionState, RateLimit, SlaveRow, SlaveSession
-from ha.syncstate import Standing, SyncState
 from store.clocks import MonoMs, WallMs
 from store.columns import Columns
 from store.errors import StoreError
@@ -33,24 +44,6 @@ SESSIONS_MAX = 64
 REFUSALS_MAX = 64
 CONFIRM_DELAY_MS = 5  # a moved confirm offset waits so long for log bytes to travel with
 _TRANSFER = ConnectionState.TRANSFER
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """End a connection."""
-
-    session: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Confirmed:
-    """The confirm offset moved: dispatch."""
-
-    offset: int
-
-
-Effect = Close | Release | Confirmed
 
 
 class Master:
@@ -66,18 +59,15 @@ class Master:
         snapshot: Callable[[], bytes] = lambda: b"",
         *,
         has_slaves: bool = True,
-        sync_state: SyncState | None = None,
+        mandate: Mandate | None = None,
     ) -> None:
         """Not started yet: `open_epoch` begins.
 
         snapshot: the metadata tables as of now, for a slave that begins or comes back.
-        has_slaves: a replication port is open. sync_state: of an elected master, whose puts wait
-        for the whole SyncStateSet; None if the role is fixed.
+        has_slaves: a replication port is open. mandate: of an elected master, whose puts wait for
+        the whole SyncStateSet; None if the role is fixed.
         """
-        self.sync_state = sync_state
-        self.deadline_ms: MonoMs | None = None  # of an elected master's lease
-        self.group_open = True  # an elected master's group has a state to come back to
-        self._paused = ""
+        self.mandate = mandate
         self._barrier_end = 0
         self._has_slaves = has_slaves
         self.store = store
@@ -97,10 +87,30 @@ class Master:
         sync = store.options.broker_role is BrokerRole.SYNC_MASTER
         self.slaves_needed = options.in_sync_replicas - 1 if sync else 0  # where the role is fixed
         # Puts wait for the confirm offset.
-        self.promises = sync_state is not None or self.slaves_needed > 0
+        self.promises = mandate is not None or self.slaves_needed > 0
         self.ack_durable = options.ack is AckMode.DURABLE or (
             options.ack is AckMode.AUTO and store.options.sync_flush
         )
+
+    # -- events --------------------------------------------------------------------------------
+
+    def step(self, event: Event, now_ms: MonoMs) -> list[Effect]:
+        """What follows from an event."""
+        match event:
+            case Received(number, data):
+                return self._receive(number, data, now_ms)
+            case Flushed():
+                return self._advance(now_ms)
+            case Instructed(mandate):
+                self.mandate = mandate
+                return self._advance(now_ms)
+            case Disconnected(number):
+                self._disconnect(number)
+                return []
+            case Tick():
+                return self._tick(now_ms)
+            case Ended():
+                return [*self.group_transfer.fail_all()]
 
     # -- the mastership ------------------------------------------------------------------------
 
@@ -168,8 +178,8 @@ class Master:
 
     def refusal(self) -> str:
         """Why a put may not be stored now, empty if it may (IN_SYNC_REPLICAS_NOT_ENOUGH)."""
-        if self.sync_state is not None:
-            return self._set_too_small(self.sync_state)
+        if self.mandate is not None:
+            return self._set_too_small(self.mandate)
         if not self.slaves_needed or self.options.min_in_sync_replicas == 1:
             return ""
         found = self.in_sync()
@@ -177,20 +187,21 @@ class Master:
             return ""
         return f"{found} of {self.options.min_in_sync_replicas} required replicas are in sync"
 
-    def _set_too_small(self, sync: SyncState) -> str:
-        if not self.group_open:
+    def _set_too_small(self, mandate: Mandate) -> str:
+        if not mandate.opened:
             return "the group has just been formed: no other replica is in sync yet"
-        needed, standings = self.options.in_sync_replicas, self._standings(MonoMs(0))
-        found = 1 + sum(1 for replica in sync.members if replica in standings)
+        needed, standings = self.options.in_sync_replicas, self.standings(MonoMs(0))
+        found = 1 + sum(1 for replica in mandate.members if replica in standings)
         return "" if found >= needed else f"{found} of {needed} required replicas are in sync"
 
     def await_slaves(self, end_offset: int, now_ms: MonoMs, token: Any) -> PutMessageStatus | None:
         """The status of a stored put, or None if `token` will be released later."""
-        if self.sync_state is not None and self.sync_state.required == {self.sync_state.me}:
+        mandate = self.mandate
+        if mandate is not None and mandate.required == {mandate.me}:
             self._raise_confirmed(now_ms)  # nobody's acknowledgement will do it
         if not self.promises or end_offset <= self._confirmed():
             return PutMessageStatus.PUT_OK
-        if self.sync_state is None and self.in_sync() < self.options.in_sync_replicas:
+        if mandate is None and self.in_sync() < self.options.in_sync_replicas:
             return PutMessageStatus.SLAVE_NOT_AVAILABLE
         self.group_transfer.put_request(end_offset, now_ms, token)
         return None
@@ -199,15 +210,13 @@ class Master:
 
     def is_over(self, now_ms: MonoMs) -> bool:
         """The lease's deadline has passed: nothing may be stored or acknowledged any more."""
-        return self.deadline_ms is not None and now_ms >= self.deadline_ms
+        return self.mandate is not None and now_ms >= self.mandate.deadline_ms
 
     def stopped(self, now_ms: MonoMs) -> str:
         """Why this node is no master for puts right now, empty if it is."""
-        return "its lease expired" if self.is_over(now_ms) else self._paused
-
-    def pause(self, reason: str) -> None:
-        """Store nothing for a moment, another node takes over; empty: go on."""
-        self._paused = reason
+        if self.is_over(now_ms):
+            return "its lease expired"
+        return self.mandate.paused if self.mandate is not None else ""
 
     @property
     def barrier_end(self) -> int:
@@ -221,25 +230,25 @@ class Master:
 
     def held_by(self, replica: Replica) -> int:
         """Offset that a connected replica has acknowledged in the way that counts; 0 for none."""
-        standing = self._standings(MonoMs(0)).get(replica)
+        standing = self.standings(MonoMs(0)).get(replica)
         return standing.held if standing is not None else 0
 
-    def wanted_members(
-        self, registered: Mapping[str, Registration], drained: Collection[str], now_ms: MonoMs
-    ) -> SyncStateSet | None:
-        """The SyncStateSet as it should be; None if it is so."""
-        assert self.sync_state is not None, "an elected master has one"
-        return self.sync_state.wanted(
-            self.options.in_sync_replicas,
-            max(self._confirmed(), self._barrier_end),
-            self.options.ha_max_time_slave_not_catchup,
-            self._standings(now_ms),
-            registered,
-            drained,
-            now_ms,
-        )
+    @property
+    def log_end(self) -> int:
+        """Up to where the log is written."""
+        return self.store.log.max_offset
 
-    def _standings(self, now_ms: MonoMs) -> dict[Replica, Standing]:
+    @property
+    def join_floor(self) -> int:
+        """What a replica must hold to come into the SyncStateSet."""
+        return max(self._confirmed(), self._barrier_end)
+
+    @property
+    def patience_ms(self) -> int:
+        """How long a member may be away or behind while it still lives."""
+        return self.options.ha_max_time_slave_not_catchup
+
+    def standings(self, now_ms: MonoMs) -> dict[Replica, Standing]:
         """What each connected replica holds, and how far behind it is in time."""
         end = self.store.log.max_offset
         return {
@@ -252,7 +261,7 @@ class Master:
 
     # -- confirm offset ------------------------------------------------------------------------
 
-    def advance(self, now_ms: MonoMs) -> list[Effect]:
+    def _advance(self, now_ms: MonoMs) -> list[Effect]:
         """Move the confirm offset as far as the replicas allow, and release who waited for it."""
         if not self.promises or not self._raise_confirmed(now_ms):
             return []
@@ -271,8 +280,8 @@ class Master:
 
     def _held_by_enough(self) -> int:
         """Offset below which this node and enough others have everything; 0 if too few are."""
-        if self.sync_state is not None:
-            held = self.sync_state.held(self.store.local_offset, self._standings(MonoMs(0)))
+        if self.mandate is not None:
+            held = self.mandate.held(self.store.local_offset, self.standings(MonoMs(0)))
             # What earlier epochs left is confirmed together with this one's beginning.
             return held if held >= self._barrier_end else 0
         offsets = sorted(self._offsets_by_node().values(), reverse=True)
@@ -322,14 +331,12 @@ class Master:
         )
         return self._numbers
 
-    def disconnect(self, number: int) -> None:
-        """A connection is gone; what was confirmed stays confirmed."""
+    def _disconnect(self, number: int) -> None:
         session = self.sessions.pop(number, None)
         if session is not None:
             session.state = ConnectionState.SHUTDOWN
 
-    def receive(self, number: int, data: bytes, now_ms: MonoMs) -> list[Effect]:
-        """Take in what a peer sent."""
+    def _receive(self, number: int, data: bytes, now_ms: MonoMs) -> list[Effect]:
         session = self.sessions.get(number)
         if session is None:
             return []
@@ -349,7 +356,7 @@ class Master:
         return self._close(session, reason)
 
     def _close(self, session: SlaveSession, reason: str) -> list[Effect]:
-        self.disconnect(session.number)
+        self._disconnect(session.number)
         return [Close(session.number, reason)]
 
     def _hello(self, session: SlaveSession, hello: Hello, now_ms: MonoMs) -> list[Effect]:
@@ -382,7 +389,7 @@ class Master:
         disk than it had, or damage in its log: it must not be elected before it has caught up.
         """
         replica = Replica(hello.node, hello.incarnation)
-        if self.sync_state is None or replica not in self.sync_state.required:
+        if self.mandate is None or replica not in self.mandate.required:
             return None
         match verdict:
             case Stream(keeps) | Truncate(end=keeps) if keeps < self._confirmed():
@@ -444,7 +451,7 @@ class Master:
         session.acknowledged = True
         session.note_lag(self.store.log.max_offset, now_ms)
         self.push2slave_max_offset = max(self.push2slave_max_offset, self._counted(session))
-        return self.advance(now_ms)
+        return self._advance(now_ms)
 
     def _wrong(self, session: SlaveSession, ack: Ack) -> str:
         """What is wrong with an acknowledgement, empty for nothing."""
@@ -522,7 +529,7 @@ class Master:
 
     # -- time ----------------------------------------------------------------------------------
 
-    def tick(self, now_ms: MonoMs) -> list[Effect]:
+    def _tick(self, now_ms: MonoMs) -> list[Effect]:
         """Give up silent peers, and answer puts whose time is over."""
         effects: list[Effect] = []
         silent_since = now_ms - self.options.ha_housekeeping_interval
@@ -541,10 +548,6 @@ class Master:
         """Tell whether a missing segment is what a slave would need next."""
         log = self.store.log
         return log.min_offset <= offset < log.max_offset and log.queue.find(offset) is None
-
-    def fail_all(self) -> list[Effect]:
-        """The store is fenced: nobody knows what became of the puts that wait."""
-        return [*self.group_transfer.fail_all()]
 
     # -- status --------------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ What leads from one to another: docs/transitions.md, which is rendered from this
 """
 
 import struct
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,6 +37,22 @@ from ha.frames import (
 from ha.handshake import Member
 from ha.identity import Identity
 from ha.progress import ConnectionState
+from ha.slaveevents import (
+    Adopt,
+    Applied,
+    CloseStream,
+    Connected,
+    Contradicts,
+    Effect,
+    Event,
+    Flushed,
+    FlushSoon,
+    Lost,
+    OlderCopy,
+    Received,
+    Send,
+    Tick,
+)
 from store.clocks import MonoMs
 from store.kernels import scan
 from store.kernels.jit import EMPTY_I64, I64, U8
@@ -48,87 +63,6 @@ CUTS_MAX = 8  # truncations and resets of one connection
 RECORD_OVERHEAD_MAX = 128 << 10  # of a record over its body
 _HEAD = struct.Struct(">II")
 _TOPIC = np.frombuffer(EPOCH_TOPIC.encode(), np.uint8)
-
-
-@dataclass(frozen=True, slots=True)
-class Connected:
-    """The stream to the master is open."""
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """The master sent a frame."""
-
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Flushed:
-    """The commit log was synced."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has passed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """The stream is closed."""
-
-    reason: str
-
-
-Event = Connected | Received | Flushed | Tick | Lost
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send a frame to the master."""
-
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class CloseStream:
-    """End the connection; the state says whether and why it is useless to hurry back."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """The log or the confirm offset moved: dispatch."""
-
-
-@dataclass(frozen=True, slots=True)
-class FlushSoon:
-    """The master counts what is on disk: sync now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Adopt:
-    """Take this snapshot of the metadata tables for one's own."""
-
-    metadata: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Contradicts:
-    """The master of this epoch lacks what this node knows to be confirmed: it may not lead."""
-
-    epoch: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class OlderCopy:
-    """This node lacks what it has acknowledged, its master says: it must not count as before."""
-
-    reason: str
-
-
-Effect = Send | CloseStream | Applied | FlushSoon | Adopt | Contradicts | OlderCopy
 
 
 class Slave:

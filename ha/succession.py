@@ -1,11 +1,11 @@
-"""Who is the next master: the order of the candidates, and the heir of one that goes on purpose."""
+"""Who is the next master: the order of candidates, and the successor in a planned switch."""
 
 from ha.groupstate import GroupState, Replica, View
-from ha.master import Master
+from ha.mandate import Mastership
 from ha.syncstate import lives
 
 RANK_MS = 50  # each candidate waits so much longer than the one before it
-HEIR_MS = 1000  # the others leave a named heir so much time
+SUCCESSOR_MS = 1000  # the others leave so much time to a preferred successor
 
 
 def delay_ms(view: View, state: GroupState, me: Replica) -> int:
@@ -17,13 +17,13 @@ def delay_ms(view: View, state: GroupState, me: Replica) -> int:
     )
     order = [replica for _, replica in candidates]
     delay = order.index(me) * RANK_MS
-    if state.heir == me.node:
+    if state.successor == me.node:
         return 0
-    heir_lives = any(replica.node == state.heir for replica in order)
-    return delay + HEIR_MS if heir_lives else delay
+    successor_lives = any(replica.node == state.successor for replica in order)
+    return delay + SUCCESSOR_MS if successor_lives else delay
 
 
-def best_heir(view: View, state: GroupState, me: Replica, master: Master) -> str:
+def best_successor(view: View, state: GroupState, me: Replica, master: Mastership) -> str:
     """The member that lives, is not drained and holds the most; empty: there is none."""
     live = [
         (master.held_by(replica), replica.node)
@@ -35,7 +35,10 @@ def best_heir(view: View, state: GroupState, me: Replica, master: Master) -> str
 
 def refusal(view: View, state: GroupState, me: Replica, target: str) -> str:
     """Why a node may not take over from the master now, empty where it may."""
-    heirs = {r.node for r in state.sync_state_set if r != me}
-    if target in heirs and target in view.replicas:
+    ready = {r.node for r in state.sync_state_set if r != me and r.node in view.replicas}
+    if target in ready:
         return ""
-    return f"{target or 'no node'} cannot take over: in sync are {sorted(heirs) or 'none'}"
+    if not target:
+        return "no node can take over: no other replica is alive and in sync"
+    others = f"those that are: {', '.join(sorted(ready))}" if ready else "no other replica is"
+    return f"{target} cannot take over: it is not alive and in sync; {others}"

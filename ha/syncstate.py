@@ -1,4 +1,4 @@
-"""The SyncStateSet as its master uses it: who must hold a put before it is answered.
+"""The SyncStateSet and its changes: who must hold a put before it is answered.
 
 Rules: whoever the registry may hold in the set now is required, also while a change is on its way
 or its outcome is unknown; a member that goes is required until the registry has said yes; a member
@@ -10,23 +10,35 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ha.groupstate import Registration, Replica, SyncStateSet
+from ha.mandate import Standing
 from store.clocks import MonoMs
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """A connected replica: the log offset that counts, and how long ago it had everything."""
+class Seen:
+    """What a change of the set is decided by.
 
-    held: int
-    lag_ms: int
+    needed: replicas that puts ask for. floor: what a replica must hold to come in. patience_ms: how
+    long a member may be away or behind while it still lives.
+    """
+
+    needed: int
+    floor: int
+    patience_ms: int
+    standings: Mapping[Replica, Standing]
+    registered: Mapping[str, Registration]
+    drained: Collection[str]
 
 
 class SyncState:
     """The set, and the changes of it that are not settled."""
 
-    def __init__(self, me: Replica, members: SyncStateSet, revision: int) -> None:
-        """revision: at which the state key held these members."""
+    def __init__(
+        self, me: Replica, members: SyncStateSet, revision: int, opened: bool = True
+    ) -> None:
+        """revision: at which the state key held these members. opened: whether it said so, too."""
         self.me = me
+        self.opened = opened
         self.members = members
         self.revision = revision
         self._proposed: dict[int, SyncStateSet] = {}  # by the revision they were checked against
@@ -46,80 +58,46 @@ class SyncState:
         """A change is about to be sent, checked against the revision that is known."""
         self._proposed[self.revision] = members | self._proposed.get(self.revision, frozenset())
 
-    def observe(self, members: SyncStateSet, revision: int) -> None:
+    def observe(self, members: SyncStateSet, revision: int, opened: bool = True) -> None:
         """The registry holds this now.
 
         A change that was checked against an older revision is made already or never will be; one
         that was checked against this very revision may still be on its way.
         """
-        self.members, self.revision = members, revision
+        self.members, self.revision, self.opened = members, revision, opened
         self._proposed = {at: new for at, new in self._proposed.items() if at == revision}
 
-    def held(self, own: int, standings: Mapping[Replica, Standing]) -> int:
-        """Offset below which all required replicas have everything; 0 if one is not there."""
-        least = own
-        for replica in self.required:
-            if replica == self.me:
-                continue
-            standing = standings.get(replica)
-            if standing is None:
-                return 0
-            least = min(least, standing.held)
-        return least
-
-    def wanted(
-        self,
-        needed: int,
-        floor: int,
-        patience_ms: int,
-        standings: Mapping[Replica, Standing],
-        registered: Mapping[str, Registration],
-        drained: Collection[str],
-        now_ms: MonoMs,
-    ) -> SyncStateSet | None:
-        """The set as it should be, None if it is so already.
-
-        needed: replicas that puts ask for. floor: what a replica must hold to come in. patience_ms:
-        how long a member may be away or behind while it still lives.
-        """
+    def wanted(self, seen: Seen, now_ms: MonoMs) -> SyncStateSet | None:
+        """The set as it should be, None if it is so already."""
         joining = {
             replica
-            for replica, standing in standings.items()
+            for replica, standing in seen.standings.items()
             if replica not in self.members
-            and replica.node not in drained
-            and standing.held >= floor
-            and lives(replica, registered)
+            and replica.node not in seen.drained
+            and standing.held >= seen.floor
+            and lives(replica, seen.registered)
         }
         renewed = {replica.node for replica in joining}
         leaving = [
             replica
             for replica in sorted(self.members - {self.me})
-            if replica.node in renewed
-            or self._is_late(replica, patience_ms, standings, registered, drained, now_ms)
+            if replica.node in renewed or self._is_late(replica, seen, now_ms)
         ]
         # Those who are surely gone first: who stays for the number's sake should be of use.
-        leaving.sort(key=lambda replica: (replica.node not in renewed, replica in standings))
+        leaving.sort(key=lambda replica: (replica.node not in renewed, replica in seen.standings))
         found = set(self.members) | joining
         for replica in leaving:
-            if len(found) > needed or replica.node in renewed:
+            if len(found) > seen.needed or replica.node in renewed:
                 found.discard(replica)
         return frozenset(found) if found != self.members else None
 
-    def _is_late(
-        self,
-        replica: Replica,
-        patience_ms: int,
-        standings: Mapping[Replica, Standing],
-        registered: Mapping[str, Registration],
-        drained: Collection[str],
-        now_ms: MonoMs,
-    ) -> bool:
-        standing = standings.get(replica)
+    def _is_late(self, replica: Replica, seen: Seen, now_ms: MonoMs) -> bool:
+        standing = seen.standings.get(replica)
         if standing is not None:
             self._gone_ms.pop(replica, None)
-            return replica.node in drained or standing.lag_ms > patience_ms
+            return replica.node in seen.drained or standing.lag_ms > seen.patience_ms
         gone_since = self._gone_ms.setdefault(replica, now_ms)
-        return not lives(replica, registered) or now_ms - gone_since > patience_ms
+        return not lives(replica, seen.registered) or now_ms - gone_since > seen.patience_ms
 
 
 def lives(replica: Replica, registered: Mapping[str, Registration]) -> bool:

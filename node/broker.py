@@ -7,8 +7,8 @@ from duolog import _errors as sdk
 from duolog._background import Background
 from duolog._machine import boot_id
 
+from ha.mandate import Mandate
 from ha.master import Master
-from ha.syncstate import SyncState
 from node.clocks import Clock, SystemClock
 from node.config import Config
 from node.consuming.groups import NO_GRACE, GroupCoordinator
@@ -39,7 +39,6 @@ from store.recovery import RecoveryReport
 
 log = structlog.get_logger("duolog.node")
 
-GROUP_GRACE_MS = 4000  # a new master's: its groups' members tell it first what they read
 EXIT_FENCED = 74  # EX_IOERR
 
 
@@ -57,6 +56,8 @@ def report(error: Exception) -> None:
 class Broker:
     """A node's parts; the gRPC services call them."""
 
+    group_grace_ms = 4000  # a new master's: its groups' members tell it first what they read
+
     def __init__(self, config: Config, store: MessageStore, clock: Clock | None = None) -> None:
         """store: not started. clock: the machine's where none is given."""
         self.config = config
@@ -72,7 +73,14 @@ class Broker:
         self.log.connect(self.replication, self.admission.refused_put)
         self.metadata.refused = self.admission.change
         self.background = Background(self.give_up)
-        core = Core(self.log, self.metadata, self.admission)
+        core = Core(
+            self.log,
+            self.store,
+            self.log.times,
+            self.log.board,
+            self.metadata,
+            self.admission,
+        )
         self.removal = QueueRemoval(self.log.file_work, self.background.start, self.metadata.exists)
         self.filters = ConsumerFilters(core)
         self.delays = DelayService(core)
@@ -154,15 +162,13 @@ class Broker:
 
     def give_up(self, error: Exception) -> None:
         """Something failed that nobody can answer for: the node ends."""
-        report(error)
-        while isinstance(error, ExceptionGroup):  # of a service that has several tasks
+        while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]
+        report(error)
         self._fence(f"{type(error).__name__}: {error}")
 
     async def stop(self) -> None:
         """Stop working, make everything durable, close the store."""
-        self.background.cancel()
-        await self.replication.stop()
         await self.background.stop()
         async with self.log.file_work.changes:
             if not self.store.fence_reason:
@@ -187,16 +193,16 @@ class Broker:
 
     # -- roles ---------------------------------------------------------------------------------
 
-    def promote(self, epoch: int, members: SyncState) -> Master:
+    def promote(self, epoch: int, mandate: Mandate) -> Master:
         """This node was elected. Raises OSError or StoreError: it is a slave then as before."""
-        master = self.replication.become_master(epoch, members, self.log.store_ms())
+        master = self.replication.become_master(epoch, mandate, self.log.store_ms())
         self.leads()
         return master
 
     def leads(self) -> None:
         """A mastership has begun: what the log says is all that is known."""
         self.metadata.promoted()
-        self._role_changed(MonoMs(self.log.mono_ms() + GROUP_GRACE_MS))
+        self._role_changed(MonoMs(self.log.mono_ms() + self.group_grace_ms))
 
     def demote(self) -> None:
         """This node is no master any more: whoever waits is told that nobody knows."""

@@ -66,6 +66,12 @@ MUST_SEE = (
     "popped_again",
     "recalled",
     "half_messages_decided",
+    "sdk_sent",
+    "sdk_given_again",
+    "sdk_takeovers",
+    "sdk_published",
+    "member_kill",
+    "member_pause",
 )
 
 

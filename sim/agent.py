@@ -1,39 +1,39 @@
 """What a simulated node of an elected group does beside replication: lease, registry, roles."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 from ha import failoverevents, membership
-from ha.failover import Facts, Failover, Role
+from ha.failover import Facts, Failover
+from ha.failoverdriver import FailoverDriver
 from ha.failoverevents import (
-    Advance,
     Answer,
-    AskLease,
     Changed,
     Commit,
     Committed,
-    DropLease,
+    Effect,
     Follow,
     HandOver,
     Lead,
     Leased,
     LeaseLost,
-    Note,
     Noted,
-    Observe,
     Observed,
-    Stand,
     Tick,
     Uncertain,
-    Wake,
 )
 from ha.groupstate import Registration, Replica
+from ha.mandate import Mandate
+from ha.master import Master
+from ha.masterevents import Instructed
 from ha.membership import Membership
 from ha.registry import LeaseGone, Put, Snapshot, Transaction
 from sim.etcd import TIMEOUT_MS, SimEtcd
+from sim.later import Later, drive
 from sim.witness import Violation
 from store.clocks import MonoMs
-from store.disk import no_room
 from store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ class Agent:
             ),
         )
         self._chance = node.world.chance(f"agent:{node.name}:{node.boot}")
-        self._role: Lead | Follow | Stand | None = None  # the newest that is not taken yet
-        self._changing = False
+        self._driver = FailoverDriver(self.machine, self)
         self._no_room = False  # for what was to be noted last
         self._lease = 0
         self._last_lease = 0
@@ -111,52 +110,67 @@ class Agent:
 
     def step(self, event: failoverevents.Event) -> None:
         """Feed the machine."""
-        for effect in self.machine.step(event, self.node.mono()):
-            self._do(effect)
+        self._driver.step(event)
 
-    def _do(self, effect: failoverevents.Effect) -> None:
-        node = self.node
-        if isinstance(effect, Commit | Lead | Follow) and not self._no_room:
-            node.ghost.witness.decides(node, self.machine.membership.version)
-        match effect:
-            case AskLease():
-                self._ask_lease()
-            case DropLease(lease):
-                if lease == self._lease:
-                    self._lease = 0
-                self.etcd.call(node.name, lambda table: table.drop(lease), lambda _: None)
-            case Observe():
-                prefix = self.etcd.keys.prefix
-                self._ask(
-                    lambda reply: self.etcd.call(node.name, lambda table: table.get(prefix), reply),
-                    self._observed,
-                    Observed(None),
-                )
-            case Commit(number, transaction):
-                self._leases_are_own(transaction)
-                self._ask(
-                    lambda reply: self.etcd.commit(node.name, transaction, reply),
-                    lambda result: self._committed(number, result),
-                    Uncertain(number),
-                )
-            case Note(found):
-                self._note(found)
-            case Advance():
-                node.advance()
-            case Lead() | Follow() | Stand():
-                if isinstance(effect, Stand):
-                    node.world.note(f"{node.name} stands: {effect.reason}")
-                    node.become_slave()  # at once, whatever role comes next and whenever
-                self._role = effect
-                if not self._changing:
-                    self._change_role()
-            case Wake(at_ms):
-                node.later(max(0.5, at_ms - node.mono()), lambda: self.step(Tick()))
-            case Answer(_, error):
-                node.world.note(f"{node.name} answers: {error or 'done'}")
-                node.ghost.mark("order_failed" if error else "order_done")
+    # -- what the driver of the machine needs --------------------------------------------------
 
-    def _note(self, found: Membership) -> None:
+    def mono_ms(self) -> MonoMs:
+        """The clock of leases and pauses."""
+        return self.node.mono()
+
+    def decided(self, event: failoverevents.Event | None, effects: list[Effect]) -> None:
+        """What the machine answered: nothing is decided on what the disk does not have."""
+        if not self._no_room and any(isinstance(e, Commit | Lead | Follow) for e in effects):
+            self.node.ghost.witness.decides(self.node, self.machine.membership.version)
+
+    def ask_lease(self) -> None:
+        """Get a lease and keep it renewed."""
+        self._calls += 1
+        call, sent = self._calls, self.node.mono()
+        now = self.node.world
+
+        def granted(lease: int) -> None:
+            if call != self._calls or self._lease:
+                return
+            self._lease = lease
+            self._take(lease, sent)
+            self.node.later(TTL_MS / 3, self._renew_loop(lease))
+
+        def again() -> None:
+            if call == self._calls and not self._lease:
+                self.ask_lease()
+
+        self._lease = 0
+        self.etcd.call(
+            self.node.name, lambda table: table.grant(TTL_MS, now.now), self.node.guarded(granted)
+        )
+        self.node.later(TIMEOUT_MS + RETRY_MS, again)
+
+    def drop_lease(self, lease: int) -> None:
+        """End a lease."""
+        if lease == self._lease:
+            self._lease = 0
+        self.etcd.call(self.node.name, lambda table: table.drop(lease), lambda _: None)
+
+    def observe(self) -> None:
+        """Read the group's keys."""
+        name, prefix = self.node.name, self.etcd.keys.prefix
+        self._ask(
+            lambda reply: self.etcd.call(name, lambda table: table.get(prefix), reply),
+            self._observed,
+            Observed(None),
+        )
+
+    def commit(self, number: int, transaction: Transaction) -> None:
+        """Send a transaction."""
+        self._leases_are_own(transaction)
+        self._ask(
+            lambda reply: self.etcd.commit(self.node.name, transaction, reply),
+            lambda result: self._committed(number, result),
+            Uncertain(number),
+        )
+
+    def note(self, found: Membership) -> None:
         """In a thread of the node: begins and ends some time later, and may end unheard."""
         node = self.node
 
@@ -166,6 +180,24 @@ class Agent:
             node.later(self._chance.uniform(0, NOTED_MS), lambda: self.step(Noted(noted)))
 
         node.later(self._chance.uniform(0, NOTED_MS), write)
+
+    def wake(self, at_ms: MonoMs) -> None:
+        """Step with a `Tick` at this time at the latest."""
+        self.node.later(max(0.5, at_ms - self.node.mono()), lambda: self.step(Tick()))
+
+    def answer(self, answer: Answer) -> None:
+        """Tell an operator."""
+        self.node.world.note(f"{self.node.name} answers: {answer.error or 'done'}")
+        self.node.ghost.mark("order_failed" if answer.error else "order_done")
+
+    def instruct(self, mandate: Mandate) -> None:
+        """Tell the master."""
+        self.node.tell(Instructed(mandate))
+
+    def stop_leading(self, reason: str) -> None:
+        """A mastership is over from this moment on."""
+        self.node.world.note(f"{self.node.name} stands: {reason}")
+        self.node.become_slave()
 
     def _leases_are_own(self, transaction: Transaction) -> None:
         """What vanishes with an older lease would be missed later."""
@@ -199,34 +231,11 @@ class Agent:
 
     def _committed(self, number: int, result: Any) -> None:
         if isinstance(result, LeaseGone):
-            self.step(LeaseLost(self.machine.lease))
-            self.step(Committed(number, None))
+            self._driver.lease_gone(number)
         else:
             self.step(Committed(number, result))
 
     # -- lease ---------------------------------------------------------------------------------
-
-    def _ask_lease(self) -> None:
-        self._calls += 1
-        call, sent = self._calls, self.node.mono()
-        now = self.node.world
-
-        def granted(lease: int) -> None:
-            if call != self._calls or self._lease:
-                return
-            self._lease = lease
-            self._take(lease, sent)
-            self.node.later(TTL_MS / 3, self._renew_loop(lease))
-
-        def again() -> None:
-            if call == self._calls and not self._lease:
-                self._ask_lease()
-
-        self._lease = 0
-        self.etcd.call(
-            self.node.name, lambda table: table.grant(TTL_MS, now.now), self.node.guarded(granted)
-        )
-        self.node.later(TIMEOUT_MS + RETRY_MS, again)
 
     def _take(self, lease: int, sent: MonoMs) -> None:
         deadline_ms = MonoMs(sent + TTL_MS - MARGIN_MS)
@@ -262,24 +271,17 @@ class Agent:
 
     # -- roles ---------------------------------------------------------------------------------
 
-    def _change_role(self) -> None:
-        """To the newest one that was asked for; one after the other."""
-        effect, self._role = self._role, None
-        self._changing = effect is not None
-        if effect is None:
-            return
-        self.node.follow("")
-        match effect:
-            case Lead(epoch):
-                self._promise(epoch, lambda error: self._lead(effect, error))
-            case Follow(_, epoch):
-                self._promise(epoch, lambda error: self._follow(effect, error))
-            case Stand():
-                self._change_role()
+    def spawn(self, change: Coroutine[object, None, None]) -> None:
+        """Run a change of roles; with the process it ends, wherever it stands."""
+        drive(change)
 
-    def _promise(self, epoch: int, then: Callable[[OSError | None], None]) -> None:
-        """In a thread of the node, as a note of the group's state; then the role is taken."""
-        node, slave = self.node, self.node.slave
+    async def follow_nobody(self) -> None:
+        """End the stream from a master, if there is one."""
+        self.node.follow("")
+
+    async def promise(self, epoch: int) -> None:
+        """In a thread of the node, as a note of the group's state. Raises OSError."""
+        node, slave, done = self.node, self.node.slave, Later()
         assert slave is not None, "masters stand before they follow, slaves are elected"
 
         def write() -> None:
@@ -287,46 +289,45 @@ class Agent:
             try:
                 slave.promise(epoch)
             except OSError as error:
-                if not no_room(error):
-                    raise
                 failure = error
             else:
                 node.ghost.witness.promises(node, epoch)
                 if slave.identity.promised_epoch < epoch:
                     raise Violation(f"{node.name} takes a role in {epoch}, and does not promise it")
-            node.later(self._chance.uniform(0, NOTED_MS), lambda: taken(failure))
-
-        def taken(failure: OSError | None) -> None:
-            then(failure)
-            self._change_role()
+            node.later(self._chance.uniform(0, NOTED_MS), lambda: done.end(failure))
 
         node.later(self._chance.uniform(0, NOTED_MS), write)
+        await done
 
-    def _follow(self, effect: Follow, failure: OSError | None) -> None:
-        node = self.node
-        if failure is not None:
-            node.ghost.mark("no_room_to_promise")  # the handshake asks for it again
-        node.world.note(f"{node.name} follows {effect.master.replica.node} in epoch {effect.epoch}")
-        node.follow(effect.master.replica.node)
+    def cannot_promise(self, error: OSError) -> None:
+        """The disk has no room for a promise."""
+        self.node.ghost.mark("no_room_to_promise")
 
-    def _lead(self, effect: Lead, failure: OSError | None) -> None:
-        node = self.node
+    def follow(self, effect: Follow) -> None:
+        """Begin to copy a master's log."""
+        node, target = self.node, effect.master.replica.node
+        node.world.note(f"{node.name} follows {target} in epoch {effect.epoch}")
+        node.follow(target)
+
+    def no_flush(self) -> AbstractAsyncContextManager[None]:
+        """A sync under way counts for nothing once the log was cut: see `Node.become_master`."""
+        return contextlib.nullcontext()
+
+    def lead(self, effect: Lead) -> Master:
+        """Open the epoch. Raises OSError or StoreError: the node is a slave then as before."""
         try:
-            if failure is not None:
-                raise failure
-            if self.machine.role is not Role.LEADING or self.machine.led_epoch != effect.epoch:
-                return  # over before it began
-            node.become_master(effect, self.machine.me.replica)
-        except (OSError, StoreError) as error:
-            node.world.note(f"{node.name} cannot lead: {error}")
-            node.become_slave()
-            for more in self.machine.cannot_lead(str(error), node.mono()):
-                self._do(more)
-            return
-        assert node.master is not None, "it is one"
-        for more in self.machine.leads(node.master):
-            self._do(more)
-        node.ghost.leads(node, effect.epoch)
+            return self.node.become_master(effect)
+        except (OSError, StoreError):
+            self.node.become_slave()
+            raise
+
+    def leading(self, effect: Lead) -> None:
+        """The mastership has begun."""
+        self.node.ghost.leads(self.node, effect.epoch)
+
+    def cannot_lead(self, effect: Lead, error: OSError | StoreError) -> None:
+        """The mastership could not begin."""
+        self.node.world.note(f"{self.node.name} cannot lead: {error}")
 
     def hand_over(self, target: str) -> None:
         """An operator's order."""

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from ha.groupstate import Keys
 from ha.progress import ConnectionState
-from sim import checks, config, copies, decay, faults, lostsegments, servicechecks
+from sim import checks, config, copies, decay, faults, lostsegments, sdkchecks, servicechecks
 from sim.caretaker import Caretaker
 from sim.clients import Consumer, History, Producer
 from sim.copies import Copies
@@ -24,6 +24,7 @@ from sim.ghost import Ghost
 from sim.network import Network, Weather
 from sim.node import Node
 from sim.operator import Operator
+from sim.sdkclients import SdkPrograms
 from sim.serviceclients import ServiceClients
 from sim.witness import Violation
 from sim.world import World
@@ -85,7 +86,10 @@ class Cluster:
             node.etcd = self.etcd
         self.etcd.on_truth = lambda: self.ghost.members_changed(self.nodes)
         self.history = History()
-        self.programs = ServiceClients(self) if self.setup.services else None
+        sdk_on = [fault for fault in self.planned if fault.kind == faults.SDK_ON]
+        self.sdk = SdkPrograms(self) if self.setup.services and sdk_on else None
+        alone = bool(sdk_on) and sdk_on[0].level < faults.SDK_ALONE
+        self.programs = ServiceClients(self) if self.setup.services and not alone else None
         self.produce_until = FAULTY_MS
         self.down_until: dict[str, float] = {}
         self.keeper: Operator | Caretaker = Caretaker(self) if self.elected else Operator(self)
@@ -98,7 +102,10 @@ class Cluster:
         found += copies.plan(self.world.chance("copies"), FAULTY_MS * 0.9)
         found += lostsegments.plan(self.world.chance("lost segments"), FAULTY_MS * 0.9)
         if self.elected:
-            found += faults.services(self.world.chance("services"))
+            services = faults.services(self.world.chance("services"))
+            found += services
+            if services:
+                found += faults.sdk(self.world.chance("sdk"), FAULTY_MS * 0.9)
         else:
             found += faults.async_spells(self.world.chance("async"), FAULTY_MS * 0.9)
         return sorted(found, key=lambda fault: fault.at)
@@ -130,6 +137,8 @@ class Cluster:
         outcome.counts["polls"] = self.history.polls
         if self.programs is not None:
             outcome.counts.update(self.programs.counts())
+        if self.sdk is not None:
+            outcome.counts.update(self.sdk.counts())
         outcome.counts["frames_lost"] = self.network.lost
         return outcome
 
@@ -146,6 +155,9 @@ class Cluster:
             if self.programs is not None:
                 jumped = self._has("clock_step")
                 servicechecks.final(master, self.programs.history, jumped)
+            if self.sdk is not None:
+                sdkchecks.final(master, self.sdk.history)
+                servicechecks.progress_never_goes_back(master)
         finally:
             self._stop()
 
@@ -154,8 +166,9 @@ class Cluster:
         for node in self.nodes:
             if node.services is not None:
                 node.services.stop()
-        if self.programs is not None:
-            self.programs.stop()
+        for programs in (self.programs, self.sdk):
+            if programs is not None:
+                programs.stop()
 
     def _start(self) -> None:
         for node in self.nodes:
@@ -169,6 +182,9 @@ class Cluster:
         self.world.at(20.0, consumer.poll)
         if self.programs is not None:
             self.programs.begin()
+        if self.sdk is not None:
+            self.sdk.history.holes = self._has("lose_segment")
+            self.sdk.begin()
         self.keeper.begin()
         if self.elected:
             self.world.after(0.0, self.etcd.expire)
@@ -331,10 +347,17 @@ class Cluster:
             self.ghost.mark("went_async")
             self._later(fault, keeper.go_sync)
 
+    def _member_kill(self, fault: Fault, node: Node) -> None:
+        if self.sdk is not None:
+            self.ghost.mark(fault.kind)
+            self.sdk.strike(fault.kind, fault.level, fault.lasts)
+
+    _member_pause = _member_kill
+
     def _index_on(self, fault: Fault, node: Node) -> None:
         """Nothing happens: the setup looks for it."""
 
-    _decay_often = _services_on = _index_on
+    _decay_often = _services_on = _sdk_on = _index_on
 
     def _clock_step(self, fault: Fault, node: Node) -> None:
         node.wall_offset += CLOCK_STEPS_MS[int(fault.level * 4) % 4]
@@ -353,21 +376,27 @@ class Cluster:
             node.disk.syncs_to_fail = 0
             node.sync_ms = 1.0
             node.paused_until = 0.0
-            if self.programs is not None:  # no timer waits for hours that were jumped over
+            if self.setup.services:  # no timer waits for hours that were jumped over
                 node.wall_offset = self._wall_peak
+        if self.sdk is not None:
+            self.sdk.heal()
         self.down_until.clear()
 
     def _drain(self) -> None:
         """Liveness of the services: healed, they must do what there is to do before long."""
-        if self.programs is None:
+        if not self.setup.services:
             return
-        self.programs.draining = True
+        for programs in (self.programs, self.sdk):
+            if programs is not None:
+                programs.draining = True
         until = self.world.now + CONVERGE_MS
         why = ""
         while self.world.now < until:
             self.world.run_until(self.world.now + 100, lambda: None)
             master = self.keeper.master
             why = "no master" if master is None else servicechecks.unfinished(master)
+            if master is not None and self.sdk is not None:
+                why = why or sdkchecks.unfinished(master)
             if not why:
                 return
         raise Violation(f"the services do not come to an end: {why}; {self._standing()}")

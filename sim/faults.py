@@ -34,6 +34,8 @@ ETCD_KINDS = (
 INDEX_ON = "index_on"  # no fault: a part of the setup that a kept run must repeat
 DECAY_OFTEN = "decay_often"  # as well
 SERVICES_ON = "services_on"  # as well
+SDK_ON = "sdk_on"  # as well; level below SDK_ALONE: no other programs use the services
+SDK_ALONE = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,24 @@ def async_spells(chance: random.Random, duration: float) -> list[Fault]:
 def services(chance: random.Random) -> list[Fault]:
     """Whether the nodes of a run have services; in one run of four."""
     return [Fault(0.0, SERVICES_ON, NODES[0])] if chance.random() < 0.25 else []
+
+
+def sdk(chance: random.Random, duration: float) -> list[Fault]:
+    """Whether programs of the SDK use them, and what becomes of its members; in every other run."""
+    if chance.random() < 0.5:
+        return []
+    found = [Fault(0.0, SDK_ON, NODES[0], level=round(chance.random(), 3))]
+    for _ in range(chance.randint(0, 4)):
+        found.append(
+            Fault(
+                round(chance.uniform(600, duration), 3),
+                chance.choice(("member_kill", "member_pause")),
+                NODES[0],
+                lasts=round(chance.choice((200, 1000, 2500)) * chance.uniform(0.5, 1.5), 3),
+                level=round(chance.random(), 3),
+            )
+        )
+    return found
 
 
 def dumps(seed: int, faults: list[Fault], why: str, elected: bool) -> str:

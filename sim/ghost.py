@@ -318,9 +318,9 @@ class Ghost:
     def _waits_for_all(self, node: "Node") -> None:
         """I4: a master requires whoever its own changes may bring in, before they are answered."""
         etcd, master = self.etcd, node.master
-        if etcd is None or master is None or master.sync_state is None or etcd.restored:
+        if etcd is None or master is None or master.mandate is None or etcd.restored:
             return
-        required = master.sync_state.required
+        required = master.mandate.required
         for state in etcd.possible_states():
             if (state.master.node, state.epoch) != (node.name, master.epoch):
                 continue

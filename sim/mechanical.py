@@ -70,6 +70,7 @@ _LEFT_OUT = (
 TARGETS: tuple[tuple[str, tuple[str, ...] | None, tuple[str, ...]], ...] = (
     ("ha/epochs.py", None, (f"{_HA}/test_epochs.py", f"{_HA}/test_masterships.py")),
     ("ha/failover.py", None, _ELECTIONS),
+    ("ha/failoverdriver.py", None, (f"{_HA}/test_failoverdriver.py", *_ELECTIONS)),
     ("ha/frames.py", None, (f"{_HA}/test_frames.py",)),
     ("ha/groupchanges.py", None, _ELECTIONS),
     ("ha/groupstate.py", None, (f"{_HA}/test_groupstate.py", f"{_HA}/test_failover.py")),
@@ -77,6 +78,7 @@ TARGETS: tuple[tuple[str, tuple[str, ...] | None, tuple[str, ...]], ...] = (
     ("ha/handshake.py", None, (f"{_HA}/test_handshake.py", f"{_HA}/test_masterships.py")),
     ("ha/identity.py", None, (f"{_HA}/test_identity.py",)),
     ("ha/knowngroup.py", None, _KNOWN),
+    ("ha/mandate.py", None, (f"{_HA}/test_syncstate.py", f"{_HA}/test_master.py")),
     ("ha/master.py", None, (f"{_HA}/test_master.py", f"{_HA}/test_failover.py")),
     ("ha/membership.py", None, (f"{_HA}/test_membership.py", f"{_HA}/test_failover.py")),
     ("ha/options.py", None, (f"{_HA}/test_options.py",)),

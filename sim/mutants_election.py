@@ -6,10 +6,11 @@ from typing import Any
 
 from ha import identity, master, slave
 from ha.failover import Failover, Role
-from ha.failoverevents import Effect
 from ha.groupchanges import GroupChanges
 from ha.knowngroup import KnownGroup
-from ha.syncstate import Standing, SyncState
+from ha.mandate import Mandate, Standing
+from ha.masterevents import Instructed
+from ha.syncstate import Seen, SyncState
 from sim.faults import NODES, Fault
 from sim.planted import Mutant, Patch
 from store.clocks import MonoMs
@@ -26,7 +27,7 @@ def _any_member() -> list[Patch]:
         fastest = max((standing.held for standing in standings.values()), default=own)
         return int(min(own, fastest))
 
-    return [(SyncState, "held", held)]
+    return [(Mandate, "held", held)]
 
 
 def _members_only_connected() -> list[Patch]:
@@ -36,7 +37,7 @@ def _members_only_connected() -> list[Patch]:
         there = [standings[r].held for r in self.required if r in standings]
         return int(min([own, *there]))
 
-    return [(SyncState, "held", held)]
+    return [(Mandate, "held", held)]
 
 
 def _eager_shrink() -> list[Patch]:
@@ -57,20 +58,23 @@ def _no_union() -> list[Patch]:
 
 
 def _smaller_set_unused() -> list[Patch]:
-    original = Failover._take_members
+    """What a master that is told of a smaller set could confirm waits for an acknowledgement."""
+    original = _MASTER.step
 
-    def take_members(self: Any) -> list[Effect]:
-        original(self)
-        return []
+    def step(self: Any, event: Any, now: int) -> Any:
+        if isinstance(event, Instructed):
+            self.mandate = event.mandate
+            return []
+        return original(self, event, MonoMs(now))
 
-    return [(Failover, "_take_members", take_members)]
+    return [(_MASTER, "step", step)]
 
 
 def _settled_by_reading() -> list[Patch]:
     """A transaction without an answer is taken for lost when a read does not show it."""
 
-    def observe(self: Any, members: Any, revision: int) -> None:
-        self.members, self.revision = members, revision
+    def observe(self: Any, members: Any, revision: int, opened: bool = True) -> None:
+        self.members, self.revision, self.opened = members, revision, opened
         self._proposed = {}
 
     def uncertain(self: Any, now: int) -> Any:
@@ -178,7 +182,7 @@ def _no_fencing() -> list[Patch]:
 def _stale_acknowledgements() -> list[Patch]:
     """What a slave held in an earlier epoch of this master still counts."""
     seen: dict[str, dict[Any, int]] = {}
-    original = _MASTER._standings
+    original = _MASTER.standings
 
     def standings(self: Any, now: int) -> Any:
         found = original(self, MonoMs(now))
@@ -190,15 +194,15 @@ def _stale_acknowledgements() -> list[Patch]:
             found[replica] = Standing(held, lag)
         return found
 
-    return [(_MASTER, "_standings", standings)]
+    return [(_MASTER, "standings", standings)]
 
 
 def _no_epoch_start() -> list[Patch]:
     """A replica comes in with what is confirmed, though this epoch began further on."""
     original = SyncState.wanted
 
-    def wanted(self: Any, needed: int, floor: int, *rest: Any) -> Any:
-        return original(self, needed, 0, *rest)
+    def wanted(self: Any, seen: Seen, now: int) -> Any:
+        return original(self, replace(seen, floor=0), MonoMs(now))
 
     return [(SyncState, "wanted", wanted)]
 
@@ -217,12 +221,12 @@ def _shrinks_to_one() -> list[Patch]:
     """The set shrinks to the master alone, which then answers alone."""
     original = SyncState.wanted
 
-    def wanted(self: Any, needed: int, *rest: Any) -> Any:
-        return original(self, 1, *rest)
+    def wanted(self: Any, seen: Seen, now: int) -> Any:
+        return original(self, replace(seen, needed=1), MonoMs(now))
 
     return [
         (SyncState, "wanted", wanted),
-        (_MASTER, "_set_too_small", lambda self, sync: ""),
+        (_MASTER, "_set_too_small", lambda self, mandate: ""),
     ]
 
 

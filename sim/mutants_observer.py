@@ -11,7 +11,7 @@ from ha.groupstate import Replica
 from ha.knowngroup import KnownGroup
 from ha.membership import LINE_BYTES, LINES, PATH, Membership
 from ha.progress import ConnectionState
-from ha.slave import Adopt
+from ha.slaveevents import Adopt
 from ha.syncstate import SyncState
 from sim.faults import INDEX_ON, NODES, Fault
 from sim.planted import Mutant, Patch
@@ -79,18 +79,18 @@ def _begun_again() -> list[Patch]:
 
 def _same_replica() -> list[Patch]:
     """Who comes back with an empty disk counts as the member it was."""
-    original = _MASTER._standings
+    original = _MASTER.standings
 
     def standings(self: Any, now: int) -> Any:
         found = original(self, MonoMs(now))
-        assert self.sync_state is not None, "asked of elected masters"
-        members = {member.node: member for member in self.sync_state.members}
+        assert self.mandate is not None, "asked of elected masters"
+        members = {member.node: member for member in self.mandate.members}
         return {
             Replica(r.node, members.get(r.node, r).incarnation): standing
             for r, standing in found.items()
         }
 
-    return [(_MASTER, "_standings", standings)]
+    return [(_MASTER, "standings", standings)]
 
 
 def _slave_unindexed() -> list[Patch]:

@@ -5,7 +5,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from ha import frames, handshake, identity, master, slave
+from ha import frames, handshake, identity, master, slave, slaveevents
 from ha.epochs import common_end
 from ha.frames import Truncate
 from ha.handshake import Stream
@@ -65,7 +65,7 @@ def _received_for_durable() -> list[Patch]:
 
 
 def _falling_confirm() -> list[Patch]:
-    original = _MASTER.advance
+    original = _MASTER._advance
 
     def advance(self: Any, now: int) -> Any:
         candidate = self._held_by_enough()
@@ -73,7 +73,7 @@ def _falling_confirm() -> list[Patch]:
             self.store.replicated_offset = candidate
         return original(self, MonoMs(now))
 
-    return [(_MASTER, "advance", advance)]
+    return [(_MASTER, "_advance", advance)]
 
 
 def _memory_only_truncation() -> list[Patch]:
@@ -239,7 +239,7 @@ def _durable_is_received() -> list[Patch]:
     def ack(self: Any, received: int, durable: int, now: int) -> Any:
         self._acked = (received, durable)
         self._sent_ms = now
-        return slave.Send(frames.ack_frame(self.epoch, received, received, self._ack_tail))
+        return slaveevents.Send(frames.ack_frame(self.epoch, received, received, self._ack_tail))
 
     return [(_SLAVE, "_ack", ack)]
 

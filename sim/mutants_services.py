@@ -14,7 +14,7 @@ from node.deferred.pendingtimers import PendingTimers
 from node.deferred.transactionservice import TransactionService
 from node.engine.log import Log
 from node.replication.roles import Replication
-from sim.faults import NODES, SERVICES_ON, Fault, plan
+from sim.faults import NODES, SDK_ON, SERVICES_ON, Fault, plan, sdk
 from sim.planted import Mutant, Patch
 from store.clocks import ForwardSteps, MonoMs
 from store.metadata import Metadata
@@ -304,6 +304,13 @@ def with_services(seed: int) -> list[Fault]:
     """A run's usual faults, and nodes that have services."""
     chance = random.Random(seed)
     found = [*plan(chance, 3600.0, True), Fault(0.0, SERVICES_ON, NODES[0])]
+    return sorted(found, key=lambda fault: fault.at)
+
+
+def with_sdk(seed: int) -> list[Fault]:
+    """A run's usual faults, and programs of the SDK that use the services, alone."""
+    members = [fault for fault in sdk(random.Random(seed), 3600.0) if fault.kind != SDK_ON]
+    found = [*with_services(seed), Fault(0.0, SDK_ON, NODES[0]), *members]
     return sorted(found, key=lambda fault: fault.at)
 
 

@@ -2,34 +2,19 @@
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ha import identity
+from ha import identity, masterevents
 from ha.epochs import recover_history
 from ha.failoverevents import Contradicted, FoundOlder, Lead
 from ha.frames import encode
-from ha.groupstate import Replica
-from ha.grouptransfer import Release
 from ha.handshake import Member
-from ha.master import Close, Master
+from ha.master import Master
 from ha.progress import ConnectionState
-from ha.slave import (
-    Adopt,
-    CloseStream,
-    Connected,
-    Contradicts,
-    Flushed,
-    FlushSoon,
-    Lost,
-    OlderCopy,
-    Received,
-    Send,
-    Slave,
-    Tick,
-)
-from ha.syncstate import SyncState
+from ha.slave import Slave
+from ha.slaveevents import Connected, Effect, Flushed, Lost, Received, Tick, perform
 from node.deferred.transactionservice import Check
 from sim.agent import Agent
 from sim.config import Setup
@@ -37,6 +22,7 @@ from sim.decay import decay
 from sim.disk import SimDisk
 from sim.etcd import SimEtcd
 from sim.ghost import Ghost
+from sim.later import drive
 from sim.network import End, Network, stream
 from sim.platter import LogBytes
 from sim.services import Services
@@ -80,6 +66,7 @@ class Node:
         self.chance = world.chance(f"node:{name}")
         self.forgetting = world.chance(f"forgetting:{name}")
         self.decaying = world.chance(f"decay:{name}")
+        self.chance_of_reset = world.chance(f"resets:{name}")
         self.disk = SimDisk(world.chance(f"disk:{name}"), lambda: world.now)
         self.rate = self.chance.uniform(0.99, 1.01)
         self.base = self.chance.randint(0, 1 << 40)
@@ -107,6 +94,8 @@ class Node:
         self.master: Master | None = None
         self.slave: Slave | None = None
         self.services: Services | None = None
+        # Told of what a call came to, before its answer goes out: path, request, reply.
+        self.on_answered: Callable[[Node, str, Any, Any], None] = lambda *_: None
         self.on_check: Callable[[Check], None] = lambda check: None  # to a half message's producer
         self.on_settled: Callable[[Node], None] = lambda node: (
             None
@@ -292,7 +281,7 @@ class Node:
         told = f"{self.name} {self.master.epoch} {self.boot}".encode()
         return told if self.services is None else self.services.tables() + b"\n" + told
 
-    def become_master(self, lead: Lead, me: Replica) -> None:
+    def become_master(self, lead: Lead) -> Master:
         """Elected. Raises OSError or StoreError where the disk does not let it."""
         assert self.slave is not None, "slaves are elected"
         self.follow("")
@@ -306,7 +295,7 @@ class Node:
             slave.identity,
             slave.history,
             self._tables,
-            sync_state=SyncState(me, lead.state.sync_state_set, lead.revision),
+            mandate=lead.mandate,
         )
         master.open_epoch(self.chance.getrandbits(64), self.store_ms(), lead.epoch)
         self.world.note(f"{self.name} leads epoch {lead.epoch}")
@@ -315,6 +304,7 @@ class Node:
             self.services.roles_changed()
         if self.setup.durable:
             self.flush_soon()
+        return master
 
     def become_slave(self) -> None:
         """A mastership is over; nothing where there is none."""
@@ -323,7 +313,7 @@ class Node:
             return
         assert self.master is not None, "it is one of both"
         master, self.master = self.master, None
-        self._perform(master.fail_all())
+        masterevents.perform(master.step(masterevents.Ended(), self.mono()), self)
         for number in list(self._ends):
             end = self._ends.pop(number)
             end.close()
@@ -541,8 +531,7 @@ class Node:
         except OSError as error:
             # The node fences itself and ends; the page cache cannot be trusted after that.
             self.store.fence("sync failed")
-            if self.master is not None:
-                self._perform(self.master.fail_all())
+            self.tell(masterevents.Ended())
             self.ghost.sync_failed(self)
             raise OSError(errno.EIO, "fenced") from error
 
@@ -561,14 +550,14 @@ class Node:
             self.services.flushed()
         while self._unflushed and self._unflushed[0][0] <= self.store.local_offset:
             self._unflushed.pop(0)[1]()
-        self.advance()
+        self.tell(masterevents.Flushed())
         if self.slave is not None:
             self._do(self.slave.step(Flushed(), self.mono()))
 
-    def advance(self) -> None:
-        """Confirm what a master may confirm, as in a node."""
+    def tell(self, event: masterevents.Event) -> None:
+        """Tell a master's machine; nothing where this node is a slave."""
         if self.master is not None:
-            self._perform(self.master.advance(self.mono()))
+            masterevents.perform(self.master.step(event, self.mono()), self)
 
     def schedule_ms(self) -> MonoMs:
         """The clock of the flush schedule, as in a node."""
@@ -601,8 +590,7 @@ class Node:
         )
 
     def _tick(self) -> None:
-        if self.master is not None:
-            self._perform(self.master.tick(self.mono()))
+        self.tell(masterevents.Tick())
         if self.slave is not None:
             self._do(self.slave.step(Tick(), self.mono()))
         self.later(TICK_MS, self._tick)
@@ -623,30 +611,30 @@ class Node:
         end.on_close = self.guarded(lambda: self._hung_up(number))
 
     def _heard(self, number: int, data: bytes) -> None:
-        if self.master is None:
-            return  # it was one when the stream began
-        self._perform(self.master.receive(number, data, self.mono()))
+        self.tell(masterevents.Received(number, data))
 
     def _hung_up(self, number: int) -> None:
         self._ends.pop(number, None)
-        if self.master is not None:
-            self.master.disconnect(number)
+        self.tell(masterevents.Disconnected(number))
 
-    def _perform(self, effects: list[Any]) -> None:
-        for effect in effects:
-            match effect:
-                case Release(tokens, status):
-                    for token in tokens:
-                        if isinstance(token, asyncio.Future):
-                            assert self.services is not None, "whose puts these are"
-                            self.services.released(token, status)
-                        else:
-                            token(status)
-                case Close(number, reason):
-                    self.world.note(f"{self.name} closes {number}: {reason}")
-                    end = self._ends.pop(number, None)
-                    if end is not None:
-                        end.close()
+    def release(self, tokens: Sequence[Any], status: PutMessageStatus) -> None:
+        """Answer the puts that waited."""
+        for token in tokens:
+            if isinstance(token, asyncio.Future):
+                assert self.services is not None, "whose puts these are"
+                self.services.released(token, status)
+            else:
+                token(status)
+
+    def confirmed(self) -> None:
+        """Every event ends with dispatch and sending."""
+
+    def close(self, session: int, reason: str) -> None:
+        """End a connection."""
+        self.world.note(f"{self.name} closes {session}: {reason}")
+        end = self._ends.pop(session, None)
+        if end is not None:
+            end.close()
 
     def _send(self) -> None:
         assert self.master is not None, "masters send"
@@ -713,40 +701,46 @@ class Node:
             effects = self.slave.suspend("no room")
         except StoreError as error:
             effects = self.slave.suspend(str(error))
-        for effect in effects:  # the observer looks for them
-            if isinstance(effect, Adopt):
-                tables, _, self.adopted = effect.metadata.rpartition(b"\n")
-                if self.services is not None:
-                    self.services.adopt(tables)
-        self.ghost.applied(self)
         self._do(effects)
+        self.ghost.applied(self)
 
-    def _do(self, effects: list[Any]) -> None:
-        for effect in effects:
-            match effect:
-                case Send(data):
-                    if self._stream is not None:
-                        self._stream.send(data)
-                    if self._spare is not None:
-                        self._spare.send(data)
-                case CloseStream(reason):
-                    if self._stream is not None:
-                        end = self._stream
-                        end.close()
-                        self._lost(end, reason)
-                case FlushSoon():
-                    self.flush_soon()
-                case Adopt():
-                    pass  # adopted as it came
-                case Contradicts(epoch, reason):
-                    self.world.note(f"{self.name} contradicts epoch {epoch}: {reason}")
-                    self.ghost.mark("contradicted")
-                    if self.agent is not None:
-                        self.agent.step(Contradicted(epoch, reason))
-                case OlderCopy(reason):
-                    self.ghost.mark("refused_as_older")
-                    if self.agent is not None:
-                        self.agent.step(FoundOlder(reason))
+    def _do(self, effects: list[Effect]) -> None:
+        drive(perform(effects, self))
+
+    async def send(self, data: bytes) -> None:
+        """Send a frame to the master."""
+        for end in (self._stream, self._spare):
+            if end is not None:
+                end.send(data)
+
+    def applied(self) -> None:
+        """Every event ends with dispatch."""
+
+    def adopt(self, metadata: bytes) -> None:
+        """Take the master's tables for this node's own; the observer looks for what came."""
+        tables, _, self.adopted = metadata.rpartition(b"\n")
+        if self.services is not None:
+            self.services.adopt(tables)
+
+    def contradicted(self, epoch: int, reason: str) -> None:
+        """The master of an epoch lacks what was confirmed."""
+        self.world.note(f"{self.name} contradicts epoch {epoch}: {reason}")
+        self.ghost.mark("contradicted")
+        if self.agent is not None:
+            self.agent.step(Contradicted(epoch, reason))
+
+    def older_copy(self, reason: str) -> None:
+        """This node's directory is an older copy."""
+        self.ghost.mark("refused_as_older")
+        if self.agent is not None:
+            self.agent.step(FoundOlder(reason))
+
+    def close_stream(self, reason: str) -> None:
+        """End the connection."""
+        if self._stream is not None:
+            end = self._stream
+            end.close()
+            self._lost(end, reason)
 
     def _lost(self, ours: End, reason: str) -> None:
         if self._stream is not ours or self.slave is None:

@@ -6,19 +6,24 @@ of its roles, and its puts wait for what the machines say.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict
 from typing import Any, Protocol, TypeVar
 
 from duolog import _errors as sdk
+from duolog.wire import duolog_pb2_grpc as stubs
 
 from ha.master import Master
 from ha.slave import Slave
+from node.api.admin import AdminService
+from node.api.groups import GroupsService
+from node.api.messages import MessagesService
 from node.broker import Broker
 from node.config import Config
 from node.deferred.transactionservice import Check
 from node.engine.log import Outcome
 from node.replication.roles import Replication
+from sim.channels import Methods, SimServer
 from sim.config import Setup
 from sim.loop import SimLoop
 from sim.witness import Violation
@@ -33,6 +38,7 @@ Answer = Callable[[Any, Exception | None], None]
 CHECK_AFTER_MS = 300
 CHECK_AGAIN_MS = 250
 CHECKS_MAX = 3
+GROUP_GRACE_MS = 600
 
 
 class Process(Protocol):
@@ -66,6 +72,9 @@ class Process(Protocol):
 
     def ask_producer(self, check: Check) -> None:
         """Ask what became of a half message."""
+
+    def on_answered(self, node: Any, path: str, request: Any, reply: Any) -> None:
+        """A call is answered."""
 
 
 class SimClock:
@@ -114,6 +123,7 @@ class SimReplicas:
 class SimBroker(Broker):
     """A broker whose background work fails the run."""
 
+    group_grace_ms = GROUP_GRACE_MS
     failure: Exception | None = None
 
     def give_up(self, error: Exception) -> None:
@@ -131,13 +141,22 @@ class Services:
             node.later, node.seconds, node.world.chance(f"loop:{node.name}:{node.boot}")
         )
         self.broker = self.loop.run_now(self._make)
+        self.rpc = SimServer(node, self._methods(), self._spawn, self._failed)  # type: ignore[arg-type]
+        self.rpc.answered = lambda path, request, reply: node.on_answered(
+            node, path, request, reply
+        )
         self.loop.run_now(self._start)
 
     def _make(self) -> SimBroker:
         node = self.node
         config = Config.model_validate(
             {
-                "node": {"name": node.name, "cluster": "sim", "group": "group"},
+                "node": {
+                    "name": node.name,
+                    "cluster": "sim",
+                    "group": "group",
+                    "advertise": f"{node.name}:1",
+                },
                 "ha": asdict(node.setup.ha_options()),
                 "transactions": {
                     "timeout_ms": CHECK_AFTER_MS,
@@ -156,9 +175,25 @@ class Services:
         broker.transactions.askers.append(self._ask)
         return broker
 
+    def _methods(self) -> Methods:
+        """The node's own service objects."""
+        methods, broker = Methods(), self.broker
+        server: Any = methods
+        stubs.add_MessagesServicer_to_server(MessagesService(broker), server)
+        stubs.add_GroupsServicer_to_server(GroupsService(broker), server)
+        stubs.add_AdminServicer_to_server(AdminService(broker), server)
+        return methods
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        return self.loop.run_now(lambda: self.loop.create_task(work))
+
+    def _failed(self, error: Exception) -> None:
+        """A call met what no call may meet."""
+        self.broker.failure = self.broker.failure or error
+
     def _start(self) -> None:
         broker = self.broker
-        for part in (broker.pop, broker.delays, broker.transactions):
+        for part in broker.parts:
             broker.background.start(part.run())
 
     async def _ask(self, check: Check) -> bool:
@@ -204,6 +239,7 @@ class Services:
 
     def stop(self) -> None:
         """The process dies."""
+        self.rpc.stop()
         self.loop.close()
 
     # -- calls ---------------------------------------------------------------------------------

@@ -157,7 +157,9 @@ class Metadata:
         group = str(change["group"])
         for topic, queues in change["offsets"].items():
             row = self.offsets.setdefault((str(topic), group), {})
-            row.update({int(queue): int(offset) for queue, offset in queues.items()})
+            for queue, offset in queues.items():
+                known = row.get(int(queue), 0) if change.get("forward") else 0
+                row[int(queue)] = max(known, int(offset))
             done = change.get("done", {}).get(topic, {})
             for queue in queues:
                 self._note_done((str(topic), group), int(queue), done.get(queue, ()))

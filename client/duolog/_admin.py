@@ -29,6 +29,7 @@ from duolog._errors import (
     error_of,
 )
 from duolog._router import Router
+from duolog._runtime import MACHINE, Runtime
 from duolog._start import Start, set_start
 from duolog._switch import Switch
 from duolog.wire import duolog_pb2 as wire
@@ -430,18 +431,20 @@ class Admin:
         """The nodes of the cluster: in their own words, or their master's, where these can be had.
 
         Nodes that no master told of are asked themselves; the rows of those that do not answer are
-        marked `hearsay`.
+        marked `stale`.
         """
         request = wire.ClusterStatusRequest()
         reply: wire.ClusterStatusReply = await self._call(
             lambda left: self._connection.admin.ClusterStatus(request, timeout=left)
         )
         first = fromwire.cluster_of(reply)
-        masters = [n.listen for n in first.nodes if n.hearsay and n.is_master and n.listen]
+        masters = [n.listen for n in first.nodes if n.stale and n.is_master and n.listen]
         answers = await asyncio.gather(*map(_cluster_as_told_by, masters))
         told = joined([first, *(answer for answer in answers if answer is not None)])
-        unheard = [node.listen for node in told.nodes if node.hearsay and node.listen]
-        own = await asyncio.gather(*(status_of(endpoint, MASTER_SECONDS) for endpoint in unheard))
+        unanswered = [node.listen for node in told.nodes if node.stale and node.listen]
+        own = await asyncio.gather(
+            *(status_of(endpoint, MASTER_SECONDS) for endpoint in unanswered)
+        )
         alone = [ClusterStatus(told.cluster, (node,)) for node in own if node is not None]
         return joined([told, *alone])
 
@@ -477,11 +480,11 @@ class _Deletion:
             raise
 
 
-async def status_of(endpoint: str, seconds: float) -> NodeStatus | None:
+async def status_of(endpoint: str, seconds: float, runtime: Runtime = MACHINE) -> NodeStatus | None:
     """What a node says of itself, None if it does not answer in time."""
     request = wire.NodeStatusRequest()
     reply = await ask_one(
-        endpoint, lambda admin, left: admin.NodeStatus(request, timeout=left), seconds
+        endpoint, lambda admin, left: admin.NodeStatus(request, timeout=left), seconds, runtime
     )
     return None if reply is None else fromwire.node_of(reply)
 
@@ -506,7 +509,7 @@ def joined(replies: Sequence[ClusterStatus]) -> ClusterStatus:
     best: dict[tuple[str, str], tuple[int, NodeStatus]] = {}
     for reply in replies:
         for number, node in enumerate(reply.nodes):
-            rank = 2 if node.hearsay else min(number, 1)
+            rank = 2 if node.stale else min(number, 1)
             key = (node.replication.group, node.name)
             if key not in best or rank < best[key][0]:
                 best[key] = (rank, node)

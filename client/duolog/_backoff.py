@@ -2,6 +2,8 @@
 
 import random
 
+from duolog._runtime import MACHINE
+
 FIRST_SECONDS = 0.05
 LONGEST_SECONDS = 0.4
 HINTED_SECONDS = 0.005
@@ -14,7 +16,8 @@ class BackOff:
     late is late. Jitter keeps the clients of a dead node from returning as one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, chance: random.Random = MACHINE.chance) -> None:
+        self._chance = chance
         self._pause = FIRST_SECONDS
         self._hints = 0
 
@@ -25,7 +28,7 @@ class BackOff:
             self._hints += 1
             return HINTED_SECONDS
         pause, self._pause = self._pause, min(2 * self._pause, LONGEST_SECONDS)
-        return pause * random.uniform(0.5, 1.5)
+        return pause * self._chance.uniform(0.5, 1.5)
 
 
 def would_be_cut_off(pause: float, took: float, left: float) -> bool:

@@ -14,6 +14,7 @@ from duolog._membership import Clustering, OffsetFile
 from duolog._message import Batch, check_crc
 from duolog._producer import Producer
 from duolog._router import Router
+from duolog._runtime import MACHINE, Runtime
 from duolog._sink import Sink
 from duolog._start import Start
 from duolog._topics import TopicCache
@@ -44,17 +45,24 @@ class Client:
             await producer.send("greetings", b"hello", tags="en")
     """
 
-    def __init__(self, endpoints: str | Sequence[str], *, timeout: float = 10.0) -> None:
+    def __init__(
+        self,
+        endpoints: str | Sequence[str],
+        *,
+        timeout: float = 10.0,
+        runtime: Runtime = MACHINE,
+    ) -> None:
         """Connect lazily.
 
         Args:
             endpoints: `host:port,host:port,...`, or a sequence of `host:port`.
             timeout: seconds that a call may take altogether, where it is not given one itself.
+            runtime: what the client runs on; a simulation gives its own.
         """
         if timeout <= 0:
             raise BadRequest(f"timeout is {timeout} s; it must be above 0")
         self._endpoints = parse_endpoints(endpoints)
-        self._router = Router(self._endpoints)
+        self._router = Router(self._endpoints, runtime)
         self._topics = TopicCache(self._router)
         self._timeout = timeout
         self._producers: list[Producer] = []
@@ -225,7 +233,7 @@ class Client:
 
     async def status_of(self, endpoint: str) -> NodeStatus | None:
         """What one node says of itself, None if it does not answer at once."""
-        return await status_of(endpoint, AT_ONCE)
+        return await status_of(endpoint, AT_ONCE, self._router.runtime)
 
     async def sink(self, name: str, group: str | None = None) -> Sink:
         """A sink, for what shall become visible as one, exactly once.

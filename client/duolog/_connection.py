@@ -12,26 +12,15 @@ import grpc.aio
 from duolog._background import Background, report
 from duolog._backoff import BackOff, would_be_cut_off
 from duolog._errors import DuologError, NotMaster, Timeout, Unavailable, error_of
+from duolog._runtime import MACHINE, Runtime
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
 T = TypeVar("T")
-MESSAGE_BYTES_MAX = 64 << 20
 ATTEMPT_SECONDS = 4.0  # for one node; a node that waits for its slaves answers sooner
 AWAY_SECONDS = 1.0  # for a master that its own slave does not reach
 LEARN_SECONDS = 3.0
 ENDPOINTS_MAX = 64
-_CHANNEL_OPTIONS = (
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.http2.lookahead_bytes", 16 << 20),  # batches of MiBs come in few frames
-    ("grpc.http2.max_frame_size", 1 << 20),
-    ("grpc.keepalive_time_ms", 6000),
-    ("grpc.keepalive_timeout_ms", 4000),
-    ("grpc.min_reconnect_backoff_ms", 50),
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-)
 
 
 async def uncancelled(work: Awaitable[T]) -> T:
@@ -60,10 +49,13 @@ async def uncancelled(work: Awaitable[T]) -> T:
 
 
 async def ask_one(
-    endpoint: str, make: Callable[[stubs.AdminStub, float], Awaitable[T]], timeout: float
+    endpoint: str,
+    make: Callable[[stubs.AdminStub, float], Awaitable[T]],
+    timeout: float,
+    runtime: Runtime = MACHINE,
 ) -> T | None:
     """Ask one node, and no other; None if it does not answer within `timeout` seconds."""
-    connection = Connection((endpoint,))
+    connection = Connection((endpoint,), runtime)
     try:
         return await connection.call(
             lambda left: make(connection.admin, left), timeout, retry=False, stay=True
@@ -187,7 +179,8 @@ class Connection:
     failed it: of many tasks that a broken connection wakes, one moves on, and the others follow.
     """
 
-    def __init__(self, endpoints: tuple[str, ...]) -> None:
+    def __init__(self, endpoints: tuple[str, ...], runtime: Runtime = MACHINE) -> None:
+        self.runtime = runtime
         self._endpoints = list(endpoints)
         self._given = len(endpoints)
         self.endpoint = endpoints[0]
@@ -208,7 +201,7 @@ class Connection:
     def channel(self) -> grpc.aio.Channel:
         """The open channel."""
         if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(self.endpoint, options=_CHANNEL_OPTIONS)
+            self._channel = self.runtime.dial(self.endpoint)
             self._learn_soon()
         return self._channel
 
@@ -252,7 +245,7 @@ class Connection:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        back_off = BackOff()
+        back_off = BackOff(self.runtime.chance)
         told_away = False
         while True:
             left = deadline - loop.time()

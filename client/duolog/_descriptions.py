@@ -265,7 +265,7 @@ class NodeStatus:
 
     Attributes:
         name: its name in its replica group.
-        role: ASYNC_MASTER, SYNC_MASTER or SLAVE; of a node known by hearsay also MASTER or DOWN.
+        role: ASYNC_MASTER, SYNC_MASTER or SLAVE; MASTER or DOWN where another node tells of it.
         version: of its program.
         listen: HOST:PORT of its client API.
         data: path of its store.
@@ -288,7 +288,7 @@ class NodeStatus:
         refused_records: records of a topic's queue that dispatch could not enter.
         replication: its part in its replica group.
         store: where its store lies.
-        hearsay: another node that is not its master tells of it: zeros are not known.
+        stale: another node that is not its master tells of it: zeros are not known.
     """
 
     name: str
@@ -319,7 +319,7 @@ class NodeStatus:
     refused_records: int = 0
     replication: ReplicationStatus = field(default_factory=ReplicationStatus)
     store: LocalStore = field(default_factory=LocalStore)
-    hearsay: bool = False
+    stale: bool = False
 
     @property
     def is_master(self) -> bool:

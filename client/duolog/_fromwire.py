@@ -140,7 +140,7 @@ def node_of(reply: wire.NodeStatusReply) -> NodeStatus:
             device=reply.store.device,
             inode=reply.store.inode,
         ),
-        hearsay=reply.hearsay,
+        stale=reply.stale,
     )
 
 

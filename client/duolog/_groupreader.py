@@ -64,6 +64,7 @@ class GroupReader:
         self._timeout = timeout
         self._positions: dict[Queue, int] = {}  # of the queues we hold: consumed up to here
         self._dirty: set[Queue] = set()
+        self._rewound: set[Queue] = set()  # may be committed below where the group is
         self._committing = asyncio.Lock()
         self._prefetch = Prefetch(CREDIT_BYTES)
         first = wire.SubscribeRequest(
@@ -162,6 +163,7 @@ class GroupReader:
         for queue in queues:
             del self._positions[queue]
             self._dirty.discard(queue)
+            self._rewound.discard(queue)
         if self._handed is not None and self._handed[0] in queues:
             self._handed = None
 
@@ -204,6 +206,7 @@ class GroupReader:
                 batch.queue_id,
                 batch.next_offset,
             )
+            self._rewound.add((batch.topic, batch.queue_id))
         self._arrived.set()
 
     # -- reading -------------------------------------------------------------------------------
@@ -295,13 +298,15 @@ class GroupReader:
     async def commit(self) -> None:
         """Commit everything consumed so far. Raises StaleMember where a queue was taken away."""
         async with self._committing:  # an older commit that is retried must not land on a newer one
-            offsets = {queue: self._positions[queue] for queue in self._dirty}
+            offsets = {queue: self._positions[queue] for queue in sorted(self._dirty)}
             if not offsets:
                 return
-            await self._membership.commit(offsets)
+            rewound = self._rewound & offsets.keys()
+            await self._membership.commit(offsets, not rewound)
             for queue, offset in offsets.items():
                 if self._positions.get(queue) == offset:
                     self._dirty.discard(queue)
+                    self._rewound.discard(queue)
 
     async def send_back(self, message: Message, delay_level: int, max_attempts: int) -> str:
         """The group gets a message again later, or it is a dead letter; the topic it is in now."""
@@ -346,6 +351,7 @@ class GroupReader:
             self._handed = None
         self._read_from(starts)
         self._dirty.update(starts)
+        self._rewound.update(starts)
 
 
 __all__ = ["GroupReader"]

@@ -39,8 +39,11 @@ class Membership(Protocol):
     async def offsets(self, queues: Sequence[Queue]) -> dict[Queue, int]:
         """Where to begin; a queue of which nothing is known is missing, or negative."""
 
-    async def commit(self, offsets: dict[Queue, int]) -> None:
-        """Keep what was consumed. Raises StaleMember where a queue was taken away."""
+    async def commit(self, offsets: dict[Queue, int], forward: bool) -> None:
+        """Keep what was consumed. Raises StaleMember where a queue was taken away.
+
+        forward: what is below the group's offset changes nothing, a commit that comes late, say.
+        """
 
     async def leave(self) -> None:
         """We read no more. Bounded."""
@@ -76,7 +79,8 @@ class SharingMember:
         self._sql = sql
         self._session = session
         self._timeout = timeout
-        self.member_id = f"{os.getpid()}-{os.urandom(6).hex()}"
+        runtime = connection.runtime
+        self.member_id = f"{runtime.process_id()}-{runtime.chance.randbytes(6).hex()}"
         self._generation = 0
 
     async def share(self, owned: Iterable[Queue]) -> Share:
@@ -106,12 +110,13 @@ class SharingMember:
         )
         return {(found.topic, found.queue_id): found.offset for found in reply.offsets}
 
-    async def commit(self, offsets: dict[Queue, int]) -> None:
+    async def commit(self, offsets: dict[Queue, int], forward: bool) -> None:
         """Commit, unless a queue went to another member."""
         request = wire.CommitRequest(
             group=self._group,
             member_id=self.member_id,
             generation=self._generation,
+            forward=forward,
             offsets=[
                 wire.QueueOffset(topic=t, queue_id=q, offset=o) for (t, q), o in offsets.items()
             ],
@@ -207,7 +212,7 @@ class BroadcastMember:
         """Our own."""
         return {queue: self._file.of(self._replica_group, queue) for queue in queues}
 
-    async def commit(self, offsets: dict[Queue, int]) -> None:
+    async def commit(self, offsets: dict[Queue, int], forward: bool) -> None:
         """Keep them. Raises DuologError where the file cannot be written."""
         try:
             await asyncio.to_thread(self._file.put, self._replica_group, offsets)

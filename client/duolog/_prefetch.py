@@ -120,8 +120,9 @@ class Prefetch:
         """What the node is to be told now, None for nothing. What it returns counts as told."""
         if not self.has_command:
             return None
-        remove = [q for q in self._changed if q in self._at_node and q not in self._cursors]
-        add = {q: self._cursors[q].offset for q in self._changed if q in self._cursors}
+        changed = sorted(self._changed)
+        remove = [q for q in changed if q in self._at_node and q not in self._cursors]
+        add = {q: self._cursors[q].offset for q in changed if q in self._cursors}
         self._changed.clear()
         credit = 0
         if self._returned >= self._threshold:

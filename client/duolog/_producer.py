@@ -52,6 +52,7 @@ class Producer:
 
         producer_id: 10 bytes, unique for all time; random where not given.
         """
+        self._runtime = router.runtime
         self._topics = topics
         self._timeout = timeout
         self._sender = Sender(router, topics, producer_id)
@@ -103,7 +104,7 @@ class Producer:
             Timeout, Unavailable, Busy, NotMaster: nothing was stored, it may work later.
             ResultUnknown: it may or may not have been stored.
         """
-        terms = Terms.of(delay, deliver_at, delay_level)
+        terms = Terms.of(delay, deliver_at, delay_level, self._runtime.wall_ms())
         seconds = self._timeout if timeout is None else timeout
         text = property_text(tags, [*([key] if key else []), *keys], properties)
         slot = None
@@ -181,7 +182,7 @@ class Producer:
         slot = None
         if queue_id is not None:
             slot = await self._topics.slot(topic, queue_id, group, seconds)
-        terms = Terms.of(delay, deliver_at, delay_level)
+        terms = Terms.of(delay, deliver_at, delay_level, self._runtime.wall_ms())
         return await self.send_many(Many(topic, bodies, same, texts, slot, terms), seconds)
 
     async def send_many(self, many: Many, seconds: float) -> BatchReceipt:

@@ -5,11 +5,11 @@ learns the rest from it.
 """
 
 import asyncio
-import random
 
 from duolog._background import Joint
 from duolog._connection import Connection
 from duolog._errors import Unavailable, UnknownTopic
+from duolog._runtime import MACHINE, Runtime
 from duolog.wire import duolog_pb2 as wire
 
 FRESH_SECONDS = 30.0
@@ -19,8 +19,9 @@ INCOMPLETE_SECONDS = 0.5  # while a group has no node with an address: it may ha
 class Router:
     """Connections by group."""
 
-    def __init__(self, endpoints: tuple[str, ...]) -> None:
-        self._seed = Connection(endpoints)
+    def __init__(self, endpoints: tuple[str, ...], runtime: Runtime = MACHINE) -> None:
+        self.runtime = runtime
+        self._seed = Connection(endpoints, runtime)
         self._connections: dict[str, Connection] = {}
         self._slaves: dict[str, Connection] = {}
         self._routes: dict[str, wire.GroupRoute] = {}
@@ -66,7 +67,9 @@ class Router:
             endpoints = _endpoints(route)
             if route.group not in self._connections and endpoints:
                 alone = len(reply.groups) == 1 and not self._connections
-                self._connections[route.group] = self._seed if alone else Connection(endpoints)
+                self._connections[route.group] = (
+                    self._seed if alone else Connection(endpoints, self.runtime)
+                )
         seconds = INCOMPLETE_SECONDS if self.unreachable() else FRESH_SECONDS
         self._fresh_until = asyncio.get_running_loop().time() + seconds
 
@@ -87,7 +90,7 @@ class Router:
         """A new connection, of the caller's own, to any node of a group."""
         found = self.connection(group)
         others = (endpoint for endpoint in found.endpoints if endpoint != found.endpoint)
-        return Connection((found.endpoint, *others))
+        return Connection((found.endpoint, *others), self.runtime)
 
     def slaves(self, group: str) -> Connection:
         """To a slave of a group, in sync if one is; to its master if there is none."""
@@ -97,10 +100,10 @@ class Router:
             route = self._routes.get(group, wire.GroupRoute())
             replicas = [replica for replica in route.replicas if replica.endpoint]
             slaves = [r for r in replicas if r.endpoint != route.master_endpoint]
-            random.shuffle(slaves)  # readers spread over them
+            self.runtime.chance.shuffle(slaves)  # readers spread over them
             slaves.sort(key=lambda replica: not replica.in_sync)
             first = [replica.endpoint for replica in slaves]
-            known = Connection((*first, *(e for e in given if e not in first)))
+            known = Connection((*first, *(e for e in given if e not in first)), self.runtime)
             self._slaves[group] = known
         return known
 

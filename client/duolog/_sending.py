@@ -7,8 +7,6 @@ only where the first one surely has not stored it.
 
 import asyncio
 import itertools
-import os
-import time
 from dataclasses import dataclass
 
 from duolog._backoff import BackOff, would_be_cut_off
@@ -68,8 +66,10 @@ class Terms:
     immunity_seconds: int = 0
 
     @staticmethod
-    def of(delay: float | None, deliver_at: int | None, delay_level: int | None) -> "Terms":
-        """What a caller asks for. Raises BadRequest for more than one of them."""
+    def of(
+        delay: float | None, deliver_at: int | None, delay_level: int | None, wall_ms: int
+    ) -> "Terms":
+        """What a caller asks for now. Raises BadRequest for more than one of them."""
         given = [word for word in (delay, deliver_at, delay_level) if word is not None]
         if not given:
             return PLAIN
@@ -78,7 +78,7 @@ class Terms:
                 "give only one of delay, deliver_at and delay_level, and not a negative one"
             )
         if delay is not None:
-            return Terms(int((time.time() + delay) * 1000))
+            return Terms(int(wall_ms + delay * 1000))
         return Terms(deliver_at or 0, delay_level or 0)
 
 
@@ -107,7 +107,7 @@ class Sender:
     def __init__(self, router: Router, topics: TopicCache, producer_id: bytes | None) -> None:
         self.router = router
         self.topics = topics
-        self.producer_id = os.urandom(10) if producer_id is None else producer_id
+        self.producer_id = producer_id or router.runtime.chance.randbytes(10)
         self.window = asyncio.Semaphore(IN_FLIGHT_MAX)
         self._sequence = 0
         self._round = itertools.count()
@@ -187,7 +187,7 @@ class _Delivery:
             properties=batch.texts[0],
             property_offsets=batch.texts[1],
             crc32=crc32(*batch.bodies, *batch.texts),
-            born_time=int(time.time() * 1000),
+            born_time=self._connection.runtime.wall_ms(),
             producer_id=self._sender.producer_id,
             sequence=self._sender.take_sequences(batch.count),
             delay_level=terms.delay_level,
@@ -202,7 +202,7 @@ class _Delivery:
 
     async def run(self) -> list[Part]:
         """Try until it is stored, or no further try is of use."""
-        back_off = BackOff()
+        back_off = BackOff(self._connection.runtime.chance)
         while True:
             move = self._connection.moves
             tried = await self._try()

@@ -143,7 +143,7 @@ class Sink:
         """Call again while the group is busy: as long as too few replicas are in sync, say."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
-        back_off = BackOff()
+        back_off = BackOff(self._router.runtime.chance)
         while True:
             try:
                 return await call(deadline - loop.time())

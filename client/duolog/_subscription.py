@@ -49,7 +49,7 @@ class Subscription:
         self._wake = asyncio.Event()  # the prefetch may have a command
         self._room = asyncio.Event()  # the prefetch is not full
         self._connected = False
-        self._back_off = BackOff()
+        self._back_off = BackOff(self._connection.runtime.chance)
 
     def nudge(self) -> None:
         """The prefetch changed."""
@@ -131,7 +131,7 @@ class Subscription:
                 reply = await uncancelled(call.read())
                 if not isinstance(reply, wire.MessageBatch):
                     raise Unavailable("the node ended the subscription")
-                self._back_off = BackOff()
+                self._back_off = BackOff(self._connection.runtime.chance)
                 self._take(reply)
                 if self._prefetch.has_command:
                     self._wake.set()  # the batch was dropped, and its credit came back

@@ -73,7 +73,7 @@ class TopicCache:
         """As `slots`; a topic is unknown only where every group of the cluster says so."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        back_off = BackOff()
+        back_off = BackOff(self._router.runtime.chance)
         while True:
             try:
                 return await self._ask_once(topic, max(0.001, deadline - loop.time()), create)

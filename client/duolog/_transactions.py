@@ -279,13 +279,13 @@ class Transactions:
     async def _listen(self, replica_group: str) -> None:
         """Take questions from a group's master, whoever that is."""
         connection = self._router.reading(replica_group)
-        back_off = BackOff()
+        back_off = BackOff(self._router.runtime.chance)
         try:
             while True:
                 move, hint, epoch = connection.moves, "", 0
                 try:
                     await self._answer_all(connection, replica_group)
-                    back_off = BackOff()
+                    back_off = BackOff(self._router.runtime.chance)
                 except (grpc.RpcError, DuologError) as failure:
                     error = error_of(failure) if isinstance(failure, grpc.RpcError) else failure
                     if isinstance(error, NotMaster):

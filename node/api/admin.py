@@ -389,7 +389,7 @@ class AdminService(stubs.AdminServicer):
                     role="MASTER",
                     listen=slave.master_endpoint,
                     max_offset=slave.master_end,
-                    hearsay=True,
+                    stale=True,
                     replication=wire.ReplicationStatus(
                         group=mine.replication.group, epoch=mine.replication.epoch
                     ),

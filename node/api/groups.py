@@ -104,7 +104,7 @@ class GroupsService(stubs.GroupsServicer):
             )
         await broker.metadata.ensure_group(request.group)
         if table:
-            await broker.metadata.commit(request.group, table)
+            await broker.metadata.commit(request.group, table, request.forward)
         return wire.CommitReply()
 
     @unary

@@ -129,7 +129,7 @@ def add_routed(reply: wire.ClusterStatusReply, routes: Mapping[str, View]) -> No
                 name=row.node,
                 role=role,
                 listen=row.endpoint,
-                hearsay=True,
+                stale=True,
                 replication=wire.ReplicationStatus(
                     group=name, epoch=route.epoch, state="" if row.endpoint else "DOWN"
                 ),

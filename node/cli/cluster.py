@@ -70,7 +70,7 @@ def row_of(cluster: str, node: "NodeStatus") -> dict[str, object]:
     in_sync = " ".join(part.sync_state_set)
     if not in_sync and node.is_master:
         in_sync = str(part.in_sync_replicas or "")
-    own = not node.hearsay  # else zeros mean that nobody knows
+    own = not node.stale  # else zeros mean that nobody knows
     return {
         "cluster": cluster,
         "group": part.group,

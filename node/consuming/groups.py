@@ -96,9 +96,9 @@ class GroupCoordinator:
             member.topics, member.wish = topics, wish
             group.generation += 1
         member.expires_ms = MonoMs(mono_ms + session)
-        member.owned = owned
         target = self._share(group, member_id, queue_counts)
         held = self._held_by_others(group, member_id)
+        member.owned = owned - held  # one that was silent for too long knows no better
         granted = {queue for queue in target if queue not in held}
         if mono_ms < self._grace_until_ms:
             granted &= owned  # others may still read what they do not know of

@@ -93,7 +93,7 @@ class LiteService:
                 names = self._core.store.topic_queue_table.light_names()
                 for at in range(0, len(names), LOOKED_AT_ONCE):
                     some = names[at : at + LOOKED_AT_ONCE]
-                    await self.forget(self.expired(some, self._core.log.times.age_ms()))
+                    await self.forget(self.expired(some, self._core.times.age_ms()))
                     await asyncio.sleep(0)
 
     def role_changed(self) -> None:
@@ -222,7 +222,7 @@ class LiteService:
         store = self._core.store
         queue = store.queues.get(name, 0)
         if queue is None or queue.max_offset < store.topic_queue_table[name, 0]:
-            return self._core.log.wall_ms()  # its newest message is not readable yet
+            return self._core.times.wall_ms()  # its newest message is not readable yet
         entry = queue.entries(queue.max_offset - 1, 1)
         return store.log.store_time_at(int(entry[0, 0])) if entry.shape[1] else 0
 

@@ -129,7 +129,7 @@ class PopService:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             if self._queues:
-                self._end_leases(self._core.log.mono_ms(), tasks)
+                self._end_leases(self._core.times.mono_ms(), tasks)
 
     async def _save_now_and_then(self) -> None:
         while True:
@@ -369,7 +369,7 @@ class PopService:
         while True:
             self._core.admission.check_current()
             self._core.admission.readable_topic(request.topic)
-            found = self.pop(request, self._core.log.mono_ms())
+            found = self.pop(request, self._core.times.mono_ms())
             if found or self._line(request).left > 0:
                 return found
             await asyncio.sleep(0)
@@ -385,25 +385,25 @@ class PopService:
         line.polls += 1
         for key in self._watched(request):  # a topic may have got more queues
             line.watched.add(key)
-            self._core.log.board.watch(key, line)
+            self._core.board.watch(key, line)
 
     def _unwatch(self, line: Line) -> None:
         line.polls -= 1
         if line.polls == 0:
             for key in line.watched:
-                self._core.log.board.unwatch(key, line)
+                self._core.board.unwatch(key, line)
             line.watched.clear()
 
     # -- what becomes of deliveries ------------------------------------------------------------
 
     def _in(self, delay_ms: int) -> MonoMs:
-        return MonoMs(self._core.log.mono_ms() + delay_ms)
+        return MonoMs(self._core.times.mono_ms() + delay_ms)
 
     def _lease(self, group: str, handle: Handle) -> tuple[QueueKey, PopQueue, Lease] | None:
         key = (handle.topic, handle.queue_id, group)
         state = self._queues.get(key)
         lease = state.lease_of(handle.offset, handle.serial) if state is not None else None
-        if state is None or lease is None or lease.deadline_ms <= self._core.log.mono_ms():
+        if state is None or lease is None or lease.deadline_ms <= self._core.times.mono_ms():
             return None
         return key, state, lease
 

@@ -26,7 +26,7 @@ class Reader:
         self._replication = replication
         self._filters = filters
         self.calls = calls
-        self.board = core.log.board
+        self.board = core.board
         self._in_memory_bytes = (
             physical_memory() * replication.options.access_message_in_memory_max_ratio // 100
         )

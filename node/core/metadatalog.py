@@ -387,13 +387,16 @@ class MetadataLog:
         """Forget a group and its offsets."""
         await self.change({"op": "delete_group", "group": name})
 
-    async def commit(self, group: str, offsets: dict[str, dict[int, int]]) -> None:
-        """Commit offsets of a group."""
+    async def commit(
+        self, group: str, offsets: dict[str, dict[int, int]], forward: bool = False
+    ) -> None:
+        """Commit offsets of a group. forward: those below the group's own change nothing."""
         table: Json = {
             topic: {str(queue): offset for queue, offset in row.items()}
             for topic, row in offsets.items()
         }
-        await self.change({"op": "offsets", "group": group, "offsets": table})
+        change: Json = {"op": "offsets", "group": group, "offsets": table}
+        await self.change({**change, "forward": True} if forward else change)
 
     async def commit_popped(self, group: str, offsets: Json, done: Json) -> None:
         """Note what a group has done by POP: offsets, and ranges done after them."""

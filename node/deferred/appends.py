@@ -71,7 +71,9 @@ class Appends:
             elif request.delay_level:
                 batch = self._delays.at_level(batch, request.delay_level)
             elif request.deliver_time:
-                batch = self._delays.at_time(batch, request.deliver_time, self._core.log.wall_ms())
+                batch = self._delays.at_time(
+                    batch, request.deliver_time, self._core.times.wall_ms()
+                )
             result = self._core.log.write(batch)
         except BadMessage as error:
             return self._reject(reply, request, wire.MESSAGE_ILLEGAL, error.reason), None
@@ -82,8 +84,7 @@ class Appends:
         if result.status is not PutMessageStatus.PUT_OK:
             status: wire.PutStatus = PUT_STATUS[result.status]
             return self._reject(reply, request, status, result.reason), None
-        self._core.log.counters.messages_in += result.count
-        self._core.log.counters.bytes_in += len(request.bodies) if result.count else 0
+        self._core.log.count_in(result.count, len(request.bodies) if result.count else 0)
         self._fill(reply, result)
         return reply, self._core.log.settle(result.end_offset, request.no_wait)
 

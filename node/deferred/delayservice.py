@@ -175,12 +175,12 @@ class DelayService:
                 self._note_progress(timers)
             if loop.time() - rolled >= ROLL_EVERY_SECONDS:
                 rolled = loop.time()
-                await self._roll(timers, self._core.log.wall_ms())
+                await self._roll(timers, self._core.times.wall_ms())
 
     def _store_ms(self) -> WallMs:
         """The time that levels are waited for by; a jump since the last look is noted."""
-        log_, before = self._core.log, self._core.log.mono_ms()
-        store_ms, after = log_.store_ms(), log_.mono_ms()
+        times, before = self._core.times, self._core.times.mono_ms()
+        store_ms, after = times.store_ms(), times.mono_ms()
         if after - before <= TOGETHER_MS:  # read at one moment, or a pause looks like a jump
             self._forward_steps.look(store_ms, after)
         return store_ms
@@ -202,7 +202,7 @@ class DelayService:
             self._stretch = 1
             return False
         self._stretch = min(BATCH, 2 * self._stretch)
-        self._core.log.counters.messages_in += result.count
+        self._core.log.count_in(result.count)
         return True
 
     def _left_out(self, times: I64) -> Callable[[int, str, bytes], bool] | None:
@@ -322,9 +322,9 @@ class DelayService:
 
     def _deliver_timers(self, timers: PendingTimers) -> bool:
         """Deliver what is due; whether there may be more."""
-        if self._core.log.mono_ms() < self._again:
+        if self._core.times.mono_ms() < self._again:
             return False
-        wall_ms = self._core.log.wall_ms()
+        wall_ms = self._core.times.wall_ms()
         due = timers.due(wall_ms, BATCH)
         if not len(due):
             return False
@@ -337,7 +337,7 @@ class DelayService:
             self._note_done(timers, np.concatenate(delivered))
         if failed:
             timers.put_back(np.concatenate(failed), wall_ms)
-            self._again = MonoMs(self._core.log.mono_ms() + AGAIN_MS)  # what failed one fails all
+            self._again = MonoMs(self._core.times.mono_ms() + AGAIN_MS)  # what failed one fails all
             return False
         return True
 
@@ -361,7 +361,7 @@ class DelayService:
     def _note_done(self, timers: PendingTimers, offsets: I64) -> None:
         """Note what was delivered, behind it in the log."""
         columns = Columns.of([offsets.astype("<i8").tobytes()])
-        born_ms = self._core.log.store_ms()
+        born_ms = self._core.times.store_ms()
         result = self._core.log.write_now(PutBatch(DONE_TOPIC, QUEUE, columns, born_ms))
         if result.status is PutMessageStatus.PUT_OK:
             self._done_records.append((result.queue_offset, int(offsets.max())))
@@ -424,7 +424,7 @@ class DelayService:
         offsets = np.array([handle.offset], np.int64)
         timers.done(offsets)
         columns = Columns.of([offsets.astype("<i8").tobytes()])
-        batch = PutBatch(DONE_TOPIC, QUEUE, columns, self._core.log.wall_ms())
+        batch = PutBatch(DONE_TOPIC, QUEUE, columns, self._core.times.wall_ms())
         done = await self._core.log.put_and_wait(batch)
         if done.status is not PutMessageStatus.PUT_OK:
             raise sdk.ResultUnknown(f"{done.status.value} {done.reason}")

@@ -148,7 +148,7 @@ class PublishService:
         core.metadata.make_if_missing(request.topic)  # it has the queue when this is published
         text = f"SINK\x01{sink}\x02COUNT\x01{count}"
         columns = Columns.of([data], [text.encode()])
-        batch = PutBatch(STAGED_TOPIC, QUEUE, columns, core.log.wall_ms(), host)
+        batch = PutBatch(STAGED_TOPIC, QUEUE, columns, core.times.wall_ms(), host)
         result = await core.log.put_and_wait(batch)
         status = result.status
         if status is PutMessageStatus.MESSAGE_TOO_LARGE:

@@ -111,7 +111,7 @@ class TransactionService:
                 halves = await self._known()
             except sdk.Unavailable:
                 continue  # the mastership ended meanwhile
-            for half in halves.due(self._core.log.mono_ms(), CHECKS_AT_ONCE):
+            for half in halves.due(self._core.times.mono_ms(), CHECKS_AT_ONCE):
                 await self._check(halves, half)
                 if halves is not self._halves:
                     break
@@ -166,12 +166,12 @@ class TransactionService:
         wait = self._options.check_interval_ms if checks else immunity
         origin = _number(properties.get(ORIGIN), offset)
         # What it has waited for already is told by the clock that gave the store time.
-        waited = max(0, self._core.log.store_ms() - store_time)
+        waited = max(0, self._core.times.store_ms() - store_time)
         check_ms = self._in(max(0, wait - waited))
         return Half(origin, offset, properties.get("PGROUP", ""), checks, check_ms)
 
     def _in(self, delay_ms: int) -> MonoMs:
-        return MonoMs(self._core.log.mono_ms() + delay_ms)
+        return MonoMs(self._core.times.mono_ms() + delay_ms)
 
     async def _read_ops(self, halves: HalfMessages, offset: int) -> None:
         store = self._core.store
@@ -393,13 +393,13 @@ class TransactionService:
         result = self._core.log.write(batch)
         if result.status is not PutMessageStatus.PUT_OK:
             raise sdk.Unavailable(f"{result.status.value} {result.reason}")
-        self._core.log.counters.messages_in += result.count
+        self._core.log.count_in(result.count)
         return result
 
     def _note_decided(self, halves: HalfMessages, offsets: list[int]) -> PutResult:
         """Note in the log that these are decided, one op message each, as RocketMQ 4.9 has them."""
         columns = Columns.of([b"%d" % offset for offset in offsets], [OP_TAG] * len(offsets))
-        result = self._put(PutBatch(OP_TOPIC, QUEUE, columns, self._core.log.wall_ms()))
+        result = self._put(PutBatch(OP_TOPIC, QUEUE, columns, self._core.times.wall_ms()))
         for k, offset in enumerate(offsets):
             halves.resolved(offset)
             self._ops.append((result.queue_offset + k, offset))

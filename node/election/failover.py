@@ -10,8 +10,9 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -20,31 +21,26 @@ from duolog import _errors as sdk
 
 from ha import failoverevents, membership
 from ha.failover import Facts, Failover, Role
+from ha.failoverdriver import FailoverDriver
 from ha.failoverevents import (
-    Advance,
     Answer,
-    AskLease,
     Changed,
-    Commit,
     Committed,
-    DropLease,
     Effect,
     Event,
     Follow,
     Lead,
     Leased,
     LeaseLost,
-    Note,
     Noted,
-    Observe,
     Observed,
-    Stand,
     Tick,
     Uncertain,
-    Wake,
 )
 from ha.groupstate import GroupState, Keys, Registration, Replica, View, cluster_prefix, groups_of
+from ha.mandate import Mandate
 from ha.master import Master
+from ha.masterevents import Instructed
 from ha.membership import Membership
 from ha.registry import (
     Delete,
@@ -56,8 +52,6 @@ from ha.registry import (
     Snapshot,
     Transaction,
 )
-from ha.slave import Slave
-from ha.syncstate import SyncState
 from node.config import NodeSection
 from node.election.directorywrites import DirectoryWrites
 from node.election.leasekeeper import LeaseKeeper
@@ -65,7 +59,6 @@ from node.engine.log import Log
 from node.engine.part import Work
 from node.replication.roles import Replication
 from store.clocks import MonoMs
-from store.disk import no_room
 from store.errors import StoreError
 
 log = structlog.get_logger("duolog.ha")
@@ -84,7 +77,7 @@ class Roles(Protocol):
     log: Log
     replication: Replication
 
-    def promote(self, epoch: int, members: SyncState) -> Master:
+    def promote(self, epoch: int, mandate: Mandate) -> Master:
         """Become the master. Raises OSError or StoreError: it is a slave then as before."""
 
     def demote(self) -> None:
@@ -146,9 +139,9 @@ class FailoverService:
         )
         self._watcher = threading.Thread(target=self._watch, name="duolog-watch", daemon=True)
         self._ended = threading.Event()
-        self._role: Lead | Follow | Stand | None = None  # the newest: older ones do not count
-        self._role_set = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._driver = FailoverDriver(self.machine, self)
+        self._tasks: asyncio.TaskGroup | None = None  # while it runs
+        self._running: asyncio.Task[None] | None = None
         self._follower: asyncio.Task[None] | None = None
         self._writes = DirectoryWrites(log_.threads)
         self._promising: Future[None] | None = None
@@ -161,25 +154,26 @@ class FailoverService:
 
     def start(self) -> None:
         """Begin: the node's ports must be open."""
+        # First: what the threads tell of may begin work in it.
+        self._running = self._loop.create_task(self._roles.guard(self._run))
         self._keeper.start()
         self._watcher.start()
-        guard = self._roles.guard
-        self._tasks = [
-            self._loop.create_task(guard(self._tick)),
-            self._loop.create_task(guard(self._change_roles)),
-        ]
-        self.step(Changed())
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as self._tasks:
+            self.step(Changed())
+            await self._tick()
 
     async def stop(self) -> None:
         """End the lease, so that another node takes over at once. Bounded."""
         self._ended.set()
         if self._wake is not None:
             self._wake.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
+        self._replication.follower = None
         await self._writes.ended(JOIN_SECONDS)
-        await self._follow_nobody()
         self._replication.become_slave()  # nothing is acknowledged from here on
         await self._loop.run_in_executor(None, self._keeper.stop)
         self._registry.close()  # ends the watch
@@ -256,24 +250,17 @@ class FailoverService:
     # -- events --------------------------------------------------------------------------------
 
     def step(self, event: Event) -> None:
-        """Feed the machine. If that fails the node ends: its state cannot be trusted any more."""
+        """Feed the machine."""
+        self._feed(self._driver.step, event)
+
+    def _feed(self, tell: Callable[[T], None], what: T) -> None:
+        """If that fails the node ends: the machine's state cannot be trusted any more."""
         if self._ended.is_set():
             return
         try:
-            self._step(event)
+            tell(what)
         except Exception as error:
             self._roles.give_up(error)
-
-    def _step(self, event: Event) -> None:
-        effects = self.machine.step(event, self._log.mono_ms())
-        if effects:
-            log.debug(
-                "failover",
-                on=type(event).__name__,
-                does=[type(effect).__name__ for effect in effects],
-            )
-        for effect in effects:
-            self._do(effect)
 
     def _post(self, event: Event) -> None:
         """From a thread."""
@@ -316,62 +303,41 @@ class FailoverService:
     def _learn_routes(self, snapshot: Snapshot) -> None:
         self.routes = groups_of(snapshot, self._keys.cluster)
 
-    # -- effects -------------------------------------------------------------------------------
+    # -- what the driver of the machine needs --------------------------------------------------
 
-    def _do(self, effect: Effect) -> None:
-        match effect:
-            case AskLease():
-                self._keeper.ask()
-            case DropLease(lease):
-                self._keeper.drop(lease)
-            case Observe():
-                self._call(lambda: self._registry.get(self._keys.prefix), self._observed)
-            case Commit(number, transaction):
-                self._call(
-                    lambda: self._registry.commit(transaction),
-                    lambda work: self._committed(number, work),
-                )
-            case Note(found):
-                self._note(found)
-            case Wake(at_ms):
-                if self._wake is not None:
-                    self._wake.cancel()
-                delay = max(0.0, (at_ms - self._log.mono_ms()) / 1000)
-                self._wake = self._loop.call_later(delay, self.step, Tick())
-            case Answer(token) as answer:
-                if not token.done():
-                    token.set_result(answer)
-            case Advance():
-                self._replication.advance()
-            case Lead() | Follow() | Stand():
-                if isinstance(effect, Stand):
-                    self._stop_at_once(effect)
-                self._role = effect
-                self._role_set.set()
+    def mono_ms(self) -> MonoMs:
+        """The clock of leases and pauses."""
+        return self._log.mono_ms()
 
-    def _stop_at_once(self, effect: Stand) -> None:
-        """A mastership that is over is over now, whatever role comes next and whenever."""
-        if self._replication.master is not None:
-            log.warning("no longer the master", reason=effect.reason)
-            self._roles.demote()
+    def decided(self, event: Event | None, effects: list[Effect]) -> None:
+        """What the machine answered."""
+        log.debug(
+            "failover",
+            on=type(event).__name__,
+            does=[type(effect).__name__ for effect in effects],
+        )
+
+    def ask_lease(self) -> None:
+        """Get a lease and keep it renewed."""
+        self._keeper.ask()
+
+    def drop_lease(self, lease: int) -> None:
+        """End a lease."""
+        self._keeper.drop(lease)
+
+    def observe(self) -> None:
+        """Read the group's keys."""
+        self._call(lambda: self._registry.get(self._keys.prefix), self._observed)
+
+    def commit(self, number: int, transaction: Transaction) -> None:
+        """Send a transaction."""
+        self._call(
+            lambda: self._registry.commit(transaction), lambda work: self._committed(number, work)
+        )
 
     def _call(self, work: Callable[[], T], done: Callable[["asyncio.Future[T]"], None]) -> None:
         future = self._loop.run_in_executor(self._threads, work)
         future.add_done_callback(done)
-
-    def _note(self, found: Membership) -> None:
-        """Have a membership synced."""
-        work = self._writes.begin(membership.note, self._log.store.disk, found)
-        asyncio.wrap_future(work).add_done_callback(self._noted)
-
-    def _noted(self, work: "asyncio.Future[Membership | None]") -> None:
-        if work.cancelled():
-            return
-        error = work.exception()
-        if error is None:
-            self.step(Noted(work.result()))
-        elif isinstance(error, Exception):
-            self._roles.give_up(error)
 
     def _observed(self, work: "asyncio.Future[Snapshot]") -> None:
         if work.cancelled():
@@ -392,8 +358,7 @@ class FailoverService:
         try:
             revision = work.result()
         except LeaseGone:
-            self.step(LeaseLost(self.machine.lease))
-            self.step(Committed(number, None))
+            self._feed(self._driver.lease_gone, number)
         except RegistryError as error:
             log.warning("the registry did not answer a change", reason=str(error))
             self.step(Uncertain(number))
@@ -402,40 +367,71 @@ class FailoverService:
         else:
             self.step(Committed(number, revision))
 
+    def note(self, found: Membership) -> None:
+        """Have a membership synced."""
+        work = self._writes.begin(membership.note, self._log.store.disk, found)
+        asyncio.wrap_future(work).add_done_callback(self._noted)
+
+    def _noted(self, work: "asyncio.Future[Membership | None]") -> None:
+        if work.cancelled():
+            return
+        error = work.exception()
+        if error is None:
+            self.step(Noted(work.result()))
+        elif isinstance(error, Exception):
+            self._roles.give_up(error)
+
+    def wake(self, at_ms: MonoMs) -> None:
+        """Step with a `Tick` at this time at the latest."""
+        if self._wake is not None:
+            self._wake.cancel()
+        delay = max(0.0, (at_ms - self._log.mono_ms()) / 1000)
+        self._wake = self._loop.call_later(delay, self.step, Tick())
+
+    def answer(self, answer: Answer) -> None:
+        """Tell an operator."""
+        if not answer.token.done():
+            answer.token.set_result(answer)
+
+    def instruct(self, mandate: Mandate) -> None:
+        """Tell the master."""
+        self._replication.step(Instructed(mandate))
+
+    def stop_leading(self, reason: str) -> None:
+        """A mastership is over from this moment on."""
+        if self._replication.master is not None:
+            log.warning("no longer the master", reason=reason)
+            self._roles.demote()
+
     # -- roles ---------------------------------------------------------------------------------
 
-    async def _change_roles(self) -> None:
-        while True:
-            await self._role_set.wait()
-            self._role_set.clear()
-            match self._role:
-                case Stand():
-                    await self._follow_nobody()
-                case Follow() as effect:
-                    await self._follow(effect)
-                case Lead() as effect:
-                    await self._lead(effect)
+    def spawn(self, change: Coroutine[object, None, None]) -> None:
+        """Run a change of roles."""
+        assert self._tasks is not None, "started"
+        self._tasks.create_task(change)
 
-    async def _follow_nobody(self) -> None:
+    async def follow_nobody(self) -> None:
+        """End the stream from a master, if there is one."""
         task, self._follower = self._follower, None
         self._replication.follower = None
         if task is not None:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await asyncio.wait([task])
 
-    async def _follow(self, effect: Follow) -> None:
-        await self._follow_nobody()
+    async def promise(self, epoch: int) -> None:
+        """Have an epoch promised; the slave follows nobody meanwhile. Raises OSError."""
         slave = self._replication.slave
-        if slave is None:
-            return  # leading again already
-        try:
-            await self._promise(slave, effect.epoch)
-        except OSError as error:
-            if not no_room(error):
-                raise
-            log.warning(
-                "no disk space to record the epoch", reason=error.strerror
-            )  # the handshake asks
+        assert slave is not None, "masters stand before they follow, slaves are elected"
+        self._promising = self._writes.begin(slave.promise, epoch)
+        await asyncio.wrap_future(self._promising)
+
+    def cannot_promise(self, error: OSError) -> None:
+        """The disk has no room for a promise: the master's handshake will ask for it."""
+        log.warning("no disk space to record the epoch", reason=error.strerror)
+
+    def follow(self, effect: Follow) -> None:
+        """Begin to copy a master's log."""
+        assert self._tasks is not None, "started"
         log.info(
             "following",
             master=effect.master.replica.node,
@@ -443,35 +439,25 @@ class FailoverService:
             epoch=effect.epoch,
         )
         client = self._replication.follow(effect.master.ha_endpoint, self)
-        self._follower = self._loop.create_task(self._roles.guard(client.run))
+        self._follower = self._tasks.create_task(client.run())
 
-    async def _promise(self, slave: Slave, epoch: int) -> None:
-        """Have an epoch promised; the slave follows nobody meanwhile. Raises OSError."""
-        self._promising = self._writes.begin(slave.promise, epoch)
-        await asyncio.wrap_future(self._promising)
+    def no_flush(self) -> AbstractAsyncContextManager[None]:
+        """While the log may be cut: no sync is under way."""
+        return self._log.no_flush()
 
-    async def _lead(self, effect: Lead) -> None:
-        await self._follow_nobody()
-        slave = self._replication.slave
-        assert slave is not None, "only a slave is elected"
-        me = self.machine.me.replica
-        members = SyncState(me, effect.state.sync_state_set, effect.revision)
-        try:
-            await self._promise(slave, effect.epoch)
-            async with self._log.no_flush():
-                if self.machine.role is not Role.LEADING or self.machine.led_epoch != effect.epoch:
-                    return  # over before it began
-                master = self._roles.promote(effect.epoch, members)
-        except (OSError, StoreError) as error:
-            log.error("elected, but cannot lead", epoch=effect.epoch, reason=str(error))
-            for more in self.machine.cannot_lead(str(error), self._log.mono_ms()):
-                self._do(more)
-            return
-        for more in self.machine.leads(master):
-            self._do(more)
+    def lead(self, effect: Lead) -> Master:
+        """Open the epoch. Raises OSError or StoreError: the node is a slave then as before."""
+        return self._roles.promote(effect.epoch, effect.mandate)
+
+    def leading(self, effect: Lead) -> None:
+        """The mastership has begun."""
         self._log.group_commit.nudge()  # the barrier
-        log.info("mastership", epoch=effect.epoch, members=sorted(map(str, members.members)))
-        self.step(Tick())
+        members = sorted(map(str, effect.mandate.members))
+        log.info("mastership", epoch=effect.epoch, members=members)
+
+    def cannot_lead(self, effect: Lead, error: OSError | StoreError) -> None:
+        """The mastership could not begin."""
+        log.error("elected, but cannot lead", epoch=effect.epoch, reason=str(error))
 
     # -- orders --------------------------------------------------------------------------------
 

@@ -180,17 +180,22 @@ class Log:
 
     def wall_ms(self) -> WallMs:
         """The wall clock: what people read, and name."""
-        return self.times.clock.wall_ms()
+        return self.times.wall_ms()
 
     def mono_ms(self) -> MonoMs:
         """The monotonic clock: what leases, sessions and intervals are measured by."""
-        return self.times.clock.mono_ms()
+        return self.times.mono_ms()
 
     def store_ms(self) -> WallMs:
         """The time for the next record."""
-        return self.times.next_ms()
+        return self.times.store_ms()
 
     # -- put -----------------------------------------------------------------------------------
+
+    def count_in(self, messages: int, body_bytes: int = 0) -> None:
+        """Count messages of clients among those that came in."""
+        self.counters.messages_in += messages
+        self.counters.bytes_in += body_bytes
 
     def write(self, batch: PutBatch) -> PutResult:
         """Store a batch now; `settle` says what has to happen before it may be answered."""
@@ -213,8 +218,7 @@ class Log:
         result = self.write(batch)
         if result.status is not PutMessageStatus.PUT_OK:
             return result, None
-        self.counters.messages_in += result.count
-        self.counters.bytes_in += len(batch.columns.bodies)
+        self.count_in(result.count, len(batch.columns.bodies))
         waiting = self.settle(result.end_offset)
         self.pump_soon()
         return result, waiting

@@ -3,7 +3,7 @@
 import structlog
 
 from node.clocks import Clock
-from store.clocks import AgeClock, StoreClock, WallMs, WallSteps
+from store.clocks import AgeClock, MonoMs, StoreClock, WallMs, WallSteps
 from store.messagestore import MessageStore
 
 log = structlog.get_logger("duolog.node")
@@ -19,7 +19,15 @@ class StoreTimes:
         self._age_clock = AgeClock()
         self._wall_steps = WallSteps()
 
-    def next_ms(self) -> WallMs:
+    def wall_ms(self) -> WallMs:
+        """The wall clock: what people read, and name."""
+        return self.clock.wall_ms()
+
+    def mono_ms(self) -> MonoMs:
+        """The monotonic clock: what leases, sessions and intervals are measured by."""
+        return self.clock.mono_ms()
+
+    def store_ms(self) -> WallMs:
         """The time for the next record: the wall clock, which never goes back here."""
         newest = self._store.log.last_store_time
         return self._store_clock.now(self.clock.wall_ms(), self.clock.mono_ms(), newest)

@@ -61,7 +61,7 @@ class ConsumerFilters:
         if len(rows) >= FILTERS_MAX and group not in rows:
             log.warning("too many groups filter by SQL: no bits left for this one", group=group)
             return
-        now = self._core.log.wall_ms()
+        now = self._core.times.wall_ms()
         positions = self._bloom.positions(f"{group}#{topic}")
         row = {
             "bloomFilterData": {"bitNum": self._bloom.bits, "bitPos": list(positions)},

@@ -8,6 +8,7 @@ import grpc
 import grpc.aio
 import structlog
 
+from ha import masterevents
 from ha.master import Master
 from node.replication.roles import Replication
 from node.replication.stream import HA_METHOD, STREAM_OPTIONS
@@ -76,7 +77,7 @@ class ReplicationService:
         try:
             await asyncio.wait((reader, sender), return_when=asyncio.FIRST_COMPLETED)
             # gRPC cannot end a call in the middle of a write: let the last one end by itself.
-            master.disconnect(number)
+            master.step(masterevents.Disconnected(number), replication.mono_ms())
             wake.set()
             await asyncio.wait((sender,), timeout=LAST_WRITE_SECONDS)
         finally:
@@ -88,9 +89,9 @@ class ReplicationService:
     async def _read(
         self, master: Master, number: int, requests: Frames, wake: asyncio.Event
     ) -> None:
-        perform = self._replication.perform
+        perform, mono_ms = self._replication.perform, self._replication.mono_ms
         async for data in requests:
-            effects = master.receive(number, data, self._replication.mono_ms())
+            effects = master.step(masterevents.Received(number, data), mono_ms())
             if effects:
                 perform(effects)
             wake.set()

@@ -5,20 +5,20 @@ The machines (`ha.master`, `ha.slave`) decide; here their effects meet futures, 
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import structlog
 from duolog._machine import boot_id
 
-from ha import identity
+from ha import identity, masterevents
 from ha.epochs import EpochHistory, recover_history
-from ha.grouptransfer import Release
 from ha.handshake import Member
 from ha.identity import Identity
-from ha.master import Close, Confirmed, Effect, Master
+from ha.mandate import Mandate
+from ha.master import Master
+from ha.masterevents import Effect
 from ha.slave import Slave
-from ha.syncstate import SyncState
 from node.config import Config
 from node.engine.log import Log, Outcome
 from node.replication.slavestream import Listener, ReplicationClient, Upstream
@@ -26,7 +26,7 @@ from store.clocks import MonoMs, WallMs
 from store.disk import no_room
 from store.errors import StoreError
 from store.recovery import RecoveryReport
-from store.status import BrokerRole
+from store.status import BrokerRole, PutMessageStatus
 
 log = structlog.get_logger("duolog.ha")
 
@@ -67,8 +67,6 @@ class Replication:
         self._tried_ms = MonoMs(0)
         self._wakes: dict[Connection, asyncio.Event] = {}
         self._calls: dict[Connection, asyncio.Future[None]] = {}
-        self._ack_task: asyncio.Task[None] | None = None
-        self._ack_due = False
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -130,7 +128,7 @@ class Replication:
 
     # -- changes of role -----------------------------------------------------------------------
 
-    def become_master(self, epoch: int, members: SyncState, wall_ms: WallMs) -> Master:
+    def become_master(self, epoch: int, mandate: Mandate, wall_ms: WallMs) -> Master:
         """Elected: a slave that follows nobody any more opens its epoch.
 
         Raises OSError or StoreError if the disk does not let it; it is a slave then as before.
@@ -145,7 +143,7 @@ class Replication:
             slave.identity,
             slave.history,
             self._tables.snapshot_bytes,
-            sync_state=members,
+            mandate=mandate,
         )
         try:
             master.open_epoch(secrets.randbits(64), wall_ms, epoch)
@@ -161,7 +159,7 @@ class Replication:
         master, self.master = self.master, None
         if master is None:
             return
-        self._release(master.fail_all())
+        self.perform(master.step(masterevents.Ended(), self.mono_ms()))
         for call in list(self._calls.values()):
             call.cancel()
         store = self._log.store
@@ -251,23 +249,14 @@ class Replication:
 
     def flushed(self) -> None:
         """The log was synced on this node."""
-        self.advance()
+        self.step(masterevents.Flushed())
         if self.follower is not None:
-            self._ack_due = True
-            if self._ack_task is None or self._ack_task.done():
-                work = self._acknowledge(self.follower)
-                self._ack_task = asyncio.get_running_loop().create_task(work)
+            self.follower.flushed()
 
-    def advance(self) -> None:
-        """Confirm what a master may confirm, and answer the puts that waited for it."""
+    def step(self, event: masterevents.Event) -> None:
+        """Tell a master's machine; nothing where this node is a slave."""
         if self.master is not None:
-            self.perform(self.master.advance(self._log.mono_ms()))
-
-    async def _acknowledge(self, follower: ReplicationClient) -> None:
-        """Tell the master of every sync, also of one that ends while the last one is told."""
-        while self._ack_due:
-            self._ack_due = False
-            await follower.flushed()
+            self.perform(self.master.step(event, self._log.mono_ms()))
 
     def follow(self, address: str, listener: Listener | None = None) -> ReplicationClient:
         """Follow the master at an address, once the client runs.
@@ -280,35 +269,31 @@ class Replication:
         self.follower = ReplicationClient(self._log, self.slave, upstream, adopt, listener)
         return self.follower
 
-    async def stop(self) -> None:
-        """End what is under way."""
-        if self._ack_task is not None:
-            self._ack_task.cancel()
-            await asyncio.gather(self._ack_task, return_exceptions=True)
-
     # -- effects -------------------------------------------------------------------------------
 
     def perform(self, effects: list[Effect]) -> None:
         """Do what the master's machine says."""
-        self._release(effects)
-        for effect in effects:
-            match effect:
-                case Confirmed():
-                    self._log.pump_soon()
-                    self._wake_senders()  # slaves that sent no acknowledgement now learn of it, too
-                case Close(number, reason) if self.master is not None:
-                    log.warning("replication connection closed", session=number, reason=reason)
-                    call = self._calls.get((self.master, number))
-                    if call is not None:
-                        call.cancel()
+        masterevents.perform(effects, self)
 
-    @staticmethod
-    def _release(effects: list[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, Release):
-                for future in effect.tokens:
-                    if not future.done():
-                        future.set_result(effect.status)
+    def release(self, tokens: Sequence[Outcome], status: PutMessageStatus) -> None:
+        """Answer the puts that waited."""
+        for future in tokens:
+            if not future.done():
+                future.set_result(status)
+
+    def confirmed(self) -> None:
+        """The confirm offset moved: dispatch, and let slaves know that acknowledged nothing now."""
+        self._log.pump_soon()
+        self._wake_senders()
+
+    def close(self, session: int, reason: str) -> None:
+        """End a connection; those of a mastership that is over have ended with it."""
+        if self.master is None:
+            return
+        log.warning("replication connection closed", session=session, reason=reason)
+        call = self._calls.get((self.master, session))
+        if call is not None:
+            call.cancel()
 
     def connected(
         self, connection: Connection, wake: asyncio.Event, call: "asyncio.Future[None]"
@@ -322,16 +307,14 @@ class Replication:
         self._wakes.pop(connection, None)
         self._calls.pop(connection, None)
         master, number = connection
-        master.disconnect(number)
+        master.step(masterevents.Disconnected(number), self.mono_ms())
 
     def tick(self) -> None:
         """Deadlines and housekeeping of a master."""
         if self.closed and self._log.mono_ms() - self._tried_ms > OPEN_AGAIN_MS:
             self._open_epoch(self._log.store_ms())
-        if self.master is not None:
-            self.perform(self.master.tick(self._log.mono_ms()))
+        self.step(masterevents.Tick())
 
     def fail_all(self) -> None:
         """The store is fenced."""
-        if self.master is not None:
-            self.perform(self.master.fail_all())
+        self.step(masterevents.Ended())

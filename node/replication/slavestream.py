@@ -13,20 +13,11 @@ import structlog
 from duolog._connection import uncancelled
 from duolog._errors import Unavailable
 
-from ha import slave as machine
+from ha import slaveevents
 from ha.frames import Kind
 from ha.progress import ConnectionState
-from ha.slave import (
-    Adopt,
-    Applied,
-    CloseStream,
-    Contradicts,
-    Effect,
-    FlushSoon,
-    OlderCopy,
-    Send,
-    Slave,
-)
+from ha.slave import Slave
+from ha.slaveevents import Connected, Effect, Event, Flushed, Lost, Received, Tick
 from node.engine.log import Log
 from node.replication.stream import HA_METHOD, STREAM_OPTIONS
 from store.errors import StoreError
@@ -78,6 +69,7 @@ class ReplicationClient:
         self._listener = listener
         self._call: grpc.aio.StreamStreamCall[bytes, bytes] | None = None
         self._writing = asyncio.Lock()
+        self._synced = asyncio.Event()
         self._closing = ""
         self._away_since = time.monotonic()  # while the master is not followed
 
@@ -96,29 +88,28 @@ class ReplicationClient:
 
     async def run(self) -> None:
         """The client's task: connect, follow, and again after a pause."""
-        ticker = asyncio.ensure_future(self._tick())
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._tick())
+            tasks.create_task(self._acknowledge())
+            await self._keep_following()
+
+    async def _keep_following(self) -> None:
         pause = PAUSE_MIN_SECONDS
         longest = self._upstream.pause_seconds_max
         shown = ""
-        try:
-            while True:
-                reason, followed = await self._follow()
-                if followed:
-                    self._away_since = time.monotonic()
-                self._slave.step(machine.Lost(reason), self._log.mono_ms())
-                said = f"{self._slave.state.value}: {self._slave.reason}"
-                if said != shown:
-                    log.warning(
-                        "not following the master", master=self._upstream.address, reason=said
-                    )
-                    shown = said
-                pause = PAUSE_MIN_SECONDS if followed else min(2 * pause, longest)
-                await asyncio.sleep(pause)
-                if followed:
-                    shown = ""
-        finally:
-            ticker.cancel()
-            await asyncio.gather(ticker, return_exceptions=True)
+        while True:
+            reason, followed = await self._follow()
+            if followed:
+                self._away_since = time.monotonic()
+            self._slave.step(Lost(reason), self._log.mono_ms())
+            said = f"{self._slave.state.value}: {self._slave.reason}"
+            if said != shown:
+                log.warning("not following the master", master=self._upstream.address, reason=said)
+                shown = said
+            pause = PAUSE_MIN_SECONDS if followed else min(2 * pause, longest)
+            await asyncio.sleep(pause)
+            if followed:
+                shown = ""
 
     async def _follow(self) -> tuple[str, bool]:
         """One connection, from beginning to end: why it ended, and whether log bytes flowed."""
@@ -130,7 +121,7 @@ class ReplicationClient:
             stream: grpc.aio.StreamStreamMultiCallable[bytes, bytes]
             stream = channel.stream_stream(HA_METHOD)
             open_call = self._call = stream()
-            await self._perform(slave.step(machine.Connected(), self._log.mono_ms()))
+            await self._perform(slave.step(Connected(), self._log.mono_ms()))
             while not self._closing:
                 data = await uncancelled(open_call.read())
                 if not isinstance(data, bytes):  # the end
@@ -170,9 +161,9 @@ class ReplicationClient:
         try:
             if len(data) > KIND_AT and data[KIND_AT] in _CUTTING:
                 async with self._log.no_flush():
-                    effects = self._slave.step(machine.Received(data), self._log.mono_ms())
+                    effects = self._slave.step(Received(data), self._log.mono_ms())
             else:
-                effects = self._slave.step(machine.Received(data), self._log.mono_ms())
+                effects = self._slave.step(Received(data), self._log.mono_ms())
         except OSError as error:
             effects = self._slave.suspend(f"disk error: {error.strerror or error}")
         except StoreError as error:
@@ -180,42 +171,63 @@ class ReplicationClient:
         await self._perform(effects)
 
     async def _perform(self, effects: list[Effect]) -> None:
-        listener = self._listener
-        for effect in effects:
-            match effect:
-                case Send(data):
-                    await self._write(data)
-                case Applied():
-                    self._log.applied()
-                case FlushSoon():
-                    self._log.group_commit.nudge()
-                case Adopt(metadata):
-                    self._adopt(metadata)
-                case Contradicts(epoch, reason) if listener is not None:
-                    listener.contradicted(epoch, reason)
-                case OlderCopy(reason) if listener is not None:
-                    listener.older_copy(reason)
-                case CloseStream(reason):
-                    self._closing = reason
-                    if self._call is not None:
-                        self._call.cancel()
+        await slaveevents.perform(effects, self)
 
-    async def _write(self, data: bytes) -> None:
+    # -- what the machine's effects need -------------------------------------------------------
+
+    async def send(self, data: bytes) -> None:
+        """Send a frame to the master."""
         call = self._call
         if call is not None:
             async with self._writing:
                 await uncancelled(call.write(data))
 
-    async def flushed(self) -> None:
-        """The log was synced: tell the master."""
-        await self._quietly(machine.Flushed())
+    def applied(self) -> None:
+        """Log or confirm offset moved."""
+        self._log.applied()
+
+    def flush_soon(self) -> None:
+        """Have the log synced."""
+        self._log.group_commit.nudge()
+
+    def adopt(self, metadata: bytes) -> None:
+        """Take the master's tables for this node's own."""
+        self._adopt(metadata)
+
+    def contradicted(self, epoch: int, reason: str) -> None:
+        """The master of an epoch lacks what was confirmed."""
+        if self._listener is not None:
+            self._listener.contradicted(epoch, reason)
+
+    def older_copy(self, reason: str) -> None:
+        """This node's directory is an older copy."""
+        if self._listener is not None:
+            self._listener.older_copy(reason)
+
+    def close_stream(self, reason: str) -> None:
+        """End the connection; its reader says that it is lost."""
+        self._closing = reason
+        if self._call is not None:
+            self._call.cancel()
+
+    # -- events from elsewhere -----------------------------------------------------------------
+
+    def flushed(self) -> None:
+        """The log was synced: tell the master, also while the last sync is being told."""
+        self._synced.set()
+
+    async def _acknowledge(self) -> None:
+        while True:
+            await self._synced.wait()
+            self._synced.clear()
+            await self._quietly(Flushed())
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            await self._quietly(machine.Tick())
+            await self._quietly(Tick())
 
-    async def _quietly(self, event: machine.Event) -> None:
+    async def _quietly(self, event: Event) -> None:
         """Step from outside the reader; a broken stream is the reader's to report."""
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError, Unavailable):
             await self._perform(self._slave.step(event, self._log.mono_ms()))

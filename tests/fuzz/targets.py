@@ -17,10 +17,11 @@ from duolog._columns import crc32, parse_properties
 from duolog._message import Batch
 from duolog.wire import duolog_pb2 as wire
 
-from ha import frames
+from ha import frames, masterevents
 from ha.master import Master
 from ha.progress import ConnectionState
-from ha.slave import Connected, Received, Slave
+from ha.slave import Slave
+from ha.slaveevents import Connected, Received
 from store import jsontext
 from store.checkpoint import StoreCheckpoint
 from store.clocks import MonoMs
@@ -209,12 +210,15 @@ def master_hears(data: bytes) -> None:
             number = master.connect(MonoMs(0))
             assert number is not None
             if greeted:
-                master.receive(
-                    number, frames.encode(replace(slave.hello(), node="fuzz")), MonoMs(0)
+                master.step(
+                    masterevents.Received(
+                        number, frames.encode(replace(slave.hello(), node="fuzz"))
+                    ),
+                    MonoMs(0),
                 )
                 master.next_frame(number, MonoMs(0))
-            master.receive(number, bytes_in, MonoMs(0))
-            master.disconnect(number)
+            master.step(masterevents.Received(number, bytes_in), MonoMs(0))
+            master.step(masterevents.Disconnected(number), MonoMs(0))
     assert master.store.replicated_offset == before
 
 

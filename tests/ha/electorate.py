@@ -1,20 +1,20 @@
 """Failover machines of a group on one registry table: every call answered at once, time by hand."""
 
+import contextlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
 
-from ha import identity
+from ha import identity, masterevents
 from ha.epochs import recover_history
 from ha.failover import Facts, Failover
+from ha.failoverdriver import FailoverDriver
 from ha.failoverevents import (
-    Advance,
     Answer,
-    AskLease,
     Changed,
     Commit,
     Committed,
     Contradicted,
-    DropLease,
     Effect,
     Event,
     Follow,
@@ -22,26 +22,25 @@ from ha.failoverevents import (
     Lead,
     Leased,
     LeaseLost,
-    Note,
     Noted,
-    Observe,
     Observed,
-    Stand,
     Tick,
     Uncertain,
-    Wake,
 )
 from ha.groupstate import GroupState, Keys, Registration, Replica
 from ha.grouptransfer import Release
 from ha.handshake import Member
+from ha.mandate import Mandate
 from ha.master import Master
 from ha.membership import Membership, note
 from ha.options import HaOptions
-from ha.registry import LeaseGone, RegistryTable
-from ha.slave import Contradicts, OlderCopy, Slave
-from ha.syncstate import SyncState
+from ha.registry import LeaseGone, Put, RegistryTable, Transaction
+from ha.slave import Slave
+from ha.slaveevents import Contradicts, OlderCopy
 from sim.disk import SimDisk
+from sim.later import Later, drive
 from store.clocks import MonoMs
+from store.errors import StoreError
 from store.status import BrokerRole, PutMessageStatus
 from tests.ha.pair import NOW, Link, new_disk, open_store
 
@@ -82,6 +81,7 @@ class Voter:
         self.late: list[Event] = []
         self.slow_disk = False  # what is to be noted waits in `late_notes`
         self.late_notes: list[Membership] = []
+        self.slow_disk_promises: list[Later] | None = None  # those that wait; None: none waits
         self._lease = 0
         self.machine = Failover(
             self.disk,
@@ -98,6 +98,8 @@ class Voter:
             ),
         )
 
+        self.driver = FailoverDriver(self.machine, self)
+
     def _renew(self, reason: str) -> int:
         self.part.renew(self.part.identity.incarnation + 1000)
         return self.part.identity.incarnation
@@ -113,65 +115,92 @@ class Voter:
         return self.group.state
 
     def step(self, event: Event) -> None:
-        for effect in self.machine.step(event, MonoMs(self.group.now)):
-            self._do(effect)
+        self.driver.step(event)
 
-    def _do(self, effect: Effect) -> None:
-        self.said.append(effect)
-        match effect:
-            case AskLease():
-                self._lease = 0
-            case DropLease(lease) if not self.cut_off:
-                self.group.table.drop(lease)
-            case Observe():
-                table = self.group.table
-                seen = Observed(None if self.cut_off else table.get(KEYS.prefix))
-                if self.slow:
-                    self.late.append(seen)
-                else:
-                    self.step(seen)
-            case Commit(number, transaction) if self.slow:
-                self.late.append(Committed(number, self.group.table.commit(transaction)))
-            case Commit(number, transaction):
-                if self.cut_off:
-                    self.step(Uncertain(number))
-                    return
-                try:
-                    revision = self.group.table.commit(transaction)
-                except LeaseGone:
-                    revision = None
-                    self.step(LeaseLost(self.machine.lease))
-                self.step(Uncertain(number) if self.lose_replies else Committed(number, revision))
-            case Note(found):
-                if self.slow_disk:
-                    self.late_notes.append(found)
-                else:
-                    self.step(Noted(note(self.disk, found)))
-            case Lead():
-                self._lead(effect)
-            case Follow(master, epoch):
-                self._become_slave()
-                assert self.slave is not None
-                self.slave.promise(epoch)
-                leader = self.group.voters[master.replica.node].master
-                self.link = Link(leader, self.slave) if leader is not None else None
-            case Advance():
-                assert self.master is not None, "only a master is told"
-                self._release(self.master.advance(MonoMs(self.group.now)))
-            case Stand():
-                self._become_slave()
-            case Answer(_, error):
-                self.answers.append(error)
-            case Wake():
-                pass
+    # -- what the driver of the machine needs --------------------------------------------------
 
-    def _lead(self, effect: Lead) -> None:
-        if self.refuse_to_lead:
-            for more in self.machine.cannot_lead(self.refuse_to_lead, MonoMs(self.group.now)):
-                self._do(more)
+    def mono_ms(self) -> MonoMs:
+        return MonoMs(self.group.now)
+
+    def decided(self, event: Event | None, effects: list[Effect]) -> None:
+        self.said += effects
+
+    def ask_lease(self) -> None:
+        self._lease = 0
+
+    def drop_lease(self, lease: int) -> None:
+        if not self.cut_off:
+            self.group.table.drop(lease)
+
+    def observe(self) -> None:
+        seen = Observed(None if self.cut_off else self.group.table.get(KEYS.prefix))
+        if self.slow:
+            self.late.append(seen)
+        else:
+            self.step(seen)
+
+    def commit(self, number: int, transaction: Transaction) -> None:
+        table = self.group.table
+        if self.slow:
+            self.late.append(Committed(number, table.commit(transaction)))
             return
-        assert self.slave is not None
+        if self.cut_off:
+            self.step(Uncertain(number))
+            return
+        try:
+            revision = table.commit(transaction)
+        except LeaseGone:
+            self.driver.lease_gone(number)
+        else:
+            self.step(Uncertain(number) if self.lose_replies else Committed(number, revision))
+
+    def note(self, found: Membership) -> None:
+        if self.slow_disk:
+            self.late_notes.append(found)
+        else:
+            self.step(Noted(note(self.disk, found)))
+
+    def wake(self, at_ms: MonoMs) -> None:
+        """Time is told anyway."""
+
+    def answer(self, answer: Answer) -> None:
+        self.answers.append(answer.error)
+
+    def instruct(self, mandate: Mandate) -> None:
+        assert self.master is not None, "only a master is told"
+        self._release(self.master.step(masterevents.Instructed(mandate), self.mono_ms()))
+
+    def stop_leading(self, reason: str) -> None:
+        self._become_slave()
+
+    def spawn(self, change: Coroutine[object, None, None]) -> None:
+        drive(change)
+
+    async def follow_nobody(self) -> None:
         self._cut_link()
+
+    async def promise(self, epoch: int) -> None:
+        if self.slow_disk_promises is not None:
+            self.slow_disk_promises.append(Later())
+            await self.slow_disk_promises[-1]
+        assert self.slave is not None, "masters stand first"
+        self.slave.promise(epoch)
+
+    def cannot_promise(self, error: OSError) -> None:
+        raise error
+
+    def follow(self, effect: Follow) -> None:
+        assert self.slave is not None
+        leader = self.group.voters[effect.master.replica.node].master
+        self.link = Link(leader, self.slave) if leader is not None else None
+
+    def no_flush(self) -> AbstractAsyncContextManager[None]:
+        return contextlib.nullcontext()
+
+    def lead(self, effect: Lead) -> Master:
+        if self.refuse_to_lead:
+            raise StoreError(self.refuse_to_lead)
+        assert self.slave is not None
         self.store.change_role(BrokerRole.SYNC_MASTER)
         master = Master(
             self.store,
@@ -179,14 +208,17 @@ class Voter:
             self.me,
             self.slave.identity,
             self.slave.history,
-            sync_state=SyncState(
-                self.machine.me.replica, effect.state.sync_state_set, effect.revision
-            ),
+            mandate=effect.mandate,
         )
         master.open_epoch(effect.epoch, NOW, effect.epoch)
         self.master, self.slave = master, None
-        for more in self.machine.leads(master):
-            self._do(more)
+        return master
+
+    def leading(self, effect: Lead) -> None:
+        """It is seen at `master`."""
+
+    def cannot_lead(self, effect: Lead, error: OSError | StoreError) -> None:
+        """Its machine is told of it."""
 
     def _release(self, effects: Sequence[object]) -> None:
         for effect in effects:
@@ -203,7 +235,7 @@ class Voter:
 
     def _cut_link(self) -> None:
         if self.link is not None:
-            self.link.master.disconnect(self.link.number)
+            self.link.master.step(masterevents.Disconnected(self.link.number), MonoMs(0))
         self.link = None
 
     def renew(self) -> None:
@@ -263,7 +295,7 @@ class Electorate:
 
     def _replicate(self, voter: Voter) -> None:
         if voter.master is not None:
-            voter.master.tick(MonoMs(self.now))
+            voter.master.step(masterevents.Tick(), MonoMs(self.now))
         link = voter.link
         if link is None or voter.slave is None:
             if voter.slave is not None and voter.machine.role.value == "FOLLOWING":
@@ -306,6 +338,21 @@ class Electorate:
         self.down.discard(name)
         self.voters[name] = Voter(self, name, disk or self.voters[name].disk, incarnation)
         return self.voters[name]
+
+
+def written(voter: Voter) -> list[GroupState]:
+    """States of the group that a voter sent to the registry."""
+    changes = [
+        change
+        for said in voter.said
+        if isinstance(said, Commit)
+        for change in said.transaction.changes
+    ]
+    return [
+        GroupState.from_bytes(change.value)
+        for change in changes
+        if isinstance(change, Put) and change.key == KEYS.state
+    ]
 
 
 def names(state: GroupState) -> set[str]:

@@ -111,7 +111,7 @@ class Member:
     def elect(self, voter: Voter) -> None:
         """A voter is the master of the next epoch."""
         state, me = self.group.state, voter.machine.me
-        new = state.changed(epoch=state.epoch + 1, master=me.replica, heir="")
+        new = state.changed(epoch=state.epoch + 1, master=me.replica, successor="")
         self.change(
             Put(KEYS.state, new.to_bytes()), Put(KEYS.lock, me.to_bytes(), voter.machine.lease)
         )
@@ -333,15 +333,15 @@ def _of_time(role: str) -> Iterator[Scene]:
     if role != "LEADING":
         return
     member = _handing_over()
-    yield _scene(member, "Tick: the heir still lacks something", Tick(), 10)
+    yield _scene(member, "Tick: the successor still lacks something", Tick(), 10)
     link = member.other().link
     assert link is not None
     link.pump(member.now)
-    yield _scene(member, "Tick: the heir has caught up", Tick(), 20)
+    yield _scene(member, "Tick: the successor has caught up", Tick(), 20)
     member = _handing_over()
     member.step(Changed(), 1500)
     member.step(member.seen(), 1500)  # not due again when the time is over
-    yield _scene(member, "Tick: the heir did not catch up in time", Tick(), 2000)
+    yield _scene(member, "Tick: the successor did not catch up in time", Tick(), 2000)
 
 
 def _handing_over() -> Member:

@@ -4,15 +4,19 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from ha import frames, identity
+from ha import frames, identity, masterevents
 from ha.epochs import recover_history
 from ha.frames import Ack, Hello
+from ha.groupstate import Replica
 from ha.grouptransfer import Release
 from ha.handshake import Member, tail_of
-from ha.master import Close, Effect, Master
+from ha.mandate import Mandate
+from ha.master import Master
+from ha.masterevents import Close, Effect
 from ha.options import HaOptions
 from ha.progress import ConnectionState
-from ha.slave import (
+from ha.slave import Slave
+from ha.slaveevents import (
     CloseStream,
     Connected,
     Contradicts,
@@ -21,7 +25,6 @@ from ha.slave import (
     OlderCopy,
     Received,
     Send,
-    Slave,
 )
 from sim.disk import SimDisk
 from store.clocks import MonoMs, WallMs
@@ -45,15 +48,23 @@ def open_store(disk: SimDisk, role: BrokerRole, **changes: Any) -> MessageStore:
     return store
 
 
+def mandate_of(
+    me: Replica, *others: Replica, deadline: int = 1 << 60, opened: bool = True
+) -> Mandate:
+    """Of a master whose set is settled."""
+    members = frozenset((me, *others))
+    return Mandate(me, members, members, MonoMs(deadline), opened)
+
+
 def new_master(disk: SimDisk | None = None, name: str = "m", **how: Any) -> Master:
     """A SYNC_MASTER that needs one slave, whose epoch is not opened yet.
 
-    sync_state: of an elected master.
+    mandate: of an elected master.
     """
     ha = {key: how.pop(key) for key in list(how) if key in HaOptions.__dataclass_fields__}
     role = how.pop("role", BrokerRole.SYNC_MASTER)
     has_slaves = how.pop("has_slaves", True)
-    sync_state = how.pop("sync_state", None)
+    mandate = how.pop("mandate", None)
     store = open_store(disk or new_disk(), role, **how)
     who = identity.settle(
         store.disk, name, 1, "boot", log_empty=False, abnormal=False, acks_durable=False
@@ -65,7 +76,7 @@ def new_master(disk: SimDisk | None = None, name: str = "m", **how: Any) -> Mast
         who,
         recover_history(store),
         has_slaves=has_slaves,
-        sync_state=sync_state,
+        mandate=mandate,
     )
 
 
@@ -138,7 +149,7 @@ class Link:
                     self.to_master(data, now)
                 case CloseStream(reason):
                     self.closed = reason
-                    self.master.disconnect(self.number)
+                    self.master.step(masterevents.Disconnected(self.number), MonoMs(0))
                 case Contradicts() | OlderCopy():
                     self.told.append(effect)
                 case FlushSoon():
@@ -146,7 +157,7 @@ class Link:
                     self.from_slave(self.slave.step(Flushed(), MonoMs(now)), now)
 
     def to_master(self, data: bytes, now: int = 0) -> None:
-        for effect in self.master.receive(self.number, data, MonoMs(now)):
+        for effect in self.master.step(masterevents.Received(self.number, data), MonoMs(now)):
             self.effects.append(effect)
             if isinstance(effect, Close) and effect.session == self.number:
                 self.closed = effect.reason
@@ -190,7 +201,9 @@ def ack(master: Master, number: int, received: int, durable: int = 0, **changes:
     """An acknowledgement as the session's own slave would send it, with changes."""
     session = master.sessions[number]
     frame = Ack(master.epoch, received, durable, session.node, session.incarnation)
-    return master.receive(number, frames.encode(replace(frame, **changes)), MonoMs(0))
+    return master.step(
+        masterevents.Received(number, frames.encode(replace(frame, **changes))), MonoMs(0)
+    )
 
 
 __all__ = ["ConnectionState", "Link", "ack", "hello_of", "open_master", "open_slave", "tail_of"]

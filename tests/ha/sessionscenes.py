@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ha import frames
+from ha import frames, masterevents
 from ha.frames import Ack, Frame, Heartbeat
 from ha.groupstate import Replica
-from ha.master import Effect, Master
+from ha.master import Master
+from ha.masterevents import Effect
 from ha.slave import Slave
-from ha.syncstate import SyncState
 from store.clocks import MonoMs
-from tests.ha.pair import Link, close, hello_of, open_master, open_slave, put
+from tests.ha.pair import Link, close, hello_of, mandate_of, open_master, open_slave, put
 from tests.ha.scenes import Scene, names
 from tests.support import drain
 
@@ -56,7 +56,7 @@ class Session:
         return session.state.value if session is not None else "SHUTDOWN"
 
     def hear(self, frame: Frame) -> list[Effect]:
-        return self.master.receive(self.number, frames.encode(frame), MonoMs(0))
+        return self.master.step(masterevents.Received(self.number, frames.encode(frame)), MonoMs(0))
 
     def next_frame(self, now: int = 0) -> tuple[str, ...]:
         data = self.master.next_frame(self.number, MonoMs(now))
@@ -75,7 +75,7 @@ class Session:
 
 def elected(*members: Replica) -> Master:
     """A master with a SyncStateSet, and its epoch open."""
-    return open_master(sync_state=SyncState(M, frozenset({M, *members}), 5))
+    return open_master(mandate=mandate_of(M, *members))
 
 
 def parted() -> Session:
@@ -85,7 +85,7 @@ def parted() -> Session:
     put(first, b"of the first master only")
     Link(first, slave).pump()
     disk = close(open_master())
-    master = open_master(disk, nonce=9, number=2, sync_state=SyncState(M, frozenset({M}), 5))
+    master = open_master(disk, nonce=9, number=2, mandate=mandate_of(M))
     return Session.made("HANDSHAKE", slave, master)
 
 
@@ -155,11 +155,13 @@ def scenes() -> Iterator[Scene]:
     yield _heard(session, "Ack: less than before", session.ack(received=0))
     for state in STATES:
         session = Session.made(state)
-        said = session.master.receive(session.number, b"GET / HTTP/1.1", MonoMs(0))
+        said = session.master.step(
+            masterevents.Received(session.number, b"GET / HTTP/1.1"), MonoMs(0)
+        )
         yield Scene(state, "bytes: that are no frame", names(said), session.state)
         yield from _of_time(state)
         session = Session.made(state)
-        session.master.disconnect(session.number)
+        session.master.step(masterevents.Disconnected(session.number), MonoMs(0))
         yield Scene(state, "disconnect", (), session.state)
 
 
@@ -178,14 +180,14 @@ def _of_time(state: str) -> Iterator[Scene]:
     said = session.next_frame(5000)
     yield Scene(state, "next_frame: after the heartbeat interval", said, session.state)
     session = Session.made(state)
-    said = names(session.master.tick(MonoMs(1)))
+    said = names(session.master.step(masterevents.Tick(), MonoMs(1)))
     yield Scene(state, "tick: at once", said, session.state)
-    said = names(session.master.tick(MonoMs(10_000)))
+    said = names(session.master.step(masterevents.Tick(), MonoMs(10_000)))
     yield Scene(state, "tick: a put has waited too long", said, session.state)
     session = acknowledged() if state == "TRANSFER" else Session.made(state)
-    said = names(session.master.tick(MonoMs(20_001)))
+    said = names(session.master.step(masterevents.Tick(), MonoMs(20_001)))
     yield Scene(state, "tick: nothing heard for the housekeeping interval", said, session.state)
     session = Session.made(state)
     lose_first_segment(session.master)
-    said = names(session.master.tick(MonoMs(1)))
+    said = names(session.master.step(masterevents.Tick(), MonoMs(1)))
     yield Scene(state, "tick: the segments it needs are removed", said, session.state)

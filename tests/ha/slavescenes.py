@@ -19,7 +19,8 @@ from ha.frames import (
     Welcome,
 )
 from ha.master import Master
-from ha.slave import Connected, Event, Flushed, Lost, Received, Slave, Tick
+from ha.slave import Slave
+from ha.slaveevents import Connected, Event, Flushed, Lost, Received, Tick
 from store.clocks import MonoMs
 from tests.ha.pair import Link, flush, open_master, open_slave, put
 from tests.ha.scenes import Scene, names

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from ha import masterevents
 from ha.failover import HAND_OVER_MS, PAUSE_MS, Role
 from ha.failoverevents import (
-    Advance,
     Answer,
     AskLease,
     Changed,
@@ -30,12 +30,13 @@ from ha.failoverevents import (
 from ha.groupstate import GroupState, View
 from ha.membership import PATH, Membership, load, note, save
 from ha.registry import Check, Delete, Put, RegistryTable, Transaction
-from ha.succession import HEIR_MS, RANK_MS
+from ha.succession import RANK_MS, SUCCESSOR_MS
+from sim.later import Later
 from sim.platter import membership_on
 from store.clocks import MonoMs
 from store.errors import BadStoreFile
 from store.status import PutMessageStatus
-from tests.ha.electorate import KEYS, Electorate, Voter, names
+from tests.ha.electorate import KEYS, Electorate, Voter, names, written
 from tests.ha.pair import new_disk, put
 
 
@@ -138,12 +139,8 @@ def test_a_group_that_was_never_open_is_begun_again_by_its_first_node_only() -> 
     assert group.leader is None, "the other node is empty as well, and is no member"
     group.restart("a", new_disk(99), incarnation=4242)
     group.until(lambda: len(group.state.sync_state_set) == 2)
-    states = [
-        said.state
-        for said in group.voters["a"].said
-        if isinstance(said, Lead) and said.state.epoch == 2
-    ]
-    assert [(state.version, state.group_id) for state in states] == [(2, before.group_id)]
+    state = next(state for state in written(group.voters["a"]) if state.epoch == 2)
+    assert (state.version, state.group_id) == (2, before.group_id)
     assert group.leader is group.voters["a"]
 
 
@@ -182,17 +179,17 @@ def test_a_slave_follows_each_master_once_also_one_whose_election_it_slept_throu
 ) -> None:
     leader = three.leader
     assert leader is not None
-    heir, asleep = (three.voters[name] for name in sorted(set("abc") - {leader.name}))
+    successor, asleep = (three.voters[name] for name in sorted(set("abc") - {leader.name}))
     three.run(1000)
     three.down.add(asleep.name)
-    leader.step(HandOver(heir.name, "t"))
-    three.until(lambda: three.leader is heir)
+    leader.step(HandOver(successor.name, "t"))
+    three.until(lambda: three.leader is successor)
     three.down.discard(asleep.name)
     three.run(1000)
     follows = [
         (said.master.replica.node, said.epoch) for said in asleep.said if isinstance(said, Follow)
     ]
-    assert follows == [(leader.name, 1), (heir.name, 2)]
+    assert follows == [(leader.name, 1), (successor.name, 2)]
 
 
 def test_an_old_master_comes_back_as_a_slave_by_itself(three: Electorate) -> None:
@@ -223,11 +220,11 @@ def test_a_master_stops_at_its_deadline_by_its_own_clock(three: Electorate) -> N
     leader.cut_off = True
     master = leader.master
     assert master is not None
-    deadline = master.deadline_ms
-    assert deadline is not None
+    assert master.mandate is not None
+    deadline = master.mandate.deadline_ms
     end = put(master, b"late").end_offset
     master.await_slaves(end, MonoMs(three.now), "token")
-    assert master.advance(MonoMs(deadline)) == []
+    assert master.step(masterevents.Flushed(), MonoMs(deadline)) == []
     assert master.stopped(MonoMs(deadline))
     three.now = deadline
     leader.step(Tick())
@@ -288,12 +285,12 @@ def test_a_master_whose_lease_is_renewed_goes_on_past_its_first_deadline(
     leader = three.leader
     assert leader is not None
     assert leader.master is not None
-    first = leader.master.deadline_ms
-    assert first is not None
+    assert leader.master.mandate is not None
+    first = leader.master.mandate.deadline_ms
     three.until(lambda: three.now > first)
     assert leader.master is not None
     assert leader.master.stopped(MonoMs(three.now)) == ""
-    assert leader.master.deadline_ms == leader.machine.deadline_ms
+    assert leader.master.mandate.deadline_ms == leader.machine.deadline_ms
 
 
 def test_what_was_acknowledged_past_the_deadline_is_confirmed_once_the_lease_is_known_to_go_on(
@@ -315,8 +312,8 @@ def test_what_was_acknowledged_past_the_deadline_is_confirmed_once_the_lease_is_
     leader.step(Leased(lease, MonoMs(three.now + 1000)))
     assert leader.released == [("token", PutMessageStatus.PUT_OK)]
     leader.said.clear()
-    leader.step(Leased(lease, MonoMs(three.now + 2000)))
-    assert Advance() not in leader.said, "it was not over"
+    leader.step(Leased(lease, MonoMs(three.now + 1000)))
+    assert leader.said == [], "nothing of its mandate changed"
 
 
 def test_what_changes_while_the_keys_are_read_is_read_again(three: Electorate) -> None:
@@ -362,9 +359,9 @@ def test_each_candidate_leaves_the_election_to_those_before_it(three: Electorate
 
 def test_a_named_heir_is_elected_at_once_and_the_others_wait_for_it(three: Electorate) -> None:
     first, second = without_its_master(three)
-    write_state(three, three.state.changed(heir=second.name))
+    write_state(three, three.state.changed(successor=second.name))
     first.step(Changed())
-    assert Wake(MonoMs(three.now + HEIR_MS)) in first.said
+    assert Wake(MonoMs(three.now + SUCCESSOR_MS)) in first.said
     second.step(Changed())
     assert leads(second)
     assert not leads(first)
@@ -373,7 +370,7 @@ def test_a_named_heir_is_elected_at_once_and_the_others_wait_for_it(three: Elect
 def test_a_named_heir_that_is_gone_is_not_waited_for(three: Electorate) -> None:
     gone = three.state.master.node
     first, _ = without_its_master(three)
-    write_state(three, three.state.changed(heir=gone))
+    write_state(three, three.state.changed(successor=gone))
     first.step(Changed())
     assert leads(first)
 
@@ -595,7 +592,7 @@ def test_a_planned_switch_makes_the_named_node_the_master(three: Electorate) -> 
     leader.step(HandOver(target, "t"))
     three.until(lambda: three.leader is three.voters[target], 500)
     assert leader.answers == [""]
-    assert three.state.heir == ""
+    assert three.state.successor == ""
 
 
 def test_a_planned_switch_waits_until_the_heir_has_everything(three: Electorate) -> None:
@@ -691,12 +688,13 @@ def test_a_master_that_comes_again_is_none_before_its_new_epoch_is_open(
     leader.step(HandOver("", "t"))
     three.until(lambda: three.leader not in (None, leader))
     three.run(1000)
-    opening: list[Lead] = []
-    leader._lead = opening.append  # type: ignore[method-assign,assignment]
+    opening: list[Later] = []
+    leader.slow_disk_promises = opening
     other = three.leader
     assert other is not None
     other.step(HandOver(leader.name, "t"))
-    three.until(lambda: bool(opening))
+    three.until(lambda: leader.machine.role is Role.LEADING)
+    assert opening
     leader.step(HandOver("", "again"))
     assert leader.answers[-1] == "this node is not the master"
 
@@ -729,7 +727,7 @@ def test_a_switch_whose_transaction_is_not_answered_is_told_as_unknown(three: El
 def test_a_master_whose_switch_is_not_answered_stops_before_it_reads_anything(
     three: Electorate,
 ) -> None:
-    """The heir may lead already."""
+    """The successor may lead already."""
     leader = three.leader
     assert leader is not None
     leader.cut_off = True
@@ -840,7 +838,7 @@ def test_a_change_of_the_set_is_proposed_before_it_is_sent(three: Electorate) ->
     leader = three.leader
     assert leader is not None
     assert leader.master is not None
-    sync = leader.master.sync_state
+    sync = leader.machine._sync
     assert sync is not None
     assert not sync.unsettled
     gone = three.voters[max(set("abc") - {leader.name})]
@@ -970,7 +968,7 @@ def test_an_unclean_election_is_the_next_version_of_a_group_that_is_open(
     first, _ = without_its_master(three)
     first.step(ElectUnclean(before.epoch, "t"))
     assert leads(first)
-    after = next(said.state for said in first.said if isinstance(said, Lead))
+    after = next(state for state in written(first) if state.epoch == 2)
     assert (after.version, after.epoch, after.opened) == (before.version + 1, 2, True)
     assert after.group_id == before.group_id
 
@@ -994,7 +992,7 @@ def test_an_unclean_election_may_begin_a_group() -> None:
     assert (voter.master, voter.machine.reason) == (None, "not eligible: damage")
     voter.step(ElectUnclean(0, "t"))
     assert voter.answers == [""]
-    state = next(said.state for said in voter.said if isinstance(said, Lead))
+    state = written(voter)[0]
     assert (state.version, state.epoch, state.opened) == (1, 1, True)
     assert state.group_id.startswith(group.fresh_id)
 
@@ -1019,14 +1017,14 @@ def test_nobody_is_elected_uncleanly_without_a_lease(three: Electorate) -> None:
 
 def test_what_changes_while_a_master_opens_its_epoch_waits_for_that(three: Electorate) -> None:
     first, _ = without_its_master(three)
-    opening: list[Lead] = []
-    first._lead = opening.append  # type: ignore[method-assign,assignment]
+    opening: list[Later] = []
+    first.slow_disk_promises = opening
     three.until(lambda: bool(opening))
     first.step(Changed())
     first.step(Tick())
     assert (first.machine.role, first.master) == (Role.LEADING, None)
-    del first._lead
-    first._lead(opening[0])
+    first.slow_disk_promises = None
+    opening[0].end()
     three.until(lambda: names(three.state) == {"b", "c"})
     assert three.leader is first
 
@@ -1038,7 +1036,7 @@ def test_a_change_without_an_answer_is_settled_though_nothing_else_is_to_change(
     leader = three.leader
     assert leader is not None
     assert leader.master is not None
-    sync = leader.master.sync_state
+    sync = leader.machine._sync
     assert sync is not None
     members = sync.members
     sync.propose(members - {min(members - {leader.machine.me.replica}, key=str)})
@@ -1159,7 +1157,7 @@ def test_a_member_that_left_is_required_until_that_is_noted(three: Electorate) -
     leader = three.leader
     assert leader is not None
     assert leader.master is not None
-    sync = leader.master.sync_state
+    sync = leader.machine._sync
     assert sync is not None
     three.run(1500)
     leader.slow_disk = True

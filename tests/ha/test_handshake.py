@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from ha import frames
+from ha import frames, masterevents
 from ha.epochs import EpochEntry, EpochHistory
 from ha.frames import Refusal, Refuse, Reset, Truncate, Welcome
 from ha.handshake import TAIL_BYTES, tail_crc, tail_of
 from ha.master import Master
 from ha.progress import ConnectionState
-from ha.slave import CloseStream, Connected, Received, Slave
+from ha.slave import Slave
+from ha.slaveevents import CloseStream, Connected, Received
 from store.clocks import MonoMs
 from tests.ha.pair import Link, close, hello_of, log_bytes, open_master, open_slave, put
 from tests.support import drain
@@ -21,10 +22,10 @@ def answer_to(master: Master, slave: Slave, **changes: Any) -> frames.Frame:
     """What the master says to the slave's Hello, with changes."""
     number = master.connect(MonoMs(0))
     assert number is not None
-    master.receive(number, frames.encode(hello_of(slave, **changes)), MonoMs(0))
+    master.step(masterevents.Received(number, frames.encode(hello_of(slave, **changes))), MonoMs(0))
     data = master.next_frame(number, MonoMs(0))
     assert data is not None
-    master.disconnect(number)
+    master.step(masterevents.Disconnected(number), MonoMs(0))
     return frames.decode(data)
 
 

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ha import frames, identity
+from ha import frames, identity, masterevents
 from ha.epochs import EpochHistory
 from ha.frames import Ack, Refusal, Refuse
-from ha.groupstate import Registration, Replica
+from ha.groupstate import Replica
 from ha.grouptransfer import Release
-from ha.master import Close, Master
+from ha.master import Master
+from ha.masterevents import Close
 from ha.options import AckMode, HaOptions
 from ha.progress import ConnectionState
 from ha.slave import Slave
-from ha.syncstate import SyncState
 from sim.disk import SimDisk
 from store.clocks import MonoMs
 from store.errors import StoreError
@@ -30,6 +30,7 @@ from tests.ha.pair import (
     flush,
     hello_of,
     log_bytes,
+    mandate_of,
     new_master,
     open_master,
     open_slave,
@@ -50,9 +51,9 @@ def followed(**how: Any) -> tuple[Master, Link]:
 M, S = Replica("m", 1), Replica("s", 2)
 
 
-def elected(*members: Replica, **how: Any) -> Master:
+def elected(*members: Replica, deadline: int = 1 << 60, **how: Any) -> Master:
     """An elected master with a SyncStateSet, and its epoch open."""
-    return open_master(sync_state=SyncState(M, frozenset(members), 5), **how)
+    return open_master(mandate=mandate_of(*members, deadline=deadline), **how)
 
 
 def confirmed(master: Master) -> int:
@@ -72,7 +73,7 @@ def test_a_put_is_released_when_the_slave_has_it_and_not_before() -> None:
     assert link.released == ["token"]
     assert master.store.confirm_offset == result.end_offset
     assert master.push2slave_max_offset == result.end_offset
-    assert master.advance(MonoMs(0)) == [], "told once"
+    assert master.step(masterevents.Flushed(), MonoMs(0)) == [], "told once"
 
 
 def test_a_master_tells_what_it_should_have_confirmed_or_answered() -> None:
@@ -95,8 +96,9 @@ def test_a_master_that_may_confirm_nothing_has_nothing_to_confirm() -> None:
     master = elected(M)
     assert confirmed(master) == 0
     assert master.validate(MonoMs(0)).startswith("enough replicas hold")
-    master.deadline_ms = MonoMs(5)
-    assert master.validate(MonoMs(5)) == ""
+    late = elected(M, deadline=5)
+    assert late.validate(MonoMs(4)).startswith("enough replicas hold")
+    assert late.validate(MonoMs(5)) == ""
     alone = open_master(role=BrokerRole.ASYNC_MASTER)
     put(alone, b"x")
     assert alone.validate(MonoMs(0)) == ""
@@ -177,7 +179,7 @@ def test_the_puts_of_an_async_master_wait_for_nobody() -> None:
     end = put(master, b"x").end_offset
     assert master.await_slaves(end, MonoMs(0), "token") is PutMessageStatus.PUT_OK
     assert master.store.confirm_offset == end
-    assert master.advance(MonoMs(0)) == []
+    assert master.step(masterevents.Flushed(), MonoMs(0)) == []
 
 
 @pytest.mark.parametrize(
@@ -212,7 +214,7 @@ def test_an_elected_master_takes_puts_while_enough_of_its_set_are_connected() ->
     assert not link.closed, "who holds nothing lacks nothing, as nothing is confirmed"
     link.pump()
     assert master.refusal() == ""
-    master.group_open = False
+    master.step(masterevents.Instructed(mandate_of(M, S, opened=False)), MonoMs(0))
     assert "the group has just been formed" in master.refusal()
     wider = elected(M, S, Replica("t", 3), in_sync_replicas=3)
     Link(wider, open_slave()).pump()
@@ -247,8 +249,7 @@ def test_the_puts_of_an_elected_master_wait_for_its_set() -> None:
 
 
 def test_an_elected_master_that_is_its_whole_set_confirms_by_itself_until_its_lease_ends() -> None:
-    master = elected(M, in_sync_replicas=1)
-    master.deadline_ms = MonoMs(100)
+    master = elected(M, in_sync_replicas=1, deadline=100)
     end = put(master, b"x").end_offset
     assert master.await_slaves(end, MonoMs(99), "token") is PutMessageStatus.PUT_OK
     assert confirmed(master) == end
@@ -259,20 +260,20 @@ def test_an_elected_master_that_is_its_whole_set_confirms_by_itself_until_its_le
 
 def test_who_comes_into_the_set_holds_the_beginning_of_this_epoch() -> None:
     master, other = elected(M, S), Replica("t", 2)
-    alive = {row.node: Registration(row, "", "") for row in (M, S, other)}
     link = Link(master, open_slave(name="t"))
     master.next_frame(link.number, MonoMs(0))  # the welcome
     ack(master, link.number, 0)
-    assert master.wanted_members(alive, (), MonoMs(0)) is None, "though nothing is confirmed yet"
+    assert confirmed(master) == 0
+    assert master.held_by(other) < master.join_floor == master.barrier_end
     Link(master, link.slave).pump()
-    assert master.wanted_members(alive, (), MonoMs(0)) == frozenset((M, S, other))
+    assert master.held_by(other) == master.join_floor
 
 
 def refused(master: Master, slave: Slave, **changes: Any) -> Refuse | None:
     """What a slave's Hello is refused for; None where it is not."""
     number = master.connect(MonoMs(0))
     assert number is not None
-    master.receive(number, frames.encode(hello_of(slave, **changes)), MonoMs(0))
+    master.step(masterevents.Received(number, frames.encode(hello_of(slave, **changes))), MonoMs(0))
     answer = master.next_frame(number, MonoMs(0))
     assert answer is not None
     found = frames.decode(answer)
@@ -308,9 +309,11 @@ def test_a_put_that_waits_too_long_is_told_so_and_stays_stored() -> None:
     master, _ = followed(slave_timeout=100)
     result = put(master, b"x")
     assert master.await_slaves(result.end_offset, MonoMs(0), "token") is None
-    assert master.tick(MonoMs(99)) == []
-    assert master.tick(MonoMs(100)) == [Release(["token"], PutMessageStatus.FLUSH_SLAVE_TIMEOUT)]
-    assert master.tick(MonoMs(101)) == []
+    assert master.step(masterevents.Tick(), MonoMs(99)) == []
+    assert master.step(masterevents.Tick(), MonoMs(100)) == [
+        Release(["token"], PutMessageStatus.FLUSH_SLAVE_TIMEOUT)
+    ]
+    assert master.step(masterevents.Tick(), MonoMs(101)) == []
 
 
 def test_without_a_slave_in_sync_nobody_waits() -> None:
@@ -318,7 +321,7 @@ def test_without_a_slave_in_sync_nobody_waits() -> None:
     result = put(master, b"x")
     status = master.await_slaves(result.end_offset, MonoMs(0), "token")
     assert status is PutMessageStatus.SLAVE_NOT_AVAILABLE
-    assert master.advance(MonoMs(0)) == []
+    assert master.step(masterevents.Flushed(), MonoMs(0)) == []
     assert master.store.confirm_offset < result.end_offset, "nor is it shown to readers"
 
 
@@ -363,7 +366,7 @@ def test_two_connections_of_one_slave_count_once() -> None:
     first.pump()
     number = master.connect(MonoMs(0))
     assert number is not None
-    effects = master.receive(number, frames.encode(slave.hello()), MonoMs(0))
+    effects = master.step(masterevents.Received(number, frames.encode(slave.hello())), MonoMs(0))
     assert [effect for effect in effects if isinstance(effect, Close)], "the older one is ended"
     master.next_frame(number, MonoMs(0))
     ack(master, number, slave.end)
@@ -376,9 +379,9 @@ def test_a_slave_that_disconnects_does_not_lower_what_is_confirmed() -> None:
     put(master, b"x")
     link.pump()
     before = master.store.confirm_offset
-    master.disconnect(link.number)
+    master.step(masterevents.Disconnected(link.number), MonoMs(0))
     put(master, b"y")
-    master.advance(MonoMs(0))
+    master.step(masterevents.Flushed(), MonoMs(0))
     assert master.store.confirm_offset == before
     again = Link(master, link.slave)
     assert master.store.confirm_offset == before
@@ -404,13 +407,13 @@ def test_under_sync_flush_the_masters_own_disk_counts_too() -> None:
     link = Link(master, open_slave())
     link.pump()
     flush(master)
-    master.advance(MonoMs(0))
+    master.step(masterevents.Flushed(), MonoMs(0))
     result = put(master, b"x")
     link.pump()
     assert link.slave.store.flushed_offset == result.end_offset
     assert master.store.confirm_offset < result.end_offset
     flush(master)
-    master.advance(MonoMs(0))
+    master.step(masterevents.Flushed(), MonoMs(0))
     assert master.store.confirm_offset == result.end_offset
 
 
@@ -460,9 +463,9 @@ def test_frames_before_hello_and_twice_are_out_of_turn() -> None:
     for ack_of in (Ack(1, 0, 0, "s", 2), Ack(1, 0, 0, "", 0)):
         number = master.connect(MonoMs(0))
         assert number is not None
-        effects = master.receive(number, frames.encode(ack_of), MonoMs(0))
+        effects = master.step(masterevents.Received(number, frames.encode(ack_of)), MonoMs(0))
         assert effects == [Close(number, "bad acknowledgement: before the handshake")]
-        master.disconnect(number)  # as its owner does then
+        master.step(masterevents.Disconnected(number), MonoMs(0))  # as its owner does then
     assert master.in_sync() == 1
     slave = open_slave()
     link = Link(master, slave)
@@ -486,19 +489,21 @@ def test_no_bytes_from_a_peer_move_the_confirm_offset(noise: list[bytes], seed: 
         for piece in (data, bytes(good)):
             number = master.connect(MonoMs(0))
             assert number is not None
-            master.receive(number, piece, MonoMs(0))
-            master.receive(link.number, piece, MonoMs(0))
-            master.disconnect(number)
+            master.step(masterevents.Received(number, piece), MonoMs(0))
+            master.step(masterevents.Received(link.number, piece), MonoMs(0))
+            master.step(masterevents.Disconnected(number), MonoMs(0))
     assert master.store.replicated_offset == before
 
 
 def test_a_silent_slave_is_given_up_and_a_silent_stranger_too() -> None:
     master, link = followed(ha_housekeeping_interval=100)
     stranger = master.connect(MonoMs(50))
-    assert master.tick(MonoMs(100)) == []
-    effects = master.tick(MonoMs(101))
+    assert master.step(masterevents.Tick(), MonoMs(100)) == []
+    effects = master.step(masterevents.Tick(), MonoMs(101))
     assert [effect.session for effect in effects if isinstance(effect, Close)] == [link.number]
-    assert [e.session for e in master.tick(MonoMs(151)) if isinstance(e, Close)] == [stranger]
+    assert [
+        e.session for e in master.step(masterevents.Tick(), MonoMs(151)) if isinstance(e, Close)
+    ] == [stranger]
     assert master.in_sync() == 1
 
 
@@ -543,7 +548,7 @@ def test_no_more_than_the_window_is_sent_unacknowledged_but_a_large_record_gets_
     assert sent == 2049, "to the last byte of the window"
     beat = master.options.ha_send_heartbeat_interval
     assert master.wait_ms(link.number, MonoMs(0)) == beat, "until the slave says something"
-    master.disconnect(link.number)
+    master.step(masterevents.Disconnected(link.number), MonoMs(0))
     put(master, b"y" * 4000)
     again = Link(master, slave)
     again.pump()
@@ -591,7 +596,7 @@ def test_a_slave_whose_next_segment_was_removed_must_come_again() -> None:
     assert master.next_frame(link.number, MonoMs(10)) is not None, (
         "a heartbeat: nothing can be sent"
     )
-    (effect,) = master.tick(MonoMs(20))
+    (effect,) = master.step(masterevents.Tick(), MonoMs(20))
     assert isinstance(effect, Close)
     assert "deleted" in effect.reason
 
@@ -601,11 +606,11 @@ def test_a_slave_that_needs_a_segment_that_is_missing_here_is_told_so() -> None:
     while len(master.store.log.queue.files) < 3:
         put(master, b"x" * 3000)
     drain(master.store)
-    assert master.tick(MonoMs(0)) == []
+    assert master.step(masterevents.Tick(), MonoMs(0)) == []
     missing = master.store.log.queue.files[1]
     master.store.log.queue.remove(missing)
     link.pump()
-    (effect,) = master.tick(MonoMs(0))
+    (effect,) = master.step(masterevents.Tick(), MonoMs(0))
     assert isinstance(effect, Close)
     assert f"no segment for offset {missing.start}" in effect.reason
 
@@ -624,7 +629,7 @@ def test_readers_are_sent_to_the_slave_that_has_the_most() -> None:
 
 def test_lag_is_told_in_bytes_and_time() -> None:
     master, link = followed()
-    master.tick(MonoMs(1000))
+    master.step(masterevents.Tick(), MonoMs(1000))
     put(master, b"x" * 100)
     (row,) = master.rows(MonoMs(5000))
     assert row.lag_bytes == master.store.log.max_offset - link.slave.end > 0
@@ -648,13 +653,15 @@ def test_a_slave_that_comes_is_behind_since_then_and_by_the_ends_it_has_reached_
         while master.next_frame(number, MonoMs(now)) is not None:
             pass
         frame = Ack(1, offset, 0, session.node, session.incarnation)
-        master.receive(number, frames.encode(frame), MonoMs(now))
+        master.step(masterevents.Received(number, frames.encode(frame)), MonoMs(now))
         put(master, b"x")
         (row,) = master.rows(MonoMs(now))
         return row.lag_ms
 
     assert master.next_frame(number, MonoMs(1000)) is not None  # the welcome
-    assert master.tick(MonoMs(1500)) == [], "it needs the log from its first byte on"
+    assert master.step(masterevents.Tick(), MonoMs(1500)) == [], (
+        "it needs the log from its first byte on"
+    )
     (row,) = master.rows(MonoMs(1500))
     assert (row.lag_ms, row.in_sync) == (500, False)
     put(master, b"x")
@@ -671,7 +678,7 @@ def test_refusals_are_told_the_newest_of_so_many_nodes_and_until_a_node_is_serve
         for number in numbers:
             found = refused(master, slave, node=f"n{number:02}", segment_bytes=1)
             assert found is not None
-            master.disconnect(max(master.sessions))
+            master.step(masterevents.Disconnected(max(master.sessions)), MonoMs(0))
 
     def told() -> list[int]:
         rows = master.rows(MonoMs(0))
@@ -747,7 +754,7 @@ def test_who_is_unknown_holds_nothing_and_is_told_nothing() -> None:
     master = open_master()
     assert master.held_by(Replica("nobody", 1)) == 0
     assert master.next_frame(99, MonoMs(0)) is None
-    assert master.receive(99, b"", MonoMs(0)) == []
+    assert master.step(masterevents.Received(99, b""), MonoMs(0)) == []
     stranger = master.connect(MonoMs(0))
     assert stranger is not None
     beat = master.options.ha_send_heartbeat_interval

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from ha.master import Master
 from ha.progress import ConnectionState
-from ha.slave import Received, Slave
+from ha.slave import Slave
+from ha.slaveevents import Received
 from store.clocks import MonoMs
 from tests.ha.pair import Link, close, fill, log_bytes, new_disk, open_master, open_slave, put
 

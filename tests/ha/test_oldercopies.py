@@ -4,12 +4,13 @@ import errno
 
 import pytest
 
+from ha import masterevents
 from ha.failover import Role
 from ha.failoverevents import Changed, FoundOlder
 from ha.frames import Refusal, Refuse, decode
 from ha.groupstate import Replica
 from ha.registry import Put, Transaction
-from ha.slave import Connected, Send
+from ha.slaveevents import Connected, Send
 from ha.starts import Standing, Start
 from store.clocks import MonoMs
 from tests.ha.electorate import KEYS, Electorate, Voter, names
@@ -166,7 +167,7 @@ def test_a_member_that_comes_back_with_less_does_not_count_as_before(three: Elec
     assert isinstance(hello, Send)
     number = leader.master.connect(MonoMs(0))
     assert number is not None
-    leader.master.receive(number, hello.data, MonoMs(0))
+    leader.master.step(masterevents.Received(number, hello.data), MonoMs(0))
     frame = leader.master.next_frame(number, MonoMs(0))
     assert frame is not None
     refuse = decode(frame)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ha import frames
+from ha import frames, masterevents
 from ha.epochs import EPOCH_TOPIC, EpochHistory, barrier_body
 from ha.frames import (
     Ack,
@@ -25,11 +25,11 @@ from ha.frames import (
     Truncate,
     Welcome,
 )
-from ha.master import Close, Master
+from ha.master import Master
+from ha.masterevents import Close
 from ha.progress import ConnectionState
-from ha.slave import (
-    CUTS_MAX,
-    RECORD_OVERHEAD_MAX,
+from ha.slave import CUTS_MAX, RECORD_OVERHEAD_MAX, Slave
+from ha.slaveevents import (
     Adopt,
     Applied,
     CloseStream,
@@ -41,7 +41,6 @@ from ha.slave import (
     OlderCopy,
     Received,
     Send,
-    Slave,
     Tick,
 )
 from sim.disk import SimDisk
@@ -600,7 +599,7 @@ def test_a_master_that_lacks_a_segment_says_so_to_whom_it_would_send_it() -> Non
     link = Link(master, slave)
     link.pump()
     assert slave.end == int(names[1].rpartition("/")[2])
-    link.effects += master.tick(MonoMs(100))
+    link.effects += master.step(masterevents.Tick(), MonoMs(100))
     closed = [effect.reason for effect in link.effects if isinstance(effect, Close)]
     assert closed
     assert f"no segment for offset {slave.end}" in closed[0]

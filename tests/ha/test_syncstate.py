@@ -1,7 +1,12 @@
 """Who must hold a put, while the SyncStateSet changes."""
 
+from dataclasses import replace
+from typing import Any
+
 from ha.groupstate import Registration, Replica
-from ha.syncstate import Standing, SyncState
+from ha.mandate import Mandate, Standing
+from ha.syncstate import Seen, SyncState
+from store.clocks import MonoMs
 
 A, B, C = Replica("a", 1), Replica("b", 2), Replica("c", 3)
 ALL = {r.node: Registration(r, "", "") for r in (A, B, C)}
@@ -15,28 +20,24 @@ def state(*members: Replica) -> SyncState:
     return SyncState(A, frozenset(members), 10)
 
 
-def wanted(sync: SyncState, standings: dict[Replica, Standing], **how: object) -> object:
-    given = {
-        "needed": 2,
-        "floor": 100,
-        "patience_ms": 1000,
-        "registered": ALL,
-        "drained": (),
-        "now_ms": 0,
-        **how,
-    }
-    return sync.wanted(standings=standings, **given)  # type: ignore[arg-type]
+def wanted(sync: SyncState, standings: dict[Replica, Standing], now_ms: int = 0, **how: Any) -> Any:
+    seen = replace(Seen(2, 100, 1000, standings, ALL, ()), **how)
+    return sync.wanted(seen, MonoMs(now_ms))
+
+
+def mandate(*members: Replica) -> Mandate:
+    return Mandate(A, frozenset(members), frozenset(members), MonoMs(0))
 
 
 def test_the_least_of_the_set_confirms_and_an_absent_member_stops_it() -> None:
-    sync = state(A, B, C)
+    sync = mandate(A, B, C)
     assert sync.held(90, held((B, 50), (C, 70))) == 50
     assert sync.held(40, held((B, 50), (C, 70))) == 40
     assert sync.held(90, held((B, 50))) == 0
 
 
 def test_an_acknowledgement_of_another_incarnation_counts_for_nothing() -> None:
-    assert state(A, B).held(90, held((Replica("b", 7), 90))) == 0
+    assert mandate(A, B).held(90, held((Replica("b", 7), 90))) == 0
 
 
 def test_a_growing_set_is_required_before_the_registry_answers() -> None:

@@ -5,10 +5,11 @@ from typing import Any, get_args
 
 import pytest
 
-from ha import failoverevents, frames, master, slave
+from ha import failoverevents, frames, masterevents, slaveevents
 from ha.failover import Failover
 from ha.frames import BadFrame
-from ha.slave import Received, Slave
+from ha.slave import Slave
+from ha.slaveevents import Received
 from sim.cluster import run
 from tests.ha.scenes import names
 from tools.transitions import FAILOVER, SESSION, SLAVE, TARGET, Machine, played, render
@@ -21,8 +22,8 @@ def test_the_page_is_what_the_machines_do() -> None:
 @pytest.mark.parametrize(
     ("machine", "types"),
     [
-        (SLAVE, slave.Event | slave.Effect),
-        (SESSION, master.Effect),
+        (SLAVE, slaveevents.Event | slaveevents.Effect),
+        (SESSION, masterevents.Effect),
         (FAILOVER, failoverevents.Event | failoverevents.Effect),
     ],
     ids=lambda value: getattr(value, "title", ""),

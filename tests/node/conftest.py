@@ -74,7 +74,7 @@ def quick_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     For tests in which no other member could be overtaken: a machine may stand still for longer.
     """
     monkeypatch.setattr("duolog._groupreader.HEARTBEAT_SECONDS", 0.3)
-    monkeypatch.setattr("node.broker.GROUP_GRACE_MS", 400)
+    monkeypatch.setattr("node.broker.Broker.group_grace_ms", 400)
 
 
 @pytest.fixture

@@ -9,7 +9,9 @@ import duolog
 import pytest
 from duolog._groupreader import GroupReader
 
+from ha.masterevents import Instructed
 from node.server import Node
+from store.clocks import MonoMs
 from tests.node.conftest import StartNode
 from tests.node.replicas import GROUPS, broker_of, start_groups
 
@@ -126,7 +128,9 @@ async def test_sends_without_a_queue_go_to_the_group_that_takes_them(
         await producer.send("T", b"x")
         master = broker_of(nodes["broker-b"]).replication.master
         assert master is not None
-        master.pause("nothing is taken here")
+        assert master.mandate is not None
+        paused = replace(master.mandate, paused="nothing is taken here")
+        master.step(Instructed(paused), MonoMs(0))
         receipts = [await producer.send("T", b"%d" % k, timeout=5) for k in range(6)]
         assert {receipt.group for receipt in receipts} == {"broker-a"}
         with pytest.raises(duolog.NotMaster):

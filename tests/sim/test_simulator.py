@@ -22,7 +22,7 @@ from sim.ghost import Ghost
 from sim.mutants import MUTANTS, Mutant
 from sim.mutants_clocks import CLOCKS, jumps
 from sim.mutants_election import slow_etcd_and_short_cuts
-from sim.mutants_services import with_services
+from sim.mutants_services import with_sdk, with_services
 from sim.network import Network, Weather, stream
 from sim.shrink import shrink
 from sim.witness import Violation
@@ -58,6 +58,14 @@ def test_services_keep_their_promises_and_do_the_same_again() -> None:
     assert [outcome.violation for outcome in outcomes] == [""] * 4
     assert outcomes[0].digest == outcomes[3].digest
     for what in ("popped", "popped_again", "delayed", "half_messages_decided", "failed_over"):
+        assert sum(outcome.counts[what] for outcome in outcomes) > 0, what
+
+
+def test_programs_of_the_sdk_are_promised_the_same() -> None:
+    outcomes = [run(seed, with_sdk(seed), elected=True) for seed in (3, 4, 6, 3)]
+    assert [outcome.violation for outcome in outcomes] == [""] * 4
+    assert outcomes[0].digest == outcomes[3].digest
+    for what in ("sdk_sent", "sdk_given_again", "sdk_takeovers", "sdk_published"):
         assert sum(outcome.counts[what] for outcome in outcomes) > 0, what
 
 

@@ -5,8 +5,8 @@ from duolog import NodeStatus
 from node.cli.cluster import row_of
 
 
-def test_a_node_known_by_hearsay_only_is_not_said_to_serve() -> None:
-    node = NodeStatus(name="x", role="SLAVE", listen="x:1", hearsay=True)
+def test_a_node_known_from_others_only_is_not_said_to_serve() -> None:
+    node = NodeStatus(name="x", role="SLAVE", listen="x:1", stale=True)
     row = row_of("c", node)
     assert (row["epoch"], row["state"], row["max_offset"]) == (None, "UNKNOWN", None)
     own = row_of("c", NodeStatus(name="x", role="ASYNC_MASTER"))

@@ -5,6 +5,8 @@ from collections import Counter
 
 import duolog
 import pytest
+from duolog._connection import Connection
+from duolog.wire import duolog_pb2 as wire
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -135,6 +137,17 @@ def test_a_member_may_not_commit_for_a_queue_given_to_another() -> None:
     beat(groups, "b", set(), now=10_001)  # a is dead by now
     assert not groups.may_commit("G", "a", {("T", 0)}, LATER)
     assert groups.may_commit("G", "b", {("T", 0)}, LATER)
+
+
+def test_a_member_that_was_silent_for_too_long_has_no_claim_to_what_others_were_given() -> None:
+    groups = GroupCoordinator()
+    everything = beat(groups, "a", set(), now=0)
+    assert beat(groups, "b", set(), now=10_001) == everything
+    assert beat(groups, "a", everything, now=10_002) == set()  # it has not noticed
+    assert not groups.may_commit("G", "a", everything, MonoMs(10_003))
+    kept = beat(groups, "b", everything, now=10_004)
+    assert len(kept) == 4  # half of it is to go to a, and nothing because a believes to read it
+    assert groups.may_commit("G", "b", kept, MonoMs(10_005))
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["beat", "leave", "die"]))))
@@ -269,6 +282,27 @@ async def test_seeking_by_offset_and_by_time(client: duolog.Client) -> None:
             await consumer.seek("one", 0, -1)
     async with client.consumer("G", "one") as consumer:
         assert await consume(consumer, 1) == [b"6"]
+
+
+async def test_a_commit_that_comes_late_does_not_take_the_group_back(
+    client: duolog.Client, node: Node
+) -> None:
+    await fill(client, 10)
+    connection = Connection((f"127.0.0.1:{node.port}",))
+
+    async def commit(offset: int, forward: bool) -> int:
+        offsets = [wire.QueueOffset(topic="T", queue_id=0, offset=offset)]
+        request = wire.CommitRequest(group="G", offsets=offsets, forward=forward)
+        await connection.groups.Commit(request)
+        queues = [wire.QueueRef(topic="T", queue_id=0)]
+        reply = await connection.groups.Offsets(wire.OffsetsRequest(group="G", queues=queues))
+        return int(reply.offsets[0].offset)
+
+    assert await commit(5, forward=True) == 5
+    assert await commit(3, forward=True) == 5
+    assert await commit(2, forward=False) == 2  # its user wants to read again
+    assert await commit(7, forward=True) == 7
+    await connection.close()
 
 
 async def test_a_new_group_may_start_with_the_latest(client: duolog.Client) -> None:

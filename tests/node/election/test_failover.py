@@ -253,7 +253,7 @@ async def test_every_node_answers_for_the_whole_cluster(voters: Voters) -> None:
                     await asyncio.sleep(0.02)
             status = await client.admin.cluster_status()
             assert {row.name for row in status.nodes} == {"a", "b", "c", "x"}
-            assert not any(row.hearsay for row in status.nodes)
+            assert not any(row.stale for row in status.nodes)
 
 
 async def test_a_group_of_one_opens_itself(voters: Voters) -> None:

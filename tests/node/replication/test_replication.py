@@ -554,7 +554,7 @@ async def test_status_tells_offsets_lag_and_state(group: Group) -> None:
     async with group.client(slave) as client:
         mine, its_master = (await client.admin.cluster_status()).nodes
     assert (mine.role, mine.replication.state) == ("SLAVE", "TRANSFER")
-    assert (its_master.name, its_master.hearsay) == ("m", False)
+    assert (its_master.name, its_master.stale) == ("m", False)
     assert its_master.confirm_offset == ours.confirm_offset
     # What nobody can be asked about is told as such.
     await master.stop()

@@ -1,0 +1,56 @@
+"""What a client takes from where it runs: channels to nodes, chance, the wall clock.
+
+Rules: producers, consumers and sinks open channels, draw by chance and read the wall clock through
+this only, so that the simulator runs them as they are. Monotonic time is the event loop's.
+"""
+
+import os
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import grpc.aio
+
+MESSAGE_BYTES_MAX = 64 << 20
+_CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.http2.lookahead_bytes", 16 << 20),  # batches of MiBs come in few frames
+    ("grpc.http2.max_frame_size", 1 << 20),
+    ("grpc.keepalive_time_ms", 6000),
+    ("grpc.keepalive_timeout_ms", 4000),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+
+
+def _dial(endpoint: str) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(endpoint, options=_CHANNEL_OPTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Where a client runs.
+
+    Attributes:
+        dial: opens a channel to an endpoint.
+        chance: for jitter, and for ids that nobody else has: by default the system's.
+        wall_seconds: the wall clock, as `time.time`.
+        process_id: of this process; children may be forked.
+    """
+
+    dial: Callable[[str], grpc.aio.Channel] = _dial
+    chance: random.Random = field(default_factory=random.SystemRandom)
+    wall_seconds: Callable[[], float] = time.time
+    process_id: Callable[[], int] = os.getpid
+
+    def wall_ms(self) -> int:
+        """The wall clock in ms."""
+        return int(self.wall_seconds() * 1000)
+
+
+MACHINE = Runtime()
+
+__all__ = ["MACHINE", "MESSAGE_BYTES_MAX", "Runtime"]

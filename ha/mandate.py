@@ -1,0 +1,76 @@
+"""What an elected master goes by, and what its failover machine reads of it.
+
+The failover machine alone gives mandates, as values and with every change of one; a master changes
+nothing of them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from ha.groupstate import Replica, SyncStateSet
+from store.clocks import MonoMs
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A connected replica: the log offset that counts, and how long ago it had everything."""
+
+    held: int
+    lag_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mandate:
+    """Of one epoch's master, `me`.
+
+    members: the SyncStateSet as the registry has it. required: every replica that may be in it at
+    this moment. deadline_ms: of the lease; nothing is stored or acknowledged from then on. opened:
+    the group has a state to come back to. paused: why nothing is stored for a moment, empty if puts
+    are taken.
+    """
+
+    me: Replica
+    members: SyncStateSet
+    required: SyncStateSet
+    deadline_ms: MonoMs
+    opened: bool = True
+    paused: str = ""
+
+    def held(self, own: int, standings: Mapping[Replica, Standing]) -> int:
+        """Offset below which all required replicas have everything; 0 if one is not there."""
+        least = own
+        for replica in self.required:
+            if replica == self.me:
+                continue
+            standing = standings.get(replica)
+            if standing is None:
+                return 0
+            least = min(least, standing.held)
+        return least
+
+
+class Mastership(Protocol):
+    """An elected master, as its failover machine sees it: to read, never to change."""
+
+    @property
+    def epoch_confirmed(self) -> bool:
+        """The barrier of this epoch is on all required replicas."""
+
+    @property
+    def log_end(self) -> int:
+        """Up to where the log is written."""
+
+    @property
+    def join_floor(self) -> int:
+        """What a replica must hold to come into the SyncStateSet."""
+
+    @property
+    def patience_ms(self) -> int:
+        """How long a member may be away or behind while it still lives."""
+
+    def held_by(self, replica: Replica) -> int:
+        """Offset that a connected replica has acknowledged in the way that counts; 0 for none."""
+
+    def standings(self, now_ms: MonoMs) -> Mapping[Replica, Standing]:
+        """What each connected replica holds, and how far behind it is in time."""

@@ -1,0 +1,83 @@
+"""What must be true of the SDK's programs in the end: stored as told, consumed, published once."""
+
+from collections import Counter
+
+from sim.clients import read_all
+from sim.node import Node
+from sim.sdkhistory import GROUP, PUBLISHED, QUEUES, WRITTEN, SdkHistory
+from sim.witness import Violation
+
+
+def unfinished(node: Node) -> str:
+    """What is still to be done, empty for nothing."""
+    if node.services is None or node.may_be_behind():
+        return "no master that knows its log"
+    tables = node.services.broker.metadata.tables
+    for queue_id in range(QUEUES):
+        end = node.store.queue_range(WRITTEN, queue_id)[1]
+        committed = max(0, tables.committed(GROUP, WRITTEN, queue_id))
+        if committed < end:
+            return f"{GROUP} has committed {committed} of {end} in {WRITTEN}/{queue_id}"
+    for name, row in tables.sinks.items():
+        if row["staged"]:
+            return f"batch {row['batch']} of {name} is not stored"
+    return ""
+
+
+def final(master: Node, history: SdkHistory) -> None:
+    """All checks, after everything was done. Raises Violation."""
+    _stored_as_told(master, history)
+    _consumed(master, history)
+    _published_once(master, history)
+
+
+def _stored_as_told(master: Node, history: SdkHistory) -> None:
+    """A send that was answered is there once, where the receipt says; a refused one is not."""
+    places: dict[bytes, list[tuple[int, int]]] = {}
+    for queue_id in range(QUEUES):
+        for offset, body in read_all(master, (WRITTEN, queue_id)):
+            places.setdefault(body, []).append((queue_id, offset))
+    for one in history.written:
+        found = places.pop(one.body, [])
+        least, most = int(one.outcome == "ok"), int(one.outcome != "refused")
+        if not least <= len(found) <= most:
+            raise Violation(f"{one.body!r} was answered {one.outcome}, and is at {found}")
+        if one.outcome == "ok" and found != [one.place]:
+            raise Violation(f"{one.body!r} is at {found}, and was said to be at {one.place}")
+    if places:
+        raise Violation(f"nobody sent {sorted(places)[:3]}")
+
+
+def _consumed(master: Node, history: SdkHistory) -> None:
+    """Every message of the group was given to a member, as it is stored."""
+    for queue_id in range(QUEUES):
+        key = (WRITTEN, queue_id)
+        given = history.handed.get(key, {})
+        for offset, body in read_all(master, key):
+            if given.get(offset) != body and not history.holes:
+                raise Violation(f"{key} {offset} is {body!r}; the group got {given.get(offset)!r}")
+
+
+def _published_once(master: Node, history: SdkHistory) -> None:
+    """Of each number of a sink one publication is there, whole, once and in order."""
+    rows = [[body for _, body in read_all(master, (PUBLISHED, q))] for q in range(QUEUES)]
+    counts = Counter(body for row in rows for body in row)
+    by_number: dict[tuple[str, int], list[bool]] = {}
+    for one in history.publications:
+        bodies = [body for row in one.bodies.values() for body in row]
+        found = {counts.pop(body, 0) for body in bodies}
+        if len(found) > 1 or max(found, default=0) > 1:
+            raise Violation(f"{one.sink} {one.batch} is there in part, or twice: {bodies[:2]}")
+        there = found == {1}
+        by_number.setdefault((one.sink, one.batch), []).append(there)
+        for queue_id, row in one.bodies.items():
+            if there and [body for body in rows[queue_id] if body in set(row)] != row:
+                raise Violation(f"{one.sink} {one.batch} is out of order in queue {queue_id}")
+    for (sink, batch), present in by_number.items():
+        if sum(present) > 1:
+            raise Violation(f"{sink} {batch} was published {sum(present)} times")
+    for one in history.publications:
+        if one.answered and not any(by_number[one.sink, one.batch]):
+            raise Violation(f"{one.sink} {one.batch} was answered, and is not there")
+    if counts:
+        raise Violation(f"nobody published {sorted(counts)[:3]}")

@@ -1,0 +1,136 @@
+"""What programs of the SDK did and were told: sends, deliveries to group members, batches of sinks.
+
+Who reads a queue is checked as it happens. A member is in touch for as long as its last heartbeat
+that a master answered lets it count on its queues: for its session, and for the grace of the next
+master, which knows nothing of it. Of the members in touch one at most reads a queue.
+"""
+
+from dataclasses import dataclass, field
+
+from sim.witness import Violation
+
+WRITTEN, PUBLISHED = "W", "K"
+QUEUES = 3
+GROUP = "s"
+SESSION_SECONDS = 1.0
+CLOCKS = 0.97  # clocks run at most 1 % fast, or slow, against each other
+
+Queue = tuple[str, int]
+NOBODY = ""
+
+
+@dataclass(slots=True)
+class Written:
+    """A message that a producer sent. outcome: ok, info for may or may not be stored, or refused.
+
+    place: queue id and offset of what was answered ok.
+    """
+
+    body: bytes
+    writer: str
+    outcome: str = "info"
+    place: tuple[int, int] = (-1, -1)
+
+
+@dataclass(slots=True)
+class Publication:
+    """What one publisher staged for a number of a sink: bodies by queue, in their order."""
+
+    sink: str
+    batch: int
+    bodies: dict[int, list[bytes]]
+    answered: bool = False
+
+
+@dataclass(slots=True)
+class Seat:
+    """A member of the group, as masters know it.
+
+    told: world time of its last heartbeat. queues: what it may count on while it is in touch. What
+    it says that it reads is not enough: it may have been silent for too long.
+    """
+
+    told: float
+    queues: set[Queue]
+    asked: str = ""  # the node that answered
+
+
+@dataclass(slots=True)
+class SdkHistory:
+    """Everything that the checks need."""
+
+    written: list[Written] = field(default_factory=list)
+    publications: list[Publication] = field(default_factory=list)
+    frontier: dict[Queue, int] = field(default_factory=dict)  # handed out below here, no offset not
+    handed: dict[Queue, dict[int, bytes]] = field(default_factory=dict)
+    committed: dict[Queue, int] = field(default_factory=dict)
+    seats: dict[str, Seat] = field(default_factory=dict)
+    deliveries: int = 0
+    repeats: int = 0
+    takeovers: int = 0
+    readers: dict[Queue, str] = field(default_factory=dict)
+    in_touch_ms: float = 1000.0
+    holes: bool = False  # segments are lost: readers are told of what is lost, and go on
+
+    # -- the group -----------------------------------------------------------------------------
+
+    def heartbeat(
+        self, member: str, owned: set[Queue], granted: set[Queue], now: float, node: str
+    ) -> None:
+        """A master answers a member: nobody else who is in touch has what it is granted."""
+        for name, seat in self.seats.items():
+            if name == member or now - seat.told >= self.in_touch_ms:
+                continue
+            both = granted & seat.queues
+            if both:
+                raise Violation(
+                    f"{node} grants {sorted(both)[0]} to {member} while {name} reads it, which "
+                    f"{seat.asked} answered {now - seat.told:.0f} ms ago"
+                )
+        before = self.seats[member].queues if self.in_touch(member, now) else set()
+        self.seats[member] = Seat(now, granted | (owned & before), node)
+
+    def left(self, member: str) -> None:
+        """A member leaves, and lets go of everything before."""
+        self.seats.pop(member, None)
+
+    def in_touch(self, member: str, now: float) -> bool:
+        """Whether a member may count on its queues."""
+        seat = self.seats.get(member)
+        return seat is not None and now - seat.told < self.in_touch_ms
+
+    def may_read(self, member: str, queue: Queue, now: float) -> bool:
+        """Whether a queue is a member's own."""
+        return self.in_touch(member, now) and queue in self.seats[member].queues
+
+    def gave(self, member: str, queue: Queue, offset: int, body: bytes) -> None:
+        """A member's user gets a message: none before it was passed over."""
+        self.deliveries += 1
+        row = self.handed.setdefault(queue, {})
+        known = row.setdefault(offset, body)
+        if known != body:
+            raise Violation(f"{queue} {offset} was {known!r} and is {body!r} for {member}")
+        frontier = self.frontier.get(queue, 0)
+        if offset > frontier and not self.holes:
+            raise Violation(f"{member} is given {queue} {offset}, and nobody {frontier}")
+        self.repeats += offset < frontier
+        self.frontier[queue] = max(frontier, offset + 1)
+        if self.readers.get(queue, member) != member:
+            self.takeovers += 1
+        self.readers[queue] = member
+
+    def commits(self, member: str, offsets: dict[Queue, int], node: str) -> None:
+        """A master takes a commit: of what was handed out, and nothing else."""
+        for queue, offset in offsets.items():
+            if offset > self.frontier.get(queue, 0):
+                raise Violation(
+                    f"{node} takes {member}'s commit of {queue} {offset}; "
+                    f"{self.frontier.get(queue, 0)} was not consumed"
+                )
+            self.committed[queue] = offset
+
+    def knows(self, offsets: dict[Queue, int], node: str) -> None:
+        """A master tells where the group is: not beyond what was consumed."""
+        for queue, offset in offsets.items():
+            if offset > self.frontier.get(queue, 0):
+                raise Violation(f"{node} says that {queue} is at {offset}, which nobody consumed")
