@@ -105,29 +105,23 @@ class Failover:
     def __init__(
         self,
         disk: Disk,
-        keys: Keys,
-        me: Registration,
-        needed: int,
-        fresh_id: str,
+        candidacy: "Candidacy",
         facts: "Facts",
     ) -> None:
         """Counts a start of the directory, durably. Raises BadStoreFile where the node's membership
         cannot be trusted, and OSError.
-
-        needed: replicas a put asks for (in_sync_replicas). fresh_id: random, for a group that
-        begins now, and to tell this process from others.
         """
-        self.group = KnownGroup(disk, keys)
-        self.me = me
+        self.group = KnownGroup(disk, candidacy.keys)
+        self.me = candidacy.me
         self.role = Role.STANDING
         self.reason = "this node does not know the group's state yet"
         self.lease = 0
         self.deadline_ms = MonoMs(0)
-        self.provenance = Provenance(Start(self.membership.starts, fresh_id))
+        self.provenance = Provenance(Start(self.membership.starts, candidacy.fresh_id))
         self.elections = 0  # won since the start
         self._facts = facts
-        self._needed = needed
-        self._fresh_id = fresh_id
+        self._needed = candidacy.needed
+        self._fresh_id = candidacy.fresh_id
         self._master: Mastership | None = None  # to read: what changes in it is an Instruct
         self._sync: SyncState | None = None  # of the mastership that was won last
         self._instructed: Mandate | None = None  # what the master was told last
@@ -598,6 +592,20 @@ class Failover:
 
 
 @dataclass(frozen=True, slots=True)
+class Candidacy:
+    """Who stands for election, and for what.
+
+    needed: replicas a put asks for (in_sync_replicas). fresh_id: random, for a group that begins
+    now, and to tell this process from others.
+    """
+
+    keys: Keys
+    me: Registration
+    needed: int
+    fresh_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What the machine asks of its node.
 
@@ -613,4 +621,4 @@ class Facts:
     renew: Callable[[str], int]
 
 
-__all__ = ["Facts", "Failover", "Role"]
+__all__ = ["Candidacy", "Facts", "Failover", "Role"]

@@ -26,7 +26,7 @@ from node.deferred.publishservice import PublishService
 from node.deferred.transactionservice import TransactionService
 from node.election.failover import FailoverService
 from node.engine.log import Log
-from node.engine.part import Part, Work
+from node.engine.part import Part
 from node.engine.queueremoval import QueueRemoval
 from node.filters.consumerfilters import ConsumerFilters
 from node.replication.roles import Replication
@@ -151,20 +151,11 @@ class Broker:
         )
         return found
 
-    async def guard(self, work: Work) -> None:
-        """A background task that dies takes the node with it: nothing fails in silence."""
-        try:
-            await work()
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            self.give_up(error)
-
     def give_up(self, error: Exception) -> None:
         """Something failed that nobody can answer for: the node ends."""
-        while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
-            error = error.exceptions[0]
         report(error)
+        while isinstance(error, ExceptionGroup):  # of a service that has several tasks
+            error = error.exceptions[0]
         self._fence(f"{type(error).__name__}: {error}")
 
     async def stop(self) -> None:

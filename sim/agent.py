@@ -1,12 +1,13 @@
 """What a simulated node of an elected group does beside replication: lease, registry, roles."""
 
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any
+from random import Random
+from typing import Any, Protocol
 
-from ha import failoverevents, membership
-from ha.failover import Facts, Failover
+from ha import failoverevents, masterevents, membership
+from ha.failover import Candidacy, Facts, Failover
 from ha.failoverdriver import FailoverDriver
 from ha.failoverevents import (
     Answer,
@@ -27,17 +28,17 @@ from ha.failoverevents import (
 from ha.groupstate import Registration, Replica
 from ha.mandate import Mandate
 from ha.master import Master
-from ha.masterevents import Instructed
 from ha.membership import Membership
 from ha.registry import LeaseGone, Put, Snapshot, Transaction
+from sim.config import Setup
 from sim.etcd import TIMEOUT_MS, SimEtcd
+from sim.ghost import Ghost
 from sim.later import Later, drive
+from sim.watched import Watched
 from sim.witness import Violation
+from sim.world import World
 from store.clocks import MonoMs
 from store.errors import StoreError
-
-if TYPE_CHECKING:
-    from sim.node import Node
 
 TTL_MS = 600
 MARGIN_MS = 90
@@ -45,19 +46,48 @@ RETRY_MS = 60.0
 NOTED_MS = 3.0  # longest until a note is begun, and from its end until that is heard
 
 
+class Host(Watched, Protocol):
+    """A simulated node, as its agent needs it."""
+
+    world: World
+    ghost: Ghost
+    setup: Setup
+    chance: Random
+
+    def guarded(self, do: Callable[..., None]) -> Callable[..., None]:
+        """Something this process does: not after it died, later where it is paused."""
+
+    def later(self, delay: float, do: Callable[..., None]) -> None:
+        """Do something after some ms, if the process still lives."""
+
+    def tell(self, event: masterevents.Event) -> None:
+        """Tell a master's machine; nothing where this node is a slave."""
+
+    def become_master(self, lead: Lead) -> Master:
+        """Elected. Raises OSError or StoreError where the disk does not let it."""
+
+    def become_slave(self) -> None:
+        """A mastership is over; nothing where there is none."""
+
+    def follow(self, target: str) -> None:
+        """Copy another node's log from now on; empty: nobody's."""
+
+
 class Agent:
     """Feeds a node's failover machine and does what it says."""
 
-    def __init__(self, node: "Node", etcd: SimEtcd, incarnation: int, fresh_id: str) -> None:
+    def __init__(self, node: Host, etcd: SimEtcd, incarnation: int, fresh_id: str) -> None:
         self.node = node
         self.etcd = etcd
         replica = Replica(node.name, incarnation)
         self.machine = Failover(
             node.disk,
-            etcd.keys,
-            Registration(replica, f"{node.name}:1", node.name),
-            node.setup.in_sync,
-            fresh_id,
+            Candidacy(
+                etcd.keys,
+                Registration(replica, f"{node.name}:1", node.name),
+                node.setup.in_sync,
+                fresh_id,
+            ),
             Facts(
                 self._unfit,
                 lambda: node.store.log.max_offset == node.store.log.min_offset,
@@ -192,7 +222,7 @@ class Agent:
 
     def instruct(self, mandate: Mandate) -> None:
         """Tell the master."""
-        self.node.tell(Instructed(mandate))
+        self.node.tell(masterevents.Instructed(mandate))
 
     def stop_leading(self, reason: str) -> None:
         """A mastership is over from this moment on."""

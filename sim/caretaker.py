@@ -4,15 +4,11 @@ Only where nothing can go on by itself, an operator steps in: a group that lost 
 a replica of a beginning that came to nothing, a registry that was restored from a bad backup.
 """
 
-from typing import TYPE_CHECKING
-
 from ha.failoverevents import ElectUnclean
 from ha.groupstate import GroupState, Replica
 from sim.node import Node
+from sim.stage import Stage
 from store.status import BrokerRole
-
-if TYPE_CHECKING:
-    from sim.cluster import Cluster
 
 ROUND_MS = 70.0
 STUCK_MS = 2500.0
@@ -21,7 +17,7 @@ STUCK_MS = 2500.0
 class Caretaker:
     """The supervisor of an elected group."""
 
-    def __init__(self, cluster: "Cluster") -> None:
+    def __init__(self, cluster: Stage) -> None:
         self.cluster = cluster
         self.world = cluster.world
         self.busy = False

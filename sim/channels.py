@@ -8,14 +8,13 @@ not: then the other side notices by itself, later.
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol
+from random import Random
+from typing import Any, Protocol
 
 import grpc
 import grpc.aio
 
-if TYPE_CHECKING:
-    from sim.network import Network
-    from sim.node import Node
+from sim.network import Network
 
 CLIENT = "client"
 KEEPALIVE_MS = 1500.0  # after so long without getting through, a connection is given up
@@ -36,6 +35,28 @@ class Handler(Protocol):
     unary_unary: Any
     unary_stream: Any
     stream_stream: Any
+
+
+class Serving(Protocol):
+    """The services of a running node."""
+
+    rpc: "SimServer"
+
+
+class Served(Protocol):
+    """A simulated node, as those see it who call its services."""
+
+    name: str
+    boot: int
+    up: bool
+    chance_of_reset: Random
+
+    @property
+    def services(self) -> Serving | None:
+        """None where it has none, or does not run."""
+
+    def guarded(self, do: Callable[..., None]) -> Callable[..., None]:
+        """Something its process does: not after it died, later where it is paused."""
 
 
 class Methods:
@@ -66,9 +87,7 @@ class Aborted(Exception):
 class _Pipe:
     """One direction of a call: frames arrive in order, some time later."""
 
-    def __init__(
-        self, network: "Network", ends: tuple[str, str], broken: Callable[[], None]
-    ) -> None:
+    def __init__(self, network: Network, ends: tuple[str, str], broken: Callable[[], None]) -> None:
         self._network = network
         self._ends = ends
         self._broken = broken
@@ -110,7 +129,7 @@ class _Pipe:
 class Call:
     """One call between a program and a node. Made by the program's side."""
 
-    def __init__(self, network: "Network", node: "Node", path: str) -> None:
+    def __init__(self, network: Network, node: Served, path: str) -> None:
         self.network = network
         self.node = node
         self.path = path
@@ -275,7 +294,7 @@ class SimStream:
 class SimChannel:
     """A program's channel to an endpoint: what the generated stubs use of one."""
 
-    def __init__(self, network: "Network", node: "Node") -> None:
+    def __init__(self, network: Network, node: Served) -> None:
         self._network = network
         self._node = node
         self._open: dict[Call, None] = {}
@@ -386,7 +405,7 @@ class SimServer:
 
     def __init__(
         self,
-        node: "Node",
+        node: Served,
         methods: Methods,
         spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"],
         failed: Callable[[Exception], None],

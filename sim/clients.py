@@ -1,18 +1,15 @@
 """Producers and consumers, and the history of what they did and were told."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from sim.node import Node, batch_of
+from sim.stage import Stage
 from sim.witness import Violation
 from store.kernels import decode
 from store.messagestore import PutResult
 from store.queueends import QueueKey
 from store.reader import GetMessageStatus, GetResult
 from store.status import PutMessageStatus
-
-if TYPE_CHECKING:
-    from sim.cluster import Cluster
 
 QUEUES = (("T", 0), ("T", 1), ("U", 0))
 _STORED = (PutMessageStatus.FLUSH_SLAVE_TIMEOUT, PutMessageStatus.SLAVE_NOT_AVAILABLE)
@@ -74,7 +71,7 @@ class Producer:
     TIMEOUT_MS = 700.0
     PATIENCE_MS = 3000.0
 
-    def __init__(self, cluster: "Cluster", name: str, history: History) -> None:
+    def __init__(self, cluster: Stage, name: str, history: History) -> None:
         self.cluster = cluster
         self.world = cluster.world
         self.name = name
@@ -185,7 +182,7 @@ class Consumer:
 
     GAP_MS = 90.0
 
-    def __init__(self, cluster: "Cluster", name: str, history: History) -> None:
+    def __init__(self, cluster: Stage, name: str, history: History) -> None:
         self.cluster = cluster
         self.world = cluster.world
         self.name = name

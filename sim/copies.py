@@ -9,7 +9,6 @@ loses power.
 
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ha import membership
 from ha.groupstate import Replica
@@ -17,9 +16,7 @@ from ha.starts import Start
 from sim.disk import SimDisk
 from sim.faults import NODES, Fault
 from sim.node import Node
-
-if TYPE_CHECKING:
-    from sim.cluster import Cluster
+from sim.stage import Stage
 
 OFTEN = 0.35
 EARLIER_RUN, SAME_RUN = "earlier run", "same run"
@@ -57,7 +54,7 @@ def plan(chance: random.Random, duration: float, often: float = OFTEN) -> list[F
 class Copies:
     """The copies of a run."""
 
-    def __init__(self, cluster: "Cluster") -> None:
+    def __init__(self, cluster: Stage) -> None:
         self.cluster = cluster
         self._copies: dict[str, Copy] = {}
 

@@ -6,21 +6,19 @@ under test says of itself.
 """
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import numpy as np
 
 from ha.groupstate import Replica, SyncStateSet
 from ha.master import Master
 from ha.progress import ConnectionState
+from sim.etcd import SimEtcd
 from sim.platter import same_until
+from sim.watched import Watched
 from sim.witness import Violation, Witness
 from store.kernels.jit import U8
 from store.status import BrokerRole
-
-if TYPE_CHECKING:
-    from sim.etcd import SimEtcd
-    from sim.node import Node
 
 __all__ = ["Ghost", "Violation"]
 
@@ -39,7 +37,7 @@ class Ghost:
     acknowledged.
     """
 
-    def __init__(self, needed: int, durable: bool, etcd: "SimEtcd | None" = None) -> None:
+    def __init__(self, needed: int, durable: bool, etcd: SimEtcd | None = None) -> None:
         """etcd: of an elected group, whose SyncStateSet says who must hold what."""
         self.needed = needed
         self.durable = durable
@@ -68,17 +66,17 @@ class Ghost:
 
     # -- what happens --------------------------------------------------------------------------
 
-    def started(self, node: "Node") -> None:
+    def started(self, node: Watched) -> None:
         """A node begins."""
         self._forget(node)
         if self.etcd is not None:
             self._must_be_complete(node, "came back")
 
-    def leads(self, node: "Node", epoch: int) -> None:
+    def leads(self, node: Watched, epoch: int) -> None:
         """A node was elected: I2, and it must have everything that was ever acknowledged."""
         self.mark("elected")
-        assert node.agent is not None, "an elected node"
-        group = node.agent.machine.membership.group_id
+        assert node.machine is not None, "an elected node"
+        group = node.machine.membership.group_id
         if self.leaders.setdefault((group, epoch), node.name) != node.name:
             first = self.leaders[group, epoch]
             raise Violation(f"{node.name} leads epoch {epoch}, as {first} did")
@@ -87,14 +85,14 @@ class Ghost:
         self.witness.leads(node, epoch)
         self._must_be_complete(node, "was elected", always=True)
 
-    def members_changed(self, nodes: "list[Node]") -> None:
+    def members_changed(self, nodes: Iterable[Watched]) -> None:
         """The registry has another SyncStateSet: whoever is in it has everything, I1."""
         for node in nodes:
             if node.up:
                 self._must_be_complete(node, "is in the set")
 
     def _must_be_complete(
-        self, node: "Node", what: str, always: bool = False, found_out: bool = False
+        self, node: Watched, what: str, always: bool = False, found_out: bool = False
     ) -> None:
         """I1: a member of the SyncStateSet holds every acknowledged put."""
         assert self.etcd is not None, "asked of elected groups"
@@ -111,37 +109,37 @@ class Ghost:
             )
 
     @staticmethod
-    def _first_missing(node: "Node", wanted: bytearray, durable: bool, start: int = 0) -> int:
+    def _first_missing(node: Watched, wanted: bytearray, durable: bool, start: int = 0) -> int:
         """How far a node's log is these bytes, from an offset on."""
         first = max(node.bytes.first, start)
         mine = node.bytes.read(first, len(wanted), durable)
         return first + same_until(mine, _array(wanted)[first:])
 
-    def failed(self, node: "Node") -> None:
+    def failed(self, node: Watched) -> None:
         """A node's disk fails in the middle of an event: what it has confirmed by then counts."""
         if node.master is not None:
             self._check_master(node)
 
-    def died(self, node: "Node") -> None:
+    def died(self, node: Watched) -> None:
         """A node ends."""
         self._forget(node)
 
-    def _forget(self, node: "Node") -> None:
+    def _forget(self, node: Watched) -> None:
         self.confirmed.pop(node.name, None)
         self._proved.pop(node.name, None)
         self.witness.forget(node)
 
-    def lost_power(self, node: "Node") -> None:
+    def lost_power(self, node: Watched) -> None:
         """A machine ends."""
         self.mark("power_cut")
         self.heard.pop(node.name, None)
 
-    def sync_failed(self, node: "Node") -> None:
+    def sync_failed(self, node: Watched) -> None:
         """A sync failed; its page cache is not what the platter has."""
         self.mark("sync_failed")
         node.lost_power = node.needs_reboot = node.tainted = True
 
-    def disk_replaced(self, node: "Node") -> None:
+    def disk_replaced(self, node: Watched) -> None:
         """A node's directory is an older copy now, or an empty one.
 
         What it has had stays true: acknowledgements of it may be on their way.
@@ -150,7 +148,7 @@ class Ghost:
         self.heard.pop(node.name, None)
         self.witness.disk_replaced(node)
 
-    def applied(self, node: "Node") -> None:
+    def applied(self, node: Watched) -> None:
         """A slave took something in: its log must be the master's."""
         slave = node.slave
         assert slave is not None, "slaves apply"
@@ -186,13 +184,13 @@ class Ghost:
     # -- who holds what ------------------------------------------------------------------------
 
     @staticmethod
-    def _followed(node: "Node") -> Mastership:
+    def _followed(node: Watched) -> Mastership:
         """Whose log a slave copies; the tables that came with the handshake name the process."""
         assert node.slave is not None, "slaves follow"
         process = node.adopted.rpartition(b" ")[2]
         return node.slave.epoch, node.slave.master_node, int(process or 0)
 
-    def _capture(self, node: "Node") -> Mastership:
+    def _capture(self, node: Watched) -> Mastership:
         """Take in what a master has written since it was looked at."""
         assert node.master is not None, "masters write"
         key = (node.master.epoch, node.name, node.boot)
@@ -204,7 +202,7 @@ class Ghost:
         self._note(key, node)
         return key
 
-    def _note(self, key: Mastership, node: "Node") -> None:
+    def _note(self, key: Mastership, node: Watched) -> None:
         wrote = self.logs.get(key)
         if wrote is None:
             return
@@ -214,14 +212,14 @@ class Ghost:
             end = self._first_missing(node, wrote, self.durable, before)
             self.held[who] = max(before, end)
 
-    def accepts(self, node: "Node", master: Master, needed: int) -> None:
+    def accepts(self, node: Watched, master: Master, needed: int) -> None:
         """A master stores a put, or lets it wait: as many nodes as it says must be with it."""
         key = self._capture(node)
         nodes = {replica.node for (k, replica) in self.held if k == key}
         if len(nodes) < needed:
             raise Violation(f"{node.name} counts {needed} replicas, only {sorted(nodes)} joined")
 
-    def acknowledged(self, node: "Node", body: bytes) -> None:
+    def acknowledged(self, node: Watched, body: bytes) -> None:
         """A master says OK: enough nodes must hold the put, I4."""
         key = self._capture(node)
         end = node.bytes.record_end(body)
@@ -239,7 +237,7 @@ class Ghost:
             raise Violation(f"{what} {end} bytes in epoch {key[0]}, others than before")
         known += wrote[len(known) : end]
 
-    def _must_be_held(self, node: "Node", key: Mastership, end: int, what: str) -> None:
+    def _must_be_held(self, node: Watched, key: Mastership, end: int, what: str) -> None:
         needed = 1 if node.ordered is BrokerRole.ASYNC_MASTER else self.needed
         if self.etcd is not None and self.etcd.truth is not None:
             for members in {state.sync_state_set for state in self.etcd.possible_states()}:
@@ -253,7 +251,7 @@ class Ghost:
             )
 
     def _whole_set_holds(
-        self, node: "Node", key: Mastership, end: int, what: str, members: SyncStateSet
+        self, node: Watched, key: Mastership, end: int, what: str, members: SyncStateSet
     ) -> None:
         """I4: whoever the registry has in the set must hold it, whatever the master believes.
 
@@ -276,7 +274,7 @@ class Ghost:
 
     # -- after every event ---------------------------------------------------------------------
 
-    def check(self, node: "Node") -> None:
+    def check(self, node: Watched) -> None:
         """In every event of a node, and after it: what must hold always."""
         heard = node.store.replicated_offset or 0
         if not node.older and heard > self.heard.get(node.name, 0):
@@ -288,14 +286,14 @@ class Ghost:
             self._note(self._followed(node), node)
         self._nothing_unsafe_shows(node)
 
-    def settled(self, node: "Node") -> None:
+    def settled(self, node: Watched) -> None:
         """An event's consequences have been drawn."""
         self.check(node)
         wrong = node.master.validate(node.mono()) if node.master is not None else ""
         if wrong:
             raise Violation(f"{node.name}: {wrong}")
 
-    def _check_master(self, node: "Node") -> None:
+    def _check_master(self, node: Watched) -> None:
         key = self._capture(node)
         confirmed = node.store.replicated_offset or 0
         if node.ordered is BrokerRole.ASYNC_MASTER:
@@ -315,7 +313,7 @@ class Ghost:
             self._begin_again()
             self._take(self.safe, key, end, f"{node.name} confirmed")
 
-    def _waits_for_all(self, node: "Node") -> None:
+    def _waits_for_all(self, node: Watched) -> None:
         """I4: a master requires whoever its own changes may bring in, before they are answered."""
         etcd, master = self.etcd, node.master
         if etcd is None or master is None or master.mandate is None or etcd.restored:
@@ -336,7 +334,7 @@ class Ghost:
         if not self._opened:
             self.safe.clear()
 
-    def _nothing_unsafe_shows(self, node: "Node") -> None:
+    def _nothing_unsafe_shows(self, node: Watched) -> None:
         """Whatever its role, a node's readers see no byte that was not confirmed by enough."""
         if not self._opened:
             return
@@ -356,7 +354,7 @@ class Ghost:
         self._proved[node.name] = proved
 
 
-def _damage_at(node: "Node", offset: int) -> int:
+def _damage_at(node: Watched, offset: int) -> int:
     """Where damage ends that a node knows of, and shows nobody; 0 for none at an offset."""
     known = node.store.log.corrupt_ranges
     return next((found.end for found in known if found.start <= offset < found.end), 0)

@@ -7,14 +7,11 @@ others hold it (the atlas), and nobody else loses anything until this node has i
 """
 
 import random
-from typing import TYPE_CHECKING
 
 from sim.disk import SimDisk
 from sim.faults import NODES, Fault
 from sim.node import Node
-
-if TYPE_CHECKING:
-    from sim.cluster import Cluster
+from sim.stage import Stage
 
 OFTEN = 0.3
 LOG = "commitlog/"
@@ -36,7 +33,7 @@ def plan(chance: random.Random, duration: float, often: float = OFTEN) -> list[F
     ]
 
 
-def lose(cluster: "Cluster", node: Node, fault: Fault) -> None:
+def lose(cluster: Stage, node: Node, fault: Fault) -> None:
     """Kill the node and remove one of its segments, where it may be lost."""
     doubtful = node.lost_disk or node.lost_power or node.tainted or node.disk.syncs_to_fail
     if doubtful or cluster.copies.unresolved or not cluster.keeper.may_lose_disk(node):

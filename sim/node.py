@@ -8,6 +8,7 @@ from typing import Any
 
 from ha import identity, masterevents
 from ha.epochs import recover_history
+from ha.failover import Failover
 from ha.failoverevents import Contradicted, FoundOlder, Lead
 from ha.frames import encode
 from ha.handshake import Member
@@ -109,6 +110,11 @@ class Node:
         self._flush_again = False
         self._cuttings = 0
         self._unnamed = -1  # start of a segment that it lost, and has not told of yet
+
+    @property
+    def machine(self) -> Failover | None:
+        """Its failover machine, where masters are elected."""
+        return self.agent.machine if self.agent is not None else None
 
     # -- clocks and events ---------------------------------------------------------------------
 

@@ -6,14 +6,10 @@ then is our bug: where acknowledgements come from page caches it never trusts a 
 before that node has caught up.
 """
 
-from typing import TYPE_CHECKING
-
 from ha.epochs import EpochEntry
 from sim.node import Node
+from sim.stage import Stage
 from store.status import BrokerRole
-
-if TYPE_CHECKING:
-    from sim.cluster import Cluster
 
 OPERATOR_MS = 70.0
 NOT_CUT = "not cut. Make this node the master"
@@ -22,7 +18,7 @@ NOT_CUT = "not cut. Make this node the master"
 class Operator:
     """Decides who is the master."""
 
-    def __init__(self, cluster: "Cluster") -> None:
+    def __init__(self, cluster: Stage) -> None:
         self.cluster = cluster
         self.world = cluster.world
         self.master_name = "a"

@@ -6,7 +6,7 @@ the simulated nodes. What nodes answer is looked at before the answer goes out.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import grpc.aio
 from duolog import _errors as sdk
@@ -33,10 +33,8 @@ from sim.sdkhistory import (
     Written,
 )
 from sim.services import GROUP_GRACE_MS
+from sim.stage import Stage
 from sim.witness import Violation
-
-if TYPE_CHECKING:
-    from sim.cluster import Cluster
 
 ENDPOINTS = ("a:1", "b:1", "c:1")
 CALL_SECONDS = 2.0
@@ -112,7 +110,7 @@ class Process:
 class SdkPrograms:
     """All of them."""
 
-    def __init__(self, cluster: "Cluster") -> None:
+    def __init__(self, cluster: Stage) -> None:
         self.cluster = cluster
         self.world = cluster.world
         self.history = SdkHistory()

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from duolog import _errors as sdk
 from duolog._columns import crc32, pack
@@ -29,13 +29,11 @@ from sim.servicehistory import (
     Sent,
     ServiceHistory,
 )
+from sim.stage import Stage
 from store.errors import StoreError
 from store.metadata import TopicConfig, new_group
 from store.record import Host
 from store.status import PutMessageStatus
-
-if TYPE_CHECKING:
-    from sim.cluster import Cluster
 
 T = TypeVar("T")
 
@@ -47,7 +45,7 @@ REFUSED = (sdk.DuologError, StoreError, TimeoutError)
 class ServiceClients:
     """All of them."""
 
-    def __init__(self, cluster: "Cluster") -> None:
+    def __init__(self, cluster: Stage) -> None:
         self.cluster = cluster
         self.world = cluster.world
         self.history = ServiceHistory()

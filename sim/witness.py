@@ -4,14 +4,12 @@ A sync that vouches for too much, a promise that is not written down or not kept
 its barrier: each is harmless until much later, so each is looked for where it happens.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ha.epochs import EPOCH_TOPIC
 from ha.progress import ConnectionState
 from sim.platter import Noted, identity_on, membership_on, noted_on, same_until
-
-if TYPE_CHECKING:
-    from sim.node import Node
+from sim.watched import Watched
 
 
 class Violation(Exception):
@@ -29,14 +27,14 @@ class Witness:
         self._flushed: dict[str, int] = {}
         self._last: dict[tuple[str, str], Any] = {}
 
-    def forget(self, node: "Node") -> None:
+    def forget(self, node: Watched) -> None:
         """Its process begins or ends: everything is looked at again."""
         self._flushed.pop(node.name, None)
         self._noted.pop(node.name, None)
         for key in [key for key in self._last if key[0] == node.name]:
             del self._last[key]
 
-    def disk_replaced(self, node: "Node") -> None:
+    def disk_replaced(self, node: Watched) -> None:
         """Its directory is an older copy or empty: it has promised what is written there."""
         self.promised[node.name] = int(identity_on(node.disk).get("promisedEpoch", 0))
         group, version, starts = membership_on(node.disk)
@@ -45,15 +43,15 @@ class Witness:
             self.groups[node.name] = (group, version)
         self.starts[node.name] = (0, starts)
 
-    def noted_by(self, node: "Node") -> int:
+    def noted_by(self, node: Watched) -> int:
         """What its disk calls confirmed, as it was looked at last."""
         return self._noted.get(node.name, Noted()).confirmed
 
-    def promises(self, node: "Node", epoch: int) -> None:
+    def promises(self, node: Watched, epoch: int) -> None:
         """A node answered to an epoch: it accepts nothing older from now on, I5."""
         self.promised[node.name] = max(epoch, self.promised.get(node.name, 0))
 
-    def follows(self, node: "Node", epoch: int) -> None:
+    def follows(self, node: Watched, epoch: int) -> None:
         """A node takes bytes of an epoch."""
         self._not_older(node, epoch, "follows")
         machine = node.slave
@@ -62,7 +60,7 @@ class Witness:
             raise Violation(f"{node.name} follows epoch {epoch}, and has not promised it")
         self.promises(node, epoch)
 
-    def decides(self, node: "Node", seen: int) -> None:
+    def decides(self, node: Watched, seen: int) -> None:
         """A node acts on a version of its group's state: that is on its disk first.
 
         So it will not believe a registry that is older, whatever happens to it next.
@@ -71,12 +69,12 @@ class Witness:
         if version < seen:
             raise Violation(f"{node.name} acts on version {seen}, its disk has {version}")
 
-    def leads(self, node: "Node", epoch: int) -> None:
+    def leads(self, node: Watched, epoch: int) -> None:
         """A node opens an epoch."""
         self._not_older(node, epoch, "leads")
         self.promises(node, epoch)
 
-    def _not_older(self, node: "Node", epoch: int, what: str) -> None:
+    def _not_older(self, node: Watched, epoch: int, what: str) -> None:
         if epoch < self.promised.get(node.name, 0):
             raise Violation(
                 f"{node.name} {what} epoch {epoch}, it had promised {self.promised[node.name]}"
@@ -84,7 +82,7 @@ class Witness:
 
     # -- after every event ---------------------------------------------------------------------
 
-    def check(self, node: "Node") -> None:
+    def check(self, node: Watched) -> None:
         """What a node claims is so."""
         self._end_is_true(node)
         self._note_is_true(node)
@@ -96,8 +94,8 @@ class Witness:
         if self._changed(node, "history", machine.history.entries):
             self._epochs_have_barriers(node, machine.history.entries)
         self._tables_are_adopted(node)
-        if node.agent is not None:
-            saved = node.agent.machine.group.saved
+        if node.machine is not None:
+            saved = node.machine.group.saved
             if self._changed(node, "membership", saved):
                 found = membership_on(node.disk)
                 self._stays_in_its_group(node, saved.group_id, saved.version)
@@ -105,7 +103,7 @@ class Witness:
                 if found != (saved.group_id, saved.version, saved.starts):
                     raise Violation(f"{node.name} counts on {saved}, its disk has {found}")
 
-    def _stays_in_its_group(self, node: "Node", group: str, version: int) -> None:
+    def _stays_in_its_group(self, node: Watched, group: str, version: int) -> None:
         """A registry that forgot the group, or knows an older state of it, is not believed."""
         if not group:
             return
@@ -114,7 +112,7 @@ class Witness:
             raise Violation(f"{node.name} was in group {known}, and believes {(group, version)}")
         self.groups[node.name] = (group, version)
 
-    def _counts_its_starts(self, node: "Node", starts: int) -> None:
+    def _counts_its_starts(self, node: Watched, starts: int) -> None:
         """A process has a number that none before it had in this directory."""
         boot, known = self.starts.get(node.name, (0, 0))
         if starts < known or (starts == known and boot != node.boot):
@@ -122,7 +120,7 @@ class Witness:
         self.starts[node.name] = (node.boot, starts)
 
     @staticmethod
-    def _tables_are_adopted(node: "Node") -> None:
+    def _tables_are_adopted(node: Watched) -> None:
         """Whoever follows a master has its metadata, from the handshake on."""
         slave = node.slave
         if slave is None or slave.state is not ConnectionState.TRANSFER:
@@ -131,14 +129,14 @@ class Witness:
         if not node.adopted.startswith(wanted):
             raise Violation(f"{node.name} follows {wanted!r} with the tables of {node.adopted!r}")
 
-    def _changed(self, node: "Node", what: str, value: object) -> bool:
+    def _changed(self, node: Watched, what: str, value: object) -> bool:
         key = (node.name, what)
         if self._last.get(key) is value:
             return False
         self._last[key] = value
         return True
 
-    def _end_is_true(self, node: "Node") -> None:
+    def _end_is_true(self, node: Watched) -> None:
         log = node.store.log
         end = node.bytes.end()
         if end != log.wrote_offset and not log.corrupt_ranges and node.disk.size("commitlog") >= 0:
@@ -146,7 +144,7 @@ class Witness:
                 f"{node.name} says its log ends at {log.wrote_offset}, it does at {end}"
             )
 
-    def _note_is_true(self, node: "Node") -> None:
+    def _note_is_true(self, node: Watched) -> None:
         """A kill makes a node forget nothing of what it has called confirmed."""
         note = node.store.checkpoint.note
         claimed = max(note.confirmed, node.store.replicated_offset or 0)
@@ -156,7 +154,7 @@ class Witness:
         if known.confirmed < claimed:
             raise Violation(f"{node.name} calls {claimed} confirmed, and has noted {known}")
 
-    def _flushed_is_true(self, node: "Node") -> None:
+    def _flushed_is_true(self, node: Watched) -> None:
         """Whatever is called flushed, or noted as durable, is on the platter, under its name."""
         claimed = max(node.store.flushed_offset, self._noted[node.name].durable)
         before = min(self._flushed.get(node.name, 0), claimed)
@@ -169,7 +167,7 @@ class Witness:
         self._flushed[node.name] = claimed
 
     @staticmethod
-    def _identity_is_written(node: "Node", identity: Any) -> None:
+    def _identity_is_written(node: Watched, identity: Any) -> None:
         found = identity_on(node.disk)
         wanted = {
             "incarnation": f"{identity.incarnation:016x}",
@@ -180,7 +178,7 @@ class Witness:
             raise Violation(f"{node.name} goes by {wanted}, its disk has {found}")
 
     @staticmethod
-    def _epochs_have_barriers(node: "Node", entries: tuple[Any, ...]) -> None:
+    def _epochs_have_barriers(node: Watched, entries: tuple[Any, ...]) -> None:
         """Every epoch that a node knows of begins with its barrier, in this node's own log."""
         end = node.bytes.end()
         for entry in entries:

@@ -1,5 +1,7 @@
 """The Groups service: membership, committed offsets, offsets by time."""
 
+from collections.abc import Sequence
+
 from duolog import _errors as sdk
 from duolog._start import start_of
 from duolog.wire import duolog_pb2 as wire
@@ -7,7 +9,8 @@ from duolog.wire import duolog_pb2_grpc as stubs
 
 from node.api.calls import Caller, unary
 from node.broker import Broker
-from node.consuming.allocation import Wish, check_strategy
+from node.consuming.allocation import Queue, Wish, check_strategy
+from node.consuming.groups import Heartbeat
 from node.consuming.longpoll import check_place
 from node.consuming.offsets import offset_at
 from node.consuming.retrytopics import group_retry_topic
@@ -51,19 +54,14 @@ class GroupsService(stubs.GroupsServicer):
             for topic in topics
             if topic in broker.metadata.topics
         }
+        strategy, rooms = check_strategy(request.strategy), tuple(request.rooms)
+        wish = Wish(strategy, rooms, _queues(request.wanted))
         assignment = broker.groups.heartbeat(
             request.group,
             request.member_id,
-            tuple(sorted(own)),
+            Heartbeat(tuple(sorted(own)), _queues(request.owned), request.session_ms, wish),
             counts,
-            {(ref.topic, ref.queue_id) for ref in request.owned[:QUEUES_MAX]},
-            request.session_ms,
             broker.log.mono_ms(),
-            Wish(
-                check_strategy(request.strategy),
-                tuple(request.rooms),
-                frozenset((ref.topic, ref.queue_id) for ref in request.wanted[:QUEUES_MAX]),
-            ),
         )
         if assignment is None:
             raise sdk.Busy(f"group {request.group} has reached its limit of members")
@@ -167,3 +165,7 @@ class GroupsService(stubs.GroupsServicer):
                 request.topic, request.queue_id, request.queue_offset, request.bytes
             )
         )
+
+
+def _queues(refs: Sequence[wire.QueueRef]) -> frozenset[Queue]:
+    return frozenset((ref.topic, ref.queue_id) for ref in refs[:QUEUES_MAX])

@@ -278,7 +278,7 @@ class _Cursor:
 
     def set(self) -> None:
         """The queue may have something."""
-        self._subscription.stir(self.key)
+        self._subscription.notify(self.key)
 
 
 class _Subscription:
@@ -300,7 +300,7 @@ class _Subscription:
         self._ended = False  # the client's half of the stream
         self._refused: Exception | None = None  # for what it asked
 
-    def stir(self, key: QueueKey) -> None:
+    def notify(self, key: QueueKey) -> None:
         """A queue may have something."""
         self._ready[key] = None
         self._wake.set()
@@ -354,7 +354,7 @@ class _Subscription:
             cursor = self._cursors[key] = _Cursor(self, key, begin.offset, number)
             self._broker.log.board.watch(key, cursor)
         cursor.offset, cursor.number = begin.offset, number
-        self.stir(key)
+        self.notify(key)
 
     def _remove(self, key: QueueKey) -> None:
         self._ready.pop(key, None)

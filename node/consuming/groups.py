@@ -39,6 +39,20 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """What a member says of itself.
+
+    topics: that it reads. owned: queues that it reads now. session_ms: it is gone where it says
+    nothing for so long.
+    """
+
+    topics: tuple[str, ...]
+    owned: frozenset[Queue] = frozenset()
+    session_ms: int = 10_000
+    wish: Wish = field(default_factory=Wish)
+
+
+@dataclass(frozen=True, slots=True)
 class Assignment:
     """The answer to a heartbeat."""
 
@@ -64,12 +78,9 @@ class GroupCoordinator:
         self,
         group_name: str,
         member_id: str,
-        topics: tuple[str, ...],
+        beat: Heartbeat,
         queue_counts: dict[str, int],
-        owned: set[Queue],
-        session_ms: int,
         mono_ms: MonoMs,
-        wish: Wish = Wish(),  # noqa: B008 - it cannot change
     ) -> Assignment | None:
         """A member lives. None if the group has no room for it.
 
@@ -79,13 +90,14 @@ class GroupCoordinator:
         """
         group = self._groups.setdefault(group_name, Group())
         self._expire(group, mono_ms)
+        topics, wish = beat.topics, beat.wish
         for name, other in group.members.items():
             if name != member_id and other.wish.strategy != wish.strategy:
                 raise sdk.BadRequest(
                     f"group {group_name} uses rebalance strategy {other.wish.strategy}: "
                     f"a member that asks for {wish.strategy} cannot join"
                 )
-        session = max(SESSION_MS_MIN, min(session_ms or 10_000, SESSION_MS_MAX))
+        session = max(SESSION_MS_MIN, min(beat.session_ms or 10_000, SESSION_MS_MAX))
         member = group.members.get(member_id)
         if member is None:
             if len(group.members) >= MEMBERS_MAX:
@@ -98,10 +110,10 @@ class GroupCoordinator:
         member.expires_ms = MonoMs(mono_ms + session)
         target = self._share(group, member_id, queue_counts)
         held = self._held_by_others(group, member_id)
-        member.owned = owned - held  # one that was silent for too long knows no better
+        member.owned = set(beat.owned - held)  # one that was silent for too long knows no better
         granted = {queue for queue in target if queue not in held}
         if mono_ms < self._grace_until_ms:
-            granted &= owned  # others may still read what they do not know of
+            granted &= beat.owned  # others may still read what they do not know of
         if granted != member.granted:
             group.generation += 1
         member.granted = granted

@@ -18,9 +18,10 @@ from typing import Protocol, TypeVar
 
 import structlog
 from duolog import _errors as sdk
+from duolog._background import Background
 
 from ha import failoverevents, membership
-from ha.failover import Facts, Failover, Role
+from ha.failover import Candidacy, Facts, Failover, Role
 from ha.failoverdriver import FailoverDriver
 from ha.failoverevents import (
     Answer,
@@ -56,7 +57,6 @@ from node.config import NodeSection
 from node.election.directorywrites import DirectoryWrites
 from node.election.leasekeeper import LeaseKeeper
 from node.engine.log import Log
-from node.engine.part import Work
 from node.replication.roles import Replication
 from store.clocks import MonoMs
 from store.errors import StoreError
@@ -82,9 +82,6 @@ class Roles(Protocol):
 
     def demote(self) -> None:
         """Become a slave."""
-
-    async def guard(self, work: Work) -> None:
-        """Run background work; an error of it ends the node."""
 
     def give_up(self, error: Exception) -> None:
         """End the node."""
@@ -120,10 +117,12 @@ class FailoverService:
         replica = Replica(node.name, slave.identity.incarnation)
         self.machine = Failover(
             log_.store.disk,
-            self._keys,
-            Registration(replica, candidate.endpoint, candidate.ha_endpoint),
-            replication.options.in_sync_replicas,
-            secrets.token_hex(8),
+            Candidacy(
+                self._keys,
+                Registration(replica, candidate.endpoint, candidate.ha_endpoint),
+                replication.options.in_sync_replicas,
+                secrets.token_hex(8),
+            ),
             Facts(
                 self._unfit,
                 self._log_empty,
@@ -141,7 +140,7 @@ class FailoverService:
         self._ended = threading.Event()
         self._driver = FailoverDriver(self.machine, self)
         self._tasks: asyncio.TaskGroup | None = None  # while it runs
-        self._running: asyncio.Task[None] | None = None
+        self._background = Background(roles.give_up)
         self._follower: asyncio.Task[None] | None = None
         self._writes = DirectoryWrites(log_.threads)
         self._promising: Future[None] | None = None
@@ -155,7 +154,7 @@ class FailoverService:
     def start(self) -> None:
         """Begin: the node's ports must be open."""
         # First: what the threads tell of may begin work in it.
-        self._running = self._loop.create_task(self._roles.guard(self._run))
+        self._background.start(self._run())
         self._keeper.start()
         self._watcher.start()
 
@@ -169,9 +168,7 @@ class FailoverService:
         self._ended.set()
         if self._wake is not None:
             self._wake.cancel()
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.wait([self._running])
+        await self._background.stop()
         self._replication.follower = None
         await self._writes.ended(JOIN_SECONDS)
         self._replication.become_slave()  # nothing is acknowledged from here on

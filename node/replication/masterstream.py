@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import Executor
+from functools import partial
 
 import grpc
 import grpc.aio
 import structlog
+from duolog._background import Background
 
 from ha import masterevents
 from ha.master import Master
@@ -71,8 +73,10 @@ class ReplicationService:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many slaves")
             return
         wake = asyncio.Event()
-        reader = asyncio.ensure_future(self._read(master, number, requests, wake))
-        sender = asyncio.ensure_future(self._send(master, number, context, wake))
+        # No TaskGroup: the reader's end must not cancel the sender in the middle of a write.
+        tasks = Background(partial(_report, number))
+        reader = tasks.start(self._read(master, number, requests, wake))
+        sender = tasks.start(self._send(master, number, context, wake))
         replication.connected((master, number), wake, reader)
         try:
             await asyncio.wait((reader, sender), return_when=asyncio.FIRST_COMPLETED)
@@ -82,9 +86,7 @@ class ReplicationService:
             await asyncio.wait((sender,), timeout=LAST_WRITE_SECONDS)
         finally:
             replication.disconnected((master, number))  # first: awaiting may be cancelled once more
-            for task in (reader, sender):
-                task.cancel()
-            await asyncio.gather(reader, sender, return_exceptions=True)
+            await tasks.stop()
 
     async def _read(
         self, master: Master, number: int, requests: Frames, wake: asyncio.Event
@@ -121,6 +123,13 @@ class ReplicationService:
         finally:
             if timer is not None:
                 timer.cancel()
+
+
+def _report(session: int, error: Exception) -> None:
+    """A stream that broke while it was read or written; its slave connects again."""
+    broke = type(error).__module__.startswith("grpc")
+    reason = "the connection broke" if broke else f"{type(error).__name__}: {error}"
+    log.warning("replication connection failed", session=session, reason=reason)
 
 
 class _ColdLoader:

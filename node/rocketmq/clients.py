@@ -38,7 +38,7 @@ class Client:
     """What is known of a client."""
 
     client_id: str
-    heard: float
+    seen: float
     kind: definition.ClientType = definition.CLIENT_TYPE_UNSPECIFIED
     group: str = ""
     topics: set[str] = field(default_factory=set)  # that it publishes to
@@ -47,7 +47,7 @@ class Client:
 
 
 class Clients:
-    """All clients heard of lately."""
+    """All clients that called lately."""
 
     def __init__(
         self,
@@ -70,16 +70,16 @@ class Clients:
         """How many are known."""
         return len(self._clients)
 
-    def heard(self, client_id: str, via: str = "") -> Client:
+    def saw(self, client_id: str, via: str = "") -> Client:
         """A client said something. via: the node that passed it on."""
         now = time.monotonic()
         client = self._clients.get(client_id)
         if client is None:
             if len(self._clients) >= CLIENTS_MAX:
-                oldest = min(self._clients.values(), key=lambda known: known.heard)
+                oldest = min(self._clients.values(), key=lambda known: known.seen)
                 self.leave(oldest.client_id)
             client = self._clients[client_id] = Client(client_id, now)
-        client.heard = now
+        client.seen = now
         if via:
             client.ways[via] = now
         return client
@@ -110,7 +110,7 @@ class Clients:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             before = time.monotonic() - SILENT_SECONDS
-            silent = [c.client_id for c in self._clients.values() if c.heard < before]
+            silent = [c.client_id for c in self._clients.values() if c.seen < before]
             for client_id in silent:
                 self.leave(client_id)
             self._drop_ways()
@@ -119,7 +119,7 @@ class Clients:
         """Forget the nodes that clients do not come by any more."""
         before = time.monotonic() - WAY_SECONDS
         for client in self._clients.values():
-            for via in [via for via, heard in client.ways.items() if heard < before]:
+            for via in [via for via, seen in client.ways.items() if seen < before]:
                 if self._is_gone(via):
                     del client.ways[via]
                     self._way_gone(client.client_id, via)

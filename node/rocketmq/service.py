@@ -187,7 +187,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         if not client_id:
             raise Refused(Code.CLIENT_ID_REQUIRED, "the header x-mq-client-id is missing")
         self._authenticator.check(metadata)
-        return self.clients.heard(str(client_id), via_of(context))
+        return self.clients.saw(str(client_id), via_of(context))
 
     # -- routes, clients -----------------------------------------------------------------------
 
@@ -279,7 +279,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         relay = None if is_forwarded(context) else self._relays.add(stream, context)
         try:
             async for command in requests:
-                self.clients.heard(client.client_id)
+                self.clients.saw(client.client_id)
                 if command.WhichOneof("command") == "settings":
                     await stream.write(await self._settings(command.settings, client))
                     if relay is not None:

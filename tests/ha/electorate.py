@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 
 from ha import identity, masterevents
 from ha.epochs import recover_history
-from ha.failover import Facts, Failover
+from ha.failover import Candidacy, Facts, Failover
 from ha.failoverdriver import FailoverDriver
 from ha.failoverevents import (
     Answer,
@@ -85,10 +85,12 @@ class Voter:
         self._lease = 0
         self.machine = Failover(
             self.disk,
-            KEYS,
-            Registration(Replica(name, who.incarnation), f"{name}:1", f"{name}:2"),
-            group.needed,
-            f"{group.fresh_id}-{name}-{next(group.runs)}",
+            Candidacy(
+                KEYS,
+                Registration(Replica(name, who.incarnation), f"{name}:1", f"{name}:2"),
+                group.needed,
+                f"{group.fresh_id}-{name}-{next(group.runs)}",
+            ),
             Facts(
                 lambda: self.unfit,
                 lambda: self.store.log.max_offset == self.store.log.min_offset,

@@ -9,9 +9,7 @@ import duolog
 import pytest
 from duolog._groupreader import GroupReader
 
-from ha.masterevents import Instructed
 from node.server import Node
-from store.clocks import MonoMs
 from tests.node.conftest import StartNode
 from tests.node.replicas import GROUPS, broker_of, start_groups
 
@@ -121,16 +119,14 @@ async def test_a_consumer_reads_all_groups_and_commits_in_each(nodes: dict[str, 
 
 
 async def test_sends_without_a_queue_go_to_the_group_that_takes_them(
-    nodes: dict[str, Node],
+    nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with client_of(nodes["broker-a"]) as client, client.producer() as producer:
         await client.admin.create_topic("T", 1)
         await producer.send("T", b"x")
         master = broker_of(nodes["broker-b"]).replication.master
         assert master is not None
-        assert master.mandate is not None
-        paused = replace(master.mandate, paused="nothing is taken here")
-        master.step(Instructed(paused), MonoMs(0))
+        monkeypatch.setattr(master, "stopped", lambda now_ms: "nothing is taken here")
         receipts = [await producer.send("T", b"%d" % k, timeout=5) for k in range(6)]
         assert {receipt.group for receipt in receipts} == {"broker-a"}
         with pytest.raises(duolog.NotMaster):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.consuming.allocation import STRATEGIES, Deal, Wish, allocate
-from node.consuming.groups import GroupCoordinator
+from node.consuming.groups import GroupCoordinator, Heartbeat
 from node.server import Node
 from store.clocks import MonoMs
 from tests.node.conftest import StartNode
@@ -24,7 +24,9 @@ def beat(
     groups: GroupCoordinator, member: str, owned: set[tuple[str, int]], now: int = 0
 ) -> set[tuple[str, int]]:
     """A heartbeat; the queues it answers."""
-    assignment = groups.heartbeat("G", member, ("T",), COUNTS, owned, 10_000, MonoMs(now))
+    assignment = groups.heartbeat(
+        "G", member, Heartbeat(("T",), frozenset(owned)), COUNTS, MonoMs(now)
+    )
     assert assignment is not None
     return set(assignment.queues)
 
@@ -85,7 +87,7 @@ def test_somebody_reads_what_was_sent_back_whatever_members_name() -> None:
     counts = {"T": 4, "%RETRY%G": 1}
     for strategy in ("CONFIG", "MACHINE_ROOM"):
         wish = Wish(strategy, rooms=("west",), queues=frozenset({("T", 1)}))
-        found = groups.heartbeat("G", "a", ("%RETRY%G", "T"), counts, set(), 10_000, START, wish)
+        found = groups.heartbeat("G", "a", Heartbeat(("%RETRY%G", "T"), wish=wish), counts, START)
         assert found is not None
         assert ("%RETRY%G", 0) in found.queues
         groups.leave("G", "a")
@@ -93,11 +95,12 @@ def test_somebody_reads_what_was_sent_back_whatever_members_name() -> None:
 
 def test_members_agree_on_a_strategy() -> None:
     groups = GroupCoordinator()
+    other = Heartbeat(("T",), wish=Wish("AVG_BY_CIRCLE"))
     beat(groups, "a", set())
     with pytest.raises(duolog.BadRequest, match="strategy AVG:"):
-        groups.heartbeat("G", "b", ("T",), COUNTS, set(), 10_000, START, Wish("AVG_BY_CIRCLE"))
+        groups.heartbeat("G", "b", other, COUNTS, START)
     groups.leave("G", "a")
-    assert groups.heartbeat("G", "b", ("T",), COUNTS, set(), 10_000, START, Wish("AVG_BY_CIRCLE"))
+    assert groups.heartbeat("G", "b", other, COUNTS, START)
 
 
 def test_a_queue_changes_hands_only_after_its_reader_let_go() -> None:
