@@ -160,7 +160,6 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop working, make everything durable, close the store."""
-        self.background.cancel()
         await self.background.stop()
         async with self.log.file_work.changes:
             if not self.store.fence_reason:

@@ -29,29 +29,24 @@ class Background:
     def __init__(self, failed: Callable[[Exception], None] = report) -> None:
         """failed: what is done with the error of a task; logging it, where not given."""
         self._failed = failed
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # ended in the order of their beginnings
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Begin; the task may be awaited, or cancelled."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
         return task
 
     @property
-    def tasks(self) -> frozenset[asyncio.Task[Any]]:
-        """Those under way."""
-        return frozenset(self._tasks)
-
-    def cancel(self) -> None:
-        """Cancel what is under way, without waiting for its end."""
-        for task in self._tasks:
-            task.cancel()
+    def busy(self) -> bool:
+        """Whether anything is under way."""
+        return bool(self._tasks)
 
     async def stop(self) -> None:
         """Cancel what is under way, and what that starts, and wait for its end."""
         me = asyncio.current_task()
-        while others := self._tasks - {me}:
+        while others := [task for task in self._tasks if task is not me]:
             for task in others:
                 task.cancel()
             await asyncio.wait(others)
@@ -62,7 +57,7 @@ class Background:
             await asyncio.wait(self._tasks)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        del self._tasks[task]
         if task.cancelled():
             return
         error = task.exception()

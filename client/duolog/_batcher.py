@@ -185,7 +185,7 @@ class Batcher:
 
     async def flush(self) -> None:
         """Wait until every send that was started has its answer."""
-        while self._draining.tasks or self._alone:
+        while self._draining.busy or self._alone:
             await self._draining.finish()
             if self._alone:
                 self._quiet.clear()

@@ -318,7 +318,7 @@ class Connection:
                 del self._endpoints[self._given]
 
     def _learn_soon(self) -> None:
-        if not self._learning.tasks:
+        if not self._learning.busy:
             self._learning.start(self._learn())
 
     async def _learn(self) -> None:

@@ -140,12 +140,13 @@ class TopicCache:
                 answers[group] = error
 
         async with asyncio.TaskGroup() as tasks:
-            left = {tasks.create_task(ask(group)) for group in groups}
+            asking = [tasks.create_task(ask(group)) for group in groups]
+            left = set(asking)
             while left and not any(map(_has_queues, answers.values())):
                 _, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
             if left:
-                _, left = await asyncio.wait(left, timeout=GROUP_SECONDS)
-            for task in left:
+                await asyncio.wait(left, timeout=GROUP_SECONDS)
+            for task in asking:
                 task.cancel()
         return [answers.get(group) for group in groups]
 

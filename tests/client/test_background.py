@@ -35,11 +35,20 @@ def others() -> set[asyncio.Task[Any]]:
 
 async def test_what_is_under_way_ends_with_its_owner() -> None:
     background = Background()
-    tasks = [background.start(forever()) for _ in range(3)]
+    ended: list[int] = []
+
+    async def note(number: int) -> None:
+        try:
+            await forever()
+        finally:
+            ended.append(number)
+
+    tasks = [background.start(note(number)) for number in range(20)]
     await asyncio.sleep(0)
     await background.stop()
     assert all(task.cancelled() for task in tasks)
-    assert not background.tasks
+    assert ended == list(range(20)), "in the order of their beginnings: a simulation repeats it"
+    assert not background.busy
     await background.stop()  # nothing to do
 
 
