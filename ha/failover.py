@@ -198,6 +198,27 @@ class Failover:
         effects += self._decide(now_ms)
         return [*self._instruct(), *effects]  # a proposed member is required before it is proposed
 
+    def validate(self) -> str:
+        """What is wrong with this machine between two events, empty for nothing.
+
+        Only who leads has a master and hands over, and the master was told all that it goes by;
+        only who follows has somebody to follow; a lease is not asked for while there is one.
+        """
+        leading = self.role is Role.LEADING
+        if self._master is not None and not leading:
+            return f"{self.role.value} with a mastership"
+        if self._handing is not None and not leading:
+            return f"{self.role.value} while it hands over to {self._handing.target}"
+        if leading and not self.lease:
+            return "LEADING without a lease"
+        if (self._followed is not None) != (self.role is Role.FOLLOWING):
+            return f"{self.role.value}, and follows {self._followed}"
+        if self.lease and self._asked_lease:
+            return "asks for a lease beside the one it has"
+        if self._instruct_anew():
+            return "the master does not know its mandate"
+        return ""
+
     def leads(self, master: Mastership) -> list[Effect]:
         """The mastership has begun."""
         self._master, self._instructed = master, None
@@ -301,12 +322,16 @@ class Failover:
         paused = f"{self._handing.target} takes over" if self._handing is not None else ""
         return Mandate(sync.me, sync.members, sync.required, self.deadline_ms, sync.opened, paused)
 
-    def _instruct(self) -> list[Effect]:
-        """What the master must know now, if it does not yet."""
+    def _instruct_anew(self) -> Mandate | None:
+        """What the master must know now; None if it does."""
         if self._master is None or self._sync is None:
-            return []
+            return None
         mandate = self._mandate(self._sync)
-        if mandate == self._instructed:
+        return None if mandate == self._instructed else mandate
+
+    def _instruct(self) -> list[Effect]:
+        mandate = self._instruct_anew()
+        if mandate is None:
             return []
         self._instructed = mandate
         return [Instruct(mandate)]

@@ -116,6 +116,23 @@ class Slave:
             return 0
         return max(0, now_ms - self.caught_up_ms) if self.caught_up_ms else 0
 
+    def validate(self) -> str:
+        """What is wrong with this slave between two events, empty for nothing.
+
+        While log bytes flow they are of no older epoch than the promised one, and what was
+        acknowledged is here: received in the log, durable on the disk.
+        """
+        if self.state is not ConnectionState.TRANSFER:
+            return ""
+        if self.epoch < self.identity.promised_epoch:
+            return f"follows epoch {self.epoch}, promised {self.identity.promised_epoch}"
+        received, durable = self._acked
+        if received > self.end:
+            return f"acknowledged {received}, its log ends at {self.end}"
+        if self._ack_durable and durable > self.store.flushed_offset:
+            return f"acknowledged {durable} as durable, {self.store.flushed_offset} is"
+        return ""
+
     def step(self, event: Event, now_ms: MonoMs) -> list[Effect]:
         """What follows from an event. Raises OSError if the disk fails."""
         match event:

@@ -290,6 +290,8 @@ class Ghost:
         """An event's consequences have been drawn."""
         self.check(node)
         wrong = node.master.validate(node.mono()) if node.master is not None else ""
+        wrong = wrong or (node.slave.validate() if node.slave is not None else "")
+        wrong = wrong or (node.machine.validate() if node.machine is not None else "")
         if wrong:
             raise Violation(f"{node.name}: {wrong}")
 

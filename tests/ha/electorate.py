@@ -118,6 +118,7 @@ class Voter:
 
     def step(self, event: Event) -> None:
         self.driver.step(event)
+        assert self.machine.validate() == ""
 
     # -- what the driver of the machine needs --------------------------------------------------
 

@@ -1210,3 +1210,30 @@ def test_a_membership_that_only_the_page_cache_has_is_saved_again(three: Elector
     three.run(200)
     assert three.state.version == version
     assert membership_on(voter.disk)[:2] == (three.state.group_id, version)
+
+
+def test_a_machine_says_what_is_wrong_with_it(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    machine = leader.machine
+    follower = next(voter.machine for voter in three.voters.values() if voter is not leader)
+    follower._followed = None
+    assert follower.validate() == "FOLLOWING, and follows None"
+    machine._asked_lease = True
+    assert machine.validate() == "asks for a lease beside the one it has"
+    machine.lease = 0
+    assert machine.validate() == "LEADING without a lease"
+    machine.role = Role.STANDING
+    assert machine.validate() == "STANDING with a mastership"
+
+
+def test_a_machine_whose_master_does_not_know_its_mandate_is_wrong(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    sync = leader.machine._sync
+    assert sync is not None
+    sync.propose(sync.members)
+    assert leader.machine.validate() == ""
+    sync.propose(frozenset())
+    leader.machine.deadline_ms = MonoMs(leader.machine.deadline_ms + 1)
+    assert leader.machine.validate() == "the master does not know its mandate"

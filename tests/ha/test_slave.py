@@ -947,3 +947,18 @@ def test_senseless_and_endless_resets_are_left_and_reset_nothing() -> None:
     effects = slave.step(Received(beyond), MonoMs(0))
     assert not any(isinstance(effect, CloseStream) for effect in effects), "counted anew"
     assert slave.resets == CUTS_MAX + 1
+
+
+def test_a_slave_says_what_is_wrong_with_it() -> None:
+    master, slave = open_master(), open_slave()
+    put(master, b"x")
+    Link(master, slave).pump()
+    assert slave.validate() == ""
+    slave._acked = (slave.end + 1, 0)
+    assert slave.validate() == f"acknowledged {slave.end + 1}, its log ends at {slave.end}"
+    slave._acked, slave._ack_durable = (slave.end, slave.end), True
+    assert slave.validate().startswith(f"acknowledged {slave.end} as durable, ")
+    slave.identity = replace(slave.identity, promised_epoch=slave.epoch + 1)
+    assert slave.validate() == f"follows epoch {slave.epoch}, promised {slave.epoch + 1}"
+    slave.state = ConnectionState.READY
+    assert slave.validate() == ""
