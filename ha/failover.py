@@ -201,7 +201,6 @@ class Failover:
     def leads(self, master: Mastership) -> list[Effect]:
         """The mastership has begun."""
         self._master, self._instructed = master, None
-        self._take_members()
         return self._instruct()
 
     def cannot_lead(self, reason: str, now_ms: MonoMs) -> list[Effect]:

@@ -72,6 +72,7 @@ MUST_SEE = (
     "sdk_published",
     "member_kill",
     "member_pause",
+    "killed_at_step",
 )
 
 

@@ -13,7 +13,17 @@ from structlog.testing import capture_logs
 
 from ha.groupstate import Keys
 from ha.progress import ConnectionState
-from sim import checks, config, copies, decay, faults, lostsegments, sdkchecks, servicechecks
+from sim import (
+    checks,
+    config,
+    copies,
+    decay,
+    faults,
+    lostsegments,
+    sdkchecks,
+    servicechecks,
+    stepfaults,
+)
 from sim.caretaker import Caretaker
 from sim.clients import Consumer, History, Producer
 from sim.copies import Copies
@@ -80,10 +90,13 @@ class Cluster:
         self.nodes = [
             Node(self.world, self.network, name, self.setup, self.ghost) for name in NODES
         ]
+        self.traps = stepfaults.Traps()
         self.by_name = {node.name: node for node in self.nodes}
         for node in self.nodes:
             node.peers = self.by_name
             node.etcd = self.etcd
+            node.traps = self.traps
+            node.on_stopped = self._stopped
         self.etcd.on_truth = lambda: self.ghost.members_changed(self.nodes)
         self.history = History()
         sdk_on = [fault for fault in self.planned if fault.kind == faults.SDK_ON]
@@ -106,9 +119,19 @@ class Cluster:
             found += services
             if services:
                 found += faults.sdk(self.world.chance("sdk"), FAULTY_MS * 0.9)
+                found += self._steps([fault.kind for fault in found])
         else:
             found += faults.async_spells(self.world.chance("async"), FAULTY_MS * 0.9)
         return sorted(found, key=lambda fault: fault.at)
+
+    def _steps(self, kinds: list[str]) -> list[Fault]:
+        """Faults between two steps, in every other run with services."""
+        chance = self.world.chance("steps")
+        if chance.random() < 0.5:
+            return []
+        alone = faults.SDK_ON in kinds
+        some = stepfaults.SDK_KINDS if alone else stepfaults.KINDS
+        return stepfaults.plan(chance, FAULTY_MS * 0.9, some)
 
     def _has(self, kind: str) -> bool:
         return any(fault.kind == kind for fault in self.planned)
@@ -208,6 +231,15 @@ class Cluster:
             node.die()
             self.down_until[node.name] = self.world.now + fault.lasts
             self.keeper.after_kill(node, fault.level)
+
+    def _at_step(self, fault: Fault, node: Node) -> None:
+        self.traps.set(fault)
+
+    def _stopped(self, node: Node, trap: stepfaults.Trap) -> None:
+        self.ghost.mark("killed_at_step")
+        node.die()
+        self.down_until[node.name] = self.world.now + trap.fault.lasts
+        self.keeper.after_kill(node, trap.fault.level)
 
     def _take_copy(self, fault: Fault, node: Node) -> None:
         self.copies.take(node)
@@ -367,6 +399,7 @@ class Cluster:
 
     def _heal(self) -> None:
         self._healed = True
+        self.traps.clear()
         self.network.cuts.clear()
         self.network.weather = Weather()
         self.etcd.heal()

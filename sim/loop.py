@@ -44,6 +44,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._wakes: list[float] = []  # times of turns that are planned for timers
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._closed = False
+        self.frozen = False  # the process is stopped, and not gone yet
         self.failure: BaseException | None = None  # of a callback that nobody waits for
 
     # -- what asyncio asks for -----------------------------------------------------------------
@@ -135,7 +136,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """A callback failed, or a task whose result nobody took."""
-        if not self._closed and self.failure is None:
+        if not (self._closed or self.frozen) and self.failure is None:
             self.failure = context.get("exception") or RuntimeError(context["message"])
 
     # -- turns ---------------------------------------------------------------------------------
@@ -164,6 +165,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._turn()
 
     def _turn(self) -> None:
+        if self.frozen:
+            return
         now = self.time() + NEAR
         while self._timers and self._timers[0][0] <= now:
             _, _, handle = heapq.heappop(self._timers)
@@ -181,7 +184,7 @@ class SimLoop(asyncio.BaseEventLoop):
         before = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         try:
-            while self._soon and most > 0 and self.failure is None:
+            while self._soon and most > 0 and self.failure is None and not self.frozen:
                 most -= 1
                 handle = self._soon.popleft()
                 if not handle.cancelled():
@@ -202,7 +205,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """The process dies: what its tasks do on their way out, nobody sees."""
         if self._closed:
             return
-        self._closed = True
+        self._closed, self.frozen = True, False
         for task in list(self._tasks):
             task.cancel()
         self.failure = None

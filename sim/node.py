@@ -27,6 +27,7 @@ from sim.later import drive
 from sim.network import End, Network, stream
 from sim.platter import LogBytes
 from sim.services import Services
+from sim.stepfaults import Stopped, Trap, TrappedStore, Traps
 from sim.witness import Violation
 from sim.world import World
 from store.clocks import MonoMs, StoreClock, WallMs
@@ -37,7 +38,7 @@ from store.flush import FlushSchedule, QueuesFlush
 from store.lightqueues import START
 from store.mappedfile import FlushJob
 from store.messagestore import MessageStore, PutBatch, PutResult
-from store.reader import GetResult
+from store.reader import GetResult, Wanted
 from store.status import BrokerRole, PutMessageStatus
 from store.steps import at_once
 
@@ -102,6 +103,8 @@ class Node:
             None
         )  # after each event, with services
         self.peers: dict[str, Node] = {}
+        self.traps = Traps()  # of the whole run
+        self.on_stopped: Callable[[Node, Trap], None] = lambda node, trap: None
         self.problems: list[str] = []
         self._ends: dict[int, End] = {}
         self._stream: End | None = None
@@ -149,6 +152,8 @@ class Node:
             except OSError as error:
                 self._end(error)
                 return
+            except Stopped:
+                pass  # in the middle of what it did
             self._settle()
 
         return run
@@ -158,6 +163,23 @@ class Node:
         self.world.note(f"{self.name} dies: {error.strerror}")
         self.ghost.failed(self)
         self.die()
+
+    def _stopped(self, trap: Trap, store: TrappedStore) -> None:
+        """The process stops in the middle of a step; its log is still copied, then it is gone."""
+        self.world.note(f"{self.name} stops {trap.fault.other}")
+        if self.services is not None:
+            self.services.freeze()
+
+        def gone() -> None:
+            if self.up and self.store is store:
+                self.on_stopped(self, trap)
+
+        self.world.after(trap.hold_ms, gone)
+
+    @property
+    def stopped(self) -> bool:
+        """It only copies."""
+        return isinstance(self.store, TrappedStore) and self.store.stopped
 
     def later(self, delay: float, do: Callable[..., None]) -> None:
         """Do something after some ms, if the process still lives."""
@@ -171,7 +193,7 @@ class Node:
             pass
         if self.services is None:
             self.store.take_arrivals()
-        else:
+        elif not self.stopped:
             try:
                 self.services.settle()
             except OSError as error:
@@ -200,7 +222,8 @@ class Node:
         if self.setup.services:
             self.disk.mapped_max = MAPPED_MAX
         options = self.setup.store_options(role)
-        self.store = MessageStore(self.disk, options, boot_id=f"boot-{self.cuts}")
+        self.store = store = TrappedStore(self.disk, options, boot_id=f"boot-{self.cuts}")
+        store.traps, store.stop = self.traps, lambda trap: self._stopped(trap, store)
         self.store.events.problem = self.problems.append
         self._store_clock = StoreClock()
         self.master = self.slave = None
@@ -419,6 +442,8 @@ class Node:
         request, so each counts as one that was sent before.
         """
         master = self.master
+        if self.stopped:
+            return
         if master is None or master.stopped(self.mono()):
             reply(PutMessageStatus.SERVICE_NOT_AVAILABLE, None)
             return
@@ -495,7 +520,7 @@ class Node:
 
     def read(self, topic: str, queue_id: int, offset: int) -> GetResult:
         """A consumer's request."""
-        return self.store.get(topic, queue_id, offset, 32, 16 << 10)
+        return self.store.get(topic, queue_id, offset, Wanted(32, 16 << 10))
 
     def known_master(self) -> tuple[str, int]:
         """Client address of the master that the registry names, and its epoch."""

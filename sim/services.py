@@ -225,6 +225,10 @@ class Services:
         """The commit log was synced."""
         self.loop.run_now(self.broker.log.group_commit.release)
 
+    def freeze(self) -> None:
+        """The process does nothing any more."""
+        self.loop.frozen = True
+
     def settle(self) -> None:
         """After every event: tell of what was dispatched. Raises what the background work did."""
         self.loop.run_now(self.broker.log.announce)

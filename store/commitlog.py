@@ -71,6 +71,23 @@ class _Mark:
     touched: list[tuple[MappedFile, int, int]] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Which messages of a batch are appended, and as whose.
+
+    first: the first of them. producer: 10 bytes, with `sequence` the UNIQ_KEY of message `first`;
+    empty for none. fields: see `encode`, what the header gets wrong for single messages.
+    """
+
+    first: int = 0
+    producer: bytes = b""
+    sequence: int = 0
+    fields: I64 = field(default_factory=lambda: encode.NO_FIELDS)
+
+
+WHOLE = Part()
+
+
 class CommitLog:
     """Appends, finds and reads records by offset."""
 
@@ -132,24 +149,17 @@ class CommitLog:
         columns: Columns,
         header: RecordHeader,
         queue_offset: int,
-        producer: bytes = b"",
-        sequence: int = 0,
-        first: int = 0,
-        fields: I64 = encode.NO_FIELDS,
+        part: Part = WHOLE,
     ) -> Appended:
-        """Append messages first.. of a checked batch.
+        """Append messages of a checked batch.
 
-        producer: 10 bytes, with `sequence` the UNIQ_KEY of message `first`; empty for none.
-        fields: see `encode`, what the header gets wrong for single messages.
         Raises OSError if the disk has no room for a segment; the log is then as before.
         """
         assert not self._appending, "one writer at a time"
         self._appending = True
         mark = self._mark()
         try:
-            appended = self._append(
-                columns, header, queue_offset, producer, sequence, first, fields, mark
-            )
+            appended = self._append(columns, header, queue_offset, part, mark)
         except BaseException:
             self._go_back(mark)
             raise
@@ -163,19 +173,16 @@ class CommitLog:
         columns: Columns,
         header: RecordHeader,
         queue_offset: int,
-        producer: bytes,
-        sequence: int,
-        first: int,
-        fields: I64,
+        part: Part,
         mark: _Mark,
     ) -> Appended:
         template = np.frombuffer(header.packed(), np.uint8)
         topic = np.frombuffer(header.topic.encode(), np.uint8)
-        hex_id = np.frombuffer(producer.hex().upper().encode(), np.uint8)
+        hex_id = np.frombuffer(part.producer.hex().upper().encode(), np.uint8)
         result: I64 = np.zeros(1, np.int64)
         mapped = self._writable()
         start = mapped.start + mapped.wrote
-        done = first
+        done = first = part.first
         while True:
             before = mapped.wrote
             position = encode.encode(
@@ -193,9 +200,9 @@ class CommitLog:
                 done,
                 queue_offset + done - first,
                 hex_id,
-                sequence + done - first,
+                part.sequence + done - first,
                 self.options.enabled_append_prop_crc,
-                fields,
+                part.fields,
                 result,
             )
             mark.touched.append((mapped, before, position))

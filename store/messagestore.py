@@ -21,11 +21,10 @@ from store.delay import parse_delay_levels
 from store.disk import Disk, no_room
 from store.dispatch import NEW_QUEUES_MAX, Arrival, Dispatcher, DispatchTargets
 from store.errors import CorruptRecord, OffsetOutOfRange, StoreClosed
-from store.filterbits import FilterBits
 from store.idempotence import IdempotenceTable
 from store.indexservice import IndexService
 from store.kernels import decode
-from store.kernels.jit import EMPTY_I64, I64, U8
+from store.kernels.jit import U8
 from store.lookups import Lookups
 from store.mappedfile import FlushJob
 from store.openfiles import TooManyUnsynced
@@ -35,7 +34,7 @@ from store.queueends import QueueEnds
 from store.queueflushes import Derived, QueueFlushes
 from store.queuenote import NOT_INDEXED
 from store.queues import ConsumeQueues
-from store.reader import ColumnReader, GetMessageStatus, GetResult
+from store.reader import ANY, ColumnReader, GetMessageStatus, GetResult, Wanted
 from store.record import (
     BORN_HOST_V6,
     LOCAL_HOST,
@@ -497,10 +496,7 @@ class MessageStore:
         topic: str,
         queue_id: int,
         queue_offset: int,
-        messages_max: int = 32,
-        bytes_max: int = 262_144,
-        tags_codes: I64 = EMPTY_I64,
-        bits: FilterBits | None = None,
+        wanted: Wanted = ANY,
     ) -> GetResult:
         """Messages of a queue from an offset on, as columns: see `ColumnReader.read`."""
         if not self.flags.readable or self._closed:
@@ -509,11 +505,8 @@ class MessageStore:
         result = self._reader.read(
             self.queues.get(*key),
             queue_offset,
-            messages_max,
-            bytes_max,
-            tags_codes,
+            wanted,
             self.queues.ext.get(key),
-            bits,
         )
         if result.status in _PAST_THE_END and self._may_come(key, queue_offset):
             return result.yet_to_come(queue_offset)
@@ -537,7 +530,7 @@ class MessageStore:
 
     def record_at(self, topic: str, queue_id: int, queue_offset: int) -> Record | None:
         """The record at a queue offset, or None where there is none. Raises CorruptRecord."""
-        result = self.get(topic, queue_id, queue_offset, 1, 1)
+        result = self.get(topic, queue_id, queue_offset, Wanted(1, 1))
         if not result.count or int(result.table[decode.OUT_QUEUE_OFFSET, 0]) != queue_offset:
             return None
         return self.get_message(int(result.table[decode.OUT_PHY, 0]))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from store import lightqueues
 from store.clocks import WallMs
 from store.columns import BadProperties, BodyTooLarge, Columns
-from store.commitlog import CommitLog
+from store.commitlog import CommitLog, Part
 from store.errors import BadMessage
 from store.idempotence import IdempotenceTable, Run
 from store.kernels.encode import FIELDS, NO_FIELDS
@@ -218,10 +218,12 @@ class Puts:
                 batch.columns,
                 header,
                 queue_offset,
-                batch.producer,
-                batch.sequence + first,
-                first,
-                NO_FIELDS if batch.fields is None else batch.fields,
+                Part(
+                    first,
+                    batch.producer,
+                    batch.sequence + first,
+                    NO_FIELDS if batch.fields is None else batch.fields,
+                ),
             )
         except BadMessage as error:
             return PutResult(PutMessageStatus.MESSAGE_ILLEGAL, error.reason)

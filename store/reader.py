@@ -95,6 +95,23 @@ class GetResult:
         return replace(self, status=status, bodies=blobs[0], properties=blobs[1], table=table)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Wanted:
+    """How much of a queue is read at once, and what of it.
+
+    messages_max: at most so many messages, with bodies of at most bytes_max. tags_codes: only these
+    (empty: all). bits: what surely has none of them is skipped.
+    """
+
+    messages_max: int = 32
+    bytes_max: int = 262_144
+    tags_codes: I64 = field(default_factory=lambda: EMPTY_I64)
+    bits: FilterBits | None = None
+
+
+ANY = Wanted()
+
+
 class ColumnReader:
     """Reads queues; owns the scratch memory columns are assembled in (one reader per owner)."""
 
@@ -109,17 +126,14 @@ class ColumnReader:
         self,
         queue: ConsumeQueue | None,
         queue_offset: int,
-        messages_max: int,
-        bytes_max: int,
-        tags_codes: I64,
+        wanted: Wanted,
         ext: ConsumeQueueExt | None = None,
-        bits: FilterBits | None = None,
     ) -> GetResult:
-        """Up to messages_max messages, bodies of at most bytes_max, from a queue offset on.
+        """What is wanted of a queue, from an offset on.
 
-        At least one message is read if there is one, however large. bits: what surely has none of
-        them is skipped.
+        At least one message is read if there is one, however large.
         """
+        tags_codes, bits = wanted.tags_codes, wanted.bits
         if queue is None:
             return GetResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
         low, high = queue.min_offset, queue.max_offset
@@ -133,8 +147,8 @@ class ColumnReader:
             queue_offset, high = _matching_run(matches, queue_offset, high)
             tags_codes = EMPTY_I64
         state: I64 = np.zeros(decode.STATE_SIZE, np.int64)
-        bounded = self._bodies[: max(1, min(bytes_max, len(self._bodies)))]
-        messages_max = max(1, min(messages_max, MESSAGES_MAX))
+        bounded = self._bodies[: max(1, min(wanted.bytes_max, len(self._bodies)))]
+        messages_max = max(1, min(wanted.messages_max, MESSAGES_MAX))
         offset, lost, full = queue_offset, 0, False
         while offset < high and not full and offset - queue_offset < ENTRIES_MAX:
             found = queue.slice_at(offset, min(high - offset, ENTRIES_MAX))

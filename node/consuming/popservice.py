@@ -30,7 +30,7 @@ from store.clocks import MonoMs
 from store.errors import StoreError
 from store.lightqueues import is_light, parent_of
 from store.metadata import Json
-from store.reader import GetResult
+from store.reader import GetResult, Wanted
 from store.record import Record, decode_properties
 
 log = structlog.get_logger("duolog.node")
@@ -251,7 +251,9 @@ class PopService:
         while len(found) < wanted and line.left > 0:
             count = min(wanted - len(found), state.skip_done())
             bits = self._filters.bits(request.group, topic, request.filter)
-            result = store.get(*key[:2], state.next, count, 4 << 20, request.filter.codes, bits)
+            result = store.get(
+                *key[:2], state.next, Wanted(count, 4 << 20, request.filter.codes, bits)
+            )
             line.left -= max(1, result.count)
             if result.min_offset > state.next:
                 state.start_at(result.min_offset)
@@ -298,7 +300,7 @@ class PopService:
         """The same request once more (its answer was lost): the same messages once more."""
         found = []
         for offset in sorted(state.leases):
-            result = self._core.store.get(key[0], key[1], offset, 1, 4 << 20)
+            result = self._core.store.get(key[0], key[1], offset, Wanted(1, 4 << 20))
             for popped in self._rows(key, result, state.attempts, request.invisible_ms):
                 lease = state.leases[offset]
                 invisible = HELD_MS if request.held else request.invisible_ms

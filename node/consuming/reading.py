@@ -8,7 +8,7 @@ from node.filters.consumerfilters import ConsumerFilters
 from node.filters.tagfilter import MessageFilter
 from node.replication.roles import Replication
 from store.queueends import QueueKey
-from store.reader import GetResult
+from store.reader import GetResult, Wanted
 
 
 def physical_memory() -> int:
@@ -43,7 +43,9 @@ class Reader:
         """Messages of a queue that are wanted. group: whose bits of the ext units tell of them."""
         count = min(count, wanted.at_once)
         bits = self._filters.bits(group, key[0], wanted)
-        result = wanted.chosen(self._core.store.get(*key, offset, count, size, wanted.codes, bits))
+        result = wanted.chosen(
+            self._core.store.get(*key, offset, Wanted(count, size, wanted.codes, bits))
+        )
         if result.count or not self._replication.may_be_behind():
             return result
         return result.where_behind(offset)

@@ -30,6 +30,7 @@ from store.metadata import (
 )
 from store.metadatafiles import MetadataFiles
 from store.metadatarecovery import Doubt, MetadataRecovery, Recovered
+from store.reader import Wanted
 from store.record import check_topic
 from store.status import BrokerRole, PutMessageStatus
 
@@ -59,7 +60,7 @@ class _Records:
         return int(queue.entries(offset, 1)[0, 0])
 
     def read(self, offset: int) -> tuple[list[bytes], int]:
-        result = self._store.get(SYSTEM_TOPIC, QUEUE, offset, READ_ROWS, READ_BYTES)
+        result = self._store.get(SYSTEM_TOPIC, QUEUE, offset, Wanted(READ_ROWS, READ_BYTES))
         return [body for _, body, _ in result.rows()], result.next_offset
 
 
@@ -189,7 +190,7 @@ class MetadataLog:
         tables = self._tables
         tables.applied = max(tables.applied, queue.min_offset)
         while tables.applied < queue.max_offset:
-            result = store.get(SYSTEM_TOPIC, QUEUE, tables.applied, READ_ROWS, READ_BYTES)
+            result = store.get(SYSTEM_TOPIC, QUEUE, tables.applied, Wanted(READ_ROWS, READ_BYTES))
             for _, body, _ in result.rows():
                 change = tables.apply(body)
                 if change is None:

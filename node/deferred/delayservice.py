@@ -29,7 +29,7 @@ from store.kernels import decode
 from store.kernels.jit import EMPTY_I64, I64
 from store.messagestore import PutBatch
 from store.metadata import SYSTEM_PREFIX
-from store.reader import EMPTY_TABLE, GetResult
+from store.reader import EMPTY_TABLE, GetResult, Wanted
 from store.record import decode_properties
 from store.status import PutMessageStatus
 
@@ -227,7 +227,7 @@ class DelayService:
         """
         store, count = self._core.store, end - first
         while True:
-            result = store.get(topic, queue_id, first, count, BYTES)
+            result = store.get(topic, queue_id, first, Wanted(count, BYTES))
             inside = int(np.count_nonzero(result.table[decode.OUT_QUEUE_OFFSET] < end))
             if inside == result.count:
                 return result, min(result.next_offset, end)
@@ -308,7 +308,7 @@ class DelayService:
         store = self._core.store
         offset = max(done_from, store.queue_range(DONE_TOPIC, QUEUE)[0])
         while timers is self._timers:
-            result = store.get(DONE_TOPIC, QUEUE, offset, 1000, BYTES)
+            result = store.get(DONE_TOPIC, QUEUE, offset, Wanted(1000, BYTES))
             if not result.count:
                 return
             for numbers, body, _ in result.rows():

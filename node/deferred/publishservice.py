@@ -26,6 +26,7 @@ from store.columns import Columns
 from store.errors import CorruptRecord, StoreError
 from store.messagestore import MessageStore, PutBatch
 from store.metadata import SYSTEM_PREFIX, Json
+from store.reader import Wanted
 from store.record import Host, Record, decode_properties
 from store.status import PutMessageStatus
 
@@ -89,7 +90,7 @@ class _Earlier:
         word = f"UNIQ_KEY\x01{self._producer.hex().upper()}".encode()
         at = queue.next_from(queue.min_offset, self._after) if queue is not None else 0
         while True:
-            result = self._store.get(topic, queue_id, at, READ_ROWS, READ_BYTES)
+            result = self._store.get(topic, queue_id, at, Wanted(READ_ROWS, READ_BYTES))
             for _, _, text in result.rows():
                 if word in text:
                     key = decode_properties(text.decode(errors="replace")).get("UNIQ_KEY", "")

@@ -24,7 +24,7 @@ from store.columns import Columns
 from store.errors import StoreError
 from store.kernels import decode
 from store.messagestore import PutBatch, PutResult
-from store.reader import GetResult
+from store.reader import GetResult, Wanted
 from store.record import TRANSACTION_COMMIT, Record, decode_properties
 from store.status import PutMessageStatus
 
@@ -45,6 +45,7 @@ TICK_SECONDS = 0.2
 READABLE_SECONDS = 2.0  # within which what was stored can be read, unless replicas are behind
 READABLE_PAUSE_SECONDS = 0.005
 SAVE_SECONDS = 5.0
+PREPARED_ROW = 4  # of PutBatch.fields: where in the log a half message lies
 CHECKS_AT_ONCE = 500
 IMMUNITY_SECONDS_MAX = 3600
 # Properties that a half message has and a committed one has not.
@@ -75,6 +76,9 @@ class TransactionService:
         self._older = (0, 0)  # half messages and log that were there when this mastership began
         self._opened: asyncio.Lock = asyncio.Lock()
         self._ops: deque[tuple[int, int]] = deque()  # offset of an op, highest half it names
+        # Half messages that are stored where they go and were refused the note of that, as on a
+        # disk that was full in between: whether they are committed, or else given up.
+        self._unnoted: dict[int, bool] = {}
         self._saved = (-1, -1)
         self.askers: list[Asker] = []
 
@@ -87,6 +91,7 @@ class TransactionService:
     def _forget(self) -> None:
         self._halves = None
         self._decisions.clear()
+        self._unnoted.clear()
         self._ops.clear()
 
     @property
@@ -154,7 +159,7 @@ class TransactionService:
             halves.end = max(halves.end, low)
             if halves.end >= high:
                 return
-            result = store.get(HALF_TOPIC, QUEUE, halves.end, READ, BYTES)
+            result = store.get(HALF_TOPIC, QUEUE, halves.end, Wanted(READ, BYTES))
             for offset, store_time, properties in _texts(result):
                 halves.read(self._half(offset, store_time, properties))
             halves.end = max(halves.end, result.next_offset)
@@ -177,7 +182,7 @@ class TransactionService:
         store = self._core.store
         offset = max(offset, store.queue_range(OP_TOPIC, QUEUE)[0])
         while halves is self._halves:
-            result = store.get(OP_TOPIC, QUEUE, offset, READ, BYTES)
+            result = store.get(OP_TOPIC, QUEUE, offset, Wanted(READ, BYTES))
             if not result.count:
                 return
             for numbers, body, _ in result.rows():
@@ -289,6 +294,7 @@ class TransactionService:
         """Decide on half messages that wait, and wait until that is safe."""
         if not self._core.admission.may_store():
             raise sdk.Unavailable("this node does not accept puts now")
+        self._note_stored(halves)
         origins = {half.offset: half.origin for half in found}
         offsets = sorted(origins)
         end_offset = 0
@@ -298,6 +304,7 @@ class TransactionService:
                 await asyncio.sleep(0)  # others have a turn
                 if halves is not self._halves:
                     raise sdk.Unavailable("the master changed during the call")
+            self._note_ended(halves, [at for at in offsets[at : at + READ] if halves.lies_at(at)])
             # Somebody else may have decided on some of them in between.
             undecided = [offset for offset in offsets[at : at + READ] if halves.lies_at(offset)]
             missed += sorted({*offsets[at : at + READ]} - {*undecided})
@@ -347,38 +354,67 @@ class TransactionService:
     def _decide(self, halves: HalfMessages, offsets: list[int], commit: bool) -> int:
         """Store what is committed, and the note of it right behind; the end of that in the log."""
         origins = [halves.origin_at(offset) for offset in offsets]
-        if commit:
-            wanted = [at for at in offsets if not self._was_committed(halves.origin_at(at), at)]
-            for first, count in _stretches(wanted):
-                self._commit(first, count)
-        end_offset = self._note_decided(halves, offsets).end_offset
+        stored: list[int] = []
+        try:
+            if commit:
+                for first, count in _stretches(offsets):
+                    self._commit(first, count, stored)
+            end_offset = self._note_decided(halves, offsets).end_offset
+        except sdk.DuologError:
+            committed = {*stored}
+            for at in offsets if committed else ():
+                if self._record(at).physical_offset in committed:
+                    self._unnoted[at] = True
+            raise
         for origin in origins:
             self._decisions.add(origin, Decision(commit, end_offset))
         return end_offset
 
-    def _was_committed(self, origin: int, offset: int) -> bool:
-        """Whether the last master stored what is committed, and its note of that is lost.
+    def _note_ended(self, halves: HalfMessages, offsets: list[int]) -> None:
+        """Note what the last master ended, where its note of that is lost. Raises Unavailable."""
+        for offset in offsets:
+            ended = self._ended_before(halves.origin_at(offset), offset)
+            if ended is not None:
+                self._note_as(halves, offset, ended)
 
-        A log may have been cut between the two. Raises Unavailable, NoSuchMessage.
+    def _note_as(self, halves: HalfMessages, offset: int, commit: bool) -> None:
+        origin = halves.origin_at(offset)
+        noted = self._note_decided(halves, [offset])
+        self._decisions.add(origin, Decision(commit, noted.end_offset))
+        self._settle(noted)
+
+    def _ended_before(self, origin: int, offset: int) -> bool | None:
+        """Whether the last master committed it, or else gave it up; None for neither.
+
+        It stored the message first, and a log may have been cut before the note. Raises
+        Unavailable.
         """
         older_halves, older_log = self._older
         if origin >= older_halves:
-            return False
+            return None
         store = self._core.store
         if store.dispatcher.reput_from < older_log:
             raise sdk.Unavailable(
                 "messages stored by the last master are not indexed yet: try again"
             )
-        properties = self._record(offset).properties
+        record = store.record_at(HALF_TOPIC, QUEUE, offset)
+        properties = record.properties if record is not None else {}
         topic, key = properties.get("REAL_TOPIC", ""), properties.get("UNIQ_KEY", "")
-        return bool(key) and store.lookups.by_unique_key(topic, key) is not None
+        if not key:
+            return None
+        if store.lookups.by_unique_key(topic, key) is not None:
+            return True
+        return None if store.lookups.by_unique_key(DISCARD_TOPIC, key) is None else False
 
-    def _commit(self, first: int, count: int) -> None:
-        """Store half messages at consecutive offsets in their real queues."""
+    def _commit(self, first: int, count: int, stored: list[int]) -> None:
+        """Store half messages at consecutive offsets in their real queues.
+
+        stored: gets the log offset of each half message whose message is stored.
+        """
         store = self._core.store
         end = first + count
         while first < end:
-            result = store.get(HALF_TOPIC, QUEUE, first, end - first, BYTES)
+            result = store.get(HALF_TOPIC, QUEUE, first, Wanted(end - first, BYTES))
             if result.next_offset <= first:
                 self._record(first)
                 raise sdk.NoSuchMessage(f"half message {first} no longer exists")
@@ -387,6 +423,8 @@ class TransactionService:
                 if batch.topic not in self._core.metadata.topics:
                     raise sdk.UnknownTopic(f"topic {batch.topic!r} was deleted")
                 self._put(batch)
+                assert batch.fields is not None, "made of records"
+                stored += batch.fields[PREPARED_ROW].tolist()
             first = result.next_offset
 
     def _put(self, batch: PutBatch) -> PutResult:
@@ -401,9 +439,15 @@ class TransactionService:
         columns = Columns.of([b"%d" % offset for offset in offsets], [OP_TAG] * len(offsets))
         result = self._put(PutBatch(OP_TOPIC, QUEUE, columns, self._core.times.wall_ms()))
         for k, offset in enumerate(offsets):
+            self._unnoted.pop(offset, None)
             halves.resolved(offset)
             self._ops.append((result.queue_offset + k, offset))
         return result
+
+    def _note_stored(self, halves: HalfMessages) -> None:
+        """Note what was stored where it goes and could not be noted. Raises Unavailable."""
+        for offset, commit in list(self._unnoted.items()):
+            self._note_as(halves, offset, commit)
 
     # -- checks --------------------------------------------------------------------------------
 
@@ -412,9 +456,14 @@ class TransactionService:
         if halves.get(half.origin) is not half:
             return  # it was decided while others were asked about
         try:
+            self._note_stored(halves)
+            if halves.get(half.origin) is not half:
+                return
             record = self._record(half.offset)
             if half.checks >= self._options.check_max:
-                self._discard(halves, half, record)
+                self._note_ended(halves, [half.offset])
+                if halves.lies_at(half.offset):
+                    self._discard(halves, half, record)
                 return
             self._put_back(halves, half, record)
         except (sdk.NoSuchMessage, StoreError) as error:
@@ -450,9 +499,8 @@ class TransactionService:
         if DISCARD_TOPIC not in self._core.metadata.topics:
             self._core.metadata.auto_create(DISCARD_TOPIC, 1)
         self._put(stored_again(record, DISCARD_TOPIC, record.properties))
-        noted = self._note_decided(halves, [half.offset])
-        self._decisions.add(half.origin, Decision(False, noted.end_offset))
-        self._settle(noted)
+        self._unnoted[half.offset] = False
+        self._note_as(halves, half.offset, False)
 
     def _settle(self, result: PutResult) -> None:
         self._core.log.settle(result.end_offset, no_wait=True)

@@ -6,8 +6,12 @@ import duolog
 import duolog.sync
 import pytest
 
-from node.deferred.transactionservice import HALF_TOPIC
+from node.deferred.redirect import stored_again
+from node.deferred.transactionservice import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC
+from node.engine.log import Log
 from node.server import Node
+from store.messagestore import PutBatch, PutResult
+from store.status import PutMessageStatus
 from tests.node.conftest import StartNode, start_node
 from tests.node.replicas import broker_of, until
 
@@ -175,10 +179,59 @@ async def test_what_the_last_master_committed_without_its_note_is_not_stored_aga
         half = await transactions.prepare("T", b"once")
         service = broker_of(node).transactions
         await service._known()
-        service._commit(half.offset, 1)  # and the log is cut before the note of it
+        service._commit(half.offset, 1, [])  # and the log is cut before the note of it
         assert await bodies(client, 1) == [b"once"]
         service.role_changed()
         await transactions.commit(half)
         await transactions.commit(await transactions.prepare("T", b"later"))
         assert await bodies(client, 2) == [b"once", b"later"]
         await until(lambda: service.waiting == 0)
+
+
+async def test_a_commit_whose_note_is_refused_is_made_once(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full between the message and the note that it is committed, or given up."""
+    write, refused = Log.write, [OP_TOPIC, OP_TOPIC, OP_TOPIC]
+
+    def full_in_between(self: Log, batch: PutBatch) -> PutResult:
+        if batch.topic in refused:
+            refused.remove(batch.topic)
+            return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, "no room")
+        return write(self, batch)
+
+    async with client_of(node) as client, client.transactions("orders") as transactions:
+        half = await transactions.prepare("T", b"one")
+        left = await transactions.prepare("T", b"two")
+        monkeypatch.setattr(Log, "write", full_in_between)
+        await transactions.commit(half)
+        assert await bodies(client, 1) == [b"one"]
+        assert not refused
+        refused.append(OP_TOPIC)
+        await until(lambda: broker_of(node).transactions.waiting == 0)
+        assert await bodies(client, 1) == [b"one"]
+        given_up = await client.pull(DISCARD_TOPIC, 0, 0)
+        assert given_up.body_list() == [b"two"]
+        with pytest.raises(duolog.NoSuchMessage):
+            await transactions.commit(left)
+
+
+async def test_what_the_last_master_ended_without_its_note_is_not_given_up(node: Node) -> None:
+    async with client_of(node) as client, client.transactions("orders") as transactions:
+        committed = await transactions.prepare("T", b"committed")
+        given_up = await transactions.prepare("T", b"given up")
+        service = broker_of(node).transactions
+        await service._known()
+        service._commit(committed.offset, 1, [])
+        record = await service.find(given_up.offset)
+        assert record is not None
+        broker_of(node).metadata.make_if_missing(DISCARD_TOPIC)
+        service._put(stored_again(record, DISCARD_TOPIC, record.properties))
+        assert await bodies(client, 1) == [b"committed"]
+        service.role_changed()  # and the log was cut before the notes
+        with pytest.raises(duolog.NoSuchMessage, match="given up"):
+            await transactions.commit(given_up)
+        await until(lambda: service.known and service.waiting == 0)  # nobody answers
+        assert (await client.pull(DISCARD_TOPIC, 0, 0)).body_list() == [b"given up"]
+        with pytest.raises(duolog.NoSuchMessage, match="was committed"):
+            await transactions.rollback(committed)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from store.columns import Columns
 from store.messagestore import MessageStore, PutBatch
+from store.reader import Wanted
 from store.record import decode_properties
 from store.status import PutMessageStatus
 from tests.support import (
@@ -38,7 +39,7 @@ def offsets(store: MessageStore, name: str) -> list[tuple[int, int]]:
 def bodies(store: MessageStore, name: str) -> list[bytes]:
     queue = store.queues.get(name, 0)
     assert queue is not None
-    result = store.get(name, 0, queue.min_offset, 1 << 20, 1 << 30)
+    result = store.get(name, 0, queue.min_offset, Wanted(1 << 20, 1 << 30))
     return [body for _, body, _ in result.rows()]
 
 
@@ -58,7 +59,7 @@ def test_a_message_is_in_its_topics_queue_and_in_its_light_queues(tmp_path: Path
     third = store.queue_range(B, 0)[0]
     assert record.properties["INNER_MULTI_QUEUE_OFFSET"] == f"{first + 1},{third}"
     assert third == record.physical_offset
-    text = next(store.get("T", 0, 0, 1).rows())[2]
+    text = next(store.get("T", 0, 0, Wanted(1)).rows())[2]
     assert decode_properties(text.decode())["k"] == "v"
     arrived = {(a.topic, a.queue_offset) for a in store.take_arrivals()}
     assert (B, third + 1) in arrived

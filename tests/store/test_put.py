@@ -24,7 +24,7 @@ from store.errors import (
 )
 from store.idempotence import IdempotenceTable, Run
 from store.messagestore import MessageStore, PutBatch
-from store.reader import GetMessageStatus
+from store.reader import GetMessageStatus, Wanted
 from store.record import TRANSACTION_COMMIT, TRANSACTION_PREPARED
 from store.status import BrokerRole, FlushDiskType, PutMessageStatus, RunningFlags
 from tests.support import (
@@ -422,16 +422,16 @@ def test_read_statuses(store: MessageStore) -> None:
     badly = store.get("T", 0, 3)
     assert (badly.status, badly.next_offset) == (GetMessageStatus.OFFSET_OVERFLOW_BADLY, 2)
     assert store.get("T", 0, -1).status is GetMessageStatus.OFFSET_TOO_SMALL
-    missing = store.get("T", 0, 0, tags_codes=np.array([99], np.int64))
+    missing = store.get("T", 0, 0, Wanted(tags_codes=np.array([99], np.int64)))
     assert (missing.status, missing.next_offset) == (GetMessageStatus.NO_MATCHED_MESSAGE, 2)
 
 
 def test_a_read_keeps_to_its_limits_but_gives_at_least_one(store: MessageStore) -> None:
     put_ok(store, [b"x" * 100] * 20)
-    assert store.get("T", 0, 0, messages_max=3).count == 3
-    assert store.get("T", 0, 0, bytes_max=350).count == 3
-    assert store.get("T", 0, 0, bytes_max=1).count == 1
-    assert store.get("T", 0, 19, 10**9, 10**9).count == 1
+    assert store.get("T", 0, 0, Wanted(messages_max=3)).count == 3
+    assert store.get("T", 0, 0, Wanted(bytes_max=350)).count == 3
+    assert store.get("T", 0, 0, Wanted(bytes_max=1)).count == 1
+    assert store.get("T", 0, 19, Wanted(10**9, 10**9)).count == 1
 
 
 def test_reads_cross_segments_and_queue_files(store: MessageStore) -> None:
@@ -440,7 +440,7 @@ def test_reads_cross_segments_and_queue_files(store: MessageStore) -> None:
         put_ok(store, [body])
     assert len(store.log.queue.files) > 3
     assert len(store.queues.table["T", 0].files.files) > 3
-    assert store.get("T", 0, 0, 1000, 1 << 20).count == 400
+    assert store.get("T", 0, 0, Wanted(1000, 1 << 20)).count == 400
     assert read_all(store) == bodies
 
 
@@ -450,7 +450,7 @@ def test_reading_by_tag_gives_exactly_the_matching_ones(store: MessageStore) -> 
     wanted = np.array([2652, 2652 + 3], np.int64)  # T0 and T3
     found, offset = [], 0
     while offset < 100:
-        result = store.get("T", 0, offset, 5, 1 << 20, wanted)
+        result = store.get("T", 0, offset, Wanted(5, 1 << 20, wanted))
         found += result.table[0].tolist()
         offset = result.next_offset
     assert found == [n for n in range(100) if n % 7 in (0, 3)]
@@ -464,7 +464,7 @@ def test_a_record_damaged_at_rest_is_reported_and_passed_over(store: MessageStor
     assert (first.lost, first.next_offset) == (1, 5)
     with pytest.raises(CorruptRecord):
         store.get_message(results[2].physical_offset)
-    only = store.get("T", 0, 2, messages_max=1)
+    only = store.get("T", 0, 2, Wanted(messages_max=1))
     assert only.table[0].tolist() == [3]
 
 
