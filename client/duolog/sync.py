@@ -59,6 +59,7 @@ class _Thread:
     @staticmethod
     def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """gRPC also tells this loop of calls of others, which their programs may have closed."""
+        # Python gives this error no class of its own: its text is all that tells it.
         error = context.get("exception")
         if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
             loop.default_exception_handler(context)
