@@ -63,7 +63,7 @@ async def test_what_is_started_while_the_owner_stops_ends_as_well() -> None:
 
     background.start(starts_another())
     await asyncio.sleep(0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await background.stop()
     assert not others()
 
@@ -72,7 +72,7 @@ async def test_a_task_may_stop_its_own_owner() -> None:
     background = Background()
     background.start(forever())
     ended = background.start(background.stop())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await ended
     assert not others()
 
@@ -220,7 +220,7 @@ async def test_a_fault_of_the_append_stream_fails_those_who_wait(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     stream = AppendStream(Dying())  # type: ignore[arg-type]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         with pytest.raises(duolog.Unavailable):
             await stream.append(wire.AppendRequest(id=1))
     assert "a background task failed" in caplog.text
@@ -249,7 +249,7 @@ async def test_what_lingers_when_the_producer_is_closed_is_not_sent() -> None:
     waiting = asyncio.ensure_future(batcher.send(Message("T", None, Terms(), b"x", b""), 30))
     await asyncio.sleep(0.01)
     await batcher.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         with pytest.raises(duolog.Timeout, match="the producer was closed"):
             await waiting
     assert not others()

@@ -28,11 +28,11 @@ async def node(start_node: StartNode) -> Node:
 
 
 def client_of(node: Node) -> duolog.Client:
-    return duolog.Client(f"127.0.0.1:{node.port}", timeout=10)
+    return duolog.Client(f"127.0.0.1:{node.port}", timeout=30)
 
 
 async def bodies(client: duolog.Client, count: int) -> list[bytes]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             batch = await client.pull("T", 0, 0)
             if batch.count >= count:

@@ -109,7 +109,7 @@ async def test_with_roles_by_hand_a_slave_is_not_cut_to_an_older_copy_of_its_mas
         older, newer = (b, a) if swapped else (a, b)
         copy = await asyncio.to_thread(copy_of, older)
         await send(a.endpoint, 10, 30)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while len(await read(newer)) < 40:  # the slave has heard of it
                 await asyncio.sleep(0.01)
         a.kill()
@@ -196,7 +196,7 @@ async def test_an_older_copy_of_a_member_leads_nobody_and_costs_nothing(
         await send(master.endpoint, 10, 30)
         others = [node for node in nodes.values() if node is not victim]
         for node in others:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 while len(await read(node)) < 40:
                     await asyncio.sleep(0.01)
         for node in nodes.values():

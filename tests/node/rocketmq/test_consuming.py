@@ -462,7 +462,7 @@ async def test_a_client_that_hangs_up_and_sends_again_has_its_message_once(
     late.set()
     (entry,) = (await again).entries
     assert (entry.status.code, entry.offset) == (Code.OK, 0)
-    assert (await api.receive("g", timeout=4)).bodies == [b"x"]
+    assert (await api.receive("g", timeout=20)).bodies == [b"x"]
     assert (await api.receive("g")).code == Code.MESSAGE_NOT_FOUND
 
 
@@ -573,4 +573,4 @@ async def test_words_that_another_producer_wrote_do_not_stop_a_queue(
         client.producer() as producer,
     ):
         await producer.send("T", b"odd", properties={name: value})
-    assert (await api.receive("g", timeout=4)).bodies == [b"odd"]
+    assert (await api.receive("g", timeout=20)).bodies == [b"odd"]

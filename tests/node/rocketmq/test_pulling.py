@@ -28,7 +28,7 @@ async def pull(api: Api, offset: int, **how: Any) -> tuple[int, list[Any], int]:
     )
     request.long_polling_timeout.FromMilliseconds(how.pop("wait_ms", 0))
     code, found, following = 0, [], -1
-    async for reply in api.stub.PullMessage(request, timeout=5, metadata=api.metadata):
+    async for reply in api.stub.PullMessage(request, timeout=20, metadata=api.metadata):
         match reply.WhichOneof("content"):
             case "status":
                 code = reply.status.code

@@ -89,14 +89,14 @@ async def test_a_half_message_is_seen_when_it_is_committed_and_never_when_rolled
     assert (await api.receive("g")).code == Code.MESSAGE_NOT_FOUND
     assert await end(api, one, COMMIT) == Code.OK
     assert await end(api, two, ROLLBACK) == Code.OK
-    received = await api.receive("h", timeout=4)
+    received = await api.receive("h", timeout=20)
     assert [one.system_properties.message_type for one in received.messages] == [TRANSACTION]
     (handle,) = received.handles
     assert (await api.change("h", handle, 0)).status.code == Code.OK
-    (again,) = (await api.receive("h", timeout=4)).messages
+    (again,) = (await api.receive("h", timeout=20)).messages
     assert again.system_properties.delivery_attempt == 2
     assert again.system_properties.message_type == TRANSACTION
-    received = await api.receive("g", timeout=4)
+    received = await api.receive("g", timeout=20)
     (found,) = received.messages
     assert found.body == b"commit"
     assert (found.system_properties.message_id, found.system_properties.tag) == (one[0], "A")
@@ -118,7 +118,7 @@ async def test_the_first_decision_counts_and_the_other_one_is_refused(api: Api) 
     assert [await end(api, two, COMMIT) for _ in range(3)] == [Code.OK] * 3
     assert await end(api, two, ROLLBACK) == invalid
     assert await end(api, ("other", two[1]), COMMIT) == invalid
-    assert (await api.receive("g", timeout=4)).bodies == [b"y"]
+    assert (await api.receive("g", timeout=20)).bodies == [b"y"]
     assert (await api.receive("g")).code == Code.MESSAGE_NOT_FOUND
 
 
@@ -189,7 +189,7 @@ async def test_a_producer_is_asked_and_its_answer_counts(quick: Node) -> None:
         assert command.message.topic.name == "T"
     assert await end(asked, committed, COMMIT) == Code.OK
     assert await end(asked, dropped, ROLLBACK) == Code.OK
-    assert (await api.receive("g", timeout=4)).bodies == [b"commit"]
+    assert (await api.receive("g", timeout=20)).bodies == [b"commit"]
     await until(lambda: broker_of(quick).transactions.waiting == 0)
     await checker.close()
     await api.close()
@@ -227,7 +227,7 @@ async def test_a_half_message_that_was_asked_about_is_still_decided_by_its_first
     ids = await half(api, b"x")
     await until(lambda: broker_of(quick).store.queue_range(HALF_TOPIC, 0) == (0, 2))
     assert await end(api, ids, COMMIT) == Code.OK
-    assert (await api.receive("g", timeout=4)).bodies == [b"x"]
+    assert (await api.receive("g", timeout=20)).bodies == [b"x"]
     assert (await api.receive("g")).code == Code.MESSAGE_NOT_FOUND
     await api.close()
 
@@ -353,7 +353,7 @@ async def test_a_compressed_half_message_that_was_asked_about_stays_compressed(q
     ids = await half(api, body, body_encoding=definition.Encoding.GZIP)
     await until(lambda: broker_of(quick).store.queue_range(HALF_TOPIC, 0)[1] >= 2)
     assert await end(api, ids, COMMIT) == Code.OK
-    (found,) = (await api.receive("g", timeout=4)).messages
+    (found,) = (await api.receive("g", timeout=20)).messages
     assert found.body == body
     assert found.system_properties.body_encoding == definition.Encoding.GZIP
     await api.close()
