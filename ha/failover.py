@@ -585,7 +585,7 @@ class Failover:
         if self.role is not Role.LEADING or master is None or state is None:
             return self._say(asked.token, "this node is not the master")
         if self._handing is not None:
-            # Perhaps by the same order, whose asker did not hear the answer.
+            # Perhaps by the same order, whose answer did not arrive.
             return self._say(asked.token, "a hand-over is already in progress", unknown=True)
         me = self.me.replica
         target = asked.target or succession.best_successor(self.view, state, me, master)

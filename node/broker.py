@@ -100,7 +100,7 @@ class Broker:
             self.transactions,
             self.publishes,
         )
-        self.pop.returned = self.lite.stirred
+        self.pop.returned = self.lite.notify
         self.metadata.light_queues_forgotten.append(self.lite.gone)
         self.metadata.topic_deleted += [self.removal.remove, self.lite.topic_deleted]
         self.log.dispatched += [lambda keys: self.metadata.catch_up(), self.lite.arrived]

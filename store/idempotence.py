@@ -91,7 +91,7 @@ class _Window:
 
 
 class IdempotenceTable:
-    """Windows of the producers heard of last."""
+    """Windows of the producers that sent last."""
 
     def __init__(self, runs_max: int, producers_max: int) -> None:
         self._runs_max = runs_max

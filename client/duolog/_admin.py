@@ -184,8 +184,8 @@ class Admin:
                 last is done (RocketMQ's clients).
             retry_times: attempts after the first, then a message is a dead letter.
             retry_delays_ms: between attempts.
-            lite_topic: the topic whose lite topics its clients may hear; empty: none.
-            lite_exclusive: one client at a time hears a lite topic, the last that asked.
+            lite_topic: the topic whose lite topics its clients may subscribe to; empty: none.
+            lite_exclusive: one client at a time subscribes to a lite topic, the last that asked.
         """
         request = wire.PutGroupRequest(
             group=group,

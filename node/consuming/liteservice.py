@@ -46,7 +46,7 @@ def lite_topic_of(queue: str) -> str:
 
 
 def bound_topic(row: Json) -> str:
-    """The topic whose lite topics a group subscribes to; empty if it hears none."""
+    """The topic whose lite topics a group subscribes to; empty if to none."""
     return str((row.get("attributes") or {}).get(BIND_TOPIC, ""))
 
 
@@ -60,21 +60,21 @@ def bound(row: Json, topic: str, exclusive: bool) -> Json:
 
 
 def is_exclusive(row: Json) -> bool:
-    """Whether one client of a group at a time hears a lite topic: the last that asked."""
+    """Whether one client of a group at a time subscribes to a lite topic: the last that asked."""
     return (row.get("attributes") or {}).get(MODEL) == EXCLUSIVE
 
 
 class LiteService:
-    """Who hears what, and what is forgotten."""
+    """Who subscribes to what, and what is forgotten."""
 
     def __init__(self, core: Core, pop: PopService, removal: QueueRemoval) -> None:
         self._core = core
         self._pop = pop
         self._removal = removal
         self._subscribers: dict[str, dict[str, Subscriber]] = {}  # by client and group
-        self.subscriptions = 0  # lite topics that are heard, each as often as it is
-        self._hearing: dict[str, set[Subscriber]] = {}  # by light queue
-        self._hearing_all: dict[str, set[Subscriber]] = {}  # by topic
+        self.subscriptions = 0  # of all clients to lite topics
+        self._of_queue: dict[str, set[Subscriber]] = {}  # by light queue
+        self._of_parent: dict[str, set[Subscriber]] = {}  # by topic
         self.evicted: list[Callable[[str, str], None]] = []  # told client and lite topic
         self._going: dict[str, int] = {}  # forgotten queues and where they ended
 
@@ -97,7 +97,7 @@ class LiteService:
                     await asyncio.sleep(0)
 
     def role_changed(self) -> None:
-        """The mastership has changed: whatever is heard may have something."""
+        """The mastership has changed: any subscription may have something."""
         for groups in self._subscribers.values():
             for subscriber in groups.values():
                 more = self.queues_of(subscriber.topic) if subscriber.everything else ()
@@ -108,7 +108,7 @@ class LiteService:
     # -- subscriptions -------------------------------------------------------------------------
 
     def subscriber(self, client: str, group: str, topic: str) -> Subscriber:
-        """A client in a group; one that hears nothing where it is not known."""
+        """A client in a group; one without subscriptions where it is not known."""
         found = self._subscribers.get(client, {}).get(group)
         if found is None or found.topic != topic:
             if found is not None:
@@ -117,34 +117,34 @@ class LiteService:
             self._subscribers.setdefault(client, {})[group] = found
         return found
 
-    def hear(self, subscriber: Subscriber, queues: Iterable[str], takes_over: bool) -> None:
-        """Hear more. takes_over: in an exclusive group, what another client hears as well."""
+    def subscribe(self, subscriber: Subscriber, queues: Iterable[str], takes_over: bool) -> None:
+        """Subscribe to more. takes_over: in an exclusive group, also from another client."""
         exclusive = is_exclusive(self._core.metadata.tables.groups.get(subscriber.group, {}))
         for queue in queues:
             if queue in subscriber.queues:
                 continue
-            heard = self._hearing.get(queue, ()) if exclusive else ()
-            rivals = [other for other in heard if other.group == subscriber.group]
+            others = self._of_queue.get(queue, ()) if exclusive else ()
+            rivals = [other for other in others if other.group == subscriber.group]
             if rivals and not takes_over:
                 continue
             for rival in rivals:
-                self.stop_hearing(rival, [queue])
+                self.unsubscribe(rival, [queue])
                 for tell in self.evicted:
                     tell(rival.client, lite_topic_of(queue))
-            self._hearing.setdefault(queue, set()).add(subscriber)
+            self._of_queue.setdefault(queue, set()).add(subscriber)
             subscriber.queues.add(queue)
             self.subscriptions += 1
-            subscriber.stir(queue)
+            subscriber.notify(queue)
 
-    def hear_everything(self, subscriber: Subscriber) -> None:
-        """Hear every lite topic of the parent, also those that are yet to come."""
+    def subscribe_to_all(self, subscriber: Subscriber) -> None:
+        """Subscribe to every lite topic of the parent, also those that are yet to come."""
         subscriber.everything = True
-        self._hearing_all.setdefault(subscriber.topic, set()).add(subscriber)
+        self._of_parent.setdefault(subscriber.topic, set()).add(subscriber)
         for queue in self.queues_of(subscriber.topic):
-            subscriber.stir(queue)
+            subscriber.notify(queue)
 
-    def stop_hearing(self, subscriber: Subscriber, queues: Iterable[str]) -> None:
-        """Hear less; what was delivered stays delivered."""
+    def unsubscribe(self, subscriber: Subscriber, queues: Iterable[str]) -> None:
+        """Subscribe to less; what was delivered stays delivered."""
         for queue in queues:
             if queue not in subscriber.queues:
                 continue
@@ -152,26 +152,26 @@ class LiteService:
             self.subscriptions -= 1
             if not subscriber.everything:
                 subscriber.ready.pop(queue, None)
-            heard = self._hearing.get(queue, set())
-            heard.discard(subscriber)
-            if not heard:
-                self._hearing.pop(queue, None)
+            left = self._of_queue.get(queue, set())
+            left.discard(subscriber)
+            if not left:
+                self._of_queue.pop(queue, None)
 
-    def stop_hearing_everything(self, subscriber: Subscriber) -> None:
-        """Hear only what was named from now on."""
+    def unsubscribe_from_all(self, subscriber: Subscriber) -> None:
+        """Subscribe only to what was named from now on."""
         subscriber.everything = False
         for queue in list(subscriber.ready):
             if queue not in subscriber.queues:
                 del subscriber.ready[queue]
-        heard = self._hearing_all.get(subscriber.topic, set())
-        heard.discard(subscriber)
-        if not heard:
-            self._hearing_all.pop(subscriber.topic, None)
+        left = self._of_parent.get(subscriber.topic, set())
+        left.discard(subscriber)
+        if not left:
+            self._of_parent.pop(subscriber.topic, None)
 
     def leave(self, subscriber: Subscriber) -> None:
         """Forget a client's place in a group."""
-        self.stop_hearing(subscriber, list(subscriber.queues))
-        self.stop_hearing_everything(subscriber)
+        self.unsubscribe(subscriber, list(subscriber.queues))
+        self.unsubscribe_from_all(subscriber)
         subscriber.line.set_all()
         groups = self._subscribers.get(subscriber.client, {})
         groups.pop(subscriber.group, None)
@@ -189,18 +189,18 @@ class LiteService:
         """The light queues of a topic's lite topics."""
         return self._core.store.topic_queue_table.light_of(topic)
 
-    def stirred(self, queue: str, group: str = "") -> None:
+    def notify(self, queue: str, group: str = "") -> None:
         """A queue got messages, or has some to give again. group: to whom, all if empty."""
-        for hearing in (self._hearing.get(queue), self._hearing_all.get(parent_of(queue))):
-            for subscriber in hearing or ():
+        for subscribers in (self._of_queue.get(queue), self._of_parent.get(parent_of(queue))):
+            for subscriber in subscribers or ():
                 if group in ("", subscriber.group):
-                    subscriber.stir(queue)
+                    subscriber.notify(queue)
 
     def arrived(self, keys: Iterable[QueueKey]) -> None:
         """Queues that got messages, light ones among them."""
         for name, _ in keys:
             if is_light(name):
-                self.stirred(name)
+                self.notify(name)
 
     # -- forgetting ----------------------------------------------------------------------------
 

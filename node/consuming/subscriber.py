@@ -19,7 +19,7 @@ class Subscriber:
     ready: dict[str, None] = field(default_factory=dict)  # may have something, in order
     given: tuple[str, list[str]] = ("", [])  # attempt, and the queues it had messages of
 
-    def stir(self, queue: str) -> None:
+    def notify(self, queue: str) -> None:
         """A queue may have something."""
         self.ready[queue] = None
         self.line.set()

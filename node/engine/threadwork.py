@@ -1,7 +1,7 @@
 """A job in a thread that ends before its owner does.
 
 A task that is cancelled leaves its job in the thread behind: the job would write to files that a
-stop writes or closes, and nobody would hear of a sync that failed.
+stop writes or closes, and nobody would notice a sync that failed.
 """
 
 import asyncio

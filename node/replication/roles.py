@@ -261,7 +261,7 @@ class Replication:
     def follow(self, address: str, listener: Listener | None = None) -> ReplicationClient:
         """Follow the master at an address, once the client runs.
 
-        listener: hears what only an election can do something about.
+        listener: is told what only an election can act on.
         """
         assert self.slave is not None, "only a slave follows"
         upstream = Upstream(address, self._credentials, self.options.reconnect_interval / 1000)

@@ -41,7 +41,7 @@ class Upstream:
 
 
 class Listener(Protocol):
-    """Hears what only an election can do something about."""
+    """Is told what only an election can act on."""
 
     def contradicted(self, epoch: int, reason: str) -> None:
         """The master of an epoch lacks what was confirmed."""

@@ -1,4 +1,4 @@
-"""SyncLiteSubscription: which lite topics the clients of a group hear."""
+"""SyncLiteSubscription: the lite topics that the clients of a group subscribe to."""
 
 from node.broker import Broker
 from node.consuming.liteservice import (
@@ -26,10 +26,10 @@ class LiteTopics:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def hearing(self, client: Client, group: str, topic: str) -> Subscriber | None:
-        """The subscriber that a client is in a group; None if it hears a topic as a whole.
+    def subscriber(self, client: Client, group: str, topic: str) -> Subscriber | None:
+        """The subscriber that a client is in a group; None if it subscribes to a topic as a whole.
 
-        Raises Refused if the group hears the lite topics of another one.
+        Raises Refused if the group subscribes to the lite topics of another one.
         """
         bound = bound_topic(self._broker.admission.group_tables().groups.get(group, {}))
         if not bound and client.kind not in LITE_KINDS:
@@ -55,7 +55,7 @@ class LiteTopics:
         self.note(request, client)
 
     def note(self, request: service.SyncLiteSubscriptionRequest, client: Client) -> None:
-        """Keep what a client hears; a slave may be the next master. Raises Refused."""
+        """Keep what a client subscribes to; a slave may be the next master. Raises Refused."""
         group, topic = group_of(request.group), topic_of(request.topic)
         everything = EVERYTHING in request.lite_topic_set
         client.group = group
@@ -65,28 +65,28 @@ class LiteTopics:
         match request.action:
             case _ACTIONS.PARTIAL_ADD:
                 self._check_quota(subscriber.queues, queues, partial=True)
-                lite.hear(subscriber, queues, takes_over=True)
+                lite.subscribe(subscriber, queues, takes_over=True)
                 if everything:
-                    lite.hear_everything(subscriber)
+                    lite.subscribe_to_all(subscriber)
             case _ACTIONS.COMPLETE_ADD:
                 self._check_quota(subscriber.queues, queues, partial=False)
-                lite.stop_hearing(subscriber, subscriber.queues.difference(queues))
-                lite.hear(subscriber, queues, takes_over=False)
+                lite.unsubscribe(subscriber, subscriber.queues.difference(queues))
+                lite.subscribe(subscriber, queues, takes_over=False)
                 if everything and not subscriber.everything:
-                    lite.hear_everything(subscriber)
+                    lite.subscribe_to_all(subscriber)
                 elif subscriber.everything and not everything:
-                    lite.stop_hearing_everything(subscriber)
+                    lite.unsubscribe_from_all(subscriber)
             case _ACTIONS.PARTIAL_REMOVE:
-                lite.stop_hearing(subscriber, queues)
+                lite.unsubscribe(subscriber, queues)
                 if everything:
-                    lite.stop_hearing_everything(subscriber)
+                    lite.unsubscribe_from_all(subscriber)
             case _ACTIONS.COMPLETE_REMOVE:
                 lite.leave(subscriber)
             case _:
                 raise Refused(Code.BAD_REQUEST, f"unknown action {request.action}")
 
     async def _check_bound(self, group: str, topic: str) -> None:
-        """A group hears the lite topics of one topic: a new one of the first it asks for."""
+        """A group subscribes to the lite topics of one topic, the first that it asks for."""
         config = self._broker.admission.readable_topic(topic)
         if config.message_type != LITE:
             raise Refused(Code.ILLEGAL_TOPIC, f"topic {topic!r} has no lite topics")
@@ -116,7 +116,7 @@ class LiteTopics:
     async def _start_at(
         self, group: str, queues: list[str], request: service.SyncLiteSubscriptionRequest
     ) -> None:
-        """Where a group is to go on in lite topics that a client hears anew, if it says so."""
+        """Where a group starts in lite topics that it did not subscribe to yet, if it says so."""
         option = request.offset_option
         kind = option.WhichOneof("offset_type") if request.HasField("offset_option") else None
         if kind is None or (kind == "policy" and option.policy == _POLICIES.LAST):

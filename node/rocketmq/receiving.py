@@ -76,7 +76,7 @@ class Receiver:
         queue_id = request.message_queue.id if self.is_orderly(group) else -1
         if queue_id >= config.queues:
             raise Refused(Code.BAD_REQUEST, f"{topic} has queues 0..{config.queues - 1}")
-        subscriber = self._lite.hearing(client, group, topic)
+        subscriber = self._lite.subscriber(client, group, topic)
         wanted = PopRequest(
             group,
             topic,

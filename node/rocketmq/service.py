@@ -498,7 +498,7 @@ class MessagingService(rpc.MessagingServiceServicer):
     async def SyncLiteSubscription(
         self, request: service.SyncLiteSubscriptionRequest, context: Call, client: Client
     ) -> service.SyncLiteSubscriptionResponse:
-        """Which lite topics a client hears: masters look into them, others may become masters."""
+        """A client's lite topics: a master reads them, other nodes may become masters."""
         kind = service.SyncLiteSubscriptionResponse
         reply = kind(status=OK)
         not_master = self.broker.replication.not_master()
@@ -518,7 +518,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         return reply
 
     def _tell_evicted(self, client_id: str, lite_topic: str) -> None:
-        """Another client hears a lite topic from now on: NotifyUnsubscribeLite."""
+        """Another client subscribes to a lite topic from now on: NotifyUnsubscribeLite."""
         client = self.clients.find(client_id)
         for stream in client.streams if client is not None else ():
             self._telling.start(self._tell(stream, lite_topic))

@@ -17,7 +17,7 @@ LITE_KINDS = (
     definition.ClientType.LITE_PUSH_CONSUMER,
     definition.ClientType.LITE_SIMPLE_CONSUMER,
 )
-LITE_QUOTA = 2000  # lite topics that one client hears
+LITE_QUOTA = 2000  # lite topics that one client may subscribe to
 
 
 def _seconds(seconds: float) -> Duration:
