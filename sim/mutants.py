@@ -7,9 +7,22 @@ from sim.mutants_election import ELECTION
 from sim.mutants_light import LIGHT
 from sim.mutants_observer import OBSERVER
 from sim.mutants_replication import REPLICATION
+from sim.mutants_sdk import SDK
 from sim.mutants_services import SERVICES
+from sim.mutants_steps import STEPS
 from sim.planted import Mutant
 
-MUTANTS = [*REPLICATION, *ELECTION, *LIGHT, *OBSERVER, *CLOCKS, *COPIES, *DECAY, *SERVICES]
+MUTANTS = [
+    *REPLICATION,
+    *ELECTION,
+    *LIGHT,
+    *OBSERVER,
+    *CLOCKS,
+    *COPIES,
+    *DECAY,
+    *SERVICES,
+    *STEPS,
+    *SDK,
+]
 
 __all__ = ["MUTANTS", "Mutant"]

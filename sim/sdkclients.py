@@ -182,17 +182,18 @@ class SdkPrograms:
     def _answered(self, node: Node, path: str, request: Any, reply: Any) -> None:
         """Before the answer goes out."""
         now, history = self.world.now, self.history
+        who = node.name if node.master is None else f"{node.name} in epoch {node.master.epoch}"
         match request:
             case wire.HeartbeatRequest(group=group) if group == GROUP:
                 owned = {(ref.topic, ref.queue_id) for ref in request.owned}
                 granted = {(ref.topic, ref.queue_id) for ref in reply.queues}
-                history.heartbeat(request.member_id, owned, granted, now, node.name)
+                history.heartbeat(request.member_id, owned, granted, now, who)
             case wire.LeaveRequest():
                 history.left(request.member_id)
             case wire.CommitRequest():
-                history.commits(request.member_id, _offsets(request.offsets), node.name)
+                history.commits(request.member_id, _offsets(request.offsets), now, who)
             case wire.OffsetsRequest():
-                history.knows(_offsets(reply.offsets), node.name)
+                history.knows(_offsets(reply.offsets), who)
             case wire.PublishRequest():
                 self._visible(node, request)
 

@@ -52,7 +52,7 @@ class Seat:
 
     told: float
     queues: set[Queue]
-    asked: str = ""  # the node that answered
+    asked: str = ""  # the mastership that answered
 
 
 @dataclass(slots=True)
@@ -119,18 +119,26 @@ class SdkHistory:
             self.takeovers += 1
         self.readers[queue] = member
 
-    def commits(self, member: str, offsets: dict[Queue, int], node: str) -> None:
-        """A master takes a commit: of what was handed out, and nothing else."""
+    def commits(self, member: str, offsets: dict[Queue, int], now: float, node: str) -> None:
+        """A master takes a commit: of what was handed out, and was given to nobody else."""
         for queue, offset in offsets.items():
+            for name, seat in self.seats.items():
+                if name != member and seat.asked == node and self.may_read(name, queue, now):
+                    raise Violation(f"{node} takes {member}'s commit of {queue}, {name}'s queue")
             if offset > self.frontier.get(queue, 0):
                 raise Violation(
                     f"{node} takes {member}'s commit of {queue} {offset}; "
                     f"{self.frontier.get(queue, 0)} was not consumed"
                 )
-            self.committed[queue] = offset
+            self.committed[queue] = max(self.committed.get(queue, 0), offset)
 
     def knows(self, offsets: dict[Queue, int], node: str) -> None:
         """A master tells where the group is: not beyond what was consumed."""
         for queue, offset in offsets.items():
             if offset > self.frontier.get(queue, 0):
                 raise Violation(f"{node} says that {queue} is at {offset}, which nobody consumed")
+            if offset < self.committed.get(queue, -1):
+                raise Violation(
+                    f"{node} says that {queue} is at {offset}, and {self.committed[queue]} "
+                    "was committed"
+                )

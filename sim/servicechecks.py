@@ -140,6 +140,8 @@ def _ended_one_way(master: Node, history: ServiceHistory) -> None:
             raise Violation(f"{told} was committed")
         if sent.decided and sent.decision == "commit" and not came:
             raise Violation(f"{told} was not committed")
+        if sent.decided and sent.decision == "commit" and dropped:
+            raise Violation(f"{told} was given up")
         if sent.outcome == "ok" and not sent.decision and not dropped:
             raise Violation(f"{told} was not given up")
         if sent.outcome == "ok" and sent.decision == "commit" and not came + dropped:

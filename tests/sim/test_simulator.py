@@ -23,6 +23,7 @@ from sim.mutants import MUTANTS, Mutant
 from sim.mutants_clocks import CLOCKS, jumps
 from sim.mutants_election import slow_etcd_and_short_cuts
 from sim.mutants_services import with_sdk, with_services
+from sim.mutants_steps import at_steps
 from sim.network import Network, Weather, stream
 from sim.shrink import shrink
 from sim.witness import Violation
@@ -69,6 +70,14 @@ def test_programs_of_the_sdk_are_promised_the_same() -> None:
         assert sum(outcome.counts[what] for outcome in outcomes) > 0, what
 
 
+def test_masters_that_stop_between_two_steps_keep_their_promises() -> None:
+    plans = [at_steps("after D", "refused D", "before timers", "after X")(seed) for seed in (1, 1)]
+    outcomes = [run(1, planned, elected=True) for planned in plans]
+    assert [outcome.violation for outcome in outcomes] == ["", ""]
+    assert outcomes[0].digest == outcomes[1].digest
+    assert outcomes[0].counts["killed_at_step"] > 0
+
+
 def test_the_same_seed_does_the_same_and_another_one_does_not() -> None:
     digests = [run(seed).digest for seed in (3, 3, 4)]
     assert digests[0] == digests[1] != digests[2]
@@ -82,6 +91,11 @@ def test_the_same_seed_does_the_same_in_another_process() -> None:
 
 
 QUICK = (
+    "delays-deaf",
+    "committed-again",
+    "group-no-grace",
+    "send-new-sequence",
+    "sink-ids-by-chance",
     "pop-begins-anew",
     "levels-early",
     "halves-visible",

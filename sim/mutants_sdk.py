@@ -1,0 +1,227 @@
+"""Planted bugs of group coordination, of the SDK's policy and of sinks."""
+
+import itertools
+import random
+from collections.abc import Callable
+from typing import Any
+
+from duolog._groupreader import GroupReader
+from duolog._prefetch import Prefetch
+from duolog._sending import _Delivery
+
+from node.consuming.groups import GroupCoordinator
+from node.core.metadatalog import MetadataLog
+from node.deferred import publishservice
+from node.deferred.publishservice import PublishService
+from sim.faults import NODES, SDK_ON, SERVICES_ON, Fault
+from sim.mutants_services import with_sdk
+from sim.mutants_steps import at_steps
+from sim.planted import Mutant, Patch
+from sim.sdkhistory import PUBLISHED, WRITTEN
+from sim.services import SimBroker
+from store.metadata import Metadata
+
+# -- the node's groups -----------------------------------------------------------------------------
+
+
+def _claims_believed() -> list[Patch]:
+    """What a member says that it reads is its own, whoever was given it meanwhile."""
+    original = GroupCoordinator.heartbeat
+
+    def heartbeat(self: Any, group: str, member: str, *rest: Any, **named: Any) -> Any:
+        answer = original(self, group, member, *rest, **named)
+        if answer is not None:
+            self._groups[group].members[member].owned = rest[2]
+        return answer
+
+    return [(GroupCoordinator, "heartbeat", heartbeat)]
+
+
+async def _commit_in_vain(*_: Any, **__: Any) -> None:
+    """Answered, and not stored."""
+
+
+# -- the SDK's policy ------------------------------------------------------------------------------
+
+
+def _begins_behind() -> list[Patch]:
+    """A queue is taken over behind its first message that nobody has consumed."""
+    original = GroupReader._read_from
+
+    def read_from(self: Any, starts: dict[Any, int]) -> None:
+        original(self, {queue: offset + (offset > 0) for queue, offset in starts.items()})
+
+    return [(GroupReader, "_read_from", read_from)]
+
+
+def _reads_on() -> list[Patch]:
+    """What goes to another member is read until the stream breaks."""
+    original = Prefetch.end
+
+    def end(self: Any, queues: Any) -> None:
+        if len(list(queues)) > 1:
+            original(self, queues)
+
+    return [(Prefetch, "end", end)]
+
+
+def _fetched_is_consumed() -> list[Patch]:
+    """What arrives counts as consumed."""
+    original = GroupReader._take
+
+    def take(self: Any, reply: Any) -> None:
+        original(self, reply)
+        if reply.count:
+            self._consumed((reply.topic, reply.queue_id), reply.next_offset)
+
+    return [(GroupReader, "_take", take)]
+
+
+def _new_sequence() -> list[Patch]:
+    """A repeat is a new message."""
+    original = _Delivery._try
+
+    async def attempt(self: Any) -> Any:
+        self._request.sequence = self._sender.take_sequences(self._batch.count)
+        return await original(self)
+
+    return [(_Delivery, "_try", attempt)]
+
+
+def _unknown_is_refused() -> list[Patch]:
+    """A send that had no answer is told as one that was not stored."""
+    return [(_Delivery, "_told", lambda self, error: error)]
+
+
+# -- sinks -----------------------------------------------------------------------------------------
+
+
+def _number_again() -> list[Patch]:
+    """A number that was published is published again."""
+    original = Metadata._apply_publish
+
+    def apply(self: Any, change: Any) -> None:
+        row = self.sinks.get(change["sink"])
+        if row is not None:
+            row["batch"] = -1
+        original(self, change)
+
+    return [(Metadata, "_apply_publish", apply)]
+
+
+def _answered_unstored() -> list[Patch]:
+    return [(PublishService, "_finish", _commit_in_vain)]
+
+
+def _ids_by_chance() -> list[Patch]:
+    """The next master stores what was published under an id of its own."""
+    numbers = itertools.count()
+
+    class Hash:
+        """Another one each time."""
+
+        def __init__(self, data: bytes, digest_size: int) -> None:
+            self._size = digest_size
+
+        def digest(self) -> bytes:
+            """A number."""
+            return next(numbers).to_bytes(self._size, "big")
+
+    class Hashes:
+        """In the place of the module."""
+
+        blake2b = Hash
+
+    return [(publishservice, "hashlib", Hashes)]
+
+
+def _parts_passed_over() -> list[Patch]:
+    """A note tells of one part more than is stored."""
+    original = MetadataLog.note
+
+    def note(self: Any, change: Any) -> None:
+        more = {"done": change["done"] + 1} if change["op"] == "published" else {}
+        original(self, {**change, **more})
+
+    return [(MetadataLog, "note", note)]
+
+
+def _faltering(seed: int) -> list[Fault]:
+    """Weather: members stand still for about as long as a session, or are killed."""
+    chance = random.Random(seed)
+    found = [Fault(0.0, SERVICES_ON, NODES[0]), Fault(0.0, SDK_ON, NODES[0])]
+    at = 700.0
+    while at < 3800:
+        kind = chance.choice(("member_pause", "member_pause", "member_pause", "member_kill"))
+        found.append(Fault(at, kind, NODES[0], "", chance.uniform(700, 1800), chance.random()))
+        at += chance.uniform(150, 500)
+    return found
+
+
+def _bug(
+    name: str,
+    story: str,
+    patches: Callable[[], list[Patch]],
+    weather: Callable[[int], list[Fault]] = with_sdk,
+) -> Mutant:
+    return Mutant(name, story, patches, True, weather)
+
+
+SDK = [
+    _bug(
+        "group-two-readers",
+        "a queue goes to another member before its reader let go of it",
+        lambda: [(GroupCoordinator, "_held_by_others", staticmethod(lambda group, name: set()))],
+    ),
+    _bug(
+        "group-no-grace",
+        "a new master gives away what members read",
+        lambda: [(SimBroker, "group_grace_ms", 0)],
+    ),
+    _bug(
+        "group-claims-believed",
+        "a silent member takes its queue back",
+        _claims_believed,
+        _faltering,
+    ),
+    _bug(
+        "group-stale-commits",
+        "anybody commits for a queue",
+        lambda: [(GroupCoordinator, "may_commit", lambda self, *_: True)],
+        _faltering,
+    ),
+    _bug(
+        "group-commits-unstored",
+        "a commit is answered, and not stored",
+        lambda: [(MetadataLog, "commit", _commit_in_vain)],
+    ),
+    _bug("group-begins-behind", "a message is passed over by who takes over", _begins_behind),
+    _bug("group-reads-on", "a queue that was taken away is read on", _reads_on),
+    _bug("group-fetched-is-consumed", "what arrives counts as consumed", _fetched_is_consumed),
+    _bug(
+        "send-new-sequence",
+        "a repeat is a new message",
+        _new_sequence,
+        at_steps(f"after {WRITTEN}", sdk=True),
+    ),
+    _bug(
+        "send-unknown-is-refused",
+        "no answer is told as not stored",
+        _unknown_is_refused,
+        at_steps(f"after {WRITTEN}", sdk=True),
+    ),
+    _bug("sink-number-again", "a number is published again", _number_again),
+    _bug("sink-answered-unstored", "what is published is not there", _answered_unstored),
+    _bug(
+        "sink-ids-by-chance",
+        "the next master stores a part again",
+        _ids_by_chance,
+        at_steps(f"after {PUBLISHED}", sdk=True),
+    ),
+    _bug(
+        "sink-parts-passed-over",
+        "the next master leaves a part out",
+        _parts_passed_over,
+        at_steps("after published", sdk=True),
+    ),
+]

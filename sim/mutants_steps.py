@@ -1,0 +1,125 @@
+"""Planted bugs of the services that show only if a fault falls between two given steps."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from node.deferred.delayservice import DelayService
+from node.deferred.pendingtimers import PendingTimers
+from node.deferred.transactionservice import DISCARD_TOPIC, OP_TOPIC, TransactionService
+from node.engine.log import Log
+from sim.faults import NODES, SDK_ON, SERVICES_ON, Fault
+from sim.planted import Mutant, Patch
+from sim.servicehistory import COMMITTED, DELAYED
+from sim.stepfaults import DOWN_MS, STEP
+from store.status import PutMessageStatus
+
+DELIVERED = f"after {DELAYED}"
+UNDELIVERED = f"refused {DELAYED}"
+STORED = f"after {COMMITTED}"
+UNNOTED = f"refused {OP_TOPIC}"
+GIVEN_UP = f"after {DISCARD_TOPIC}"
+
+
+def at_steps(*steps: str, sdk: bool = False) -> Callable[[int], list[Fault]]:
+    """Weather: services, and one fault after the other at some of these steps."""
+
+    def plan(seed: int) -> list[Fault]:
+        chance = random.Random(seed)
+        found = [Fault(0.0, SERVICES_ON, NODES[0])]
+        if sdk:
+            found.append(Fault(0.0, SDK_ON, NODES[0]))
+        at = 600.0
+        while at < 3500:
+            step, down = chance.choice(steps), chance.choice(DOWN_MS)
+            found.append(Fault(at, STEP, NODES[0], step, down, chance.random()))
+            at += chance.uniform(150, 600)
+        return found
+
+    return plan
+
+
+def deposed_in_between(seed: int) -> list[Fault]:
+    """Weather: the SDK's programs, and masters that lose their replicas and then their lease."""
+    chance = random.Random(seed)
+    found = [Fault(0.0, SERVICES_ON, NODES[0]), Fault(0.0, SDK_ON, NODES[0])]
+    at = 700.0
+    while at < 3600:
+        for node, other in (("a", "b"), ("a", "c"), ("b", "c")):
+            found.append(Fault(at, "cut_link", node, other, chance.uniform(100, 300)))
+        found.append(Fault(at + chance.uniform(20, 100), "etcd_revoke", NODES[0]))
+        at += chance.uniform(400, 900)
+    return sorted(found, key=lambda fault: fault.at)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """What is left out."""
+
+
+def _told_safe() -> list[Patch]:
+    """What may be lost is told safe."""
+    original = Log.put_and_wait
+
+    async def put_and_wait(self: Any, batch: Any) -> Any:
+        result = await original(self, batch)
+        if result.queue_offset < 0:
+            return result
+        return replace(result, status=PutMessageStatus.PUT_OK)
+
+    return [(Log, "put_and_wait", put_and_wait)]
+
+
+def _refused_is_delivered() -> list[Patch]:
+    original = DelayService._store
+
+    def store(self: Any, batch: Any) -> bool:
+        original(self, batch)
+        return True
+
+    return [(DelayService, "_store", store)]
+
+
+def _notes_not_made_up_for() -> list[Patch]:
+    return [(TransactionService, "_note_stored", _nothing)]
+
+
+def _ended_unseen() -> list[Patch]:
+    return [(TransactionService, "_ended_before", lambda self, origin, offset: None)]
+
+
+def _bug(
+    name: str, story: str, patches: Callable[[], list[Patch]], weather: Callable[[int], list[Fault]]
+) -> Mutant:
+    return Mutant(name, story, patches, True, weather)
+
+
+STEPS = [
+    _bug("retry-unsafe", "what may be lost is told safe", _told_safe, deposed_in_between),
+    _bug(
+        "timers-not-put-back",
+        "what was refused is forgotten",
+        lambda: [(PendingTimers, "put_back", _nothing)],
+        at_steps(UNDELIVERED),
+    ),
+    _bug(
+        "delays-refused",
+        "a refused put is a delivery",
+        _refused_is_delivered,
+        at_steps(UNDELIVERED),
+    ),
+    _bug(
+        "delays-deaf",
+        "the last master's deliveries are not looked for",
+        lambda: [(DelayService, "_left_out", lambda self, times: None)],
+        at_steps(DELIVERED),
+    ),
+    _bug("committed-again", "an end without its note is not seen", _ended_unseen, at_steps(STORED)),
+    _bug("given-up-unseen", "nor that it was given up", _ended_unseen, at_steps(GIVEN_UP)),
+    _bug(
+        "notes-not-made-up-for",
+        "what was refused its note is done again",
+        _notes_not_made_up_for,
+        at_steps(UNNOTED),
+    ),
+]
