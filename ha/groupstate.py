@@ -106,7 +106,7 @@ class GroupState:
                 frozenset(_replica(row) for row in value["syncStateSet"]),
                 int(value["version"]),
                 bool(value["opened"]),
-                str(value["successor"]),
+                str(value["successor"] if "successor" in value else value["heir"]),  # its old name
                 tuple(
                     Discarded(
                         int(row["epoch"]),

@@ -1,7 +1,6 @@
-"""What an elected master goes by, and what its failover machine reads of it.
+"""The terms on which an elected master stores and acknowledges, and what failover reads of it.
 
-The failover machine alone gives mandates, as values and with every change of one; a master changes
-nothing of them.
+Only the failover machine issues a mandate, a new one whenever something in it changes.
 """
 
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Mandate:
-    """Of one epoch's master, `me`.
+    """What the master of one epoch, `me`, goes by.
 
     members: the SyncStateSet as the registry has it. required: every replica that may be in it at
     this moment. deadline_ms: of the lease; nothing is stored or acknowledged from then on. opened:

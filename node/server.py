@@ -21,7 +21,7 @@ from ha.registry import Registry
 from node.api.admin import AdminService
 from node.api.groups import GroupsService
 from node.api.messages import MessagesService
-from node.api.reservedport import ListenError, ReservedPort
+from node.api.reservedport import IN_USE, ListenError, ReservedPort
 from node.broker import EXIT_FENCED, Broker, make_store
 from node.config import Config, ConfigError, NodeSection
 from node.election.etcd import EtcdRegistry
@@ -89,7 +89,7 @@ def _add_port(
     except RuntimeError:
         port = 0
     if port == 0:
-        raise ListenError(f"cannot listen on {reserved.address}: is it in use?")
+        raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}")
 
 
 class Node:
@@ -232,9 +232,11 @@ class Node:
 
     async def _serve_slaves(self, broker: Broker, reserved: ReservedPort) -> None:
         """A master's replication port. Raises ListenError, OSError (certificates)."""
-        service = ReplicationService(broker.replication, broker.log.threads, self.config.ha_tls())
+        service = ReplicationService(
+            broker.replication, broker.log.threads, self.config.ha_tls(), broker.give_up
+        )
         if service.listen(reserved.address) == 0:
-            raise ListenError(f"cannot listen on {reserved.address}: is it in use?")
+            raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}")
         await service.start()
         self._replication = service
         log.info("serving slaves", listen=reserved.address)

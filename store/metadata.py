@@ -157,11 +157,11 @@ class Metadata:
         group = str(change["group"])
         for topic, queues in change["offsets"].items():
             row = self.offsets.setdefault((str(topic), group), {})
-            for queue, offset in queues.items():
-                known = row.get(int(queue), 0) if change.get("forward") else 0
-                row[int(queue)] = max(known, int(offset))
             done = change.get("done", {}).get(topic, {})
-            for queue in queues:
+            for queue, offset in queues.items():
+                if change.get("forward") and int(offset) < row.get(int(queue), 0):
+                    continue  # what is done beyond the newer offset stays done
+                row[int(queue)] = int(offset)
                 self._note_done((str(topic), group), int(queue), done.get(queue, ()))
 
     def _apply_delays(self, change: Json) -> None:

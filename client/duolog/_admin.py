@@ -439,11 +439,12 @@ class Admin:
         )
         first = fromwire.cluster_of(reply)
         masters = [n.listen for n in first.nodes if n.stale and n.is_master and n.listen]
-        answers = await asyncio.gather(*map(_cluster_as_told_by, masters))
+        runtime = self._router.runtime
+        answers = await asyncio.gather(*(_cluster_as_told_by(at, runtime) for at in masters))
         told = joined([first, *(answer for answer in answers if answer is not None)])
         unanswered = [node.listen for node in told.nodes if node.stale and node.listen]
         own = await asyncio.gather(
-            *(status_of(endpoint, MASTER_SECONDS) for endpoint in unanswered)
+            *(status_of(endpoint, MASTER_SECONDS, runtime) for endpoint in unanswered)
         )
         alone = [ClusterStatus(told.cluster, (node,)) for node in own if node is not None]
         return joined([told, *alone])
@@ -489,11 +490,14 @@ async def status_of(endpoint: str, seconds: float, runtime: Runtime = MACHINE) -
     return None if reply is None else fromwire.node_of(reply)
 
 
-async def _cluster_as_told_by(master: str) -> ClusterStatus | None:
+async def _cluster_as_told_by(master: str, runtime: Runtime) -> ClusterStatus | None:
     """What a master says of the cluster, None if it does not answer in time."""
     request = wire.ClusterStatusRequest()
     reply = await ask_one(
-        master, lambda admin, left: admin.ClusterStatus(request, timeout=left), MASTER_SECONDS
+        master,
+        lambda admin, left: admin.ClusterStatus(request, timeout=left),
+        MASTER_SECONDS,
+        runtime,
     )
     return None if reply is None else fromwire.cluster_of(reply)
 

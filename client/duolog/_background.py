@@ -1,8 +1,8 @@
 """Owners of work in the background: what begins at any time, and ends with its owner.
 
 A TaskGroup must be left by the task that entered it. The parts of a client or a node are started by
-one task and stopped by another one; in between their calls start work. Tasks are made here, or in a
-TaskGroup, and nowhere else.
+one task and stopped by another one; in between their calls start work. Tasks that outlive a
+call are made here, or in a TaskGroup, and nowhere else.
 """
 
 import asyncio
@@ -11,11 +11,13 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
-from duolog._errors import Unavailable
+from duolog._errors import DuologError, Unavailable
 
 K = TypeVar("K")
 T = TypeVar("T")
 log = logging.getLogger("duolog")
+
+CANCEL_AGAIN_SECONDS = 1.0  # a cancellation may be lost where it meets an error
 
 
 def report(error: Exception) -> None:
@@ -49,7 +51,7 @@ class Background:
         while others := [task for task in self._tasks if task is not me]:
             for task in others:
                 task.cancel()
-            await asyncio.wait(others)
+            await asyncio.wait(others, timeout=CANCEL_AGAIN_SECONDS)
 
     async def finish(self) -> None:
         """Wait until nothing is under way."""
@@ -86,7 +88,7 @@ class Joint(Generic[K, T]):
             task.add_done_callback(lambda _: self._under_way.pop(key, None))
         await asyncio.wait([task])
         if task.cancelled():
-            raise Unavailable("the client was closed during the call")
+            raise Unavailable("the call was ended: who made it is being closed")
         return task.result()
 
     async def stop(self) -> None:
@@ -96,14 +98,25 @@ class Joint(Generic[K, T]):
     @staticmethod
     def _unheard(error: Exception) -> None:
         """It is raised in those who wait; there may be none any more."""
-        log.debug("a shared call failed: %s", error)
+        if isinstance(error, DuologError):
+            log.debug("a shared call failed: %s", error)
+        else:
+            report(error)
 
 
 @contextlib.asynccontextmanager
 async def together() -> AsyncIterator[asyncio.TaskGroup]:
-    """A TaskGroup whose first error is raised as it is: callers know its class."""
+    """A TaskGroup whose first error is raised as it is: callers know its class.
+
+    A cancellation that meets an error is raised instead of it; a TaskGroup would drop it.
+    """
+    me = asyncio.current_task()
+    assert me is not None, "run in a task"
+    before = me.cancelling()
     try:
         async with asyncio.TaskGroup() as tasks:
             yield tasks
     except BaseExceptionGroup as errors:
+        if me.cancelling() > before:
+            raise asyncio.CancelledError from None
         raise errors.exceptions[0] from None

@@ -302,11 +302,15 @@ class GroupReader:
             if not offsets:
                 return
             rewound = self._rewound & offsets.keys()
-            await self._membership.commit(offsets, not rewound)
-            for queue, offset in offsets.items():
-                if self._positions.get(queue) == offset:
-                    self._dirty.discard(queue)
-                    self._rewound.discard(queue)
+            for forward in (True, False):
+                some = {q: offset for q, offset in offsets.items() if (q in rewound) != forward}
+                if not some:
+                    continue
+                await self._membership.commit(some, forward)
+                for queue, offset in some.items():
+                    if self._positions.get(queue) == offset:
+                        self._dirty.discard(queue)
+                        self._rewound.discard(queue)
 
     async def send_back(self, message: Message, delay_level: int, max_attempts: int) -> str:
         """The group gets a message again later, or it is a dead letter; the topic it is in now."""

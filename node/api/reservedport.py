@@ -7,6 +7,9 @@ SO_REUSEADDR allows as long as neither listens.
 
 import socket
 
+ADVICE = "choose another address, or stop the process that uses it"
+IN_USE = f"it is in use; {ADVICE}"
+
 
 class ListenError(Exception):
     """The address cannot be listened on."""
@@ -29,8 +32,7 @@ class ReservedPort:
         except OSError as error:
             self.release()
             raise ListenError(
-                f"cannot listen on {listen}: {error.strerror or error}; "
-                "choose another address, or stop the process that uses it"
+                f"cannot listen on {listen}: {error.strerror or error}; {ADVICE}"
             ) from None
 
     def _bind(self, made: socket.socket, address: tuple[object, ...]) -> None:

@@ -22,7 +22,7 @@ from node.deferred.redirect import redirected, restored, stored_again
 from store.clocks import MonoMs
 from store.columns import Columns
 from store.errors import StoreError
-from store.kernels import decode
+from store.kernels import decode, encode
 from store.messagestore import PutBatch, PutResult
 from store.reader import GetResult, Wanted
 from store.record import TRANSACTION_COMMIT, Record, decode_properties
@@ -45,7 +45,6 @@ TICK_SECONDS = 0.2
 READABLE_SECONDS = 2.0  # within which what was stored can be read, unless replicas are behind
 READABLE_PAUSE_SECONDS = 0.005
 SAVE_SECONDS = 5.0
-PREPARED_ROW = 4  # of PutBatch.fields: where in the log a half message lies
 CHECKS_AT_ONCE = 500
 IMMUNITY_SECONDS_MAX = 3600
 # Properties that a half message has and a committed one has not.
@@ -424,7 +423,7 @@ class TransactionService:
                     raise sdk.UnknownTopic(f"topic {batch.topic!r} was deleted")
                 self._put(batch)
                 assert batch.fields is not None, "made of records"
-                stored += batch.fields[PREPARED_ROW].tolist()
+                stored += batch.fields[encode.FIELD_PREPARED_OFFSET].tolist()
             first = result.next_offset
 
     def _put(self, batch: PutBatch) -> PutResult:

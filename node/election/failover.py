@@ -159,9 +159,12 @@ class FailoverService:
         self._watcher.start()
 
     async def _run(self) -> None:
-        async with asyncio.TaskGroup() as self._tasks:
-            self.step(Changed())
-            await self._tick()
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                self.step(Changed())
+                await self._tick()
+        finally:
+            self._ended.set()  # whatever comes now begins nothing any more
 
     async def stop(self) -> None:
         """End the lease, so that another node takes over at once. Bounded."""
@@ -310,7 +313,7 @@ class FailoverService:
         """What the machine answered."""
         log.debug(
             "failover",
-            on=type(event).__name__,
+            on=type(event).__name__ if event is not None else "mastership",
             does=[type(effect).__name__ for effect in effects],
         )
 

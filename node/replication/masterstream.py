@@ -1,14 +1,14 @@
 """The replication port of a master: one stream per slave, raw frames in both directions."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from functools import partial
 
 import grpc
 import grpc.aio
 import structlog
-from duolog._background import Background
+from duolog._background import Background, report
 
 from ha import masterevents
 from ha.master import Master
@@ -23,6 +23,7 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 log = structlog.get_logger("duolog.ha")
 
 LAST_WRITE_SECONDS = 1.0
+_BROKEN = (ConnectionError, asyncio.InvalidStateError)  # raised for a call that is over, too
 COLD_BYTES = 32 << 20  # who is further behind may need pages that are not in memory
 LOAD_BYTES = 8 << 20
 
@@ -30,8 +31,18 @@ LOAD_BYTES = 8 << 20
 class ReplicationService:
     """Serves slaves on a port of its own."""
 
-    def __init__(self, replication: Replication, threads: Executor, tls: Tls | None) -> None:
-        """threads: load what a slave far behind is sent. tls: None for plain text."""
+    def __init__(
+        self,
+        replication: Replication,
+        threads: Executor,
+        tls: Tls | None,
+        failed: Callable[[Exception], None] = report,
+    ) -> None:
+        """threads: load what a slave far behind is sent. tls: None for plain text.
+
+        failed: is told of errors that no broken connection explains.
+        """
+        self._failed = failed
         self._replication = replication
         self._threads = threads
         self._tls = tls
@@ -74,7 +85,7 @@ class ReplicationService:
             return
         wake = asyncio.Event()
         # No TaskGroup: the reader's end must not cancel the sender in the middle of a write.
-        tasks = Background(partial(_report, number))
+        tasks = Background(partial(self._ended, number))
         reader = tasks.start(self._read(master, number, requests, wake))
         sender = tasks.start(self._send(master, number, context, wake))
         replication.connected((master, number), wake, reader)
@@ -87,6 +98,13 @@ class ReplicationService:
         finally:
             replication.disconnected((master, number))  # first: awaiting may be cancelled once more
             await tasks.stop()
+
+    def _ended(self, session: int, error: Exception) -> None:
+        """A stream that broke while it was read or written; its slave connects again."""
+        if type(error).__module__.startswith("grpc") or isinstance(error, _BROKEN):
+            log.warning("a replication connection broke", session=session)
+        else:
+            self._failed(error)
 
     async def _read(
         self, master: Master, number: int, requests: Frames, wake: asyncio.Event
@@ -123,13 +141,6 @@ class ReplicationService:
         finally:
             if timer is not None:
                 timer.cancel()
-
-
-def _report(session: int, error: Exception) -> None:
-    """A stream that broke while it was read or written; its slave connects again."""
-    broke = type(error).__module__.startswith("grpc")
-    reason = "the connection broke" if broke else f"{type(error).__name__}: {error}"
-    log.warning("replication connection failed", session=session, reason=reason)
 
 
 class _ColdLoader:

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import structlog
 from duolog import _errors as sdk
-from duolog._background import Background
+from duolog._background import Background, report
 
 from node.broker import Broker
 from node.deferred.delayservice import DELAY_MS_MAX, TIMER_TOPIC, RecallHandle
@@ -33,6 +33,7 @@ from node.rocketmq.messages import (
     sent,
 )
 from node.rocketmq.stubs import Code, Message, MessageType, service
+from store.errors import StoreError
 from store.messagestore import PutBatch, PutResult
 from store.metadata import PERM_WRITE, TopicConfig
 from store.record import Host
@@ -95,7 +96,10 @@ def queue_of(message: Sent, config: TopicConfig, turn: int) -> int:
 
 def _unheard(error: Exception) -> None:
     """It is raised in those who wait; a client that hung up does not."""
-    log.debug("a message was not stored", reason=str(error))
+    if isinstance(error, sdk.DuologError | StoreError):
+        log.debug("a message was not stored", reason=str(error))
+    else:
+        report(error)
 
 
 class Sender:

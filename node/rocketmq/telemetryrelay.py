@@ -11,7 +11,7 @@ import asyncio
 import grpc
 import structlog
 from duolog import _errors as sdk
-from duolog._background import Background
+from duolog._background import Background, together
 from duolog._connection import uncancelled
 
 from node.broker import report
@@ -48,12 +48,12 @@ class Relay:
         while True:
             call = forwarder.telemetry(self.master, self.context)
             try:
-                async with asyncio.TaskGroup() as tasks:
+                async with together() as tasks:
                     writing = tasks.create_task(self._write(call))
                     await self._read(call)
                     writing.cancel()
-            except* _ENDED as error:
-                log.debug("a telemetry stream to the master ended", reason=str(error.exceptions[0]))
+            except _ENDED as error:
+                log.debug("a telemetry stream to the master ended", reason=str(error))
             finally:
                 call.cancel()
             await asyncio.sleep(AGAIN_SECONDS)

@@ -272,3 +272,51 @@ async def test_what_waited_behind_a_single_send_is_not_sent_by_a_closed_producer
     with pytest.raises(duolog.Timeout, match="the producer was closed"):
         await batcher.send(message, 10)
     assert not others()
+
+
+async def test_a_cancellation_that_meets_an_error_is_not_lost() -> None:
+    failed, ending = asyncio.Event(), asyncio.Event()
+
+    async def slow_to_end() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            failed.set()
+            await ending.wait()
+
+    async def run() -> None:
+        async with together() as tasks:
+            tasks.create_task(slow_to_end())
+            await asyncio.sleep(0)
+            raise duolog.Unavailable("the stream broke")
+
+    running = asyncio.ensure_future(run())
+    async with asyncio.timeout(20):
+        await failed.wait()
+        running.cancel()
+        await asyncio.sleep(0)
+        ending.set()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+
+async def test_a_task_that_lost_its_cancellation_is_cancelled_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("duolog._background.CANCEL_AGAIN_SECONDS", 0.01)
+    cancelled = 0
+
+    async def deaf() -> None:
+        nonlocal cancelled
+        while cancelled < 3:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                cancelled += 1
+
+    background = Background()
+    background.start(deaf())
+    async with asyncio.timeout(20):
+        await asyncio.sleep(0)
+        await background.stop()
+    assert cancelled == 3

@@ -357,7 +357,9 @@ def test_each_candidate_leaves_the_election_to_those_before_it(three: Electorate
     assert not leads(second)
 
 
-def test_a_named_heir_is_elected_at_once_and_the_others_wait_for_it(three: Electorate) -> None:
+def test_a_preferred_successor_is_elected_at_once_and_the_others_wait_for_it(
+    three: Electorate,
+) -> None:
     first, second = without_its_master(three)
     write_state(three, three.state.changed(successor=second.name))
     first.step(Changed())
@@ -367,7 +369,7 @@ def test_a_named_heir_is_elected_at_once_and_the_others_wait_for_it(three: Elect
     assert not leads(first)
 
 
-def test_a_named_heir_that_is_gone_is_not_waited_for(three: Electorate) -> None:
+def test_a_preferred_successor_that_is_gone_is_not_waited_for(three: Electorate) -> None:
     gone = three.state.master.node
     first, _ = without_its_master(three)
     write_state(three, three.state.changed(successor=gone))
@@ -595,7 +597,7 @@ def test_a_planned_switch_makes_the_named_node_the_master(three: Electorate) -> 
     assert three.state.successor == ""
 
 
-def test_a_planned_switch_waits_until_the_heir_has_everything(three: Electorate) -> None:
+def test_a_planned_switch_waits_until_the_successor_has_everything(three: Electorate) -> None:
     leader = three.leader
     assert leader is not None
     assert leader.master is not None

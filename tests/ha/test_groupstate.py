@@ -115,3 +115,11 @@ def test_a_start_is_told_with_the_revision_to_check_and_one_that_cannot_be_read_
     assert view.start_of(Replica("a", 2), KEYS) == (None, 0)
     with pytest.raises(BadState, match="cannot read a start"):
         view.start_of(B, KEYS)
+
+
+def test_a_state_that_an_older_version_wrote_is_read() -> None:
+    state = GroupState("g", 2, A, frozenset((A, B)), 3, successor="b")
+    older = state.to_bytes().replace(b'"successor"', b'"heir"')
+    assert GroupState.from_bytes(older) == state
+    with pytest.raises(BadState):
+        GroupState.from_bytes(state.to_bytes().replace(b'"successor"', b'"other"'))

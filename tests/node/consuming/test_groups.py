@@ -6,6 +6,7 @@ from collections import Counter
 import duolog
 import pytest
 from duolog._connection import Connection
+from duolog._membership import SharingMember
 from duolog.wire import duolog_pb2 as wire
 from hypothesis import given
 from hypothesis import strategies as st
@@ -387,3 +388,33 @@ async def test_closing_a_consumer_ends_its_tasks_and_says_nothing(
         assert _consumer_tasks()
     assert _consumer_tasks() == []
     assert not [record for record in caplog.records if record.name == "duolog"]
+
+
+async def test_a_queue_that_went_back_leaves_the_commits_of_others_protected(
+    client: duolog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.admin.create_topic("two", 2)
+    async with client.producer() as producer:
+        for n in range(8):
+            await producer.send("two", b"%d" % n, queue_id=n % 2)
+    sent: list[tuple[dict[tuple[str, int], int], bool]] = []
+    commit = SharingMember.commit
+
+    async def noting(
+        self: SharingMember, offsets: dict[tuple[str, int], int], forward: bool
+    ) -> None:
+        sent.append((offsets, forward))
+        await commit(self, offsets, forward)
+
+    monkeypatch.setattr(SharingMember, "commit", noting)
+    async with client.consumer("G", "two", commit_interval=60) as consumer:
+        await consume(consumer, 8)
+        await consumer.commit()
+        sent.clear()
+        await consumer.seek("two", 0, 1)
+        async with client.producer() as producer:
+            await producer.send("two", b"8", queue_id=1)
+        await consume(consumer, 4)
+        await consumer.commit()
+    assert ({("two", 1): 5}, True) in sent
+    assert [offsets for offsets, forward in sent if not forward] == [{("two", 0): 4}]
