@@ -59,8 +59,10 @@ class MessagesService(stubs.MessagesServicer):
         if not broker.log.waits:
             async for request in requests:
                 reply, _ = broker.appends.append(request, host)
-                await context.write(reply)
-                broker.log.pump_soon()  # the answer goes out first
+                try:
+                    await context.write(reply)
+                finally:
+                    broker.log.pump_soon()  # the answer goes out first, if anybody is there
             return
         unanswered: Unanswered = asyncio.Queue(broker.limits.append_in_flight_max)
         async with together() as tasks:

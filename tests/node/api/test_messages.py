@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Any, cast
 
 import duolog
 import grpc.aio
@@ -12,8 +13,10 @@ from duolog._errors import error_of
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
+from node.api.messages import MessagesService
 from node.server import Node
 from tests.node.conftest import StartNode
+from tests.node.replicas import broker_of
 
 Subscribe = grpc.aio.StreamStreamCall[wire.SubscribeRequest, wire.MessageBatch]
 
@@ -403,3 +406,27 @@ async def test_ids_that_name_no_message_are_refused(client: duolog.Client) -> No
         await client.admin.find("T")
     with pytest.raises(duolog.NoSuchMessage):
         await client.admin.find("T", unique_key="0" * 32)
+
+
+async def test_what_a_producer_sent_that_hung_up_is_readable_at_once(
+    node: Node, client: duolog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pumped: list[int] = []
+
+    class HungUp:
+        def peer(self) -> str:
+            return "ipv4:127.0.0.1:1"
+
+        async def write(self, reply: wire.AppendReply) -> None:
+            pumped.clear()
+            raise asyncio.CancelledError
+
+    async def requests() -> AsyncIterator[wire.AppendRequest]:
+        yield append_request([b"x"])
+
+    broker = broker_of(node)
+    monkeypatch.setattr(broker.log, "pump_soon", lambda: pumped.append(1))
+    with pytest.raises(asyncio.CancelledError):
+        await MessagesService(broker).Append(requests(), cast("Any", HungUp()))
+    assert broker.store.log.max_offset > 0
+    assert pumped == [1]

@@ -1,6 +1,7 @@
 """Nodes that elect their master, inside the test's process, on a registry in memory."""
 
 import asyncio
+import contextlib
 import errno
 import re
 import threading
@@ -18,7 +19,7 @@ from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
 from demo.ports import free_endpoint
-from ha import identity, membership
+from ha import failoverevents, identity, membership
 from ha.failover import Role
 from ha.groupstate import Keys
 from ha.membership import Membership
@@ -27,6 +28,7 @@ from node.cli.cluster import row_of
 from node.cli.node import problems_of
 from node.election.failover import FailoverService
 from node.election.memoryregistry import MemoryRegistry
+from node.replication.slavestream import ReplicationClient
 from node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, broker_of, log_bytes, until
@@ -664,3 +666,23 @@ def test_services_read_groups_through_the_one_gate() -> None:
         found = re.findall(r".*metadata\.tables.*", file.read_text())
         allowed = {"service.py": 1}.get(file.name, 0)  # the settings that clients are told
         assert len(found) == allowed, (file, found)
+
+
+async def test_an_error_in_following_the_master_ends_a_node(
+    voters: Voters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await voters.start_all()
+
+    async def broken(self: ReplicationClient) -> None:
+        raise RuntimeError("nobody expected this")
+
+    monkeypatch.setattr(ReplicationClient, "run", broken)
+    old = voters.the_leader()
+    async with voters.client() as client:
+        with contextlib.suppress(duolog.DuologError):
+            await client.admin.failover()
+    others = [node for node in voters.nodes.values() if node is not old]
+    await until(lambda: any(broker_of(node).failed.is_set() for node in (old, *others)))
+    ended = next(node for node in (old, *others) if broker_of(node).failed.is_set())
+    assert broker_of(ended).store.fence_reason == "RuntimeError: nobody expected this"
+    service(ended).step(failoverevents.Changed())  # what comes late begins nothing

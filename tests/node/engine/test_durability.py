@@ -141,7 +141,7 @@ async def test_a_failed_sync_fences_the_node_and_nobody_is_told_ok(
     )
     assert wire.PUT_OK not in {reply.status for reply in replies}
     assert wire.UNKNOWN_ERROR in {reply.status for reply in replies}
-    await asyncio.wait_for(node.broker.failed.wait(), 5)
+    await asyncio.wait_for(node.broker.failed.wait(), 20)
     monkeypatch.undo()
     # A sync that works again revives nothing: the lost pages look clean to the kernel.
     reply = await append(client, append_request([b"later"], id=99))
@@ -183,7 +183,7 @@ async def test_a_background_task_that_dies_fences_the_node(
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(node.broker.store, "queues_flush", explode)
-    await asyncio.wait_for(node.broker.failed.wait(), 10)
+    await asyncio.wait_for(node.broker.failed.wait(), 20)
     assert "a bug" in node.broker.store.fence_reason
 
 

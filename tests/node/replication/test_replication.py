@@ -24,6 +24,7 @@ from duolog.wire import duolog_pb2 as wire
 from demo.ports import free_endpoint
 from ha import frames
 from ha.frames import Ack, Frame, Hello, Refusal, Refuse, Welcome
+from ha.master import Master
 from ha.progress import ConnectionState
 from ha.slave import Slave
 from node.cli.cluster import row_of
@@ -734,3 +735,19 @@ async def test_a_slave_whose_fixed_master_is_dead_says_so_soon_and_names_it(
         for asked in (client.admin.groups(), client.admin.group("G")):
             with pytest.raises(duolog.NotMaster, match=r"master m at .* not been reached .*fixed"):
                 await asked
+
+
+async def test_a_fault_in_a_slaves_stream_ends_the_master_and_a_broken_one_does_not(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = await group.start_master()
+    await group.start_slave()
+    await in_sync(master, 2)
+    assert not broker_of(master).failed.is_set()
+
+    def broken(self: Master, number: int, now_ms: int) -> None:
+        raise RuntimeError("nobody expected this")
+
+    monkeypatch.setattr(Master, "next_frame", broken)
+    await until(broker_of(master).failed.is_set)
+    assert broker_of(master).store.fence_reason == "RuntimeError: nobody expected this"
