@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.columns import Columns
-from store.commitlog import CommitLog, read_record
+from store.commitlog import WHOLE, CommitLog, Part, read_record
 from store.errors import BadMessage, CorruptRecord
 from store.kernels import scan
 from store.kernels.jit import EMPTY_I64
@@ -40,11 +40,17 @@ STORE_TIME = 0x1A1FC063B38
 
 
 def written(
-    tmp_path: Path, columns: Columns, header: RecordHeader, sealed: bool = False, **how: object
+    tmp_path: Path,
+    columns: Columns,
+    header: RecordHeader,
+    sealed: bool = False,
+    *,
+    queue_offset: int,
+    part: Part = WHOLE,
 ) -> bytes:
     """Bytes that the commit log writes for a batch."""
     log = CommitLog(OsDisk(tmp_path), options(enabled_append_prop_crc=sealed))
-    where = log.append(columns, header, **how)  # type: ignore[arg-type]
+    where = log.append(columns, header, queue_offset, part)
     data = log.get_data(where.start)[: where.end - where.start].tobytes()
     log.queue.close()
     return data
@@ -131,8 +137,7 @@ def test_a_batch_is_what_the_twin_writes_record_by_record(
         RecordHeader("T", 1, 5, 6),
         sealed,
         queue_offset=100,
-        producer=producer,
-        sequence=0xFFFFFFFFFF00,
+        part=Part(producer=producer, sequence=0xFFFFFFFFFF00),
     )
     position = 0
     for number, (body, text) in enumerate(zip(bodies, texts, strict=True)):
