@@ -7,7 +7,7 @@ from ha import epochs
 from sim import lostsegments
 from sim.faults import DECAY_OFTEN, INDEX_ON, NODES, Fault
 from sim.planted import Mutant, Patch
-from store import messagestore, recovery
+from store import cuts, recovery
 from store.commitlog import CommitLog
 from store.recovery import Recovery
 
@@ -32,7 +32,7 @@ def _hole_unnamed() -> list[Patch]:
 
 def _floors_kept() -> list[Patch]:
     """Places that were kept free for lost records stay taken when these come again."""
-    return [(messagestore, "drop_floors", lambda *found: None)]
+    return [(cuts, "drop_floors", lambda *found: None)]
 
 
 def _barriers_lost() -> list[Patch]:

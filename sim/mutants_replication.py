@@ -291,7 +291,7 @@ def _window_of_whole_records() -> list[Patch]:
 def _deaf_heartbeat() -> list[Patch]:
     """Nobody gives up a silent peer: a half-open connection lasts for ever."""
     return [
-        (_MASTER, "tick", lambda self, now: []),
+        (_MASTER, "_tick", lambda self, now: []),
         (_SLAVE, "_tick", lambda self, now: []),
     ]
 

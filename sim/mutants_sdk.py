@@ -9,7 +9,7 @@ from duolog._groupreader import GroupReader
 from duolog._prefetch import Prefetch
 from duolog._sending import _Delivery
 
-from node.consuming.groups import GroupCoordinator
+from node.consuming.groups import GroupCoordinator, Heartbeat
 from node.core.metadatalog import MetadataLog
 from node.deferred import publishservice
 from node.deferred.publishservice import PublishService
@@ -28,10 +28,10 @@ def _claims_believed() -> list[Patch]:
     """What a member says that it reads is its own, whoever was given it meanwhile."""
     original = GroupCoordinator.heartbeat
 
-    def heartbeat(self: Any, group: str, member: str, *rest: Any, **named: Any) -> Any:
-        answer = original(self, group, member, *rest, **named)
+    def heartbeat(self: Any, group: str, member: str, beat: Heartbeat, *rest: Any) -> Any:
+        answer = original(self, group, member, beat, *rest)
         if answer is not None:
-            self._groups[group].members[member].owned = rest[2]
+            self._groups[group].members[member].owned = set(beat.owned)
         return answer
 
     return [(GroupCoordinator, "heartbeat", heartbeat)]
