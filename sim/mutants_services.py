@@ -126,17 +126,6 @@ def _orderly_ignored() -> list[Patch]:
     return [(PopService, "_state", state)]
 
 
-def _retries_for_ever() -> list[Patch]:
-    original = RetryTopics.store_again
-
-    async def store_again(self: Any, group: str, topic: str, record: Any) -> None:
-        most = self._core.metadata.tables.groups.get(group, {})
-        most["retryMaxTimes"] = 1000
-        await original(self, group, topic, record)
-
-    return [(RetryTopics, "store_again", store_again)]
-
-
 def _attempts_uncounted() -> list[Patch]:
     original = RetryTopics._put
 
@@ -368,7 +357,6 @@ SERVICES = [
     ),
     _bug("pop-ranges-forgotten", "ranges that are done are forgotten", _ranges_forgotten),
     _bug("retry-lost", "no message is stored again", _left_out_later(RetryTopics, "store_again")),
-    _bug("retry-for-ever", "attempts have no end", _retries_for_ever),
     _bug("retry-uncounted", "attempts are not counted", _attempts_uncounted),
     _bug("retry-first-done", "done before the copy is stored", _done_before_it_is_stored),
     _bug("dead-letters-lost", "no dead letter is stored", _left_out_later(RetryTopics, "_dead")),
