@@ -81,6 +81,7 @@ class SimFile:
         """Make what was stored durable, or fail if that is planned."""
         self._disk.strike_sync(self._inode)
         self._inode.sync()
+        self._disk.syncs += 1
 
     def allocate(self, end: int) -> None:
         """Blocks up to a position, if the disk has any."""
@@ -117,6 +118,7 @@ class SimDisk:
         self._pending: list[NameOp] = []
         self._locked = False
         self.changes = 0  # of names
+        self.syncs = 0  # of files that were open, done ones
         self.syncs_to_fail = 0
         self.failed_syncs = 0
         self.full = False

@@ -53,6 +53,7 @@ class Ghost:
         self.light_ends: dict[str, set[int]] = {}  # where light queues were forgotten
         self.witness = Witness()
         self._proved: dict[str, int] = {}  # of what a node shows, so much is known to be safe
+        self._noted_at: dict[tuple[Mastership, Replica], tuple[int, ...]] = {}
         self._opened = etcd is None
 
     def mark(self, what: str) -> None:
@@ -208,7 +209,12 @@ class Ghost:
             return
         who = (key, Replica(node.name, node.incarnation))
         before = self.held.get(who, 0)
-        if before < len(wrote):
+        if before >= len(wrote):
+            return
+        # Only these change what it has of that: a look at the bytes is dear.
+        state = (len(wrote), node.bytes.end(), node.disk.changes, node.disk.syncs)
+        if self._noted_at.get(who) != state:
+            self._noted_at[who] = state
             end = self._first_missing(node, wrote, self.durable, before)
             self.held[who] = max(before, end)
 
@@ -363,4 +369,4 @@ def _damage_at(node: Watched, offset: int) -> int:
 
 
 def _array(data: bytearray) -> U8:
-    return np.frombuffer(bytes(data), np.uint8)
+    return np.frombuffer(data, np.uint8)

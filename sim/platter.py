@@ -25,7 +25,8 @@ CHECKPOINT = "checkpoint"
 CONFIRM_FIELD = 32
 NOTES_AT = (1024, 1536)
 NOTE = struct.Struct(">QQQ40s")  # number, confirmed, durable, boot id; a CRC-32 follows
-_MAGICS = {magic.to_bytes(4, "big") for magic in (scan.MAGIC_V1, scan.MAGIC_V2, scan.MAGIC_BLANK)}
+_HEAD = struct.Struct(">II")  # of a record: its size, its magic
+_MAGICS = {scan.MAGIC_V1, scan.MAGIC_V2, scan.MAGIC_BLANK}
 
 
 class LogBytes:
@@ -36,6 +37,7 @@ class LogBytes:
         self._starts: list[int] = []  # of the records found so far
         self._end = 0
         self._found: dict[bool, tuple[int, list[tuple[int, Inode]]]] = {}
+        self._last: tuple[int, int, memoryview] = (-1, 0, memoryview(b""))  # segment: see `_view`
 
     def _segments(self, durable: bool) -> list[tuple[int, Inode]]:
         found = self._found.get(durable)
@@ -90,16 +92,27 @@ class LogBytes:
         return (*self._starts, end)[int(inside)]
 
     def _size_at(self, offset: int) -> int:
-        head = self.read_head(offset)
-        size = int.from_bytes(head[:4], "big")
-        return size if head[4:] in _MAGICS else 0
+        start, data = self._view(offset)
+        if offset - start + _HEAD.size > len(data):
+            return 0
+        size, magic = _HEAD.unpack_from(data, offset - start)
+        return int(size) if magic in _MAGICS else 0
 
     def read_head(self, offset: int) -> bytes:
         """Size and magic of the record at an offset."""
+        start, data = self._view(offset)
+        return bytes(data[offset - start : offset - start + _HEAD.size])
+
+    def _view(self, offset: int) -> tuple[int, memoryview]:
+        """Start and bytes of the segment that has an offset; the last one asked for is at hand."""
+        changes, start, data = self._last
+        if changes == self.disk.changes and start <= offset < start + len(data):
+            return start, data
         for at, inode in reversed(self._segments(False)):
             if at <= offset < at + len(inode.seen):
-                return inode.seen[offset - at : offset - at + 8].tobytes()
-        return b""
+                self._last = self.disk.changes, at, memoryview(inode.seen)
+                return at, self._last[2]
+        return offset, memoryview(b"")
 
 
 def same_until(ours: U8, theirs: U8) -> int:
