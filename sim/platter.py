@@ -110,7 +110,7 @@ class LogBytes:
             return start, data
         for at, inode in reversed(self._segments(False)):
             if at <= offset < at + len(inode.seen):
-                self._last = self.disk.changes, at, memoryview(inode.seen)
+                self._last = self.disk.changes, at, inode.seen.data
                 return at, self._last[2]
         return offset, memoryview(b"")
 
