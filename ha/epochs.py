@@ -11,7 +11,7 @@ import json
 from bisect import bisect_left
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, NewType
 
 from ha.crc32c import crc32c
 from store import jsontext
@@ -26,20 +26,28 @@ PATH = "config/epochs.json"
 EPOCHS_MAX = 1 << 16
 _START = attrgetter("start")
 
+Epoch = NewType("Epoch", int)
+NO_EPOCH = Epoch(0)  # none yet, or a log that RocketMQ wrote
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class EpochEntry:
     """One mastership: its number, the log offset of its barrier, its nonce (64 bits)."""
 
-    epoch: int
+    epoch: Epoch
     start: int
     nonce: int
 
 
-PREHISTORY = EpochEntry(0, 0, 0)
+def next_epoch(*known: Epoch) -> Epoch:
+    """The number of a new epoch, where these are known."""
+    return Epoch(max(known) + 1)
 
 
-def barrier_body(epoch: int, nonce: int, master: str) -> bytes:
+PREHISTORY = EpochEntry(NO_EPOCH, 0, 0)
+
+
+def barrier_body(epoch: Epoch, nonce: int, master: str) -> bytes:
     """Body of a barrier record."""
     value = {"epoch": epoch, "nonce": f"{nonce:016x}", "master": master}
     return json.dumps(value, separators=(",", ":")).encode()
@@ -49,7 +57,7 @@ def barrier_entry(start: int, body: bytes) -> EpochEntry | None:
     """The epoch a barrier record at an offset opens, or None if its body says nothing."""
     try:
         value = json.loads(body)
-        return EpochEntry(int(value["epoch"]), start, int(value["nonce"], 16))
+        return EpochEntry(Epoch(int(value["epoch"])), start, int(value["nonce"], 16))
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -61,9 +69,9 @@ class EpochHistory:
         self.entries = entries
 
     @property
-    def last_epoch(self) -> int:
-        """Number of the newest epoch, 0 for none."""
-        return self.entries[-1].epoch if self.entries else 0
+    def last_epoch(self) -> Epoch:
+        """Number of the newest epoch; NO_EPOCH where there is none."""
+        return self.entries[-1].epoch if self.entries else NO_EPOCH
 
     def open(self, entry: EpochEntry) -> bool:
         """Take in a newer epoch; False for one that is known or does not follow."""
@@ -124,7 +132,8 @@ class EpochHistory:
             if value["crc32c"] != _crc(rows):
                 raise ValueError("its CRC does not match")
             self.entries = tuple(
-                EpochEntry(int(epoch), int(start), int(nonce, 16)) for epoch, start, nonce in rows
+                EpochEntry(Epoch(int(epoch)), int(start), int(nonce, 16))
+                for epoch, start, nonce in rows
             )
         except (KeyError, TypeError, ValueError) as error:
             raise BadStoreFile(PATH, str(error)) from error

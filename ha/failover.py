@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ha import succession
+from ha.epochs import NO_EPOCH, Epoch, next_epoch
 from ha.failoverevents import (
     Answer,
     AskLease,
@@ -126,7 +127,7 @@ class Failover:
         self._sync: SyncState | None = None  # of the mastership that was won last
         self._instructed: Mandate | None = None  # what the master was told last
         self._followed: tuple[Registration, int] | None = None
-        self._led_epoch = 0
+        self._led_epoch = NO_EPOCH
         self._asked_lease = False
         self._pending: _Pending | None = None
         self._numbers = 0
@@ -151,15 +152,15 @@ class Failover:
         return self.provenance.notice(self.view.state, self.me.replica)
 
     @property
-    def led_epoch(self) -> int:
+    def led_epoch(self) -> Epoch:
         """The epoch this node leads, or led last."""
         return self._led_epoch
 
     @property
-    def last_epoch(self) -> int:
+    def last_epoch(self) -> Epoch:
         """The newest epoch this node knows of, though the registry may have forgotten it."""
         state = self.view.state
-        return max(state.epoch if state is not None else 0, self._facts.promised_epoch())
+        return max(state.epoch if state is not None else NO_EPOCH, self._facts.promised_epoch())
 
     # -- events --------------------------------------------------------------------------------
 
@@ -482,7 +483,7 @@ class Failover:
             return []
         else:
             delay = succession.delay_ms(view, state, self.me.replica)
-            new = state.changed(epoch=state.epoch + 1, master=self.me.replica, successor="")
+            new = state.changed(epoch=next_epoch(state.epoch), master=self.me.replica, successor="")
         unfit = self._facts.unfit()
         if unfit:
             self.reason = f"not eligible: {unfit}"
@@ -505,7 +506,7 @@ class Failover:
 
     def _beginning(self, state: GroupState | None) -> tuple[int, GroupState]:
         me = self.me.replica
-        epoch = max(state.epoch if state is not None else 0, self._facts.promised_epoch()) + 1
+        epoch = next_epoch(self.last_epoch)
         group_id = state.group_id if state is not None else self._fresh_id
         delay = BOOTSTRAP_MS if self._facts.log_empty() else 0
         version = state.version + 1 if state is not None else 1
@@ -526,7 +527,7 @@ class Failover:
         if not self.lease:
             return self._say(asked.token, "this node has no lease in the registry yet: try again")
         me = self.me.replica
-        epoch = last + 1
+        epoch = next_epoch(last)
         given_up = sorted(str(r) for r in (state.sync_state_set if state else ()) if r != me)
         row = Discarded(epoch, me.node, self._facts.log_end(), tuple(given_up))
         version = max(self.membership.version, state.version if state is not None else 0) + 1
@@ -641,7 +642,7 @@ class Facts:
     unfit: Callable[[], str]
     log_empty: Callable[[], bool]
     log_end: Callable[[], int]
-    promised_epoch: Callable[[], int]
+    promised_epoch: Callable[[], Epoch]
     renew: Callable[[str], int]
 
 

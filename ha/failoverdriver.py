@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+from ha.epochs import Epoch
 from ha.failover import Failover, Role
 from ha.failoverevents import (
     Answer,
@@ -84,7 +85,7 @@ class Owner(Protocol):
     async def follow_nobody(self) -> None:
         """End the stream from a master, if there is one."""
 
-    async def promise(self, epoch: int) -> None:
+    async def promise(self, epoch: Epoch) -> None:
         """Have an epoch promised, durably, while nobody is followed. Raises OSError."""
 
     def cannot_promise(self, error: OSError) -> None:

@@ -7,6 +7,7 @@ in which they were answered.
 from dataclasses import dataclass
 from typing import Any
 
+from ha.epochs import Epoch
 from ha.groupstate import Registration
 from ha.mandate import Mandate
 from ha.membership import Membership
@@ -82,7 +83,7 @@ class HandOver:
 class ElectUnclean:
     """An operator makes this node the master, whatever others may have held. epoch: the last."""
 
-    epoch: int
+    epoch: Epoch
     token: Any
 
 
@@ -90,7 +91,7 @@ class ElectUnclean:
 class Contradicted:
     """The master of an epoch lacks what this node knows to be confirmed."""
 
-    epoch: int
+    epoch: Epoch
     reason: str
 
 
@@ -156,7 +157,7 @@ class Note:
 class Lead:
     """Open the epoch as its master, then do what `leads` says; or what `cannot_lead` says."""
 
-    epoch: int
+    epoch: Epoch
     mandate: Mandate
 
 
@@ -175,7 +176,7 @@ class Follow:
     """Copy this master's log, and accept nothing older than its epoch."""
 
     master: Registration
-    epoch: int
+    epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True)

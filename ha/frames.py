@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ha.crc32c import crc32c
-from ha.epochs import EPOCHS_MAX, EpochEntry
+from ha.epochs import EPOCHS_MAX, Epoch, EpochEntry
 from store.kernels.jit import U8
 
 MAGIC = b"DLHA"
@@ -69,7 +69,7 @@ class Hello:
     node: str
     incarnation: int
     endpoint: str
-    promised: int
+    promised: Epoch
     min_offset: int
     end: int
     durable: int
@@ -86,7 +86,7 @@ class Welcome:
     ack_durable: the slave's durable offset is what counts. metadata: a snapshot of the tables.
     """
 
-    epoch: int
+    epoch: Epoch
     start: int
     confirm: int
     node: str
@@ -103,7 +103,7 @@ class Welcome:
 class Truncate:
     """The slave must cut its log at `end` (there the histories part) and say Hello again."""
 
-    epoch: int
+    epoch: Epoch
     end: int
 
 
@@ -111,7 +111,7 @@ class Truncate:
 class Reset:
     """What the slave has lies below the master's first segment: start anew at `start`."""
 
-    epoch: int
+    epoch: Epoch
     start: int
 
 
@@ -131,7 +131,7 @@ class Refusal(enum.IntEnum):
 class Refuse:
     """No: why, for programs and for people."""
 
-    epoch: int
+    epoch: Epoch
     code: Refusal
     reason: str
 
@@ -140,7 +140,7 @@ class Refuse:
 class Chunk:
     """Raw log bytes from an offset on."""
 
-    epoch: int
+    epoch: Epoch
     offset: int
     confirm: int
     data: U8
@@ -150,7 +150,7 @@ class Chunk:
 class Heartbeat:
     """Nothing new; where the master's log ends, how far it is confirmed, how much was sent."""
 
-    epoch: int
+    epoch: Epoch
     end: int
     confirm: int
     sent: int
@@ -160,7 +160,7 @@ class Heartbeat:
 class Ack:
     """What a slave has: applied, and synced."""
 
-    epoch: int
+    epoch: Epoch
     received: int
     durable: int
     node: str
@@ -173,12 +173,12 @@ Frame = Hello | Welcome | Truncate | Reset | Refuse | Chunk | Heartbeat | Ack
 # -- writing ---------------------------------------------------------------------------------------
 
 
-def _frame(kind: Kind, epoch: int, offset: int, confirm: int, body: bytes = b"") -> bytes:
+def _frame(kind: Kind, epoch: Epoch, offset: int, confirm: int, body: bytes = b"") -> bytes:
     head = _HEAD.pack(MAGIC, VERSION, kind, 0, epoch, offset, confirm, len(body))
     return b"".join((head, _CRC.pack(crc32c(head + body)), body))
 
 
-def chunk_frame(epoch: int, offset: int, confirm: int, data: U8) -> bytes:
+def chunk_frame(epoch: Epoch, offset: int, confirm: int, data: U8) -> bytes:
     """A CHUNK of mapped bytes: the one copy they see on their way out."""
     head = _HEAD.pack(MAGIC, VERSION, Kind.CHUNK, 0, epoch, offset, confirm, len(data))
     return b"".join((head, _CRC.pack(crc32c(head)), data.data))
@@ -189,7 +189,7 @@ def ack_tail(node: str, incarnation: int) -> bytes:
     return _text(node) + _LONG.pack(incarnation)
 
 
-def ack_frame(epoch: int, received: int, durable: int, tail: bytes) -> bytes:
+def ack_frame(epoch: Epoch, received: int, durable: int, tail: bytes) -> bytes:
     """An ACK."""
     return _frame(Kind.ACK, epoch, received, durable, tail)
 
@@ -323,7 +323,7 @@ def decode(data: bytes) -> Frame:
     return _decode_body(kind, epoch, offset, confirm, data)
 
 
-def _decode_body(kind: int, epoch: int, offset: int, confirm: int, data: bytes) -> Frame:
+def _decode_body(kind: int, epoch: Epoch, offset: int, confirm: int, data: bytes) -> Frame:
     body = _Body(data)
     frame: Frame
     if kind == Kind.CHUNK:
@@ -353,7 +353,7 @@ def _decode_body(kind: int, epoch: int, offset: int, confirm: int, data: bytes) 
     return frame
 
 
-def _hello(promised: int, end: int, durable: int, body: _Body) -> Hello:
+def _hello(promised: Epoch, end: int, durable: int, body: _Body) -> Hello:
     cluster, group, node, endpoint = (body.text() for _ in range(4))
     (incarnation,) = body.unpack(">Q")
     min_offset, tail_start, tail_crc, segment_bytes = body.unpack(">qqIq")
@@ -379,7 +379,7 @@ def _hello(promised: int, end: int, durable: int, body: _Body) -> Hello:
     )
 
 
-def _welcome(epoch: int, start: int, confirm: int, body: _Body) -> Welcome:
+def _welcome(epoch: Epoch, start: int, confirm: int, body: _Body) -> Welcome:
     node, endpoint = body.text(), body.text()
     ack_durable, promise, heartbeat_ms, housekeeping_ms = body.unpack(">BBII")
     epochs = body.epochs()

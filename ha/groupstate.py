@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ha.epochs import Epoch
 from ha.registry import Row, Snapshot
 from ha.starts import Start
 
@@ -43,7 +44,7 @@ SyncStateSet = frozenset[Replica]
 class Discarded:
     """An unclean election: what lay in the old set's logs from an offset on was given up."""
 
-    epoch: int
+    epoch: Epoch
     node: str
     from_offset: int
     given_up: tuple[str, ...]  # replicas that may have held more
@@ -60,7 +61,7 @@ class GroupState:
     """
 
     group_id: str
-    epoch: int
+    epoch: Epoch
     master: Replica
     sync_state_set: SyncStateSet
     version: int = 1
@@ -101,7 +102,7 @@ class GroupState:
             value = json.loads(data)
             return cls(
                 str(value["groupId"]),
-                int(value["epoch"]),
+                Epoch(int(value["epoch"])),
                 _replica(value["master"]),
                 frozenset(_replica(row) for row in value["syncStateSet"]),
                 int(value["version"]),
@@ -109,7 +110,7 @@ class GroupState:
                 str(value["successor"] if "successor" in value else value["heir"]),  # its old name
                 tuple(
                     Discarded(
-                        int(row["epoch"]),
+                        Epoch(int(row["epoch"])),
                         str(row["node"]),
                         int(row["fromOffset"]),
                         tuple(str(name) for name in row["givenUp"]),

@@ -17,7 +17,7 @@ history must be a history of ours, its last bytes must be the bytes that we have
 import zlib
 from dataclasses import dataclass
 
-from ha.epochs import EpochEntry, common_end
+from ha.epochs import Epoch, EpochEntry, common_end
 from ha.frames import Hello, Refusal, Refuse, Reset, Truncate
 from store.commitlog import CommitLog
 
@@ -65,7 +65,7 @@ def tail_crc(log: CommitLog, start: int, end: int) -> int | None:
 def judge(
     hello: Hello,
     me: Member,
-    epoch: int,
+    epoch: Epoch,
     epochs: tuple[EpochEntry, ...],
     log: CommitLog,
     sync_from_last_file: bool,
@@ -127,7 +127,7 @@ def _parted_at_blank(end: int, epochs: tuple[EpochEntry, ...], log: CommitLog) -
     return blank if blank < end else None
 
 
-def _stranger(hello: Hello, me: Member, epoch: int, log: CommitLog) -> Refuse | None:
+def _stranger(hello: Hello, me: Member, epoch: Epoch, log: CommitLog) -> Refuse | None:
     if (hello.cluster, hello.group) != (me.cluster, me.group):
         return Refuse(
             epoch,

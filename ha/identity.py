@@ -9,6 +9,7 @@ that are gone.
 from dataclasses import dataclass, replace
 
 from ha.crc32c import crc32c
+from ha.epochs import NO_EPOCH, Epoch
 from store import jsontext
 from store.disk import Disk
 from store.errors import BadStoreFile
@@ -26,7 +27,7 @@ class Identity:
 
     node: str
     incarnation: int
-    promised_epoch: int = 0
+    promised_epoch: Epoch = NO_EPOCH
     boot_id: str = ""
     confirmed_only: bool = False
 
@@ -59,7 +60,7 @@ def load(disk: Disk) -> Identity | None:
         return Identity(
             str(value["node"]),
             int(value["incarnation"], 16),
-            int(value["promisedEpoch"]),
+            Epoch(int(value["promisedEpoch"])),
             str(value["bootId"]),
             bool(value["confirmedOnly"]),
         )
@@ -84,7 +85,7 @@ def settle(
     """
     known = load(disk)
     if known is None or log_empty:
-        promised = known.promised_epoch if known else 0
+        promised = known.promised_epoch if known else NO_EPOCH
         identity = Identity(node, fresh, promised, boot_id)
     elif abnormal and not acks_durable and known.boot_id != boot_id:
         identity = replace(known, incarnation=fresh, node=node, boot_id=boot_id)
@@ -104,7 +105,7 @@ def renew(disk: Disk, identity: Identity, incarnation: int) -> Identity:
     return renewed
 
 
-def promise(disk: Disk, identity: Identity, epoch: int) -> Identity:
+def promise(disk: Disk, identity: Identity, epoch: Epoch) -> Identity:
     """Promise to accept nothing from epochs before this one; durable when it returns."""
     if epoch <= identity.promised_epoch:
         return identity

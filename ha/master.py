@@ -13,7 +13,16 @@ from collections.abc import Callable
 from typing import Any
 
 from ha import frames, handshake, identity
-from ha.epochs import EPOCH_QUEUE, EPOCH_TOPIC, EpochEntry, EpochHistory, barrier_body
+from ha.epochs import (
+    EPOCH_QUEUE,
+    EPOCH_TOPIC,
+    NO_EPOCH,
+    Epoch,
+    EpochEntry,
+    EpochHistory,
+    barrier_body,
+    next_epoch,
+)
 from ha.frames import Ack, BadFrame, Hello, Refusal, Refuse, Reset, Truncate, Welcome
 from ha.groupstate import Replica
 from ha.grouptransfer import GroupTransferService
@@ -114,10 +123,10 @@ class Master:
 
     # -- the mastership ------------------------------------------------------------------------
 
-    def open_epoch(self, nonce: int, wall_ms: WallMs, number: int = 0) -> None:
+    def open_epoch(self, nonce: int, wall_ms: WallMs, number: Epoch = NO_EPOCH) -> None:
         """Begin a mastership: the barrier record comes before anything else it writes.
 
-        number: the epoch an election gave; 0: the next one that is known here.
+        number: the epoch an election gave; NO_EPOCH: the next one that is known here.
         Readers see what was confirmed before, and the rest as replicas confirm it.
         Raises OSError or StoreError if the store cannot be written: nothing may be put then and
         no slave connects, until a later call succeeds.
@@ -126,7 +135,7 @@ class Master:
             self._cut_torn()
         if self.promises:
             self.store.hide_from(self.store.known_confirmed)
-        epoch = number or max(self.history.last_epoch, self.identity.promised_epoch) + 1
+        epoch = number or next_epoch(self.history.last_epoch, self.identity.promised_epoch)
         if epoch <= self.history.last_epoch or epoch < self.identity.promised_epoch:
             raise StoreError(f"epoch {epoch} is not newer than the newest one known here")
         self.identity = identity.promise(self.store.disk, self.identity, epoch)

@@ -5,6 +5,7 @@ gives itself away by the number of its start, which the registry has seen before
 what it has acknowledged; a master's gives itself away by lacking what was confirmed.
 """
 
+from ha.epochs import Epoch
 from ha.groupstate import GroupState, Keys, Replica, View
 from ha.starts import Standing, Start
 
@@ -60,7 +61,7 @@ class Provenance:
 
     # -- the master's --------------------------------------------------------------------------
 
-    def contradicted(self, epoch: int, reason: str) -> None:
+    def contradicted(self, epoch: Epoch, reason: str) -> None:
         """The master of an epoch lacks what this node knows to be confirmed."""
         self._contradicted_epoch, self.contradiction = epoch, reason
 

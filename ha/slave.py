@@ -21,7 +21,15 @@ from typing import Any
 import numpy as np
 
 from ha import frames, handshake, identity
-from ha.epochs import EPOCH_TOPIC, EpochEntry, EpochHistory, barrier_entry, common_end
+from ha.epochs import (
+    EPOCH_TOPIC,
+    NO_EPOCH,
+    Epoch,
+    EpochEntry,
+    EpochHistory,
+    barrier_entry,
+    common_end,
+)
 from ha.frames import (
     BadFrame,
     Chunk,
@@ -77,7 +85,7 @@ class Slave:
         self.history = history
         self.state = ConnectionState.READY
         self.reason = ""
-        self.epoch = 0
+        self.epoch = NO_EPOCH
         self.master_node = ""
         self.master_endpoint = ""
         self.master_end = 0
@@ -221,11 +229,11 @@ class Slave:
         self.identity = identity.renew(self.store.disk, self.identity, incarnation)
         self._ack_tail = frames.ack_tail(self.me.node, incarnation)
 
-    def promise(self, epoch: int) -> None:
+    def promise(self, epoch: Epoch) -> None:
         """Accept nothing from masters before this epoch any more; durable when it returns."""
         self._promise_epoch(epoch)
 
-    def _promise_epoch(self, epoch: int) -> None:
+    def _promise_epoch(self, epoch: Epoch) -> None:
         self.identity = identity.promise(self.store.disk, self.identity, epoch)
 
     def _welcome(self, frame: Welcome, now_ms: MonoMs) -> list[Effect]:
@@ -270,7 +278,7 @@ class Slave:
         self._acked = (-1, -1)
         return effects + self._confirm(frame.confirm) + self._acknowledge(now_ms)
 
-    def _truncate(self, epoch: int, end: int) -> list[Effect]:
+    def _truncate(self, epoch: Epoch, end: int) -> list[Effect]:
         log = self.store.log
         self._cuts += 1
         # The blank of a segment may be another mastership's than the record before it.

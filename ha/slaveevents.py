@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from ha.epochs import Epoch
+
 # -- events ----------------------------------------------------------------------------------------
 
 
@@ -81,7 +83,7 @@ class Adopt:
 class Contradicts:
     """The master of this epoch lacks what this node knows to be confirmed: it may not lead."""
 
-    epoch: int
+    epoch: Epoch
     reason: str
 
 
@@ -113,7 +115,7 @@ class Owner(Protocol):
     def adopt(self, metadata: bytes) -> None:
         """Take the master's tables for this node's own."""
 
-    def contradicted(self, epoch: int, reason: str) -> None:
+    def contradicted(self, epoch: Epoch, reason: str) -> None:
         """The master of an epoch lacks what was confirmed."""
 
     def older_copy(self, reason: str) -> None:

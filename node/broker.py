@@ -7,6 +7,7 @@ from duolog import _errors as sdk
 from duolog._background import Background
 from duolog._machine import boot_id
 
+from ha.epochs import Epoch
 from ha.mandate import Mandate
 from ha.master import Master
 from node.clocks import Clock, SystemClock
@@ -184,7 +185,7 @@ class Broker:
 
     # -- roles ---------------------------------------------------------------------------------
 
-    def promote(self, epoch: int, mandate: Mandate) -> Master:
+    def promote(self, epoch: Epoch, mandate: Mandate) -> Master:
         """This node was elected. Raises OSError or StoreError: it is a slave then as before."""
         master = self.replication.become_master(epoch, mandate, self.log.store_ms())
         self.leads()

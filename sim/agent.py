@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, Protocol
 
 from ha import failoverevents, masterevents, membership
+from ha.epochs import Epoch
 from ha.failover import Candidacy, Facts, Failover
 from ha.failoverdriver import FailoverDriver
 from ha.failoverevents import (
@@ -309,7 +310,7 @@ class Agent:
         """End the stream from a master, if there is one."""
         self.node.follow("")
 
-    async def promise(self, epoch: int) -> None:
+    async def promise(self, epoch: Epoch) -> None:
         """In a thread of the node, as a note of the group's state. Raises OSError."""
         node, slave, done = self.node, self.node.slave, Later()
         assert slave is not None, "masters stand before they follow, slaves are elected"

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ha.epochs import NO_EPOCH, Epoch
 from ha.groupstate import GroupState, Keys
 from ha.registry import LeaseGone, Put, RegistryTable, Row, Transaction
 from sim.network import Network
@@ -209,11 +210,11 @@ class SimEtcd:
         self._replace(_Backup(0, {}))
         return True
 
-    def elect_by_hand(self) -> int:
+    def elect_by_hand(self) -> Epoch:
         """An operator is about to elect a node by its own memory; the registry's last epoch."""
         self._by_hand = True
         row = self.table.rows.get(self.keys.state)
-        return GroupState.from_bytes(row.value).epoch if row is not None else 0
+        return GroupState.from_bytes(row.value).epoch if row is not None else NO_EPOCH
 
     def restore_newest(self) -> None:
         """The operator has found the right backup."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ha import identity, master, slave
+from ha.epochs import NO_EPOCH
 from ha.failover import Failover, Role
 from ha.groupchanges import GroupChanges
 from ha.knowngroup import KnownGroup
@@ -159,7 +160,7 @@ def _no_fencing() -> list[Patch]:
     """Replicas take log bytes of masters that are over."""
 
     def unpromised(self: Any) -> Any:
-        return replace(hello(self), promised=0)
+        return replace(hello(self), promised=NO_EPOCH)
 
     def answered(self: Any, frame: Any, now: int) -> Any:
         self.identity = replace(self.identity, promised_epoch=0)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ha import identity, master, membership, slave
+from ha.epochs import Epoch
 from ha.failover import Failover
 from ha.groupchanges import GroupChanges
 from ha.groupstate import Replica
@@ -222,7 +223,7 @@ def _promise_ignored() -> list[Patch]:
 def _promise_unwritten() -> list[Patch]:
     """A promise is kept in memory, until the next power cut."""
 
-    def promise(disk: Any, who: identity.Identity, epoch: int) -> identity.Identity:
+    def promise(disk: Any, who: identity.Identity, epoch: Epoch) -> identity.Identity:
         return replace(who, promised_epoch=max(epoch, who.promised_epoch))
 
     return [(identity, "promise", promise)]

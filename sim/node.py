@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ha import identity, masterevents
-from ha.epochs import recover_history
+from ha.epochs import Epoch, recover_history
 from ha.failover import Failover
 from ha.failoverevents import Contradicted, FoundOlder, Lead
 from ha.frames import encode
@@ -753,7 +753,7 @@ class Node:
         if self.services is not None:
             self.services.adopt(tables)
 
-    def contradicted(self, epoch: int, reason: str) -> None:
+    def contradicted(self, epoch: Epoch, reason: str) -> None:
         """The master of an epoch lacks what was confirmed."""
         self.world.note(f"{self.name} contradicts epoch {epoch}: {reason}")
         self.ghost.mark("contradicted")

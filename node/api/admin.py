@@ -10,7 +10,7 @@ from duolog._start import start_of
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
-from ha.epochs import EPOCH_TOPIC
+from ha.epochs import EPOCH_TOPIC, Epoch
 from ha.progress import ConnectionState
 from node.api.calls import Caller, unary
 from node.api.replicationstatus import (
@@ -432,7 +432,7 @@ class AdminService(stubs.AdminServicer):
     @unary
     async def Failover(self, request: wire.FailoverRequest, context: Caller) -> wire.FailoverReply:
         """A planned switch; a mastership that is over already is not ended again."""
-        newer = await self._failover().hand_over(request.node, request.epoch)
+        newer = await self._failover().hand_over(request.node, Epoch(request.epoch))
         if newer is None:
             return wire.FailoverReply()
         return wire.FailoverReply(over=True, epoch=newer.epoch, master=newer.master.node)
@@ -448,7 +448,7 @@ class AdminService(stubs.AdminServicer):
         self, request: wire.ElectUncleanRequest, context: Caller
     ) -> wire.ElectUncleanReply:
         """This node becomes the master, whatever others held."""
-        await self._failover().elect_unclean(request.epoch)
+        await self._failover().elect_unclean(Epoch(request.epoch))
         return wire.ElectUncleanReply()
 
     @property

@@ -21,6 +21,7 @@ from duolog import _errors as sdk
 from duolog._background import Background
 
 from ha import failoverevents, membership
+from ha.epochs import NO_EPOCH, Epoch
 from ha.failover import Candidacy, Facts, Failover, Role
 from ha.failoverdriver import FailoverDriver
 from ha.failoverevents import (
@@ -77,7 +78,7 @@ class Roles(Protocol):
     log: Log
     replication: Replication
 
-    def promote(self, epoch: int, mandate: Mandate) -> Master:
+    def promote(self, epoch: Epoch, mandate: Mandate) -> Master:
         """Become the master. Raises OSError or StoreError: it is a slave then as before."""
 
     def demote(self) -> None:
@@ -193,7 +194,7 @@ class FailoverService:
         commit_log = self._log.store.log
         return commit_log.max_offset == commit_log.min_offset
 
-    def _promised(self) -> int:
+    def _promised(self) -> Epoch:
         part = self._replication.master or self._replication.slave
         assert part is not None, "one of both"
         return part.identity.promised_epoch
@@ -214,7 +215,7 @@ class FailoverService:
         )
         return incarnation
 
-    def contradicted(self, epoch: int, reason: str) -> None:
+    def contradicted(self, epoch: Epoch, reason: str) -> None:
         """The replication stream shows that the master lacks what was confirmed."""
         log.error(
             "the master's directory is an older copy: refused to truncate",
@@ -418,7 +419,7 @@ class FailoverService:
             task.cancel()
             await asyncio.wait([task])
 
-    async def promise(self, epoch: int) -> None:
+    async def promise(self, epoch: Epoch) -> None:
         """Have an epoch promised; the slave follows nobody meanwhile. Raises OSError."""
         slave = self._replication.slave
         assert slave is not None, "masters stand before they follow, slaves are elected"
@@ -461,7 +462,7 @@ class FailoverService:
 
     # -- orders --------------------------------------------------------------------------------
 
-    async def hand_over(self, target: str, epoch: int = 0) -> GroupState | None:
+    async def hand_over(self, target: str, epoch: Epoch = NO_EPOCH) -> GroupState | None:
         """Make another node the master. Raises NotMaster, BadRequest, ResultUnknown.
 
         epoch: the mastership to end, 0 for whichever there is. Where it is over already nothing is
@@ -476,7 +477,7 @@ class FailoverService:
         await self._order(lambda token: failoverevents.HandOver(target, token))
         return None
 
-    async def elect_unclean(self, epoch: int) -> None:
+    async def elect_unclean(self, epoch: Epoch) -> None:
         """Make this node the master whatever others held. Raises BadRequest, ResultUnknown."""
         await self._order(lambda token: failoverevents.ElectUnclean(epoch, token))
 

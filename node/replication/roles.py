@@ -12,7 +12,7 @@ import structlog
 from duolog._machine import boot_id
 
 from ha import identity, masterevents
-from ha.epochs import EpochHistory, recover_history
+from ha.epochs import Epoch, EpochHistory, recover_history
 from ha.handshake import Member
 from ha.identity import Identity
 from ha.mandate import Mandate
@@ -128,7 +128,7 @@ class Replication:
 
     # -- changes of role -----------------------------------------------------------------------
 
-    def become_master(self, epoch: int, mandate: Mandate, wall_ms: WallMs) -> Master:
+    def become_master(self, epoch: Epoch, mandate: Mandate, wall_ms: WallMs) -> Master:
         """Elected: a slave that follows nobody any more opens its epoch.
 
         Raises OSError or StoreError if the disk does not let it; it is a slave then as before.

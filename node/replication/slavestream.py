@@ -14,6 +14,7 @@ from duolog._connection import uncancelled
 from duolog._errors import Unavailable
 
 from ha import slaveevents
+from ha.epochs import Epoch
 from ha.frames import Kind
 from ha.progress import ConnectionState
 from ha.slave import Slave
@@ -43,7 +44,7 @@ class Upstream:
 class Listener(Protocol):
     """Is told what only an election can act on."""
 
-    def contradicted(self, epoch: int, reason: str) -> None:
+    def contradicted(self, epoch: Epoch, reason: str) -> None:
         """The master of an epoch lacks what was confirmed."""
 
     def older_copy(self, reason: str) -> None:
@@ -194,7 +195,7 @@ class ReplicationClient:
         """Take the master's tables for this node's own."""
         self._adopt(metadata)
 
-    def contradicted(self, epoch: int, reason: str) -> None:
+    def contradicted(self, epoch: Epoch, reason: str) -> None:
         """The master of an epoch lacks what was confirmed."""
         if self._listener is not None:
             self._listener.contradicted(epoch, reason)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from ha import identity, masterevents
-from ha.epochs import recover_history
+from ha.epochs import Epoch, recover_history
 from ha.failover import Candidacy, Facts, Failover
 from ha.failoverdriver import FailoverDriver
 from ha.failoverevents import (
@@ -187,7 +187,7 @@ class Voter:
             self.slow_disk_promises.append(Later())
             await self.slow_disk_promises[-1]
         assert self.slave is not None, "masters stand first"
-        self.slave.promise(epoch)
+        self.slave.promise(Epoch(epoch))
 
     def cannot_promise(self, error: OSError) -> None:
         raise error

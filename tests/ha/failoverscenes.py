@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ha.epochs import Epoch
 from ha.failover import Failover
 from ha.failoverevents import (
     Changed,
@@ -234,7 +235,7 @@ SENDINGS = (
     Sending("elect", nothing, lambda member: Tick(), 500),
     Sending("members", a_member_is_drained, Member.seen),
     Sending("hand over", nothing, lambda member: HandOver(member.other().name, "order")),
-    Sending("depose", nothing, lambda member: Contradicted(member.epoch, "why")),
+    Sending("depose", nothing, lambda member: Contradicted(Epoch(member.epoch), "why")),
 )
 
 
@@ -378,12 +379,12 @@ def _of_orders(role: str) -> Iterator[Scene]:
     yield _scene(member, "HandOver: to itself", HandOver(member.voter.name, "order"))
     for name, epoch in (("the last epoch", member.machine.last_epoch), ("another epoch", 99)):
         member = Member.made(role)
-        order_unclean = ElectUnclean(epoch, "order")
+        order_unclean = ElectUnclean(Epoch(epoch), "order")
         yield _scene(member, f"ElectUnclean: naming {name}", order_unclean)
         yield _scene(member, f"Observed: after ElectUnclean naming {name}", member.seen())
     member = Member.made(role)
-    event = Contradicted(member.epoch, "why")
+    event = Contradicted(Epoch(member.epoch), "why")
     yield _scene(member, "Contradicted: by the master of this epoch", event)
-    event = Contradicted(member.epoch - 1, "why")
+    event = Contradicted(Epoch(member.epoch - 1), "why")
     yield _scene(Member.made(role), "Contradicted: by a master that is gone", event)
     yield _scene(Member.made(role), "FoundOlder", FoundOlder("why"))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ha import frames, identity, masterevents
-from ha.epochs import recover_history
+from ha.epochs import Epoch, recover_history
 from ha.frames import Ack, Hello
 from ha.groupstate import Replica
 from ha.grouptransfer import Release
@@ -88,7 +88,7 @@ def open_master(
     number: of its epoch; 0: the next one that is known there.
     """
     master = new_master(disk, name, **how)
-    master.open_epoch(nonce, NOW, number)
+    master.open_epoch(nonce, NOW, Epoch(number))
     return master
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ha import frames, masterevents
+from ha.epochs import Epoch
 from ha.frames import Ack, Frame, Heartbeat
 from ha.groupstate import Replica
 from ha.master import Master
@@ -133,7 +134,7 @@ FRAMES: tuple[tuple[str, Callable[[Session], Frame]], ...] = (
     ("Ack: more than was sent", lambda session: session.ack(received=1 << 40)),
     ("Ack: of another node", lambda session: session.ack(node="other")),
     ("Ack: of another epoch", lambda session: session.ack(epoch=9)),
-    ("Heartbeat: a master's frame", lambda session: Heartbeat(1, 0, 0, 0)),
+    ("Heartbeat: a master's frame", lambda session: Heartbeat(Epoch(1), 0, 0, 0)),
 )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ha import frames
+from ha.epochs import Epoch
 from ha.frames import (
     Ack,
     Chunk,
@@ -52,7 +53,9 @@ class Copy:
         end = master.store.log.max_offset
         copy = cls(master, found, confirmed, last, end, durable)
         copy.enter("TRANSFER")
-        copy.hear(frames.chunk_frame(1, confirmed, confirmed, master.store.log.get_data(confirmed)))
+        copy.hear(
+            frames.chunk_frame(Epoch(1), confirmed, confirmed, master.store.log.get_data(confirmed))
+        )
         put(master, b"to come")
         put(master, b"after that")
         copy.enter(state)
@@ -67,7 +70,7 @@ class Copy:
         if state == "TRANSFER":
             self.hear(frames.encode(self.welcome()))
         if state == "SUSPEND":
-            self.hear(frames.encode(Refuse(1, Refusal.NAME, "why")))
+            self.hear(frames.encode(Refuse(Epoch(1), Refusal.NAME, "why")))
 
     def hear(self, data: bytes) -> None:
         self.slave.step(Received(data), MonoMs(AT_MS))
@@ -75,14 +78,14 @@ class Copy:
     def welcome(self, **changes: Any) -> Welcome:
         epochs = self.master.history.entries
         plain = Welcome(
-            1, self.slave.end, self.confirmed, "m", "m:1", self.durable, True, 5000, 20_000, epochs,
-            b"{}",
+            Epoch(1), self.slave.end, self.confirmed, "m", "m:1", self.durable, True, 5000, 20_000,
+            epochs, b"{}",
         )  # fmt: skip
         return replace(plain, **changes)
 
     def chunk(self, start: int, size: int = 1 << 20, **changes: Any) -> Chunk:
         data = self.master.store.log.get_data(start)[:size]
-        return replace(Chunk(1, start, self.end, np.array(data)), **changes)
+        return replace(Chunk(Epoch(1), start, self.end, np.array(data)), **changes)
 
 
 def _damaged(copy: Copy) -> Chunk:
@@ -102,24 +105,24 @@ FRAMES: tuple[tuple[str, Callable[[Copy], Frame]], ...] = (
     ("Welcome: from this log's end on", lambda copy: copy.welcome()),
     ("Welcome: from another offset on", lambda copy: copy.welcome(start=copy.end + 1)),
     ("Welcome: of an older epoch", lambda copy: copy.welcome(epoch=0)),
-    ("Truncate: above what was confirmed", lambda copy: Truncate(1, copy.last)),
-    ("Truncate: below what was confirmed", lambda copy: Truncate(1, copy.confirmed - 1)),
-    ("Truncate: inside a record", lambda copy: Truncate(1, copy.last + 1)),
-    ("Truncate: of an older epoch", lambda copy: Truncate(0, copy.last)),
-    ("Reset: to an offset above this log's end", lambda copy: Reset(1, 1 << 20)),
-    ("Reset: to an offset below this log's end", lambda copy: Reset(1, copy.last)),
-    ("Refuse: OLDER_COPY", lambda copy: Refuse(1, Refusal.OLDER_COPY, "why")),
-    ("Refuse: any other reason", lambda copy: Refuse(1, Refusal.LINEAGE, "why")),
+    ("Truncate: above what was confirmed", lambda copy: Truncate(Epoch(1), copy.last)),
+    ("Truncate: below what was confirmed", lambda copy: Truncate(Epoch(1), copy.confirmed - 1)),
+    ("Truncate: inside a record", lambda copy: Truncate(Epoch(1), copy.last + 1)),
+    ("Truncate: of an older epoch", lambda copy: Truncate(Epoch(0), copy.last)),
+    ("Reset: to an offset above this log's end", lambda copy: Reset(Epoch(1), 1 << 20)),
+    ("Reset: to an offset below this log's end", lambda copy: Reset(Epoch(1), copy.last)),
+    ("Refuse: OLDER_COPY", lambda copy: Refuse(Epoch(1), Refusal.OLDER_COPY, "why")),
+    ("Refuse: any other reason", lambda copy: Refuse(Epoch(1), Refusal.LINEAGE, "why")),
     ("Chunk: the bytes that come next", lambda copy: copy.chunk(copy.end)),
     ("Chunk: part of a record", lambda copy: copy.chunk(copy.end, 20)),
     ("Chunk: bytes that came already", lambda copy: copy.chunk(copy.last, copy.end - copy.last)),
     ("Chunk: after a gap", lambda copy: copy.chunk(copy.end, offset=copy.end + 1)),
     ("Chunk: no valid record", _damaged),
     ("Chunk: of another epoch", lambda copy: copy.chunk(copy.end, epoch=2)),
-    ("Heartbeat: all that was sent is here", lambda c: Heartbeat(1, c.end, c.end, c.end)),
-    ("Heartbeat: something was lost", lambda c: Heartbeat(1, c.end, c.end, c.end + 1)),
-    ("Heartbeat: of another epoch", lambda c: Heartbeat(2, c.end, c.end, c.end)),
-    ("Ack: a slave's frame", lambda copy: Ack(1, 0, 0, "m", 1)),
+    ("Heartbeat: all that was sent is here", lambda c: Heartbeat(Epoch(1), c.end, c.end, c.end)),
+    ("Heartbeat: something was lost", lambda c: Heartbeat(Epoch(1), c.end, c.end, c.end + 1)),
+    ("Heartbeat: of another epoch", lambda c: Heartbeat(Epoch(2), c.end, c.end, c.end)),
+    ("Ack: a slave's frame", lambda copy: Ack(Epoch(1), 0, 0, "m", 1)),
 )
 # What else a slave is told: the name, the event, and how long after the session's begin.
 TOLD: tuple[tuple[str, Event, int], ...] = (

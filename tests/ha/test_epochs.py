@@ -8,12 +8,15 @@ from hypothesis import strategies as st
 
 from ha.epochs import (
     EPOCH_TOPIC,
+    NO_EPOCH,
     PATH,
+    Epoch,
     EpochEntry,
     EpochHistory,
     barrier_body,
     barrier_entry,
     common_end,
+    next_epoch,
     recover_history,
 )
 from ha.progress import ConnectionState
@@ -34,17 +37,17 @@ from tests.support import drain
 
 def test_epochs_follow_each_other_or_are_refused() -> None:
     history = EpochHistory()
-    assert history.open(EpochEntry(1, 0, 5))
-    assert history.open(EpochEntry(3, 100, 6))
-    assert not history.open(EpochEntry(3, 200, 7))
-    assert not history.open(EpochEntry(4, 100, 7))
-    assert not history.open(EpochEntry(2, 50, 7))
+    assert history.open(EpochEntry(Epoch(1), 0, 5))
+    assert history.open(EpochEntry(Epoch(3), 100, 6))
+    assert not history.open(EpochEntry(Epoch(3), 200, 7))
+    assert not history.open(EpochEntry(Epoch(4), 100, 7))
+    assert not history.open(EpochEntry(Epoch(2), 50, 7))
     assert [history.entry_at(offset).epoch for offset in (0, 99, 100, 5000)] == [1, 1, 3, 3]
     history.truncate(100)
     assert history.last_epoch == 1
     assert EpochHistory().entry_at(5).epoch == 0
     assert EpochHistory().last_epoch == 0
-    for wrong in (EpochEntry(0, 0, 5), EpochEntry(1, -1, 5)):
+    for wrong in (EpochEntry(Epoch(0), 0, 5), EpochEntry(Epoch(1), -1, 5)):
         nothing = EpochHistory()
         assert not nothing.open(wrong)
         assert nothing.entries == ()
@@ -53,7 +56,9 @@ def test_epochs_follow_each_other_or_are_refused() -> None:
 @given(st.binary(max_size=60))
 def test_a_barrier_body_says_something_or_nothing(body: bytes) -> None:
     barrier_entry(0, body)
-    assert barrier_entry(9, barrier_body(3, 1 << 63, "m")) == EpochEntry(3, 9, 1 << 63)
+    assert barrier_entry(9, barrier_body(Epoch(3), 1 << 63, "m")) == EpochEntry(
+        Epoch(3), 9, 1 << 63
+    )
 
 
 @given(st.data())
@@ -64,13 +69,15 @@ def test_common_end_is_where_the_logs_part(data: st.DataObject) -> None:
     sides = []
     for side in (100, 200):
         held = data.draw(st.integers(0, end))
-        entries = [EpochEntry(k + 1, start, k) for k, start in enumerate(past) if start < held]
+        entries = [
+            EpochEntry(Epoch(k + 1), start, k) for k, start in enumerate(past) if start < held
+        ]
         epoch = len(past)
         own = data.draw(st.integers(0, 3))
         length = held
         for k in range(own):  # each opens where the log ends, and writes at least its barrier
             epoch += 1
-            entries.append(EpochEntry(epoch, length, side + k))
+            entries.append(EpochEntry(Epoch(epoch), length, side + k))
             length += data.draw(st.integers(1, 5))
         writers = [0] * length
         for entry in entries:
@@ -84,7 +91,7 @@ def test_common_end_is_where_the_logs_part(data: st.DataObject) -> None:
 
 
 def test_epochs_are_shared_as_far_as_they_are_the_same_in_the_same_order() -> None:
-    first, second = EpochEntry(1, 0, 5), EpochEntry(2, 10, 6)
+    first, second = EpochEntry(Epoch(1), 0, 5), EpochEntry(Epoch(2), 10, 6)
     assert common_end((), 8, (), 9) == (8, 0)
     assert common_end((first,), 8, (first, second), 20) == (8, 1)
     assert common_end((first, second), 30, (first, second), 20) == (20, 2)
@@ -93,7 +100,7 @@ def test_epochs_are_shared_as_far_as_they_are_the_same_in_the_same_order() -> No
 
 def test_the_file_is_believed_as_far_as_its_crc_goes(tmp_path: Path) -> None:
     disk = OsDisk(tmp_path)
-    history = EpochHistory((EpochEntry(1, 0, 5), EpochEntry(2, 10, 6)))
+    history = EpochHistory((EpochEntry(Epoch(1), 0, 5), EpochEntry(Epoch(2), 10, 6)))
     history.save(disk)
     again = EpochHistory()
     again.load(disk)
@@ -130,12 +137,12 @@ def test_where_log_and_file_differ_the_log_is_right() -> None:
     put(master, b"x")
     drain(master.store)
     disk = close(master)
-    EpochHistory((EpochEntry(1, 0, 7), EpochEntry(9, 50, 3))).save(disk)
+    EpochHistory((EpochEntry(Epoch(1), 0, 7), EpochEntry(Epoch(9), 50, 3))).save(disk)
     store = open_store(disk, BrokerRole.SLAVE)
-    assert recover_history(store).entries == (EpochEntry(1, 0, 7),)
+    assert recover_history(store).entries == (EpochEntry(Epoch(1), 0, 7),)
     again = EpochHistory()
     again.load(disk)
-    assert again.entries == (EpochEntry(1, 0, 7),), "put right on disk, too"
+    assert again.entries == (EpochEntry(Epoch(1), 0, 7),), "put right on disk, too"
 
 
 def test_epochs_whose_barriers_retention_removed_are_kept() -> None:
@@ -147,7 +154,7 @@ def test_epochs_whose_barriers_retention_removed_are_kept() -> None:
     disk = close(master)
     store = open_store(disk, BrokerRole.SLAVE)
     assert store.log.min_offset > 0
-    assert recover_history(store).entries == (EpochEntry(1, 0, 7),)
+    assert recover_history(store).entries == (EpochEntry(Epoch(1), 0, 7),)
 
 
 def test_epochs_whose_barriers_are_lost_with_a_segment_are_kept_where_they_fit() -> None:
@@ -168,8 +175,8 @@ def test_epochs_whose_barriers_are_lost_with_a_segment_are_kept_where_they_fit()
     assert recover_history(damaged).entries == entries
     first = lost[0]
     for wrong in (  # a number or an offset that the log has
-        replace(first, epoch=3),
-        replace(first, epoch=6),
+        replace(first, epoch=Epoch(3)),
+        replace(first, epoch=Epoch(6)),
         replace(first, start=2 * size),
     ):
         EpochHistory((wrong,)).save(disk)
@@ -199,11 +206,13 @@ def test_a_slave_whose_lost_segment_held_a_barrier_is_repaired() -> None:
 def test_a_barrier_is_a_record_of_its_own_topic() -> None:
     master = open_master()
     assert master.store.log.get_message(0).topic == EPOCH_TOPIC
-    assert not master.history.open(EpochEntry(1, 0, 0))
+    assert not master.history.open(EpochEntry(Epoch(1), 0, 0))
 
 
 def test_what_was_known_of_a_log_holds_as_far_as_this_log_went_on_from_it() -> None:
-    history = EpochHistory((EpochEntry(1, 0, 11), EpochEntry(2, 500, 22), EpochEntry(4, 900, 44)))
+    history = EpochHistory(
+        (EpochEntry(Epoch(1), 0, 11), EpochEntry(Epoch(2), 500, 22), EpochEntry(Epoch(4), 900, 44))
+    )
     assert history.held_from(450, 11) == 450
     assert history.held_from(700, 11) == 500  # the rest of that epoch was given up
     assert history.held_from(880, 22) == 880
@@ -221,6 +230,13 @@ def test_what_was_known_of_a_log_holds_as_far_as_this_log_went_on_from_it() -> N
 
 
 def test_a_masters_history_is_adopted_as_far_as_its_bytes_are_held() -> None:
-    history = EpochHistory((EpochEntry(1, 0, 7),))
-    history.adopt((EpochEntry(1, 0, 8), EpochEntry(2, 50, 9), EpochEntry(3, 90, 9)), 90)
-    assert history.entries == (EpochEntry(1, 0, 8), EpochEntry(2, 50, 9))
+    history = EpochHistory((EpochEntry(Epoch(1), 0, 7),))
+    history.adopt(
+        (EpochEntry(Epoch(1), 0, 8), EpochEntry(Epoch(2), 50, 9), EpochEntry(Epoch(3), 90, 9)), 90
+    )
+    assert history.entries == (EpochEntry(Epoch(1), 0, 8), EpochEntry(Epoch(2), 50, 9))
+
+
+def test_a_new_epoch_is_newer_than_all_that_are_known() -> None:
+    assert next_epoch(NO_EPOCH) == 1
+    assert next_epoch(Epoch(3), Epoch(5), Epoch(2)) == 6

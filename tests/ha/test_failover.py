@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ha import masterevents
+from ha.epochs import Epoch
 from ha.failover import HAND_OVER_MS, PAUSE_MS, Role
 from ha.failoverevents import (
     Answer,
@@ -394,10 +395,10 @@ def test_only_a_member_removes_a_master_that_lacks_what_it_knows(three: Electora
     left = three.state.sync_state_set - {first.machine.me.replica}
     write_state(three, three.state.changed(sync_state_set=left))
     first.step(Changed())
-    first.step(Contradicted(1, "it lacks a record"))
+    first.step(Contradicted(Epoch(1), "it lacks a record"))
     assert leader.machine.me.replica in three.state.sync_state_set
     second.step(Changed())
-    second.step(Contradicted(1, "it lacks a record"))
+    second.step(Contradicted(Epoch(1), "it lacks a record"))
     assert names(three.state) == {second.name}
     assert leads(second)
 
@@ -408,7 +409,7 @@ def test_a_contradiction_is_told_as_long_as_its_epoch_is_the_groups(three: Elect
     assert leader.machine.notice == ""
     leader.step(Contradicted(three.state.epoch, "it lacks a record"))
     assert "older copy: it lacks a record" in leader.machine.notice
-    leader.step(Contradicted(three.state.epoch + 1, "it lacks a record"))
+    leader.step(Contradicted(Epoch(three.state.epoch + 1), "it lacks a record"))
     assert leader.machine.notice == ""
 
 
@@ -498,7 +499,7 @@ def test_who_cannot_open_its_epoch_tries_again_in_a_while() -> None:
 def test_who_has_promised_itself_to_a_newer_epoch_is_not_elected(three: Electorate) -> None:
     first, _ = without_its_master(three)
     assert first.slave is not None
-    first.slave.promise(9)
+    first.slave.promise(Epoch(9))
     first.step(Changed())
     assert not leads(first)
     assert first.machine.reason == "epoch 9 was seen, the registry's is older"
@@ -939,9 +940,9 @@ def test_an_unclean_election_names_the_epoch_and_records_what_it_gives_up(
         three.kill(name)
     back = three.restart(lagging)
     three.run(5000)
-    back.step(ElectUnclean(7, "t"))
+    back.step(ElectUnclean(Epoch(7), "t"))
     assert "not 7" in back.answers[-1]
-    back.step(ElectUnclean(1, "t"))
+    back.step(ElectUnclean(Epoch(1), "t"))
     assert back.answers[-1] == ""
     three.run(100)
     assert back.master is not None
@@ -953,11 +954,11 @@ def test_an_unclean_election_names_the_epoch_and_records_what_it_gives_up(
 def test_an_unclean_election_begins_a_lost_registry_anew_for_everybody(three: Electorate) -> None:
     three.table.rows.clear()
     three.run(5000)
-    three.voters["b"].step(ElectUnclean(0, "t"))
+    three.voters["b"].step(ElectUnclean(Epoch(0), "t"))
     assert (
         three.voters["b"].answers[-1] == "the last epoch is 1, not 0: see `cluster status`"
     )  # as its own disk knows
-    three.voters["b"].step(ElectUnclean(1, "t"))
+    three.voters["b"].step(ElectUnclean(Epoch(1), "t"))
     three.until(lambda: three.leader is three.voters["b"])
     three.until(lambda: len(three.state.sync_state_set) == 3)
     assert three.state.epoch == 2
@@ -992,7 +993,7 @@ def test_an_unclean_election_may_begin_a_group() -> None:
     voter.unfit = "damage"
     group.run(1000)
     assert (voter.master, voter.machine.reason) == (None, "not eligible: damage")
-    voter.step(ElectUnclean(0, "t"))
+    voter.step(ElectUnclean(Epoch(0), "t"))
     assert voter.answers == [""]
     state = written(voter)[0]
     assert (state.version, state.epoch, state.opened) == (1, 1, True)

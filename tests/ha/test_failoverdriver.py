@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from ha import failoverevents as said
+from ha.epochs import Epoch
 from ha.failover import Failover, Role
 from ha.failoverdriver import FailoverDriver
 from ha.groupstate import Registration, Replica
@@ -21,8 +22,8 @@ from store.errors import StoreError
 
 A, B = Replica("a", 1), Replica("b", 2)
 MANDATE = Mandate(A, frozenset((A,)), frozenset((A,)), MonoMs(100))
-LEAD = said.Lead(3, MANDATE)
-FOLLOW = said.Follow(Registration(B, "b:1", "b:2"), 2)
+LEAD = said.Lead(Epoch(3), MANDATE)
+FOLLOW = said.Follow(Registration(B, "b:1", "b:2"), Epoch(2))
 STAND = said.Stand("why")
 OPENED = cast("Mastership", object())
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from ha import frames
 from ha.crc32c import crc32c
-from ha.epochs import EPOCHS_MAX, EpochEntry
+from ha.epochs import EPOCHS_MAX, Epoch, EpochEntry
 from ha.frames import (
     Ack,
     BadFrame,
@@ -20,16 +20,16 @@ from ha.frames import (
     Welcome,
 )
 
-EPOCHS = (EpochEntry(1, 0, 5), EpochEntry(4, 900, 1 << 63))
+EPOCHS = (EpochEntry(Epoch(1), 0, 5), EpochEntry(Epoch(4), 900, 1 << 63))
 EXAMPLES: list[Frame] = [
-    Hello("c", "g", "s", 9, "s:1", 4, 0, 1000, 900, 500, 77, 1 << 30, EPOCHS),
-    Welcome(4, 1000, 950, "m", "m:1", True, False, 5000, 20_000, EPOCHS, b'{"a":1}'),
-    Truncate(4, 500),
-    Reset(4, 0),
-    Refuse(4, Refusal.LINEAGE, "no common past: é"),
-    Chunk(4, 1000, 950, np.arange(200, dtype=np.uint8)),
-    Heartbeat(4, 2000, 950, 1500),
-    Ack(4, 1500, 1000, "s", 1 << 63),
+    Hello("c", "g", "s", 9, "s:1", Epoch(4), 0, 1000, 900, 500, 77, 1 << 30, EPOCHS),
+    Welcome(Epoch(4), 1000, 950, "m", "m:1", True, False, 5000, 20_000, EPOCHS, b'{"a":1}'),
+    Truncate(Epoch(4), 500),
+    Reset(Epoch(4), 0),
+    Refuse(Epoch(4), Refusal.LINEAGE, "no common past: é"),
+    Chunk(Epoch(4), 1000, 950, np.arange(200, dtype=np.uint8)),
+    Heartbeat(Epoch(4), 2000, 950, 1500),
+    Ack(Epoch(4), 1500, 1000, "s", 1 << 63),
 ]
 
 
@@ -133,7 +133,7 @@ def test_a_frame_begins_with_these_bytes(
 
 @pytest.mark.parametrize("at", [0, 4], ids=["magic", "version"])
 def test_another_protocol_or_version_is_refused_though_its_crc_is_right(at: int) -> None:
-    data = bytearray(frames.encode(Reset(4, 0)))
+    data = bytearray(frames.encode(Reset(Epoch(4), 0)))
     data[at] += 1
     data[frames._HEAD.size : frames.HEADER_BYTES] = frames._CRC.pack(
         crc32c(bytes(data[: frames._HEAD.size]))
@@ -144,7 +144,7 @@ def test_another_protocol_or_version_is_refused_though_its_crc_is_right(at: int)
 
 def hello(low: int, tail: int, end: int, durable: int, *epochs: EpochEntry) -> bytes:
     return frames.encode(
-        Hello("c", "g", "s", 9, "s:1", 4, low, end, durable, tail, 77, 1 << 30, epochs)
+        Hello("c", "g", "s", 9, "s:1", Epoch(4), low, end, durable, tail, 77, 1 << 30, epochs)
     )
 
 
@@ -164,11 +164,11 @@ def test_a_hello_may_go_to_the_edges(offsets: tuple[int, int, int, int]) -> None
         ((6, 5, 10, 10), ()),
         ((0, 11, 10, 10), ()),
         ((0, 5, 10, 11), ()),
-        ((0, 5, 10, 10), (EpochEntry(1, 10, 1),)),
-        ((0, 5, 10, 10), (EpochEntry(0, 0, 1),)),
-        ((0, 5, 10, 10), (EpochEntry(1, -1, 1),)),
-        ((0, 5, 10, 10), (EpochEntry(2, 0, 1), EpochEntry(2, 5, 1))),
-        ((0, 5, 10, 10), (EpochEntry(1, 5, 1), EpochEntry(2, 5, 1))),
+        ((0, 5, 10, 10), (EpochEntry(Epoch(1), 10, 1),)),
+        ((0, 5, 10, 10), (EpochEntry(Epoch(0), 0, 1),)),
+        ((0, 5, 10, 10), (EpochEntry(Epoch(1), -1, 1),)),
+        ((0, 5, 10, 10), (EpochEntry(Epoch(2), 0, 1), EpochEntry(Epoch(2), 5, 1))),
+        ((0, 5, 10, 10), (EpochEntry(Epoch(1), 5, 1), EpochEntry(Epoch(2), 5, 1))),
     ],
 )
 def test_a_hello_that_contradicts_itself_is_refused(
@@ -179,14 +179,14 @@ def test_a_hello_that_contradicts_itself_is_refused(
 
 
 def test_a_text_has_at_most_so_many_bytes() -> None:
-    most = Refuse(4, Refusal.LINEAGE, "x")
+    most = Refuse(Epoch(4), Refusal.LINEAGE, "x")
     data = frames.encode(most)[frames.HEADER_BYTES :]
     assert data == b"\0\x01x"
     for size, fits in ((frames.TEXT_BYTES_MAX, True), (frames.TEXT_BYTES_MAX + 1, False)):
         body = size.to_bytes(2, "big") + b"x" * size
         frame = sealed(frames.Kind.REFUSE, body, Refusal.LINEAGE)
         if fits:
-            assert frames.decode(frame) == Refuse(1, Refusal.LINEAGE, "x" * size)
+            assert frames.decode(frame) == Refuse(Epoch(1), Refusal.LINEAGE, "x" * size)
         else:
             with pytest.raises(BadFrame, match=f"a text of {size} bytes"):
                 frames.decode(frame)
@@ -195,7 +195,7 @@ def test_a_text_has_at_most_so_many_bytes() -> None:
 def test_a_body_has_at_most_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "BODY_BYTES_MAX", 300)
     for size in (300, 301):
-        chunk = Chunk(4, 1000, 950, np.zeros(size, np.uint8))
+        chunk = Chunk(Epoch(4), 1000, 950, np.zeros(size, np.uint8))
         if size == 300:
             assert same(frames.decode(frames.encode(chunk)), chunk)
         else:
@@ -229,13 +229,13 @@ def test_a_frame_that_is_refused_says_why(frame: bytes, words: str) -> None:
 
 
 def test_a_log_without_a_byte_may_have_an_epoch_that_begins_it_and_no_later_one() -> None:
-    first = frames.decode(hello(0, 0, 0, 0, EpochEntry(1, 0, 1)))
+    first = frames.decode(hello(0, 0, 0, 0, EpochEntry(Epoch(1), 0, 1)))
     assert isinstance(first, Hello)
-    assert first.epochs == (EpochEntry(1, 0, 1),)
+    assert first.epochs == (EpochEntry(Epoch(1), 0, 1),)
     with pytest.raises(BadFrame, match="at or after the log's end"):
-        frames.decode(hello(0, 0, 0, 0, EpochEntry(1, 1, 1)))
+        frames.decode(hello(0, 0, 0, 0, EpochEntry(Epoch(1), 1, 1)))
 
 
 def test_a_reason_is_cut_at_a_thousand_characters() -> None:
-    found = frames.decode(frames.encode(Refuse(4, Refusal.LINEAGE, "x" * 1500)))
-    assert found == Refuse(4, Refusal.LINEAGE, "x" * 1000)
+    found = frames.decode(frames.encode(Refuse(Epoch(4), Refusal.LINEAGE, "x" * 1500)))
+    assert found == Refuse(Epoch(4), Refusal.LINEAGE, "x" * 1000)

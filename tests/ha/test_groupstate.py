@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ha.epochs import Epoch
 from ha.groupstate import (
     BadState,
     Discarded,
@@ -60,7 +61,7 @@ def row(value: bytes, revision: int = 5, lease: int = 0) -> Row:
 
 
 def a_group(lock: Replica | None = A) -> dict[str, Row]:
-    state = GroupState("id", 3, A, frozenset((A, B)), 7, True)
+    state = GroupState("id", Epoch(3), A, frozenset((A, B)), 7, True)
     rows = {
         KEYS.state: row(state.to_bytes()),
         KEYS.replica("a"): row(Registration(A, "a:1", "a:2").to_bytes(), lease=11),
@@ -118,7 +119,7 @@ def test_a_start_is_told_with_the_revision_to_check_and_one_that_cannot_be_read_
 
 
 def test_a_state_that_an_older_version_wrote_is_read() -> None:
-    state = GroupState("g", 2, A, frozenset((A, B)), 3, successor="b")
+    state = GroupState("g", Epoch(2), A, frozenset((A, B)), 3, successor="b")
     older = state.to_bytes().replace(b'"successor"', b'"heir"')
     assert GroupState.from_bytes(older) == state
     with pytest.raises(BadState):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ha import frames, masterevents
-from ha.epochs import EpochEntry, EpochHistory
+from ha.epochs import Epoch, EpochEntry, EpochHistory
 from ha.frames import Refusal, Refuse, Reset, Truncate, Welcome
 from ha.handshake import TAIL_BYTES, tail_crc, tail_of
 from ha.master import Master
@@ -151,7 +151,7 @@ def test_a_slave_below_the_masters_minimum_starts_anew() -> None:
         ({"segment_bytes": 1 << 30}, Refusal.SEGMENT_SIZE),
         ({"promised": 2}, Refusal.NEWER_EPOCH),
         ({"tail_crc": 1}, Refusal.LINEAGE),
-        ({"epochs": (EpochEntry(1, 0, 8),)}, Refusal.LINEAGE),
+        ({"epochs": (EpochEntry(Epoch(1), 0, 8),)}, Refusal.LINEAGE),
         ({"epochs": ()}, Refusal.LINEAGE),
     ],
 )
@@ -185,7 +185,7 @@ def test_a_log_without_epochs_is_not_reset_for_a_master_that_lacks_its_bytes() -
     Link(master, slave).pump()
     master.store.log.queue.remove(master.store.log.queue.files[0])
     begin = master.store.log.min_offset
-    master.history = EpochHistory((EpochEntry(1, begin + 1, 7),))
+    master.history = EpochHistory((EpochEntry(Epoch(1), begin + 1, 7),))
     answer = answer_to(master, slave, end=begin - 100, durable=0, tail_start=begin - 200, epochs=())
     assert isinstance(answer, Refuse)
     assert answer.code is Refusal.LINEAGE
@@ -217,7 +217,7 @@ def test_other_bytes_before_a_segments_end_are_cut_for_the_sake_of_an_epochs_bla
     blank = log.before_blank(opens)
     assert opens - blank > 4
     if not in_blank:
-        master.history.open(EpochEntry(2, opens, 8))
+        master.history.open(EpochEntry(Epoch(2), opens, 8))
     end = opens - 4 if in_blank else blank
     answer = answer_to(master, slave, end=end, durable=0, tail_start=end - 50, tail_crc=1)
     assert isinstance(answer, Refuse)
@@ -257,8 +257,8 @@ def test_a_truncation_below_what_was_confirmed_is_refused_by_the_slave() -> None
     before = log_bytes(slave.store)
     other = open_master(nonce=99)  # another disk: the operator restored a wrong one
     put(other, b"something else")
-    other.history = EpochHistory((EpochEntry(1, 0, 7), EpochEntry(2, 100, 99)))
-    other.epoch = 2
+    other.history = EpochHistory((EpochEntry(Epoch(1), 0, 7), EpochEntry(Epoch(2), 100, 99)))
+    other.epoch = Epoch(2)
     Link(other, slave).pump()
     assert slave.state is ConnectionState.SUSPEND
     assert "confirmed" in slave.reason
@@ -273,9 +273,9 @@ def test_a_master_that_asks_for_senseless_cuts_is_left_and_nothing_is_cut() -> N
         slave.store.replicated_offset = 0
         slave.store.checkpoint.confirm_phy_offset = 0
         slave.step(Connected(), MonoMs(0))
-        effects = slave.step(Received(frames.encode(Truncate(1, end))), MonoMs(0))
+        effects = slave.step(Received(frames.encode(Truncate(Epoch(1), end))), MonoMs(0))
         assert any(isinstance(effect, CloseStream) for effect in effects)
     slave.step(Connected(), MonoMs(0))
-    effects = slave.step(Received(frames.encode(Reset(1, slave.end - 1))), MonoMs(0))
+    effects = slave.step(Received(frames.encode(Reset(Epoch(1), slave.end - 1))), MonoMs(0))
     assert any(isinstance(effect, CloseStream) for effect in effects)
     assert log_bytes(slave.store) == before

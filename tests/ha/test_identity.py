@@ -5,6 +5,7 @@ from unittest import mock
 import pytest
 
 from ha import identity
+from ha.epochs import Epoch
 from ha.identity import Identity
 from sim.disk import SimDisk
 from store.errors import BadStoreFile
@@ -30,20 +31,20 @@ def test_the_incarnation_stays_as_long_as_nothing_can_be_lost(tmp_path: Path) ->
 
 def test_a_promise_outlives_the_incarnation(tmp_path: Path) -> None:
     disk = OsDisk(tmp_path)
-    who = identity.promise(disk, settle(disk, 1), 9)
-    assert identity.promise(disk, who, 4).promised_epoch == 9
+    who = identity.promise(disk, settle(disk, 1), Epoch(9))
+    assert identity.promise(disk, who, Epoch(4)).promised_epoch == 9
     assert settle(disk, 2, log_empty=True).promised_epoch == 9
 
 
 def test_a_new_directory_has_promised_nothing_and_believes_what_it_copies(tmp_path: Path) -> None:
-    assert settle(OsDisk(tmp_path), 1) == Identity("n", 1, 0, "b1", confirmed_only=False)
+    assert settle(OsDisk(tmp_path), 1) == Identity("n", 1, Epoch(0), "b1", confirmed_only=False)
 
 
 def test_what_a_node_becomes_is_read_again_at_the_next_start(tmp_path: Path) -> None:
     disk = OsDisk(tmp_path)
-    who = identity.promise(disk, settle(disk, 1), 5)
+    who = identity.promise(disk, settle(disk, 1), Epoch(5))
     who = identity.renew(disk, identity.follow(disk, who, confirmed_only=True), 2)
-    assert who == Identity("n", 2, 5, "b1", confirmed_only=True)
+    assert who == Identity("n", 2, Epoch(5), "b1", confirmed_only=True)
     assert settle(disk, 3) == who
     assert not identity.follow(disk, who, confirmed_only=False).confirmed_only
     assert not settle(disk, 4).confirmed_only
@@ -52,11 +53,11 @@ def test_what_a_node_becomes_is_read_again_at_the_next_start(tmp_path: Path) -> 
 def test_a_full_disk_keeps_nobody_from_a_master_that_it_followed_before() -> None:
     disk = SimDisk(random.Random(1), lambda: 0.0)
     made = identity.settle(disk, "a", 1, "b1", log_empty=True, abnormal=False, acks_durable=True)
-    who = identity.follow(disk, identity.promise(disk, made, 7), confirmed_only=True)
+    who = identity.follow(disk, identity.promise(disk, made, Epoch(7)), confirmed_only=True)
     disk.full = True
-    assert identity.follow(disk, identity.promise(disk, who, 7), confirmed_only=True) == who
+    assert identity.follow(disk, identity.promise(disk, who, Epoch(7)), confirmed_only=True) == who
     with pytest.raises(OSError, match="full disk"):
-        identity.promise(disk, who, 8)
+        identity.promise(disk, who, Epoch(8))
 
 
 def test_a_damaged_file_is_named_and_not_believed(tmp_path: Path) -> None:
@@ -72,7 +73,7 @@ def test_what_was_read_at_a_start_is_durable_before_it_counts() -> None:
     disk = SimDisk(random.Random(1), lambda: 0.0)
     made = identity.settle(disk, "a", 1, "b1", log_empty=True, abnormal=False, acks_durable=True)
     with mock.patch.object(disk, "sync_dir"):  # killed between the rename and the sync
-        identity.promise(disk, made, 7)
+        identity.promise(disk, made, Epoch(7))
     again = identity.settle(disk, "a", 2, "b1", log_empty=False, abnormal=True, acks_durable=True)
     assert again.promised_epoch == 7
     for _ in range(20):

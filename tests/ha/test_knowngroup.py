@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from ha.epochs import Epoch
 from ha.failoverevents import Note, Observe
 from ha.groupstate import GroupState, Keys, Replica
 from ha.knowngroup import KnownGroup, NotBelieved
@@ -14,7 +15,7 @@ from tests.ha.pair import new_disk
 
 KEYS = Keys("c", "g")
 ME = Replica("a", 1)
-STATE = GroupState("id", 3, ME, frozenset((ME,)), version=5)
+STATE = GroupState("id", Epoch(3), ME, frozenset((ME,)), version=5)
 NOW = MonoMs(1000)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ha import frames, identity, masterevents
-from ha.epochs import EpochHistory
+from ha.epochs import Epoch, EpochHistory
 from ha.frames import Ack, Refusal, Refuse
 from ha.groupstate import Replica
 from ha.grouptransfer import Release
@@ -126,15 +126,15 @@ def test_an_epoch_is_newer_than_all_that_were_written_or_promised() -> None:
     master = open_master(number=5)
     for number in (4, 5):
         with pytest.raises(StoreError, match=f"epoch {number} is not newer"):
-            master.open_epoch(8, NOW, number)
+            master.open_epoch(8, NOW, Epoch(number))
     master.open_epoch(8, NOW)
     assert master.epoch == 6
-    master.identity = identity.promise(master.store.disk, master.identity, 9)
+    master.identity = identity.promise(master.store.disk, master.identity, Epoch(9))
     with pytest.raises(StoreError, match="epoch 8 is not newer"):
-        master.open_epoch(9, NOW, 8)
-    master.open_epoch(9, NOW, 9)
+        master.open_epoch(9, NOW, Epoch(8))
+    master.open_epoch(9, NOW, Epoch(9))
     assert master.epoch == master.identity.promised_epoch == 9
-    master.identity = identity.promise(master.store.disk, master.identity, 11)
+    master.identity = identity.promise(master.store.disk, master.identity, Epoch(11))
     master.open_epoch(10, NOW)
     assert [entry.epoch for entry in master.history.entries] == [5, 6, 9, 12]
 
@@ -460,7 +460,7 @@ def test_frames_before_hello_and_twice_are_out_of_turn() -> None:
     number = master.connect(MonoMs(0))
     assert number is not None
     assert master.next_frame(number, MonoMs(0)) is None, "nor is anything said to a stranger"
-    for ack_of in (Ack(1, 0, 0, "s", 2), Ack(1, 0, 0, "", 0)):
+    for ack_of in (Ack(Epoch(1), 0, 0, "s", 2), Ack(Epoch(1), 0, 0, "", 0)):
         number = master.connect(MonoMs(0))
         assert number is not None
         effects = master.step(masterevents.Received(number, frames.encode(ack_of)), MonoMs(0))
@@ -483,7 +483,9 @@ def test_no_bytes_from_a_peer_move_the_confirm_offset(noise: list[bytes], seed: 
     chance = random.Random(seed)
     for data in noise:
         good = bytearray(
-            frames.encode(Ack(1, chance.randint(0, 1 << 40), chance.randint(0, 1 << 40), "s", 2))
+            frames.encode(
+                Ack(Epoch(1), chance.randint(0, 1 << 40), chance.randint(0, 1 << 40), "s", 2)
+            )
         )
         good[chance.randrange(len(good))] ^= 1 << chance.randrange(8)
         for piece in (data, bytes(good)):
@@ -652,7 +654,7 @@ def test_a_slave_that_comes_is_behind_since_then_and_by_the_ends_it_has_reached_
     def acknowledged(offset: int, now: int) -> int:
         while master.next_frame(number, MonoMs(now)) is not None:
             pass
-        frame = Ack(1, offset, 0, session.node, session.incarnation)
+        frame = Ack(Epoch(1), offset, 0, session.node, session.incarnation)
         master.step(masterevents.Received(number, frames.encode(frame)), MonoMs(now))
         put(master, b"x")
         (row,) = master.rows(MonoMs(now))

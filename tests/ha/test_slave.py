@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ha import frames, masterevents
-from ha.epochs import EPOCH_TOPIC, EpochHistory, barrier_body
+from ha.epochs import EPOCH_TOPIC, Epoch, EpochHistory, barrier_body
 from ha.frames import (
     Ack,
     Chunk,
@@ -91,7 +91,7 @@ def hear(slave: Slave, frame: Frame, now: int = 0) -> list[Effect]:
 
 def welcome(start: int, **changes: Any) -> Welcome:
     """That of a SYNC_MASTER in epoch 1 who has confirmed nothing, with changes."""
-    plain = Welcome(1, start, 0, "m", "m:1", False, True, 5000, 20_000, (), b"")
+    plain = Welcome(Epoch(1), start, 0, "m", "m:1", False, True, 5000, 20_000, (), b"")
     return replace(plain, **changes)
 
 
@@ -100,7 +100,7 @@ def feed(slave: Slave, master: Master, sizes: "list[int]") -> None:
     log, at, turn = master.store.log, 0, 0
     while at < log.max_offset:
         data = log.get_data(at)[: sizes[turn % len(sizes)]]
-        slave.step(Received(frames.chunk_frame(1, at, 0, data)), MonoMs(0))
+        slave.step(Received(frames.chunk_frame(Epoch(1), at, 0, data)), MonoMs(0))
         assert slave.state is ConnectionState.TRANSFER, slave.reason
         at += len(data)
         turn += 1
@@ -130,7 +130,8 @@ def test_a_stream_cut_at_any_byte_leaves_whole_records_and_goes_on() -> None:
     for cut in range(1, len(whole), 97):
         slave = welcomed(master)
         slave.step(
-            Received(frames.chunk_frame(1, 0, 0, master.store.log.get_data(0)[:cut])), MonoMs(0)
+            Received(frames.chunk_frame(Epoch(1), 0, 0, master.store.log.get_data(0)[:cut])),
+            MonoMs(0),
         )
         assert whole.startswith(log_bytes(slave.store))
         assert master.store.log.is_boundary(slave.end)
@@ -148,7 +149,7 @@ def test_a_flip_of_any_byte_is_never_applied() -> None:
         damaged = bytearray(whole)
         damaged[at] ^= 0x10
         data = np.frombuffer(bytes(damaged), np.uint8)
-        slave.step(Received(frames.chunk_frame(1, 0, 0, data)), MonoMs(0))
+        slave.step(Received(frames.chunk_frame(Epoch(1), 0, 0, data)), MonoMs(0))
         applied = log_bytes(slave.store)
         assert whole.startswith(applied)
         assert len(applied) <= at
@@ -162,7 +163,7 @@ def test_gaps_repeats_and_other_epochs() -> None:
     slave = welcomed(master)
     log = master.store.log
     first = int(log.record_bytes(0))
-    one = frames.chunk_frame(1, 0, 0, log.get_data(0)[:first])
+    one = frames.chunk_frame(Epoch(1), 0, 0, log.get_data(0)[:first])
     slave.step(Received(one), MonoMs(0))
     assert slave.step(Received(one), MonoMs(0)) == [], "said twice"
     assert slave.end == first
@@ -170,11 +171,11 @@ def test_gaps_repeats_and_other_epochs() -> None:
         again = welcomed(master)
         again.step(Received(one), MonoMs(0))
         data = log.get_data(0)[start:][:50]
-        (closed,) = hear(again, Chunk(1, start, 0, data))
+        (closed,) = hear(again, Chunk(Epoch(1), start, 0, data))
         assert closed == CloseStream(f"log bytes from {start}, expected from {first}")
         assert (again.state, again.end) == (ConnectionState.READY, first), "it may hurry back"
     slave = welcomed(master)
-    stale = frames.encode(Chunk(0, 0, 0, log.get_data(0)[:first]))
+    stale = frames.encode(Chunk(Epoch(0), 0, 0, log.get_data(0)[:first]))
     assert any(isinstance(e, CloseStream) for e in slave.step(Received(stale), MonoMs(0)))
     assert slave.end == 0
 
@@ -182,25 +183,27 @@ def test_gaps_repeats_and_other_epochs() -> None:
 def test_a_lost_frame_is_noticed_by_the_next_heartbeat() -> None:
     master = several(1)
     slave = welcomed(master)
-    beat = frames.encode(Heartbeat(1, 500, 0, 500))
+    beat = frames.encode(Heartbeat(Epoch(1), 500, 0, 500))
     assert any(isinstance(e, CloseStream) for e in slave.step(Received(beat), MonoMs(0)))
 
 
 @pytest.mark.parametrize("epoch", [0, 2])
 def test_a_heartbeat_of_another_mastership_ends_the_connection(epoch: int) -> None:
     slave = welcomed(several(1))
-    (closed,) = hear(slave, Heartbeat(epoch, 0, 0, 0))
+    (closed,) = hear(slave, Heartbeat(Epoch(epoch), 0, 0, 0))
     assert closed == CloseStream(f"a heartbeat of epoch {epoch}, expected epoch 1")
 
 
-@pytest.mark.parametrize("frame", [Ack(1, 0, 0, "m", 1), Truncate(1, 0), Reset(1, 0)])
+@pytest.mark.parametrize(
+    "frame", [Ack(Epoch(1), 0, 0, "m", 1), Truncate(Epoch(1), 0), Reset(Epoch(1), 0)]
+)
 def test_what_is_no_log_and_no_heartbeat_ends_a_stream(frame: Frame) -> None:
     slave = welcomed(several(1))
     assert hear(slave, frame) == [CloseStream(f"{type(frame).__name__} out of order")]
     assert slave.state is ConnectionState.READY
 
 
-@pytest.mark.parametrize("frame", [Ack(5, 0, 0, "m", 1), Heartbeat(5, 0, 0, 0)])
+@pytest.mark.parametrize("frame", [Ack(Epoch(5), 0, 0, "m", 1), Heartbeat(Epoch(5), 0, 0, 0)])
 def test_what_does_not_answer_a_hello_ends_the_connection_and_promises_nothing(
     frame: Frame,
 ) -> None:
@@ -223,9 +226,9 @@ def test_a_master_that_is_not_stale_may_call_this_directory_an_older_copy(
     epoch: int, code: Refusal, older: bool
 ) -> None:
     slave = open_slave()
-    slave.promise(2)
+    slave.promise(Epoch(2))
     slave.step(Connected(), MonoMs(0))
-    effects = hear(slave, Refuse(epoch, code, "why"))
+    effects = hear(slave, Refuse(Epoch(epoch), code, "why"))
     closed = CloseStream(f"{code.name}: why")
     assert effects == ([OlderCopy("why"), closed] if older else [closed])
     assert (slave.state, slave.reason) == (ConnectionState.SUSPEND, closed.reason)
@@ -278,14 +281,14 @@ def test_a_record_is_waited_for_as_long_as_its_size_may_be_true(segment: int) ->
         assert data is not None
         slave.step(Received(data), MonoMs(0))
         head = np.frombuffer(struct.pack(">II", size + over, scan.MAGIC_V1), np.uint8)
-        hear(slave, Chunk(1, 0, 0, head))
+        hear(slave, Chunk(Epoch(1), 0, 0, head))
         assert slave.end == 0
         if over:
             assert slave.state is ConnectionState.SUSPEND
             assert slave.reason == "the bytes at 0 hold no valid record"
         else:
             assert slave.state is ConnectionState.TRANSFER
-            (closed,) = hear(slave, Chunk(1, 9, 0, head))
+            (closed,) = hear(slave, Chunk(Epoch(1), 9, 0, head))
             assert closed == CloseStream("log bytes from 9, expected from 8"), "8 are kept"
 
 
@@ -317,7 +320,7 @@ def test_a_wrong_record_behind_whole_ones_is_named_by_its_offset() -> None:
     slave, first = welcomed(master), int(log.record_bytes(0))
     data = log.get_data(0).copy()
     data[first + 4] ^= 1  # its magic
-    (closed,) = hear(slave, Chunk(1, 0, 0, data))
+    (closed,) = hear(slave, Chunk(Epoch(1), 0, 0, data))
     assert closed == CloseStream(f"the bytes at {first} hold no valid record")
     assert (slave.state, slave.end) == (ConnectionState.SUSPEND, 0)
 
@@ -337,7 +340,7 @@ def test_part_of_a_record_is_lag_and_comes_again_with_the_next_connection() -> N
     master = several(1)
     slave = welcomed(master)
     first = int(master.store.log.record_bytes(0))
-    hear(slave, Chunk(1, 0, 0, master.store.log.get_data(0)[: first + 30]))
+    hear(slave, Chunk(Epoch(1), 0, 0, master.store.log.get_data(0)[: first + 30]))
     assert (slave.end, slave.master_end, slave.lag_bytes) == (first, first + 30, 30)
     slave.step(Lost("closed"), MonoMs(0))
     Link(master, slave).pump()
@@ -347,7 +350,7 @@ def test_part_of_a_record_is_lag_and_comes_again_with_the_next_connection() -> N
 def test_only_records_of_the_epochs_topic_open_epochs() -> None:
     master, slave = open_master(), open_slave()
     for topic in ("T" * len(EPOCH_TOPIC), "T"):
-        put(master, barrier_body(9, 5, "m"), topic=topic)
+        put(master, barrier_body(Epoch(9), 5, "m"), topic=topic)
     Link(master, slave).pump()
     assert slave.history.entries == master.history.entries
     assert slave.history.last_epoch == 1
@@ -360,10 +363,10 @@ def test_a_record_that_finds_no_room_opens_no_epoch() -> None:
     data = open_master().store.log.get_data(0)
     disk.full = True
     with pytest.raises(OSError, match="full disk"):
-        hear(slave, Chunk(1, 0, 0, data))
+        hear(slave, Chunk(Epoch(1), 0, 0, data))
     assert (slave.end, slave.history.entries) == (0, ())
     disk.full = False
-    hear(slave, Chunk(1, 0, 0, data))
+    hear(slave, Chunk(Epoch(1), 0, 0, data))
     assert (slave.end, slave.history.last_epoch) == (len(data), 1)
 
 
@@ -379,7 +382,7 @@ def test_a_master_of_an_older_epoch_is_not_followed() -> None:
     again.step(Received(frames.encode(old)), MonoMs(0))
     assert again.state is ConnectionState.SUSPEND
     again.step(Connected(), MonoMs(0))
-    again.step(Received(frames.encode(Truncate(1, 5))), MonoMs(0))
+    again.step(Received(frames.encode(Truncate(Epoch(1), 5))), MonoMs(0))
     assert again.state is ConnectionState.SUSPEND
     assert again.truncated_bytes == 0
 
@@ -463,7 +466,7 @@ def test_what_an_async_master_called_confirmed_may_be_cut() -> None:
     slave.store.note_confirmed()
     assert slave.store.known_confirmed == slave.end > start
     slave.step(Connected(), MonoMs(0))
-    assert hear(slave, Truncate(1, start))[0] == Applied()
+    assert hear(slave, Truncate(Epoch(1), start))[0] == Applied()
     assert slave.end == start
 
 
@@ -718,13 +721,13 @@ def test_a_slave_tells_since_when_it_lacks_something() -> None:
     link = Link(master, slave)
     link.pump()
     for now in (100, 200):
-        beat = Heartbeat(1, slave.end + 7 * (now == 200), 0, slave.end)
+        beat = Heartbeat(Epoch(1), slave.end + 7 * (now == 200), 0, slave.end)
         assert slave.lag_ms(MonoMs(now + 50)) == 0, "it has all that it was told of"
         slave.step(Received(frames.encode(beat)), MonoMs(now))
     assert slave.lag_bytes == 7
     assert slave.lag_ms(MonoMs(500)) == 300
     assert slave.lag_ms(MonoMs(200)) == 0
-    more = Heartbeat(1, slave.end + 9, 0, slave.end)
+    more = Heartbeat(Epoch(1), slave.end + 9, 0, slave.end)
     slave.step(Received(frames.encode(more)), MonoMs(400))
     assert slave.lag_ms(MonoMs(500)) == 300, "since it lacks the first byte, not the last"
 
@@ -749,7 +752,7 @@ def test_epochs_whose_barriers_are_cut_are_forgotten_at_once() -> None:
     Link(master, slave).pump()
     first, second = slave.history.entries
     slave.step(Connected(), MonoMs(0))
-    slave.step(Received(frames.encode(Truncate(2, second.start))), MonoMs(0))
+    slave.step(Received(frames.encode(Truncate(Epoch(2), second.start))), MonoMs(0))
     assert slave.end == second.start
     assert slave.history.entries == (first,)
     known = EpochHistory()
@@ -763,12 +766,12 @@ def test_a_master_may_ask_for_so_many_cuts_of_one_connection() -> None:
     Link(master, slave).pump()
     slave.step(Connected(), MonoMs(0))
     for _ in range(CUTS_MAX):
-        assert hear(slave, Truncate(1, starts.pop()))[0] == Applied()
-    assert hear(slave, Truncate(1, starts[0])) == [
+        assert hear(slave, Truncate(Epoch(1), starts.pop()))[0] == Applied()
+    assert hear(slave, Truncate(Epoch(1), starts[0])) == [
         CloseStream(f"invalid truncation to {starts[0]}")
     ]
     slave.step(Connected(), MonoMs(0))
-    assert hear(slave, Truncate(1, starts[0]))[0] == Applied(), "counted anew"
+    assert hear(slave, Truncate(Epoch(1), starts[0]))[0] == Applied(), "counted anew"
 
 
 def test_what_follows_the_last_confirmed_record_may_be_cut() -> None:
@@ -786,14 +789,14 @@ def test_what_follows_the_last_confirmed_record_may_be_cut() -> None:
         slave.step(Received(frame), MonoMs(0))
     assert slave.end > confirmed
     slave.step(Connected(), MonoMs(0))
-    assert hear(slave, Truncate(1, confirmed))[0] == Applied()
+    assert hear(slave, Truncate(Epoch(1), confirmed))[0] == Applied()
     assert slave.end == confirmed
 
 
 def test_a_refused_slave_stays_so_however_long_it_hears_nothing() -> None:
     slave = open_slave()
     slave.step(Connected(), MonoMs(0))
-    hear(slave, Refuse(1, Refusal.NAME, "why"))
+    hear(slave, Refuse(Epoch(1), Refusal.NAME, "why"))
     assert slave.step(Tick(), MonoMs(50_000)) == []
     assert slave.step(Lost("closed"), MonoMs(50_000)) == []
     assert (slave.state, slave.reason) == (ConnectionState.SUSPEND, "NAME: why")
@@ -916,7 +919,7 @@ def test_a_cut_and_a_reset_that_fail_forget_no_epoch_and_count_for_nothing() -> 
     end, (first, second) = slave.end, slave.history.entries
     copy = slave.store.disk
     assert isinstance(copy, SimDisk)
-    for frame in (Truncate(2, second.start), Reset(2, end)):
+    for frame in (Truncate(Epoch(2), second.start), Reset(Epoch(2), end)):
         slave.step(Connected(), MonoMs(0))
         copy.syncs_to_fail = 1
         with pytest.raises(OSError, match="simulated"):
@@ -924,7 +927,7 @@ def test_a_cut_and_a_reset_that_fail_forget_no_epoch_and_count_for_nothing() -> 
         assert (slave.end, slave.history.entries) == (end, (first, second))
         assert (slave.truncated_bytes, slave.resets) == (0, 0)
     slave.step(Connected(), MonoMs(0))
-    hear(slave, Truncate(2, second.start))
+    hear(slave, Truncate(Epoch(2), second.start))
     assert slave.truncated_bytes == end - second.start
 
 
@@ -933,11 +936,11 @@ def test_senseless_and_endless_resets_are_left_and_reset_nothing() -> None:
     Link(several(1), slave).pump()
     before = log_bytes(slave.store)
     slave.step(Connected(), MonoMs(0))
-    effects = slave.step(Received(frames.encode(Reset(1, slave.end - 1))), MonoMs(0))
+    effects = slave.step(Received(frames.encode(Reset(Epoch(1), slave.end - 1))), MonoMs(0))
     assert [type(effect) for effect in effects] == [CloseStream]
     assert log_bytes(slave.store) == before
     slave.step(Connected(), MonoMs(0))
-    beyond = frames.encode(Reset(1, slave.end))
+    beyond = frames.encode(Reset(Epoch(1), slave.end))
     for _ in range(CUTS_MAX):
         effects = slave.step(Received(beyond), MonoMs(0))
         assert not any(isinstance(effect, CloseStream) for effect in effects)
@@ -958,7 +961,7 @@ def test_a_slave_says_what_is_wrong_with_it() -> None:
     assert slave.validate() == f"acknowledged {slave.end + 1}, its log ends at {slave.end}"
     slave._acked, slave._ack_durable = (slave.end, slave.end), True
     assert slave.validate().startswith(f"acknowledged {slave.end} as durable, ")
-    slave.identity = replace(slave.identity, promised_epoch=slave.epoch + 1)
+    slave.identity = replace(slave.identity, promised_epoch=Epoch(slave.epoch + 1))
     assert slave.validate() == f"follows epoch {slave.epoch}, promised {slave.epoch + 1}"
     slave.state = ConnectionState.READY
     assert slave.validate() == ""

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ha.epochs import Epoch
 from sim import checks, faults
 from sim.__main__ import REGRESSIONS
 from sim.clients import History, Send
@@ -373,7 +374,7 @@ def test_a_flushed_offset_that_the_disk_does_not_have_is_noticed() -> None:
 def test_a_promise_that_is_not_on_disk_is_noticed() -> None:
     node = begun().nodes[0]
     assert node.master is not None
-    node.master.identity = replace(node.master.identity, promised_epoch=9)
+    node.master.identity = replace(node.master.identity, promised_epoch=Epoch(9))
     with pytest.raises(Violation, match="its disk has"):
         node.ghost.witness.check(node)
 

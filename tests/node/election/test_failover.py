@@ -20,6 +20,7 @@ from duolog.wire import duolog_pb2_grpc as stubs
 
 from demo.ports import free_endpoint
 from ha import failoverevents, identity, membership
+from ha.epochs import Epoch
 from ha.failover import Role
 from ha.groupstate import Keys
 from ha.membership import Membership
@@ -288,7 +289,7 @@ def lose_answers(monkeypatch: pytest.MonkeyPatch, lost: int) -> list[int]:
 
     async def losing(self: FailoverService, target: str, epoch: int = 0) -> Any:
         try:
-            found = await hand_over(self, target, epoch)
+            found = await hand_over(self, target, Epoch(epoch))
         except duolog.NotMaster:
             raise
         asked.append(epoch)
@@ -377,7 +378,7 @@ async def test_the_event_loop_waits_for_no_promise(
         if epoch > who.promised_epoch:
             slow_ones.append(threading.current_thread())
             time.sleep(0.3)
-        return promise(disk, who, epoch)
+        return promise(disk, who, Epoch(epoch))
 
     monkeypatch.setattr(identity, "promise", slow)
     async with voters.client() as client:

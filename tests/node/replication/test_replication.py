@@ -23,6 +23,7 @@ from duolog.wire import duolog_pb2 as wire
 
 from demo.ports import free_endpoint
 from ha import frames
+from ha.epochs import Epoch
 from ha.frames import Ack, Frame, Hello, Refusal, Refuse, Welcome
 from ha.master import Master
 from ha.progress import ConnectionState
@@ -636,11 +637,11 @@ async def test_nonsense_on_the_port_ends_that_connection_and_nothing_else(group:
         [b"GET / HTTP/1.1\r\n\r\n"],
         [os.urandom(500)],
         [good[:-1]],
-        [good, Ack(1, 1 << 40, 0, "peer", 1)],
-        [good, Ack(1, 0, 0, "s", 1)],
+        [good, Ack(Epoch(1), 1 << 40, 0, "peer", 1)],
+        [good, Ack(Epoch(1), 0, 0, "s", 1)],
         [good, good],
-        [Ack(1, 0, 0, "peer", 1)],
-        [frames.encode(Refuse(1, Refusal.NAME, "no"))],
+        [Ack(Epoch(1), 0, 0, "peer", 1)],
+        [frames.encode(Refuse(Epoch(1), Refusal.NAME, "no"))],
     ]
     for said in nonsense:
         async with peer(master) as stranger:
