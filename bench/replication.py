@@ -14,6 +14,7 @@ import duolog
 from bench import limits
 from bench.harness import Figure, Node, new_page_rate, pair, running
 from demo import measure
+from demo.measure import Load
 from demo.ports import free_endpoint
 
 CATCH_UP_BYTES = 4 << 30
@@ -25,12 +26,12 @@ async def sync_produce() -> list[Figure]:
     alone, together = [], []
     for _ in range(ROUNDS):
         async with running() as (_, client):
-            await measure.produce_batches(client, "bench", 200_000, 100, 50_000)
-            found = await measure.produce_batches(client, "bench", 2_000_000, 100, 50_000)
+            await measure.produce_batches(client, Load(200_000, 100), 50_000)
+            found = await measure.produce_batches(client, Load(2_000_000, 100), 50_000)
             alone.append(found.messages / found.seconds)
         async with pair() as (_, _, client):
-            await measure.produce_batches(client, "bench", 200_000, 100, 50_000)
-            found = await measure.produce_batches(client, "bench", 2_000_000, 100, 50_000)
+            await measure.produce_batches(client, Load(200_000, 100), 50_000)
+            found = await measure.produce_batches(client, Load(2_000_000, 100), 50_000)
             together.append(found.messages / found.seconds)
     limit, rate = sorted(alone)[ROUNDS // 2], sorted(together)[ROUNDS // 2]
     return [
@@ -51,7 +52,7 @@ async def sync_one() -> list[Figure]:
     async with limits.bare_channel() as channel, pair() as (_, _, client):
         for _ in range(5):
             unary.append(await limits.unary_p50(channel, 1000))
-            found = await measure.produce_singly(client, "bench", 1000, 100)
+            found = await measure.produce_singly(client, Load(1000, 100))
             ours.append(measure.percentile(found.latencies, 0.5))
     limit, p50 = sorted(unary)[2], sorted(ours)[2]
     return [

@@ -22,6 +22,7 @@ import duolog
 from bench import limits, manyqueues, replication, services, spark
 from bench.harness import Figure, Node, new_page_rate, print_table, running
 from demo import measure
+from demo.measure import Load
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -30,8 +31,8 @@ async def produce_small() -> list[Figure]:
     async with limits.bare_channel() as channel:
         unary = await limits.unary_rate(channel)
     async with running() as (_, client):
-        await measure.produce_batches(client, "bench", 200_000, 100, 50_000)
-        found = await measure.produce_batches(client, "bench", 4_000_000, 100, 50_000)
+        await measure.produce_batches(client, Load(200_000, 100), 50_000)
+        found = await measure.produce_batches(client, Load(4_000_000, 100), 50_000)
         behind = (await client.admin.node_status()).dispatch_behind_ms_max
     rate = found.messages / found.seconds
     return [
@@ -59,8 +60,8 @@ async def produce_large() -> list[Figure]:
     async with limits.bare_channel() as channel:
         stream = await limits.stream_rate(channel)
     async with running() as (_, client):
-        await measure.produce_batches(client, "bench", 20_000, 1024, 10_000)
-        found = await measure.produce_batches(client, "bench", 600_000, 1024, 10_000)
+        await measure.produce_batches(client, Load(20_000, 1024), 10_000)
+        found = await measure.produce_batches(client, Load(600_000, 1024), 10_000)
     rate = found.bytes / found.seconds
     return [
         Figure(
@@ -81,9 +82,11 @@ async def produce_large() -> list[Figure]:
 
 async def consume() -> list[Figure]:
     async with running() as (_, client):
-        await measure.produce_batches(client, "bench", 3_000_000, 100, 50_000)
-        columns = await measure.consume(client, "bench", "columns", 3_000_000, False)
-        objects = await measure.consume(client, "bench", "objects", 2_000_000, True)
+        await measure.produce_batches(client, Load(3_000_000, 100), 50_000)
+        async with client.consumer("columns", "bench") as consumer:
+            columns = await measure.consume(consumer, 3_000_000, False)
+        async with client.consumer("objects", "bench") as consumer:
+            objects = await measure.consume(consumer, 2_000_000, True)
     fast, slow = columns.messages / columns.seconds, objects.messages / objects.seconds
     return [
         Figure(
@@ -102,7 +105,7 @@ async def one_at_a_time() -> list[Figure]:
         unary, ours = [], []
         for _ in range(5):  # in turns: the machine is shared
             unary.append(await limits.unary_p50(channel, 1000))
-            found = await measure.produce_singly(client, "bench", 1000, 100)
+            found = await measure.produce_singly(client, Load(1000, 100))
             ours.append(measure.percentile(found.latencies, 0.5))
     limit, p50 = sorted(unary)[2], sorted(ours)[2]
     return [
@@ -120,7 +123,7 @@ async def one_at_a_time() -> list[Figure]:
 async def group_commit() -> list[Figure]:
     async with running("--set", "store.flush_disk_type=SYNC_FLUSH") as (_, client):
         before = await client.admin.node_status()
-        found = await measure.produce_singly(client, "bench", 20_000, 100, 64)
+        found = await measure.produce_singly(client, Load(20_000, 100), 64)
         after = await client.admin.node_status()
     flushes = after.flushes - before.flushes
     each = found.messages / flushes

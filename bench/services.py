@@ -14,6 +14,7 @@ import grpc.aio
 
 from bench.harness import Figure, Node, running
 from demo import measure
+from demo.measure import Load
 from demo.ports import free_endpoint
 from node.rocketmq.stubs import definition, rpc, service
 
@@ -232,7 +233,7 @@ async def python_client() -> list[Figure]:
             for _ in range(CLIENT_ROUNDS):
                 for work in ("send", "push"):
                     if work == "push":
-                        await measure.produce_batches(client, "bench", 200_000, 100, 10_000)
+                        await measure.produce_batches(client, Load(200_000, 100), 10_000)
                     for name, endpoint in (("stub", port), ("node", node.endpoint)):
                         rate = await asyncio.to_thread(_client_rate, endpoint, work)
                         rates.setdefault((work, name), []).append(rate)

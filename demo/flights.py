@@ -28,7 +28,7 @@ from demo.ports import free_endpoint
 from demo.registryserver import RegistryServer
 from pipeline.replay import replay
 from pipeline.replayoptions import Replay
-from pipeline.report import report
+from pipeline.report import Source, report
 from pipeline.tier import tier
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ class Flights:
             raise FlightsError("Parquet and nodes together do not make up the topic")
         rows = sum(one.rows for one in made)
         self.note("tiered", f"{len(made)} segments, {rows:,} messages; one table with the nodes")
-        told = report(self.spark, self.endpoints, [FLIGHTS, DELAYS], page)
+        told = report(self.spark, Source(self.endpoints, [FLIGHTS, DELAYS]), page)
         counted = {row["topic"]: row["messages"] for row in told.topics}
         if counted[FLIGHTS] != total:
             raise FlightsError(f"the report counts {counted[FLIGHTS]} of {total} flights")

@@ -45,23 +45,40 @@ class Measured:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Messages to send, with bodies of size bytes."""
+
+    messages: int
+    size: int
+    topic: str = "bench"
+
+    def __post_init__(self) -> None:
+        """Nothing is measured without a message."""
+        assert self.messages > 0, "a load has messages"
+        assert self.size > 0, "a message has a body"
+
+    @property
+    def bytes(self) -> int:
+        """Of all bodies."""
+        return self.messages * self.size
+
+
 async def produce_batches(
     client: duolog.Client,
-    topic: str,
-    messages: int,
-    size: int,
+    load: Load,
     batch: int,
     progress: Progress = lambda done: None,
 ) -> Measured:
     """Send in batches, two calls in flight."""
     found = Measured()
-    bodies = [b"x" * size] * batch
+    bodies = [b"x" * load.size] * batch
     async with client.producer(timeout=120) as producer:
-        await producer.send_batch(topic, bodies[:1])
+        await producer.send_batch(load.topic, bodies[:1])
 
         async def send(count: int) -> None:
             began = time.perf_counter()
-            await producer.send_batch(topic, bodies[:count])
+            await producer.send_batch(load.topic, bodies[:count])
             found.latencies.append(time.perf_counter() - began)
             found.messages += count
             progress(found.messages)
@@ -69,7 +86,7 @@ async def produce_batches(
         began = time.perf_counter()
         async with together() as tasks:
             pending: set[asyncio.Task[None]] = set()
-            left = messages
+            left = load.messages
             while left:
                 count = min(batch, left)
                 left -= count
@@ -77,74 +94,72 @@ async def produce_batches(
                 if len(pending) >= 2:
                     _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         found.seconds = time.perf_counter() - began
-    found.bytes = messages * size
+    found.bytes = load.bytes
     return found
 
 
 async def produce_singly(
     client: duolog.Client,
-    topic: str,
-    messages: int,
-    size: int,
+    load: Load,
     senders: int = 1,
     progress: Progress = lambda done: None,
 ) -> Measured:
     """Send one message after the other, in so many tasks."""
-    found = Measured(bytes=messages * size)
-    body = b"x" * size
+    found = Measured(bytes=load.bytes)
+    body = b"x" * load.size
     async with client.producer(timeout=120) as producer:
-        await producer.send(topic, body)
+        await producer.send(load.topic, body)
 
         async def run(count: int) -> None:
             for _ in range(count):
                 began = time.perf_counter()
-                await producer.send(topic, body)
+                await producer.send(load.topic, body)
                 found.latencies.append(time.perf_counter() - began)
                 found.messages += 1
                 if found.messages % 100 == 0:
                     progress(found.messages)
 
         began = time.perf_counter()
-        share, rest = divmod(messages, senders)
+        share, rest = divmod(load.messages, senders)
         await asyncio.gather(*(run(share + (k < rest)) for k in range(senders)))
         found.seconds = time.perf_counter() - began
     return found
 
 
 async def consume(
-    client: duolog.Client,
-    topic: str,
-    group: str,
+    consumer: duolog.Consumer,
     messages: int,
     as_messages: bool,
     wait: float = 5.0,
     progress: Progress = lambda done: None,
 ) -> Measured:
-    """Read as a group, as columns or as message objects whose bodies are looked at."""
+    """Read as columns, or as message objects whose bodies are looked at.
+
+    wait: seconds for the next message; where none comes, that was all.
+    """
     found = Measured()
-    async with client.consumer(group, topic) as consumer:
-        began = time.perf_counter()
-        last = began
-        while found.messages < messages:
-            if as_messages:
-                message = await consumer.get(wait)
-                if message is None:
-                    break
-                found.bytes += len(message.body)
-                found.messages += 1
-                if found.messages % 10_000 == 0:
-                    progress(found.messages)
-            else:
-                batch = await consumer.get_batch(wait)
-                if batch is None:
-                    break
-                found.messages += batch.count
-                found.bytes += len(batch.bodies)
+    began = time.perf_counter()
+    last = began
+    while found.messages < messages:
+        if as_messages:
+            message = await consumer.get(wait)
+            if message is None:
+                break
+            found.bytes += len(message.body)
+            found.messages += 1
+            if found.messages % 10_000 == 0:
                 progress(found.messages)
-                now = time.perf_counter()
-                found.latencies.append(now - last)
-                last = now
-        found.seconds = time.perf_counter() - began
+        else:
+            batch = await consumer.get_batch(wait)
+            if batch is None:
+                break
+            found.messages += batch.count
+            found.bytes += len(batch.bodies)
+            progress(found.messages)
+            now = time.perf_counter()
+            found.latencies.append(now - last)
+            last = now
+    found.seconds = time.perf_counter() - began
     return found
 
 

@@ -17,8 +17,9 @@ history must be a history of ours, its last bytes must be the bytes that we have
 import zlib
 from dataclasses import dataclass
 
-from ha.epochs import Epoch, EpochEntry, common_end
+from ha.epochs import EpochEntry, common_end
 from ha.frames import Hello, Refusal, Refuse, Reset, Truncate
+from ha.localreplica import LocalReplica
 from store.commitlog import CommitLog
 
 TAIL_BYTES = 4096
@@ -32,16 +33,6 @@ class Stream:
 
 
 Verdict = Stream | Truncate | Reset | Refuse
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """Who a node is to others. endpoint: HOST:PORT of its client API."""
-
-    cluster: str
-    group: str
-    node: str
-    endpoint: str = ""
 
 
 def tail_of(log: CommitLog, end: int) -> tuple[int, int]:
@@ -62,18 +53,13 @@ def tail_crc(log: CommitLog, start: int, end: int) -> int | None:
     return zlib.crc32(mapped.memory[start - mapped.start : end - mapped.start].data)
 
 
-def judge(
-    hello: Hello,
-    me: Member,
-    epoch: Epoch,
-    epochs: tuple[EpochEntry, ...],
-    log: CommitLog,
-    sync_from_last_file: bool,
-) -> Verdict:
+def judge(hello: Hello, ours: LocalReplica, sync_from_last_file: bool) -> Verdict:
     """Decide what becomes of a slave, from its Hello and the master's own log."""
-    refusal = _stranger(hello, me, epoch, log)
+    refusal = _stranger(hello, ours)
     if refusal is not None:
         return refusal
+    log = ours.store.log
+    epoch, epochs = ours.history.last_epoch, ours.history.entries
     if hello.end == hello.min_offset:
         return Stream(_first_start(log, sync_from_last_file))
     common, shared = common_end(epochs, log.max_offset, hello.epochs, hello.end)
@@ -127,7 +113,8 @@ def _parted_at_blank(end: int, epochs: tuple[EpochEntry, ...], log: CommitLog) -
     return blank if blank < end else None
 
 
-def _stranger(hello: Hello, me: Member, epoch: Epoch, log: CommitLog) -> Refuse | None:
+def _stranger(hello: Hello, ours: LocalReplica) -> Refuse | None:
+    me, epoch, segment_bytes = ours.me, ours.history.last_epoch, ours.store.log.queue.file_size
     if (hello.cluster, hello.group) != (me.cluster, me.group):
         return Refuse(
             epoch,
@@ -142,12 +129,12 @@ def _stranger(hello: Hello, me: Member, epoch: Epoch, log: CommitLog) -> Refuse 
             f"the slave has the name of its master, {hello.node!r}: give each node a "
             "name of its own (node.name)",
         )
-    if hello.segment_bytes != log.queue.file_size:
+    if hello.segment_bytes != segment_bytes:
         return Refuse(
             epoch,
             Refusal.SEGMENT_SIZE,
             f"the slave's segments have {hello.segment_bytes} bytes, this master's "
-            f"{log.queue.file_size}: set store.mapped_file_size_commit_log alike",
+            f"{segment_bytes}: set store.mapped_file_size_commit_log alike",
         )
     if hello.promised > epoch:
         return Refuse(

@@ -32,6 +32,24 @@ class Identity:
     confirmed_only: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastRun:
+    """What the last run on a directory has left.
+
+    log_empty: no byte of log. abnormal: the store was not shut down cleanly. acks_durable: nothing
+    was ever acknowledged before it was on disk.
+    """
+
+    log_empty: bool
+    abnormal: bool
+    acks_durable: bool
+
+    @property
+    def may_have_lost_bytes(self) -> bool:
+        """Whether acknowledged bytes were in the page cache alone when it ended."""
+        return self.abnormal and not self.acks_durable
+
+
 def _crc(row: dict[str, object]) -> int:
     return crc32c(repr(sorted(row.items())).encode())
 
@@ -68,29 +86,21 @@ def load(disk: Disk) -> Identity | None:
         raise BadStoreFile(PATH, str(error)) from error
 
 
-def settle(
-    disk: Disk,
-    node: str,
-    fresh: int,
-    boot_id: str,
-    *,
-    log_empty: bool,
-    abnormal: bool,
-    acks_durable: bool,
-) -> Identity:
+def settle(disk: Disk, fresh: Identity, last: LastRun) -> Identity:
     """The identity to go on with, written down.
 
-    fresh: a random incarnation, taken where the old one may not be kept. abnormal: the store was
-    not shut down cleanly. acks_durable: nothing was ever acknowledged before it was on disk.
+    fresh: the node's in this run of the system, with a random incarnation, which is taken where the
+    old one may not be kept.
     """
     known = load(disk)
-    if known is None or log_empty:
-        promised = known.promised_epoch if known else NO_EPOCH
-        identity = Identity(node, fresh, promised, boot_id)
-    elif abnormal and not acks_durable and known.boot_id != boot_id:
-        identity = replace(known, incarnation=fresh, node=node, boot_id=boot_id)
+    if known is None or last.log_empty:
+        identity = replace(fresh, promised_epoch=known.promised_epoch if known else NO_EPOCH)
+    elif last.may_have_lost_bytes and known.boot_id != fresh.boot_id:
+        identity = replace(
+            known, incarnation=fresh.incarnation, node=fresh.node, boot_id=fresh.boot_id
+        )
     else:
-        identity = replace(known, node=node, boot_id=boot_id)
+        identity = replace(known, node=fresh.node, boot_id=fresh.boot_id)
     if identity != known:
         save(disk, identity)
     else:

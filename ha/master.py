@@ -19,15 +19,14 @@ from ha.epochs import (
     NO_EPOCH,
     Epoch,
     EpochEntry,
-    EpochHistory,
     barrier_body,
     next_epoch,
 )
 from ha.frames import Ack, BadFrame, Hello, Refusal, Refuse, Reset, Truncate, Welcome
 from ha.groupstate import Replica
 from ha.grouptransfer import GroupTransferService
-from ha.handshake import Member, Stream, Verdict
-from ha.identity import Identity
+from ha.handshake import Stream, Verdict
+from ha.localreplica import LocalReplica
 from ha.mandate import Mandate, Standing
 from ha.masterevents import (
     Close,
@@ -46,7 +45,7 @@ from ha.progress import ConnectionState, RateLimit, SlaveRow, SlaveSession
 from store.clocks import MonoMs, WallMs
 from store.columns import Columns
 from store.errors import StoreError
-from store.messagestore import MessageStore, PutBatch
+from store.messagestore import PutBatch
 from store.status import BrokerRole, PutMessageStatus
 
 SESSIONS_MAX = 64
@@ -60,11 +59,8 @@ class Master:
 
     def __init__(
         self,
-        store: MessageStore,
+        replica: LocalReplica,
         options: HaOptions,
-        me: Member,
-        who: Identity,
-        history: EpochHistory,
         snapshot: Callable[[], bytes] = lambda: b"",
         *,
         has_slaves: bool = True,
@@ -79,12 +75,12 @@ class Master:
         self.mandate = mandate
         self._barrier_end = 0
         self._has_slaves = has_slaves
-        self.store = store
+        self.store = replica.store
         self.options = options
-        self.me = me
-        self.identity = who
-        self.history = history
-        self.epoch = history.last_epoch
+        self.me = replica.me
+        self.identity = replica.identity
+        self.history = replica.history
+        self.epoch = replica.history.last_epoch
         self.opened = False
         self.sessions: dict[int, SlaveSession] = {}
         self.group_transfer = GroupTransferService(options.slave_timeout)
@@ -93,13 +89,18 @@ class Master:
         self.violations = 0  # connections ended because a peer said what cannot be
         self._snapshot = snapshot
         self._numbers = 0
-        sync = store.options.broker_role is BrokerRole.SYNC_MASTER
+        sync = self.store.options.broker_role is BrokerRole.SYNC_MASTER
         self.slaves_needed = options.in_sync_replicas - 1 if sync else 0  # where the role is fixed
         # Puts wait for the confirm offset.
         self.promises = mandate is not None or self.slaves_needed > 0
         self.ack_durable = options.ack is AckMode.DURABLE or (
-            options.ack is AckMode.AUTO and store.options.sync_flush
+            options.ack is AckMode.AUTO and self.store.options.sync_flush
         )
+
+    @property
+    def replica(self) -> LocalReplica:
+        """This node's replica, as it stands."""
+        return LocalReplica(self.store, self.me, self.identity, self.history)
 
     # -- events --------------------------------------------------------------------------------
 
@@ -369,14 +370,7 @@ class Master:
         return [Close(session.number, reason)]
 
     def _hello(self, session: SlaveSession, hello: Hello, now_ms: MonoMs) -> list[Effect]:
-        verdict = handshake.judge(
-            hello,
-            self.me,
-            self.epoch,
-            self.history.entries,
-            self.store.log,
-            self.options.sync_from_last_file,
-        )
+        verdict = handshake.judge(hello, self.replica, self.options.sync_from_last_file)
         verdict = self._older_copy(hello, verdict) or verdict
         match verdict:
             case Refuse(code=code):

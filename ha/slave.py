@@ -21,15 +21,7 @@ from typing import Any
 import numpy as np
 
 from ha import frames, handshake, identity
-from ha.epochs import (
-    EPOCH_TOPIC,
-    NO_EPOCH,
-    Epoch,
-    EpochEntry,
-    EpochHistory,
-    barrier_entry,
-    common_end,
-)
+from ha.epochs import EPOCH_TOPIC, NO_EPOCH, Epoch, EpochEntry, barrier_entry, common_end
 from ha.frames import (
     BadFrame,
     Chunk,
@@ -42,8 +34,7 @@ from ha.frames import (
     Truncate,
     Welcome,
 )
-from ha.handshake import Member
-from ha.identity import Identity
+from ha.localreplica import LocalReplica
 from ha.progress import ConnectionState
 from ha.slaveevents import (
     Adopt,
@@ -64,7 +55,6 @@ from ha.slaveevents import (
 from store.clocks import MonoMs
 from store.kernels import scan
 from store.kernels.jit import EMPTY_I64, I64, U8
-from store.messagestore import MessageStore
 
 ROWS_MAX = 16384
 CUTS_MAX = 8  # truncations and resets of one connection
@@ -76,13 +66,11 @@ _TOPIC = np.frombuffer(EPOCH_TOPIC.encode(), np.uint8)
 class Slave:
     """Replication of one log, from the side that copies it."""
 
-    def __init__(
-        self, store: MessageStore, me: Member, who: Identity, history: EpochHistory
-    ) -> None:
-        self.store = store
-        self.me = me
-        self.identity = who
-        self.history = history
+    def __init__(self, replica: LocalReplica) -> None:
+        self.store = replica.store
+        self.me = replica.me
+        self.identity = replica.identity
+        self.history = replica.history
         self.state = ConnectionState.READY
         self.reason = ""
         self.epoch = NO_EPOCH
@@ -98,15 +86,20 @@ class Slave:
         self._start = 0  # where an empty log begins
         self._cuts = 0
         self._acked = (-1, -1)
-        self._ack_tail = frames.ack_tail(me.node, who.incarnation)
+        self._ack_tail = frames.ack_tail(replica.me.node, replica.identity.incarnation)
         self._heartbeat_ms = 5000
         self._housekeeping_ms = 20_000
         self._heard_ms = self._sent_ms = MonoMs(0)
         self._rows: I64 = np.empty((scan.COLUMNS, ROWS_MAX), np.int64)
         self._result: I64 = np.zeros(2, np.int64)
-        if who.confirmed_only:
+        if self.identity.confirmed_only:
             # The last master promised only what it had confirmed: the rest stays hidden for now.
-            store.hide_from(store.known_confirmed)
+            self.store.hide_from(self.store.known_confirmed)
+
+    @property
+    def replica(self) -> LocalReplica:
+        """This node's replica, as it stands."""
+        return LocalReplica(self.store, self.me, self.identity, self.history)
 
     @property
     def end(self) -> int:

@@ -11,6 +11,7 @@ from duolog.wire import duolog_pb2 as wire
 from store import errors
 from store.columns import offsets_to_wire
 from store.kernels import decode
+from store.queueends import QueueKey
 from store.reader import GetMessageStatus, GetResult
 from store.record import LOCAL_HOST, Host, Record
 from store.status import PutMessageStatus
@@ -41,14 +42,14 @@ _READ_STATUS: dict[GetMessageStatus, wire.ReadStatus] = {
 
 
 def batch_to_wire(
-    topic: str,
-    queue_id: int,
+    key: QueueKey,
     asked: int,
     result: GetResult,
     subscription: int = 0,
     columns: Collection[int] = (),
 ) -> wire.MessageBatch:
     """A read's columns as a batch. columns: those it shall have; none: all."""
+    topic, queue_id = key
     status = _READ_STATUS[result.status]
     if status == wire.NO_NEW_MESSAGE and asked > result.max_offset:
         status = wire.OFFSET_TOO_LARGE

@@ -1,24 +1,35 @@
 """Records as columns, straight from the files: the node's own kernel gathers them."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from duolog.spark._columns import Columns
 
 from store.columns import offsets_to_wire
 from store.kernels import decode
 from store.kernels.jit import EMPTY_I64, I64, U8
+from store.queueends import QueueKey
 
 UNIT = np.dtype([("phy", ">i8"), ("size", ">i4"), ("tags", ">i8")])  # of a ConsumeQueue
 
 
-def gather(
-    units: U8, count: int, queue_offset: int, log: U8, log_base: int, room: int, check_crc: bool
-) -> tuple[I64, U8, U8]:
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Records: the table of `decode`, with queue offsets from 0 on, their bodies and properties."""
+
+    table: I64
+    bodies: U8
+    properties: U8
+
+
+def gather(units: U8, log: U8, log_base: int, check_crc: bool) -> Gathered:
     """The records that ConsumeQueue units point to, up to the first that is not in this segment.
 
-    units: their bytes, the first one's offset in the queue is queue_offset. log, log_base: the
-    segment and its place in the log. room: bytes that hold all bodies, and all properties.
-    check_crc: else they were verified before. Returns the table of `decode`, bodies, properties.
+    units: their bytes. log, log_base: the segment and its place in the log. check_crc: else they
+    were verified before.
     """
+    sizes = units.view(UNIT)["size"]
+    count, room = len(sizes), int(sizes.sum(dtype=np.int64))  # of all bodies, and all properties
     bodies: U8 = np.empty(room, np.uint8)
     properties: U8 = np.empty(room, np.uint8)
     table: I64 = np.empty((decode.OUT_COLUMNS, count), np.int64)
@@ -27,7 +38,7 @@ def gather(
         units,
         0,
         count,
-        queue_offset,
+        0,
         log,
         log_base,
         len(log),
@@ -39,17 +50,16 @@ def gather(
         table,
         state,
     )
-    return (
+    return Gathered(
         table[:, : int(state[decode.STATE_MESSAGES])],
         bodies[: int(state[decode.STATE_BODY_BYTES])],
         properties[: int(state[decode.STATE_PROPERTIES_BYTES])],
     )
 
 
-def columns(
-    topic: str, queue_id: int, offsets: I64, table: I64, bodies: U8, properties: U8
-) -> Columns:
-    """What was gathered, as a batch. offsets: of the messages in their queue, ascending."""
+def columns(key: QueueKey, offsets: I64, gathered: Gathered) -> Columns:
+    """What was gathered of a queue, as a batch. offsets: of its messages there, ascending."""
+    (topic, queue_id), table = key, gathered.table
     count, base = len(offsets), int(offsets[0])
     dense = int(offsets[-1]) - base == count - 1
     return Columns(
@@ -59,9 +69,9 @@ def columns(
         next_offset=int(offsets[-1]) + 1,
         queue_offset_base=base,
         queue_offset_deltas=b"" if dense else (offsets - base).astype("<u4").tobytes(),
-        bodies=bodies,
+        bodies=gathered.bodies,
         body_offsets=offsets_to_wire(table[decode.OUT_BODY_END]),
-        properties=properties,
+        properties=gathered.properties,
         property_offsets=offsets_to_wire(table[decode.OUT_PROPERTIES_END]),
         physical_offsets=table[decode.OUT_PHY],
         store_times=table[decode.OUT_STORE_TIME],

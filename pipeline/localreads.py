@@ -75,14 +75,13 @@ class LocalQueue:
         segment, memory = log
         ends = np.cumsum(fields["size"][:known], dtype=np.int64)
         count = min(known, max(1, int(np.searchsorted(ends, BATCH_BYTES, "right"))))
-        room = int(ends[count - 1])
-        if room > len(memory):
+        if ends[count - 1] > len(memory):
             return None
-        table, bodies, properties = gather(units, count, offset, memory, segment.start, room, True)
-        if not table.shape[1]:
+        gathered = gather(units[: count * UNIT.itemsize], memory, segment.start, True)
+        if not gathered.table.shape[1]:
             return None
-        offsets = np.arange(offset, offset + table.shape[1], dtype=np.int64)
-        return columns(self._topic, self._queue_id, offsets, table, bodies, properties)
+        offsets = np.arange(offset, offset + gathered.table.shape[1], dtype=np.int64)
+        return columns((self._topic, self._queue_id), offsets, gathered)
 
     def _units(self, start: int, end: int) -> U8 | None:
         """The units from an offset on, of one file; None if no file has it."""

@@ -42,6 +42,7 @@ from store.indexservice import IndexService
 from store.kernels import scan
 from store.kernels.jit import I64, U8
 from store.messagestore import LOCK
+from store.openfiles import OpenFiles
 from store.options import StoreOptions
 from store.osdisk import OsDisk
 from store.queues import EXT_ROOT, ROOTS, ConsumeQueues, new_queue
@@ -230,7 +231,7 @@ class _Files:
 
     def _queues(self, disk: OsDisk, keys: list[tuple[str, int]]) -> int | None:
         entries = 0
-        queues = {key: new_queue(disk, *key, self.options) for key in keys}
+        queues = {key: new_queue(OpenFiles(disk), key, self.options) for key in keys}
         for path in self.pieces:
             with np.load(path) as arrays:
                 for (topic, queue_id), queue in queues.items():
@@ -242,7 +243,7 @@ class _Files:
                     rows: I64 = np.zeros((scan.COLUMNS, count), np.int64)
                     rows[list(_KEPT)] = kept
                     order = np.arange(count, dtype=np.int64)
-                    outcome = queue.put(rows, order, 0, count, 0)
+                    outcome = queue.put(rows, order, 0)
                     if outcome.refused or outcome.blanks:
                         return None
                     entries += count

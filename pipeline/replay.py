@@ -59,7 +59,11 @@ def replay(
     frame = _numbered(frame) if what.rate else frame
     frame = frame.persist()  # what is counted is what is sent
     try:
-        return _in_batches(frame, what, name, ranges, progress, began)
+        whole = _measured(frame, what)
+        name.settle(whole, ranges)
+        before = name.begun.messages if name.begun is not None else 0
+        sent, batches = _in_batches(frame, what, name, whole, progress)
+        return Replayed(what.topic, sent, batches, time.monotonic() - began, before)
     finally:
         frame.unpersist()
 
@@ -237,13 +241,10 @@ def _in_batches(
     frame: "DataFrame",
     what: Replay,
     name: ReplayName,
-    ranges: Ranges,
+    rows: Rows,
     progress: Callable[[int, int], None] | None,
-    began: float,
-) -> Replayed:
-    """Send the numbered batches that are not out yet."""
-    rows = _measured(frame, what)
-    name.settle(rows, ranges)
+) -> tuple[int, int]:
+    """Send the numbered batches that are not out yet; how many rows and batches these were."""
     first = name.begun.batch + 1 if name.begun is not None else 0
     before = name.begun.messages if name.begun is not None else 0
     if before != min(rows.count, first * rows.batch_rows):
@@ -263,7 +264,7 @@ def _in_batches(
         sent += name.published(number, high - low, sent)
         if progress is not None:
             progress(high, rows.count)
-    return Replayed(what.topic, sent, len(numbers), time.monotonic() - began, before)
+    return sent, len(numbers)
 
 
 def _part(frame: "DataFrame", low: int, high: int) -> "DataFrame":

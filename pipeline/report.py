@@ -8,7 +8,7 @@ trend is drawn from there.
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,28 +40,36 @@ class Report:
     page: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The messages that are counted: of a cluster's topics, with older ones from a tier's folder.
+
+    topics: all, if not told.
+    """
+
+    endpoints: str
+    topics: Sequence[str] = ()
+    tier: str = ""
+
+
 def report(
-    spark: "SparkSession",
-    endpoints: str,
-    topics: Sequence[str] = (),
-    out: Path | None = None,
-    tier: str = "",
-    timeout: float = 30.0,
+    spark: "SparkSession", source: Source, out: Path | None = None, timeout: float = 30.0
 ) -> Report:
-    """Count. topics: all, if not told. out: folder for tables and page. tier: older messages.
+    """Count. out: folder for tables and page. timeout: seconds for what the cluster is asked.
 
     Raises BadJob.
     """
     if out is not None and out.exists() and not out.is_dir():
         raise BadJob(f"{out} is not a directory")
-    with sync.Client(endpoints, timeout=timeout) as client:
+    topics = source.topics
+    with sync.Client(source.endpoints, timeout=timeout) as client:
         known = sorted({topic.topic for topic in client.admin.topics()})
         unknown = set(topics) - set(known)
         if unknown:
             raise BadJob(f"topic {min(unknown)!r} does not exist")
         lag = _lag(client.admin.groups(), topics)
     names = sorted(topics or known)
-    traffic, totals = _traffic(spark, endpoints, names, tier) if names else ([], [])
+    traffic, totals = _traffic(spark, replace(source, topics=names)) if names else ([], [])
     made = Report(traffic, totals, lag)
     if out is None:
         return made
@@ -70,19 +78,17 @@ def report(
     for name, rows in (("traffic", traffic), ("topics", totals), ("lag", lag)):
         (out / f"{name}.json").write_text(json.dumps(rows, indent=1))
     target = out / "report.html"
-    target.write_text(_page(made, history, endpoints))
+    target.write_text(_page(made, history, source.endpoints))
     return Report(traffic, totals, lag, str(target))
 
 
-def _traffic(
-    spark: "SparkSession", endpoints: str, topics: list[str], tier: str
-) -> tuple[Rows, Rows]:
+def _traffic(spark: "SparkSession", source: Source) -> tuple[Rows, Rows]:
     from pyspark.sql import functions as F
 
-    reader = spark.read.format("duolog").option("endpoints", endpoints)
-    reader = reader.option("topics", ",".join(topics))
-    if tier:
-        reader = reader.option("tier", tier)
+    reader = spark.read.format("duolog").option("endpoints", source.endpoints)
+    reader = reader.option("topics", ",".join(source.topics))
+    if source.tier:
+        reader = reader.option("tier", source.tier)
     columns = "topic STRING, tags STRING, body BINARY, born_time TIMESTAMP, store_time TIMESTAMP"
     delay = F.unix_millis("store_time") - F.unix_millis("born_time")
     frame = (

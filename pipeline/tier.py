@@ -248,13 +248,10 @@ def _columns(memory: U8, segment: Segment, rows: I64, topic: str) -> Columns:
     """Rows of one queue as columns."""
     units = np.zeros(rows.shape[1], UNIT)
     units["phy"], units["size"] = rows[scan.PHY], rows[scan.SIZE]
-    room = int(rows[scan.SIZE].sum())
-    table, bodies, properties = gather(
-        units.view(np.uint8), len(units), 0, memory, segment.start, room, False
-    )
-    assert table.shape[1] == len(units), "the records were verified just now"
+    gathered = gather(units.view(np.uint8), memory, segment.start, False)
+    assert gathered.table.shape[1] == len(units), "the records were verified just now"
     queue_id, offsets = int(rows[scan.QUEUE_ID, 0]), rows[scan.QUEUE_OFFSET]
-    return columns(topic, queue_id, offsets, table, bodies, properties)
+    return columns((topic, queue_id), offsets, gathered)
 
 
 def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:

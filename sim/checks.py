@@ -1,7 +1,7 @@
 """What must be true in the end: of the logs, and of the history of what users were told."""
 
-from sim.clients import QUEUES, History, read_all
-from sim.node import Node, key_of
+from sim.clients import QUEUES, History, key_of, read_all
+from sim.node import Node
 from sim.witness import Violation
 from store.kernels import decode
 from store.lightqueues import light_places

@@ -2,18 +2,26 @@
 
 from dataclasses import dataclass, field
 
-from sim.node import Node, batch_of
+from sim.node import WALL_MS, Node
 from sim.stage import Stage
 from sim.witness import Violation
+from store.columns import Columns
 from store.kernels import decode
-from store.messagestore import PutResult
+from store.lightqueues import START
+from store.messagestore import PutBatch, PutResult
 from store.queueends import QueueKey
 from store.reader import GetMessageStatus, GetResult
 from store.status import PutMessageStatus
 
+LIGHT_QUEUES = 3
 QUEUES = (("T", 0), ("T", 1), ("U", 0))
 _STORED = (PutMessageStatus.FLUSH_SLAVE_TIMEOUT, PutMessageStatus.SLAVE_NOT_AVAILABLE)
 _UNKNOWN = (PutMessageStatus.UNKNOWN_ERROR, *_STORED)
+
+
+def key_of(body: bytes) -> str:
+    """The key of a message: its producer and sequence."""
+    return "-".join(body.decode().split("-")[:2])
 
 
 @dataclass(slots=True)
@@ -112,6 +120,24 @@ class Producer:
         node = self.cluster.keeper.target(self._target)
         return (0, 0) if node is None else node.told_end()
 
+    def _batch(self, send: Send) -> PutBatch:
+        """What the node gets; a single message is in one of a few light queues as well.
+
+        Where there is an index, each message can be found by what its body begins with.
+        """
+        topic, queue_id = send.key
+        keys = [f"KEYS\x01{key_of(body)}".encode() for body in send.bodies]
+        light = (f"{START}{topic}${send.sequence % LIGHT_QUEUES}",)
+        return PutBatch(
+            topic,
+            queue_id,
+            Columns.of(send.bodies, keys if self.cluster.setup.index else None),
+            WALL_MS,
+            producer=self.producer_id,
+            sequence=send.sequence,
+            light_queues=light if len(send.bodies) == 1 else (),
+        )
+
     def _try(self) -> None:
         send = self._send
         assert send is not None, "something is being sent"
@@ -120,8 +146,7 @@ class Producer:
         node = self.cluster.keeper.target(self._target)
         network = self.cluster.network
         if node is not None:
-            keyed = self.cluster.setup.index
-            batch = batch_of(*send.key, send.bodies, self.producer_id, send.sequence, keyed)
+            batch = self._batch(send)
             master, known_end = node, self._known_end
 
             def reply(status: PutMessageStatus, result: PutResult | None) -> None:

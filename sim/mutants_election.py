@@ -103,9 +103,8 @@ def _blind_members() -> list[Patch]:
 def _no_incarnations() -> list[Patch]:
     """A disk that lost its page cache passes for the same replica (NATS, Kafka before KIP-966)."""
 
-    def settle(disk: Any, node: str, fresh: int, boot: str, **how: Any) -> Any:
-        how["abnormal"] = False
-        return original(disk, node, fresh, boot, **how)
+    def settle(disk: Any, fresh: Any, last: Any) -> Any:
+        return original(disk, fresh, replace(last, abnormal=False))
 
     original = identity.settle
     return [(identity, "settle", settle)]

@@ -11,7 +11,8 @@ from ha.epochs import Epoch, recover_history
 from ha.failover import Failover
 from ha.failoverevents import Contradicted, FoundOlder, Lead
 from ha.frames import encode
-from ha.handshake import Member
+from ha.identity import Identity, LastRun
+from ha.localreplica import LocalReplica, Member
 from ha.master import Master
 from ha.progress import ConnectionState
 from ha.slave import Slave
@@ -35,7 +36,6 @@ from store.columns import Columns
 from store.disk import no_room
 from store.errors import RepeatUnknown, StoreError
 from store.flush import FlushSchedule, QueuesFlush
-from store.lightqueues import START
 from store.mappedfile import FlushJob
 from store.messagestore import MessageStore, PutBatch, PutResult
 from store.reader import GetResult, Wanted
@@ -44,7 +44,6 @@ from store.steps import at_once
 
 WALL_MS = 1_700_000_000_000
 TICK_MS = 60.0
-LIGHT_QUEUES = 3
 FORGETTING = 0.03  # how often one is forgotten before it gets a message
 FLUSH_TICK_MS = 100.0
 RECONNECT_MS = 60.0
@@ -284,25 +283,21 @@ class Node:
         history = recover_history(store)
         who = identity.settle(
             self.disk,
-            self.name,
-            self.chance.getrandbits(64),
-            f"boot-{self.cuts}",
-            log_empty=store.log.max_offset == store.log.min_offset,
-            abnormal=report.abnormal,
-            acks_durable=self.setup.durable,
+            Identity(self.name, self.chance.getrandbits(64), boot_id=f"boot-{self.cuts}"),
+            LastRun(
+                log_empty=store.log.max_offset == store.log.min_offset,
+                abnormal=report.abnormal,
+                acks_durable=self.setup.durable,
+            ),
         )
         self.incarnation, self.tainted = who.incarnation, False
+        me = Member("sim", "group", self.name, f"{self.name}:1")
+        replica = LocalReplica(store, me, who, history)
         if store.role is BrokerRole.SLAVE:
-            self.slave = Slave(store, self._me, who, history)
+            self.slave = Slave(replica)
         else:
-            self.master = Master(
-                store, self.setup.ha_options(), self._me, who, history, self._tables
-            )
+            self.master = Master(replica, self.setup.ha_options(), self._tables)
             self.master.open_epoch(self.chance.getrandbits(64), self.store_ms())
-
-    @property
-    def _me(self) -> Member:
-        return Member("sim", "group", self.name, f"{self.name}:1")
 
     def _tables(self) -> bytes:
         """A master's metadata, for whoever begins to follow it."""
@@ -317,15 +312,7 @@ class Node:
         slave = self.slave
         self._cuttings += 1
         self.store.change_role(BrokerRole.SYNC_MASTER)
-        master = Master(
-            self.store,
-            self.setup.ha_options(),
-            self._me,
-            slave.identity,
-            slave.history,
-            self._tables,
-            mandate=lead.mandate,
-        )
+        master = Master(slave.replica, self.setup.ha_options(), self._tables, mandate=lead.mandate)
         master.open_epoch(self.chance.getrandbits(64), self.store_ms(), lead.epoch)
         self.world.note(f"{self.name} leads epoch {lead.epoch}")
         self.master, self.slave = master, None
@@ -347,7 +334,7 @@ class Node:
             end = self._ends.pop(number)
             end.close()
         self.store.change_role(BrokerRole.SLAVE)
-        self.slave = Slave(self.store, self._me, master.identity, master.history)
+        self.slave = Slave(master.replica)
         self.truncated_bytes = 0
         if self.services is not None:
             self.services.roles_changed()
@@ -800,34 +787,3 @@ class Node:
             found += piece
             start += len(piece)
         return bytes(found)
-
-
-def batch_of(
-    topic: str,
-    queue_id: int,
-    bodies: list[bytes],
-    producer: bytes,
-    sequence: int,
-    keyed: bool = False,
-) -> PutBatch:
-    """A producer's batch; a single message is in one of a few light queues as well.
-
-    keyed: each message can be found by what its body begins with.
-    """
-    light = (f"{START}{topic}${sequence % LIGHT_QUEUES}",) if len(bodies) == 1 else ()
-    return PutBatch(
-        topic,
-        queue_id,
-        Columns.of(
-            bodies, [f"KEYS\x01{key_of(body)}".encode() for body in bodies] if keyed else None
-        ),
-        WALL_MS,
-        producer=producer,
-        sequence=sequence,
-        light_queues=light,
-    )
-
-
-def key_of(body: bytes) -> str:
-    """The key of a message: its producer and sequence."""
-    return "-".join(body.decode().split("-")[:2])

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from store.disk import Disk
 from store.errors import BadStoreDirectory
 from store.kernels import queue as kernel
 from store.kernels import scan
@@ -22,6 +21,8 @@ from store.kernels.jit import I64, U8
 from store.mappedfile import MappedFile
 from store.mappedfilequeue import MappedFileQueue
 from store.openfiles import OpenFiles
+from store.queueends import QueueKey
+from store.queuelayout import QueueLayout
 
 ENTRY_BYTES = kernel.ENTRY_BYTES
 BLANK = 0x7FFFFFFF  # size field of a blank entry
@@ -43,32 +44,18 @@ class EntrySlice:
 class ConsumeQueue:
     """The entries of one (topic, queue id), oldest first."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        topic: str,
-        queue_id: int,
-        file_bytes: int,
-        root: str = "consumequeue",
-        begins_again: bool = False,
-        open_files: OpenFiles | None = None,
-    ) -> None:
-        """begins_again: a gap that no lost records explain means that what came before is gone.
-
-        Such a queue has few entries: its first file starts with the first of them.
-        """
-        self.topic = topic
-        self.queue_id = queue_id
-        self._begins_again = begins_again
+    def __init__(self, open_files: OpenFiles, key: QueueKey, layout: QueueLayout) -> None:
+        self.topic, self.queue_id = key
+        self._begins_again = layout.begins_again
         self._left: list[MappedFile] = []  # by `rewind`; those that are not filled again go
         self._replaced: list[MappedFile] = []
         self._rewound = False
         self.files = MappedFileQueue(
-            disk,
-            f"{root}/{topic}/{queue_id}",
-            file_bytes,
-            ENTRY_BYTES if begins_again else None,
-            open_files or OpenFiles(disk),
+            open_files.disk,
+            layout.directory(key),
+            layout.file_bytes,
+            ENTRY_BYTES if layout.begins_again else None,
+            open_files,
         )
         self.max_physical_offset = -1  # end of the newest record that has an entry
         self.min_logic_bytes = 0
@@ -84,8 +71,8 @@ class ConsumeQueue:
         """Queue offset after the last entry."""
         return self.files.max_offset // ENTRY_BYTES
 
-    def put(self, rows: I64, order: I64, first: int, end: int, missing_max: int) -> "PutOutcome":
-        """Append the entries of rows order[first:end]; entries already there are skipped.
+    def put(self, rows: I64, order: I64, missing_max: int) -> "PutOutcome":
+        """Append the entries of the rows that `order` names; entries already there are skipped.
 
         missing_max: entries that may be missing because their records are corrupt; a gap up to
         that is closed with blank entries, a larger one is refused. Raises OSError (full disk, or
@@ -93,8 +80,8 @@ class ConsumeQueue:
         """
         state: I64 = np.zeros(3, np.int64)
         outcome = PutOutcome()
-        position = first
-        if end <= first or self.has(rows, int(order[end - 1])):
+        position, end = 0, len(order)
+        if not end or self.has(rows, int(order[-1])):
             return outcome
         self.files.check_room()
         while position < end:

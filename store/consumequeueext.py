@@ -16,10 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from store.disk import Disk
 from store.errors import BadStoreDirectory
 from store.mappedfilequeue import MappedFileQueue
 from store.openfiles import OpenFiles
+from store.queueends import QueueKey
+from store.queuelayout import QueueLayout
 
 _UNIT = struct.Struct(">hqqh")
 _END = struct.pack(">h", -1)
@@ -46,20 +47,9 @@ def is_ext_address(tags_code: int) -> bool:
 class ConsumeQueueExt:
     """The units of one queue."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        topic: str,
-        queue_id: int,
-        file_bytes: int,
-        root: str = "consumequeue_ext",
-        open_files: OpenFiles | None = None,
-    ) -> None:
+    def __init__(self, open_files: OpenFiles, key: QueueKey, layout: QueueLayout) -> None:
         self.files = MappedFileQueue(
-            disk,
-            f"{root}/{topic}/{queue_id}",
-            file_bytes,
-            open_files=open_files or OpenFiles(disk),
+            open_files.disk, layout.directory(key), layout.file_bytes, open_files=open_files
         )
 
     def put(self, unit: CqExtUnit) -> int:

@@ -210,7 +210,7 @@ class Dispatcher:
         if targets.queues is not None:
             for group in range(groups):
                 first, end = int(self._starts[group]), int(self._starts[group + 1])
-                self._put_queue(memory, targets, rows, self._order, first, end)
+                self._put_queue(memory, targets, rows, self._order[first:end])
             self._put_light(memory, targets, n)
         if targets.index is not None:
             targets.index.put(memory, rows, n)
@@ -264,7 +264,7 @@ class Dispatcher:
         starts: I64 = np.empty(m + 1, np.int64)
         for group in range(int(scan.group_rows(memory, rows, m, order, starts))):
             first, end = int(starts[group]), int(starts[group + 1])
-            self._put_queue(memory, targets, rows, order, first, end)
+            self._put_queue(memory, targets, rows, order[first:end])
 
     def queue_key(self, memory: U8, rows: I64, row: int) -> QueueKey:
         """Topic and queue id of a row."""
@@ -277,37 +277,32 @@ class Dispatcher:
             topic = self._topics[raw] = raw.decode(errors="replace")
         return topic, int(rows[scan.QUEUE_ID, row])
 
-    def _put_queue(
-        self, memory: U8, targets: DispatchTargets, rows: I64, order: I64, first: int, end: int
-    ) -> None:
-        """Entries of rows order[first:end], which are of one queue."""
+    def _put_queue(self, memory: U8, targets: DispatchTargets, rows: I64, order: I64) -> None:
+        """Entries of the rows that `order` names, which are of one queue."""
         queues = targets.queues
         assert queues is not None, "called where there are queues to feed"
-        kinds = rows[scan.SYSFLAG, order[first:end]] & scan.TRANSACTION_MASK
+        kinds = rows[scan.SYSFLAG, order] & scan.TRANSACTION_MASK
         if kinds.any():
-            keep = order[first:end][(kinds == 0) | (kinds == scan.TRANSACTION_COMMIT)]
-            order, first, end = np.ascontiguousarray(keep), 0, len(keep)
-            if end == 0:
+            order = order[(kinds == 0) | (kinds == scan.TRANSACTION_COMMIT)]
+            if not len(order):
                 return
-        topic, queue_id = self.queue_key(memory, rows, int(order[first]))
+        first, last = int(order[0]), int(order[-1])
+        topic, queue_id = self.queue_key(memory, rows, first)
         if queue_id < 0 or not is_directory_name(topic):
-            self._refuse(
-                rows, int(order[first]), f"names queue {topic!r}/{queue_id}, which cannot exist"
-            )
+            self._refuse(rows, first, f"names queue {topic!r}/{queue_id}, which cannot exist")
             return
         if targets.only is not None and (topic, queue_id) not in targets.only:
             return
         if targets.compare is not None:
-            targets.compare((topic, queue_id), rows[:, order[first:end]])
+            targets.compare((topic, queue_id), rows[:, order])
             return
         queue = queues.get_or_make(topic, queue_id)
-        if not queue.has(rows, int(order[end - 1])):
+        if not queue.has(rows, last):
             queues.touch((topic, queue_id))
         ext = queues.ext.get((topic, queue_id))
         if ext is not None:
-            wanted = order[first:end]
-            self._put_ext(memory, ext, wanted, topic, queue.max_physical_offset)
-        outcome = queue.put(rows, order, first, end, self._missing)
+            self._put_ext(memory, ext, order, topic, queue.max_physical_offset)
+        outcome = queue.put(rows, order, self._missing)
         self._missing -= outcome.blanks
         for row in outcome.refused:
             self._missing += 1

@@ -11,27 +11,21 @@ from store.mappedfile import FlushJob
 from store.openfiles import OpenFiles
 from store.options import StoreOptions
 from store.queueends import QueueKey
+from store.queuelayout import QueueLayout
 from store.queuenote import Note, Noted, QueueNotes, combined
 
 ROOT = "consumequeue"
 EXT_ROOT = "consumequeue_ext"
 ROOTS = (ROOT, lightqueues.ROOT)
+LIGHT = QueueLayout(lightqueues.ROOT, lightqueues.FILE_BYTES, begins_again=True)
 QUEUES_AT_ONCE = 200  # by one step of what goes through many: about 2 ms
 
 
-def new_queue(
-    disk: Disk,
-    topic: str,
-    queue_id: int,
-    options: StoreOptions,
-    open_files: OpenFiles | None = None,
-) -> ConsumeQueue:
+def new_queue(open_files: OpenFiles, key: QueueKey, options: StoreOptions) -> ConsumeQueue:
     """A queue that is not loaded yet: a topic's, or a light one."""
-    light = lightqueues.is_light(topic)
-    size, root = options.queue_file_bytes, ROOT
-    if light:
-        size, root = lightqueues.FILE_BYTES, lightqueues.ROOT
-    return ConsumeQueue(disk, topic, queue_id, size, root, light, open_files)
+    light = lightqueues.is_light(key[0])
+    layout = LIGHT if light else QueueLayout(ROOT, options.queue_file_bytes)
+    return ConsumeQueue(open_files, key, layout)
 
 
 class ConsumeQueues:
@@ -72,8 +66,8 @@ class ConsumeQueues:
                     self._load_queue(topic, int(name), writable, trusting)
 
     def _load_queue(self, topic: str, queue_id: int, writable: bool, trusting: bool) -> None:
-        queue = self._make(topic, queue_id)
         key = (topic, queue_id)
+        queue = self._make(key)
         ext = self.ext.get(key)
         listing = self.disk.look(queue.files.directory)
         row = self.noted.queues.get(key) if self.noted is not None else None
@@ -139,18 +133,11 @@ class ConsumeQueues:
             removed += count
         return removed
 
-    def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        queue = new_queue(self.disk, topic, queue_id, self.options, self._open_files)
-        self.table[topic, queue_id] = queue
-        if self.options.enable_consume_queue_ext and not lightqueues.is_light(topic):
-            self.ext[topic, queue_id] = ConsumeQueueExt(
-                self.disk,
-                topic,
-                queue_id,
-                self.options.mapped_file_size_consume_queue_ext,
-                EXT_ROOT,
-                self._open_files,
-            )
+    def _make(self, key: QueueKey) -> ConsumeQueue:
+        queue = self.table[key] = new_queue(self._open_files, key, self.options)
+        if self.options.enable_consume_queue_ext and not lightqueues.is_light(key[0]):
+            layout = QueueLayout(EXT_ROOT, self.options.mapped_file_size_consume_queue_ext)
+            self.ext[key] = ConsumeQueueExt(self._open_files, key, layout)
         return queue
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
@@ -161,7 +148,7 @@ class ConsumeQueues:
         """The queue, a new empty one if there is none."""
         found = self.table.get((topic, queue_id))
         if found is None:
-            found = self._make(topic, queue_id)
+            found = self._make((topic, queue_id))
             self._new_directories.add(found.files.directory.rpartition("/")[0])
         return found
 

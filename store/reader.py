@@ -133,31 +133,30 @@ class ColumnReader:
 
         At least one message is read if there is one, however large.
         """
-        tags_codes, bits = wanted.tags_codes, wanted.bits
         if queue is None:
             return GetResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
         low, high = queue.min_offset, queue.max_offset
         outside = self._outside(queue_offset, low, high)
         if outside is not None:
             return outside
-        if ext is not None and (len(tags_codes) or bits is not None):
+        if ext is not None and (len(wanted.tags_codes) or wanted.bits is not None):
             # Hashes and bits live in the ext units: stop before the first one that does not match.
-            matches = partial(_unit_matches, queue, ext, {int(code) for code in tags_codes}, bits)
+            codes = {int(code) for code in wanted.tags_codes}
+            matches = partial(_unit_matches, queue, ext, codes, wanted.bits)
             high = min(high, queue_offset + UNITS_MAX)
             queue_offset, high = _matching_run(matches, queue_offset, high)
-            tags_codes = EMPTY_I64
+            wanted = replace(wanted, tags_codes=EMPTY_I64)
         state: I64 = np.zeros(decode.STATE_SIZE, np.int64)
-        bounded = self._bodies[: max(1, min(wanted.bytes_max, len(self._bodies)))]
-        messages_max = max(1, min(wanted.messages_max, MESSAGES_MAX))
         offset, lost, full = queue_offset, 0, False
         while offset < high and not full and offset - queue_offset < ENTRIES_MAX:
             found = queue.slice_at(offset, min(high - offset, ENTRIES_MAX))
             if found is None:
                 break
             state[decode.STATE_ENTRY] = 0
-            code = self._decode(found, offset, tags_codes, messages_max, state, bounded)
+            code = self._decode(found, offset, wanted, state)
             if code == decode.DECODE_FULL and state[decode.STATE_MESSAGES] == 0:
-                code = self._decode(found, offset, tags_codes, 1, state, self._bodies)
+                one = replace(wanted, messages_max=1, bytes_max=len(self._bodies))
+                code = self._decode(found, offset, one, state)
             offset += int(state[decode.STATE_ENTRY])
             full = code == decode.DECODE_FULL
             following = self._after_lost(queue, offset, code)
@@ -177,16 +176,10 @@ class ColumnReader:
             return GetResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         return None
 
-    def _decode(
-        self,
-        found: EntrySlice,
-        offset: int,
-        tags_codes: I64,
-        messages_max: int,
-        state: I64,
-        bodies: U8,
-    ) -> int:
-        """Decode from one entry slice, segment after segment."""
+    def _decode(self, found: EntrySlice, offset: int, wanted: Wanted, state: I64) -> int:
+        """Decode what is wanted of one entry slice, segment after segment."""
+        messages_max = max(1, min(wanted.messages_max, MESSAGES_MAX))
+        bodies = self._bodies[: max(1, min(wanted.bytes_max, len(self._bodies)))]
         while True:
             entry = int(state[decode.STATE_ENTRY])
             physical = int.from_bytes(
@@ -203,7 +196,7 @@ class ColumnReader:
                     segment.memory,
                     segment.start,
                     segment.readable,
-                    tags_codes,
+                    wanted.tags_codes,
                     messages_max,
                     self._check_crc,
                     bodies,

@@ -8,7 +8,7 @@ from typing import TypeVar
 import grpc
 
 from duolog import _fromwire as fromwire
-from duolog._connection import Connection, ask_one
+from duolog._connection import Connection, Others, ask_one
 from duolog._descriptions import (
     ClusterStatus,
     FoundMessage,
@@ -378,7 +378,7 @@ class Admin:
         reply: wire.NodeStatusReply = await self._connection.call(
             lambda left: self._connection.admin.NodeStatus(request, timeout=left),
             self._timeout,
-            stay=True,
+            others=Others.GIVEN,
         )
         return fromwire.node_of(reply)
 
@@ -423,8 +423,8 @@ class Admin:
         await self._connection.call(
             lambda left: self._connection.admin.ElectUnclean(request, timeout=left),
             self._timeout,
-            retry=False,
             attempt=self._timeout,
+            others=Others.NONE,
         )
 
     async def cluster_status(self) -> ClusterStatus:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from duolog._admin import Admin, status_of
 from duolog._connection import ATTEMPT_SECONDS
 from duolog._consumer import Consumer
+from duolog._consumption import Consumption
 from duolog._descriptions import NodeStatus
 from duolog._errors import BadRequest
 from duolog._membership import Clustering, OffsetFile
@@ -18,7 +19,7 @@ from duolog._runtime import MACHINE, Runtime
 from duolog._sink import Sink
 from duolog._start import Start
 from duolog._topics import TopicCache
-from duolog._transactions import Checker, Transactions
+from duolog._transactions import Checker, ProducerGroup, Transactions
 from duolog.wire import duolog_pb2 as wire
 
 AT_ONCE = 1.0  # seconds
@@ -108,8 +109,8 @@ class Client:
             timeout: seconds of one call, retries included.
         """
         seconds = timeout or self._timeout
-        producer = self.producer(timeout=seconds)
-        made = Transactions(self._router, producer, group, checker, immunity, seconds)
+        members = ProducerGroup(group, checker, immunity)
+        made = Transactions(self._router, self.producer(timeout=seconds), members, seconds)
         self._transactions.append(made)
         return made
 
@@ -150,27 +151,29 @@ class Client:
         """
         if mode not in ("clustering", "broadcasting"):
             raise BadRequest(f"mode must be 'clustering' or 'broadcasting', not {mode!r}")
-        if tags and sql:
-            raise BadRequest("filter messages by tags or by SQL, not by both")
         shares = mode == "clustering"
         if shares and offsets_file is not None:
             raise BadRequest(
                 "offsets_file is for mode='broadcasting': a clustering group's offsets are "
                 "kept by the node"
             )
-        made = Consumer(
-            self._router,
-            self._topics,
-            group,
-            [topics] if isinstance(topics, str) else topics,
+        consumption = Consumption(
+            group=group,
             tags=tags,
             sql=sql,
             start=start,
             commit_interval=commit_interval,
             session=session,
             timeout=self._timeout,
-            clustering=Clustering(rebalance, tuple(rooms), tuple(queues)) if shares else None,
-            offsets_file=OffsetFile(offsets_file),
+        )
+        made = Consumer(
+            self._router,
+            self._topics,
+            [topics] if isinstance(topics, str) else topics,
+            consumption,
+            Clustering(rebalance, tuple(rooms), tuple(queues))
+            if shares
+            else OffsetFile(offsets_file),
         )
         self._consumers.append(made)
         return made

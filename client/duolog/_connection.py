@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import enum
 import itertools
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
@@ -21,6 +22,14 @@ ATTEMPT_SECONDS = 4.0  # for one node; a node that waits for its slaves answers 
 AWAY_SECONDS = 1.0  # for a master that its own slave does not reach
 LEARN_SECONDS = 3.0
 ENDPOINTS_MAX = 64
+
+
+class Others(enum.Enum):
+    """The nodes that a call goes on to where one does not answer."""
+
+    ALL = "all that are known"
+    GIVEN = "those that the user named"
+    NONE = "none"
 
 
 async def uncancelled(work: Awaitable[T]) -> T:
@@ -58,7 +67,7 @@ async def ask_one(
     connection = Connection((endpoint,), runtime)
     try:
         return await connection.call(
-            lambda left: make(connection.admin, left), timeout, retry=False, stay=True
+            lambda left: make(connection.admin, left), timeout, others=Others.NONE
         )
     except DuologError:
         return None
@@ -231,17 +240,16 @@ class Connection:
         make: Callable[[float], Awaitable[T]],
         timeout: float,
         *,
-        retry: bool = True,
         attempt: float = ATTEMPT_SECONDS,
-        stay: bool = False,
+        others: Others = Others.ALL,
         patient: bool = True,
     ) -> T:
         """Run a unary call; where it reaches no node, or not the master, go on to another one.
 
         make: gets the seconds that are left and returns the call. timeout: seconds for everything.
-        attempt: seconds for one node. stay: ask no node but those the user named. patient: wait for
-        a master that no other node will replace; otherwise NotMaster is raised once it could not be
-        reached from here either.
+        attempt: seconds for one node. others: those it goes on to. patient: wait for a master that
+        no other node will replace; otherwise NotMaster is raised once it could not be reached from
+        here either.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
@@ -262,7 +270,7 @@ class Connection:
             again = isinstance(error, Unavailable | NotMaster) or (
                 isinstance(error, Timeout) and loop.time() < deadline
             )
-            if not (retry and again):
+            if others is Others.NONE or not again:
                 raise error from None
             hint, epoch = ("", 0)
             if isinstance(error, NotMaster):
@@ -276,7 +284,7 @@ class Connection:
             if would_be_cut_off(pause, took, deadline - loop.time()):
                 raise error from None
             await asyncio.sleep(pause)
-            if stay:
+            if others is Others.GIVEN:
                 await self._rotate_among(self._endpoints[: self._given], move)
             else:
                 await self.rotate(move, hint, epoch)

@@ -11,10 +11,10 @@ committed (at least once).
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from duolog._background import Background
-from duolog._connection import Connection
+from duolog._consumption import Consumption
 from duolog._errors import BadRequest, DuologError, UnknownTopic
 from duolog._groupreader import GroupReader
 from duolog._membership import (
@@ -41,40 +41,23 @@ class Consumer:
         self,
         router: Router,
         topics_known: TopicCache,
-        group: str,
         topics: Sequence[str],
-        *,
-        start: Start = Start.EARLIEST,
-        session: float = 10.0,
-        timeout: float = 10.0,
-        clustering: Clustering | None = None,
-        offsets_file: OffsetFile | None = None,
-        sql: str = "",
-        **how: Any,
+        consumption: Consumption,
+        place: Clustering | OffsetFile,
     ) -> None:
-        """Not called by users: see `Client.consumer`. how: see `GroupReader`.
+        """Not called by users: see `Client.consumer`.
 
-        clustering: None if it broadcasts, with offsets_file.
+        place: how it shares the queues, or where it keeps its offsets if it broadcasts.
         """
-        if not isinstance(start, Start):
-            raise BadRequest(f"start must be Start.EARLIEST or Start.LATEST, not {start!r}")
-        if not group or not topics:
-            raise BadRequest("a consumer needs a group and at least one topic")
-        self.group = group
+        if not topics:
+            raise BadRequest("a consumer needs at least one topic")
+        self.group = consumption.group
         self.topics = list(topics)
         self._router = router
         self._topics = topics_known
-        self._timeout = timeout
-        self._session = session
-        self._clustering = clustering
-        self._offsets_file = offsets_file or OffsetFile(None)
-        self._how: dict[str, Any] = {
-            "start": start,
-            "session": session,
-            "timeout": timeout,
-            "sql": sql,
-            **how,
-        }
+        self._timeout = consumption.timeout
+        self._consumption = consumption
+        self._place = place
         self._arrived = asyncio.Event()
         self._readers: dict[str, GroupReader] = {}
         self._turn = 0
@@ -105,15 +88,9 @@ class Consumer:
             for replica_group, _ in await self._topics.slots(topic, self._timeout):
                 held.setdefault(replica_group, set()).add(topic)
         for replica_group in sorted(held.keys() - self._readers.keys()):
-            connection = self._router.connection(replica_group)
+            member = self._member(replica_group, sorted(held[replica_group]))
             reader = GroupReader(
-                connection,
-                self._router.reading(replica_group),
-                replica_group,
-                self._arrived,
-                self.group,
-                self._member(connection, replica_group, sorted(held[replica_group])),
-                **self._how,
+                self._router, replica_group, self._consumption, member, self._arrived
             )
             try:
                 await reader.start()
@@ -122,19 +99,11 @@ class Consumer:
                 raise
             self._readers[replica_group] = reader
 
-    def _member(self, connection: Connection, replica_group: str, topics: list[str]) -> Membership:
-        if self._clustering is None:
-            file = self._offsets_file
-            return BroadcastMember(connection, replica_group, topics, file, self._timeout)
-        return SharingMember(
-            connection,
-            self.group,
-            topics,
-            self._clustering,
-            self._how["sql"],
-            self._session,
-            self._timeout,
-        )
+    def _member(self, replica_group: str, topics: list[str]) -> Membership:
+        connection, place = self._router.connection(replica_group), self._place
+        if isinstance(place, OffsetFile):
+            return BroadcastMember(connection, replica_group, topics, place, self._timeout)
+        return SharingMember(connection, topics, self._consumption, place)
 
     async def _look_for_groups(self) -> None:
         """Topics may come to replica groups that did not hold them."""
@@ -243,7 +212,7 @@ class Consumer:
         Returns where it is now: %RETRY%<group> (when its delay is over) or %DLQ%<group>. Raises
         BadRequest if the consumer broadcasts, NoSuchMessage if it is no longer there.
         """
-        if self._clustering is None:
+        if isinstance(self._place, OffsetFile):
             raise BadRequest("a broadcasting consumer cannot send messages back")
         reader = self._readers.get(message.group)
         if reader is None:

@@ -8,14 +8,15 @@ committed (at least once).
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from duolog._background import Background
-from duolog._connection import Connection
+from duolog._consumption import Consumption
 from duolog._errors import BadRequest, DuologError, Retryable, StaleMember, UnknownTopic
 from duolog._membership import Membership, Queue
 from duolog._message import RETRY_PREFIX, Batch, Message
 from duolog._prefetch import Prefetch
+from duolog._router import Router
 from duolog._start import Start, set_start
 from duolog._subscription import Subscription
 from duolog.wire import duolog_pb2 as wire
@@ -34,44 +35,39 @@ class GroupReader:
 
     def __init__(
         self,
-        connection: Connection,
-        reading: Connection,
+        router: Router,
         replica_group: str,
-        arrived: asyncio.Event,
-        group: str,
+        consumption: Consumption,
         membership: Membership,
-        *,
-        tags: Sequence[str] = (),
-        sql: str = "",
-        start: Start = Start.EARLIEST,
-        commit_interval: float = 5.0,
-        session: float = 10.0,
-        timeout: float = 10.0,
+        arrived: asyncio.Event,
     ) -> None:
         """Not called by users: see `Client.consumer`.
 
-        reading: the reader's own; what it reads may come from a slave, what it commits may not.
-        arrived: set whenever there may be something to get. membership: our place in the group.
+        membership: our place in the group. arrived: set whenever there may be something to get.
         """
         self.replica_group = replica_group
-        self._connection = connection
-        self._reading = reading
-        self.group = group
+        self._connection = router.connection(replica_group)
+        # Its own: what it reads may come from a slave, what it commits may not.
+        self._reading = router.reading(replica_group)
+        self.group = group = consumption.group
         self._membership = membership
-        self._start = start
-        self._commit_interval = commit_interval
-        self._session = session
-        self._timeout = timeout
+        self._start = consumption.start
+        self._commit_interval = consumption.commit_interval
+        self._session = consumption.session
+        self._timeout = consumption.timeout
         self._positions: dict[Queue, int] = {}  # of the queues we hold: consumed up to here
         self._dirty: set[Queue] = set()
         self._rewound: set[Queue] = set()  # may be committed below where the group is
         self._committing = asyncio.Lock()
         self._prefetch = Prefetch(CREDIT_BYTES)
+        sql = consumption.sql
         first = wire.SubscribeRequest(
-            tags=tags, batch_bytes=BATCH_BYTES, sql=sql, group=group if sql else ""
+            tags=consumption.tags, batch_bytes=BATCH_BYTES, sql=sql, group=group if sql else ""
         )
-        patience = max(timeout, session)
-        self._subscription = Subscription(reading, self._prefetch, first, self._take, patience)
+        patience = max(consumption.timeout, consumption.session)
+        self._subscription = Subscription(
+            self._reading, self._prefetch, first, self._take, patience
+        )
         self._arrived = arrived
         self._background = Background()
         self._error: DuologError | None = None

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from duolog._connection import Connection
+from duolog._connection import Connection, Others
+from duolog._consumption import Consumption
 from duolog._errors import BadRequest, DuologError, UnknownTopic
 from duolog.wire import duolog_pb2 as wire
 
@@ -64,21 +65,17 @@ class SharingMember:
     def __init__(
         self,
         connection: Connection,
-        group: str,
         topics: Sequence[str],
+        consumption: Consumption,
         how: Clustering,
-        sql: str,
-        session: float,
-        timeout: float,
     ) -> None:
-        """session: seconds of silence after which the group goes on without us."""
         self._connection = connection
-        self._group = group
+        self._group = consumption.group
         self._topics = list(topics)
         self._how = how
-        self._sql = sql
-        self._session = session
-        self._timeout = timeout
+        self._sql = consumption.sql
+        self._session = consumption.session
+        self._timeout = consumption.timeout
         runtime = connection.runtime
         self.member_id = f"{runtime.process_id()}-{runtime.chance.randbytes(6).hex()}"
         self._generation = 0
@@ -132,7 +129,7 @@ class SharingMember:
             await self._connection.call(
                 lambda left: self._connection.groups.Leave(request, timeout=left),
                 min(LEAVE_SECONDS, self._timeout),
-                retry=False,
+                others=Others.NONE,
             )
 
 

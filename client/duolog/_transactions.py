@@ -68,27 +68,33 @@ class _Ending:
     running: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ProducerGroup:
+    """The producers that answer for each other's transactions: see `Client.transactions`."""
+
+    name: str
+    checker: Checker | None = None
+    immunity: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Raise BadRequest for a group without a name."""
+        if not self.name:
+            raise BadRequest("transactions need the name of a producer group")
+
+
 class Transactions:
     """Transactions of one producer group. Made by `Client.transactions()`."""
 
     def __init__(
-        self,
-        router: Router,
-        producer: Producer,
-        group: str,
-        checker: Checker | None,
-        immunity: float,
-        timeout: float,
+        self, router: Router, producer: Producer, group: ProducerGroup, timeout: float
     ) -> None:
         """Not called by users."""
-        if not group:
-            raise BadRequest("transactions need the name of a producer group")
-        self.group = group
+        self.group = group.name
         self._router = router
         self._producer = producer
-        self._checker = checker
+        self._checker = group.checker
         self._timeout = timeout
-        self._terms = Terms(transaction_group=group, immunity_seconds=int(immunity))
+        self._terms = Terms(transaction_group=group.name, immunity_seconds=int(group.immunity))
         self._endings: dict[tuple[str, bool], _Ending] = {}
         self._deciding = Background()
         self._listening = Background()

@@ -22,6 +22,7 @@ from cluster.chaos.processes import ProcessTarget
 from cluster.chaos.run import Result, Run
 from cluster.chaos.target import Target, Unsupported
 from cluster.chaos.timeline import KINDS, BadTimeline, Fault, dumps, loads, plan
+from cluster.chaos.workload import Load
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
@@ -59,6 +60,15 @@ def faults_of(arguments: argparse.Namespace) -> list[Fault]:
     return plan(counts, arguments.seed, arguments.lasts, arguments.gap, shuffle=True)
 
 
+def load_of(arguments: argparse.Namespace) -> Load:
+    """What the clients do."""
+    return Load(
+        producers=arguments.producers,
+        pause=arguments.pause_ms / 1000,
+        least_ok=arguments.least_ok,
+    )
+
+
 def target_of(arguments: argparse.Namespace, scratch: Path) -> Target:
     """The target. Raises ImportError where the package docker is missing, and what it raises."""
     if arguments.target == "containers":
@@ -90,6 +100,11 @@ def main(words: list[str] | None = None) -> int:
     except (BadTimeline, OSError) as error:
         print(f"no timeline: {error}", file=sys.stderr)
         return 2
+    try:
+        load = load_of(arguments)
+    except ValueError as error:
+        print(f"no load: {error}", file=sys.stderr)
+        return 2
     scratch = Path(tempfile.mkdtemp(prefix="duolog-chaos-"))
     name = arguments.name or f"{arguments.target}-{time.strftime('%Y%m%d-%H%M%S')}"
     out: Path = arguments.out / name
@@ -105,11 +120,9 @@ def main(words: list[str] | None = None) -> int:
         run = Run(
             target,
             faults,
+            load,
             say=lambda text: print(text, file=sys.stderr, flush=True),
-            least_ok=arguments.least_ok,
             quiet=arguments.quiet,
-            producers=arguments.producers,
-            pause=arguments.pause_ms / 1000,
         )
         result = asyncio.run(run.carry_out())
         if not result.passed:

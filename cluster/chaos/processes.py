@@ -29,7 +29,6 @@ class ProcessTarget:
         self,
         directory: Path,
         *,
-        nodes: int = 3,
         etcd_members: int = 1,
         lease_seconds: int = 3,
         disk_bytes: int = 0,
@@ -37,7 +36,7 @@ class ProcessTarget:
     ) -> None:
         """directory: empty, and removed by nobody here. flags: further ones of `node start`."""
         self.directory = directory
-        self.nodes = tuple("abcdefgh"[:nodes])
+        self.nodes: tuple[str, ...] = ("a", "b", "c")
         self._disk_bytes = disk_bytes
         self._generation = 0
         directory.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from cluster.chaos.checkers import Finding
 from cluster.chaos.history import OK, History
 from cluster.chaos.target import Target
 from cluster.chaos.timeline import MASTER, SLAVE, Fault
-from cluster.chaos.workload import Workload, drain
+from cluster.chaos.workload import Load, Workload, drain
 
 HEALTHY_SECONDS = 90.0
 FIRST_ACK_SECONDS = 60.0
@@ -77,22 +77,20 @@ class Run:
         self,
         target: Target,
         faults: list[Fault],
+        load: Load,
         *,
         say: Callable[[str], None] = lambda text: None,
-        least_ok: int = 100,
         quiet: float = 0.0,
-        **workload: Any,
     ) -> None:
-        """quiet: seconds of work without any fault at the end. workload: see `Workload`."""
+        """quiet: seconds of work without any fault at the end."""
         self.target = target
         self.planned = faults
         self._say = say
-        self._least_ok = least_ok
         self._quiet = quiet
         self.history = History()
         self.result = Result(self.history)
         endpoints = [target.endpoint(node) for node in target.nodes]
-        self.workload = Workload(endpoints, self.history, **workload)
+        self.workload = Workload(endpoints, self.history, load)
         self._watching = Background(self._watch_failed)
         self._clients = {n: duolog.Client(target.endpoint(n), timeout=1.5) for n in target.nodes}
         self._master = ""
@@ -145,13 +143,13 @@ class Run:
             return
         if len(self.result.faults) < len(self.planned) or missing:
             self.result.invalid = f"{len(missing) or 'some'} faults did not happen"
-        elif outcomes[OK] < max(self._least_ok, WORTH_OK * total):
+        elif outcomes[OK] < max(self.workload.load.least_ok, WORTH_OK * total):
             self.result.invalid = f"only {outcomes[OK]} of {total} sends were answered"
 
     async def _enough(self) -> None:
         """Wait until as many sends are answered as are asked for, on a slow machine, too."""
-        until = time.monotonic() + ENOUGH_SECONDS
-        while self.history.outcomes()[OK] < self._least_ok and time.monotonic() < until:
+        least, until = self.workload.load.least_ok, time.monotonic() + ENOUGH_SECONDS
+        while self.history.outcomes()[OK] < least and time.monotonic() < until:
             await asyncio.sleep(1)
 
     # -- watching ------------------------------------------------------------------------------

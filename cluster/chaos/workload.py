@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import duolog
 from duolog._background import Background
@@ -13,33 +14,39 @@ from cluster.chaos.history import FAIL, OK, UNKNOWN, History, Poll, Queue, Send
 POLL_SECONDS = 0.5
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How much the clients do. readers: of each queue.
+
+    timeout: seconds of one send, retries included. pause: seconds between a producer's sends.
+    least_ok: answered sends; a run with fewer proves nothing.
+    """
+
+    queues: int = 4
+    producers: int = 4
+    readers: int = 2
+    body_bytes: int = 100
+    timeout: float = 20.0
+    pause: float = 0.002
+    least_ok: int = 100
+
+    def __post_init__(self) -> None:
+        """Refuse clients that send nothing, or read nothing."""
+        if min(self.queues, self.producers, self.readers) < 1:
+            raise ValueError(f"{self}: a run needs a queue, a producer and a reader")
+
+
 class Workload:
     """Producers and readers that note what they do and are told."""
 
-    def __init__(
-        self,
-        endpoints: Sequence[str],
-        history: History,
-        *,
-        queues: int = 4,
-        producers: int = 4,
-        readers: int = 2,
-        body_bytes: int = 100,
-        timeout: float = 20.0,
-        pause: float = 0.002,
-    ) -> None:
-        """timeout: seconds of one send, retries included. pause: between a producer's sends."""
+    def __init__(self, endpoints: Sequence[str], history: History, load: Load) -> None:
         self.history = history
-        self.queues = queues
+        self.load = load
+        self.queues = load.queues
         # A cluster may have been through earlier runs: a topic of this run's own.
         self.topic = f"chaos-{time.time_ns():x}"
         self.began = time.monotonic()
         self._endpoints = list(endpoints)
-        self._producers = producers
-        self._readers = readers
-        self._body_bytes = body_bytes
-        self._timeout = timeout
-        self._pause = pause
         self._stopping = False
         self._failed: list[Exception] = []
         self._producing = Background(self._failed.append)
@@ -56,16 +63,16 @@ class Workload:
         client = self._client()
         with contextlib.suppress(duolog.TopicExists):
             await client.admin.create_topic(self.topic, self.queues)
-        for number in range(self._producers):
+        for number in range(self.load.producers):
             self._producing.start(self._produce(number))
-        for number in range(self._readers):
+        for number in range(self.load.readers):
             for queue_id in range(self.queues):
                 self._reading.start(self._read(number, queue_id))
 
     def _client(self, at: int = 0) -> duolog.Client:
         # Clients begin at different nodes: nobody depends on the first one.
         turned = self._endpoints[at:] + self._endpoints[:at]
-        made = duolog.Client(turned, timeout=self._timeout)
+        made = duolog.Client(turned, timeout=self.load.timeout)
         self._clients.append(made)
         return made
 
@@ -81,7 +88,7 @@ class Workload:
 
     async def _produce(self, number: int) -> None:
         client = self._client(number % len(self._endpoints))
-        producer = client.producer(timeout=self._timeout)
+        producer = client.producer(timeout=self.load.timeout)
         count = 0
         while not self._stopping:
             count += 1
@@ -89,7 +96,7 @@ class Workload:
             queue_id = (number + count) % self.queues
             send = Send(number, body, self.topic, queue_id, self.now())
             self.history.sends.append(send)
-            padded = body.encode().ljust(self._body_bytes, b".")
+            padded = body.encode().ljust(self.load.body_bytes, b".")
             try:
                 receipt = await producer.send(self.topic, padded, queue_id=queue_id)
                 if receipt.status == "PUT_OK":
@@ -102,7 +109,7 @@ class Workload:
             send.end = self.now()
             if send.outcome == OK:
                 self.answered.setdefault(send.epoch, time.monotonic())
-            await asyncio.sleep(self._pause)
+            await asyncio.sleep(self.load.pause)
 
     async def _read(self, number: int, queue_id: int) -> None:
         """Read a queue from any node that answers, always from where it stands."""

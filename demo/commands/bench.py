@@ -71,7 +71,9 @@ def produce(
     async def work(progress: Callable[[int], None]) -> "Measured":
         from duolog import Client, TopicExists
 
-        from demo.measure import produce_batches, produce_singly
+        from demo.measure import Load, produce_batches, produce_singly
+
+        load = Load(messages, size, topic)
 
         async with Client(endpoints, timeout=timeout) as client:
             try:
@@ -79,8 +81,8 @@ def produce(
             except TopicExists:
                 pass
             if batch == 1:
-                return await produce_singly(client, topic, messages, size, senders, progress)
-            return await produce_batches(client, topic, messages, size, batch, progress)
+                return await produce_singly(client, load, senders, progress)
+            return await produce_batches(client, load, batch, progress)
 
     with _bar("produce", messages) as progress:
         found = run(work(progress))
@@ -107,8 +109,11 @@ def consume(
         from demo.measure import consume as measure
 
         name = group or f"bench-{time.time_ns()}"
-        async with Client(endpoints, timeout=timeout) as client:
-            return await measure(client, topic, name, messages, not columns, 3.0, progress)
+        async with (
+            Client(endpoints, timeout=timeout) as client,
+            client.consumer(name, topic) as consumer,
+        ):
+            return await measure(consumer, messages, not columns, 3.0, progress)
 
     with _bar("consume", messages) as progress:
         found = run(work(progress))

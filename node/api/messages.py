@@ -13,6 +13,7 @@ from grpc.aio import ServicerContext
 from node.api.calls import Caller, Replies, reporting, unary
 from node.broker import Broker
 from node.consuming.longpoll import NOTHING_NEW, check_place, poll
+from node.consuming.reading import Selection
 from node.deferred.transactionservice import HALF_WORDS, Check
 from node.engine.log import Outcome
 from node.filters.messagefilter import wanted
@@ -96,12 +97,11 @@ class MessagesService(stubs.MessagesServicer):
         size = min(request.max_bytes or limits.pull_bytes_max, limits.pull_bytes_max)
         now = asyncio.get_running_loop().time()
         deadline = now + min(request.wait_ms, limits.poll_ms_max) / 1000
-        offset, result = await poll(
-            broker.reader, key, request.queue_offset, count, size, chosen, deadline
-        )
+        selection = Selection(chosen, count, size)
+        offset, result = await poll(broker.reader, key, request.queue_offset, selection, deadline)
         self._count_out(result)
         columns = frozenset(request.columns)
-        reply = batch_to_wire(request.topic, request.queue_id, offset, result, columns=columns)
+        reply = batch_to_wire(key, offset, result, columns=columns)
         if result.count:
             newest = int(result.table[decode.OUT_PHY, -1])
             reply.suggest_endpoint = broker.reader.suggested_endpoint(newest)
@@ -399,20 +399,15 @@ class _Subscription:
         if cursor is None:
             return False
         size = min(self._batch_bytes, max(1, self._credit))
+        count = self._broker.limits.pull_messages_max
+        selection = Selection(self._wanted, count, size, self._group)
         try:
-            result = self._broker.reader.read(
-                key,
-                cursor.offset,
-                self._broker.limits.pull_messages_max,
-                size,
-                self._wanted,
-                self._group,
-            )
+            result = self._broker.reader.read(key, cursor.offset, selection)
         except StoreError as error:
             raise sdk.Unavailable(str(error)) from error
         if result.status in NOTHING_NEW and cursor.offset <= result.max_offset:
             return False
-        batch = batch_to_wire(*key, cursor.offset, result, cursor.number)
+        batch = batch_to_wire(key, cursor.offset, result, cursor.number)
         if result.count:
             newest = int(result.table[decode.OUT_PHY, -1])
             batch.suggest_endpoint = self._broker.reader.suggested_endpoint(newest)

@@ -216,11 +216,11 @@ def report(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Report traffic, sizes, delays and lag, as tables and one HTML page."""
+    from pipeline.report import Source
     from pipeline.report import report as work
 
-    made = run_job(
-        "report", master, lambda spark: work(spark, endpoints, topics or (), out, parquet)
-    )
+    source = Source(endpoints, topics or (), parquet)
+    made = run_job("report", master, lambda spark: work(spark, source, out))
     if as_json:
         print_json(asdict(made))
         return

@@ -4,8 +4,7 @@ import asyncio
 
 from duolog import _errors as sdk
 
-from node.consuming.reading import Reader
-from node.filters.tagfilter import MessageFilter
+from node.consuming.reading import Reader, Selection
 from store.queueends import QueueKey
 from store.reader import GetMessageStatus, GetResult
 
@@ -26,21 +25,14 @@ def check_place(key: QueueKey, queues: int, offset: int) -> None:
 
 
 async def poll(
-    reader: Reader,
-    key: QueueKey,
-    offset: int,
-    count: int,
-    size: int,
-    chosen: MessageFilter,
-    deadline: float,
+    reader: Reader, key: QueueKey, offset: int, selection: Selection, deadline: float
 ) -> tuple[int, GetResult]:
     """The first read from `offset` on that says something, and the offset it was made at.
 
-    count, size: at most so many messages and bytes. deadline: loop time; a past one asks once.
-    Raises Busy if too many wait.
+    deadline: loop time; a past one asks once. Raises Busy if too many wait.
     """
     loop = asyncio.get_running_loop()
-    result = reader.read(key, offset, count, size, chosen)
+    result = reader.read(key, offset, selection)
     if _says_something(result, offset) or loop.time() >= deadline:
         return offset, result
     arrived = asyncio.Event()
@@ -50,7 +42,7 @@ async def poll(
             while not _says_something(result, offset) and loop.time() < deadline:
                 arrived.clear()
                 offset = max(offset, result.next_offset) if result.max_offset else offset
-                result = reader.read(key, offset, count, size, chosen)
+                result = reader.read(key, offset, selection)
                 if _says_something(result, offset):
                     break
                 if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:

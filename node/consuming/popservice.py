@@ -202,7 +202,8 @@ class PopService:
             if len(found) >= request.count:
                 break
             wanted = request.count - len(found)
-            found += self._pop_queue(request, line, topic, queue_id, wanted, mono_ms)
+            key = (topic, queue_id, request.group)
+            found += self._pop_queue(request, line, key, wanted, mono_ms)
             if line.left <= 0:
                 break
         if found:
@@ -232,15 +233,8 @@ class PopService:
         yield from again + rotated if turn % RETRY_FIRST_EVERY == 0 else rotated + again
 
     def _pop_queue(
-        self,
-        request: PopRequest,
-        line: Line,
-        topic: str,
-        queue_id: int,
-        wanted: int,
-        mono_ms: MonoMs,
+        self, request: PopRequest, line: Line, key: QueueKey, wanted: int, mono_ms: MonoMs
     ) -> list[Popped]:
-        key = (topic, queue_id, request.group)
         state = self._state(key)
         if state.orderly and request.attempt_id and state.attempt_id == request.attempt_id:
             return self._again(key, state, request, mono_ms)
@@ -250,7 +244,7 @@ class PopService:
         store = self._core.store
         while len(found) < wanted and line.left > 0:
             count = min(wanted - len(found), state.skip_done())
-            bits = self._filters.bits(request.group, topic, request.filter)
+            bits = self._filters.bits(request.group, key[0], request.filter)
             result = store.get(
                 *key[:2], state.next, Wanted(count, 4 << 20, request.filter.codes, bits)
             )

@@ -1,6 +1,7 @@
 """Reading a queue: what a reader wants of it, and where it had better read."""
 
 import os
+from dataclasses import dataclass
 
 from node.consuming.waitingcalls import WaitingCalls
 from node.core.core import Core
@@ -9,6 +10,19 @@ from node.filters.tagfilter import MessageFilter
 from node.replication.roles import Replication
 from store.queueends import QueueKey
 from store.reader import GetResult, Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What one read of a consumer takes: messages that its filter chooses, up to two limits.
+
+    bytes_max: of bodies. group: whose bits of the ext units tell of them; empty: nobody's.
+    """
+
+    filter: MessageFilter
+    messages_max: int
+    bytes_max: int
+    group: str = ""
 
 
 def physical_memory() -> int:
@@ -35,17 +49,14 @@ class Reader:
         self,
         key: QueueKey,
         offset: int,
-        count: int,
-        size: int,
-        wanted: MessageFilter,
-        group: str = "",
+        selection: Selection,
     ) -> GetResult:
-        """Messages of a queue that are wanted. group: whose bits of the ext units tell of them."""
-        count = min(count, wanted.at_once)
-        bits = self._filters.bits(group, key[0], wanted)
-        result = wanted.chosen(
-            self._core.store.get(*key, offset, Wanted(count, size, wanted.codes, bits))
-        )
+        """What a selection takes of a queue, from an offset on."""
+        chosen = selection.filter
+        count = min(selection.messages_max, chosen.at_once)
+        bits = self._filters.bits(selection.group, key[0], chosen)
+        wanted = Wanted(count, selection.bytes_max, chosen.codes, bits)
+        result = chosen.chosen(self._core.store.get(*key, offset, wanted))
         if result.count or not self._replication.may_be_behind():
             return result
         return result.where_behind(offset)

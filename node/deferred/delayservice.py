@@ -20,7 +20,7 @@ from duolog import _errors as sdk
 from node import tokens
 from node.core.core import Core
 from node.deferred.pendingtimers import PendingTimers
-from node.deferred.redirect import redirected, restored, stored_again
+from node.deferred.redirect import Waiting, redirected, restored, stored_again
 from store.clocks import ForwardSteps, MonoMs, WallMs
 from store.columns import Columns
 from store.delay import SCHEDULE_TOPIC
@@ -53,9 +53,9 @@ _NEVER = (
     PutMessageStatus.MESSAGE_TOO_LARGE,
     PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
 )
-_LEVEL_WORDS = frozenset((b"DELAY", b"__CRC32#"))
+_LEVEL = Waiting(frozenset((b"DELAY", b"__CRC32#")))
 # TIMER_DELIVER_MS stays, so that consumers are told the time, as RocketMQ does.
-_TIMER_WORDS = frozenset((b"TIMER_OUT_MS", b"__CRC32#"))
+_TIMER = Waiting(frozenset((b"TIMER_OUT_MS", b"__CRC32#")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +257,7 @@ class DelayService:
             return False
         result, reached = self._read(SCHEDULE_TOPIC, level - 1, offset, offset + due)
         left_out = self._left_out(times[:due])
-        for batch in restored(result, _LEVEL_WORDS, store.born_host, without=left_out):
+        for batch in restored(result, _LEVEL, store.born_host, without=left_out):
             if not self._store(batch):
                 return False
         following = max(reached, offset + 1)
@@ -350,7 +350,7 @@ class DelayService:
         left_out = self._left_out(times)
         while first < end:
             result, reached = self._read(TIMER_TOPIC, QUEUE, first, end)
-            for batch in restored(result, _TIMER_WORDS, store.born_host, without=left_out):
+            for batch in restored(result, _TIMER, store.born_host, without=left_out):
                 if not self._store(batch):
                     return False
             if reached <= first:

@@ -70,24 +70,34 @@ class _Group:
     fields: list[tuple[int, int, int, int, int]] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A kind of messages that wait.
+
+    words: names of properties that are for the time of waiting alone. half: they wait to be
+    committed; what is stored then is marked as committed, and says where its half message lies.
+    """
+
+    words: frozenset[bytes]
+    half: bool = False
+
+
 def restored(
     result: GetResult,
-    dropped: frozenset[bytes],
+    waiting: Waiting,
     host_of: Callable[[int], Host],
-    sysflag: int = 0,
-    prepared: bool = False,
     without: Callable[[int, str, bytes], bool] | None = None,
 ) -> Iterator[PutBatch]:
     """What a read of a system topic found, as batches for the real queues.
 
-    dropped: names of properties that were for the time of waiting. host_of: who sent the record at
-    an offset. sysflag: bits to set. prepared: note where the half message lies. without: tells, of
-    an offset, a real topic and a property text, what is to be left out.
+    host_of: who sent the record at an offset. without: tells, of an offset, a real topic and a
+    property text, what is to be left out.
     """
+    sysflag = TRANSACTION_COMMIT if waiting.half else 0
     groups: dict[tuple[str, int, Host], _Group] = {}
     for numbers, body, text in result.rows():
         _, physical, _, born, flag, flags, reconsumed = numbers[:7]
-        topic, queue_id, kept = _real(text, dropped)
+        topic, queue_id, kept = _real(text, waiting.words)
         if not topic:
             continue  # it never said where it wanted to go
         if without is not None and without(physical, topic, kept):
@@ -96,7 +106,7 @@ def restored(
         group.bodies.append(body)
         group.properties.append(kept)
         bits = (flags & ~TRANSACTION_MASK) | sysflag
-        group.fields.append((flag, bits, born, reconsumed, physical if prepared else 0))
+        group.fields.append((flag, bits, born, reconsumed, physical if waiting.half else 0))
     for (topic, queue_id, host), group in groups.items():
         fields: I64 = np.ascontiguousarray(np.array(group.fields, np.int64).T)
         columns = Columns.of(group.bodies, group.properties)

@@ -18,14 +18,14 @@ from duolog import _errors as sdk
 from node.config import TransactionsSection
 from node.core.core import Core
 from node.deferred.halfmessages import Decision, Decisions, Half, HalfMessages
-from node.deferred.redirect import redirected, restored, stored_again
+from node.deferred.redirect import Waiting, redirected, restored, stored_again
 from store.clocks import MonoMs
 from store.columns import Columns
 from store.errors import StoreError
 from store.kernels import decode, encode
 from store.messagestore import PutBatch, PutResult
 from store.reader import GetResult, Wanted
-from store.record import TRANSACTION_COMMIT, Record, decode_properties
+from store.record import Record, decode_properties
 from store.status import PutMessageStatus
 
 log = structlog.get_logger("duolog.node")
@@ -49,7 +49,7 @@ CHECKS_AT_ONCE = 500
 IMMUNITY_SECONDS_MAX = 3600
 # Properties that a half message has and a committed one has not.
 HALF_WORDS = frozenset(("REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP", ORIGIN, CHECKS, IMMUNITY))
-_WORDS = frozenset(name.encode() for name in (*HALF_WORDS, "__CRC32#"))
+_HALF = Waiting(frozenset(name.encode() for name in (*HALF_WORDS, "__CRC32#")), half=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,8 +417,7 @@ class TransactionService:
             if result.next_offset <= first:
                 self._record(first)
                 raise sdk.NoSuchMessage(f"half message {first} no longer exists")
-            host_of = store.born_host
-            for batch in restored(result, _WORDS, host_of, TRANSACTION_COMMIT, prepared=True):
+            for batch in restored(result, _HALF, store.born_host):
                 if batch.topic not in self._core.metadata.topics:
                     raise sdk.UnknownTopic(f"topic {batch.topic!r} was deleted")
                 self._put(batch)

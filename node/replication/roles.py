@@ -13,8 +13,8 @@ from duolog._machine import boot_id
 
 from ha import identity, masterevents
 from ha.epochs import Epoch, EpochHistory, recover_history
-from ha.handshake import Member
-from ha.identity import Identity
+from ha.identity import Identity, LastRun
+from ha.localreplica import LocalReplica, Member
 from ha.mandate import Mandate
 from ha.master import Master
 from ha.masterevents import Effect
@@ -79,33 +79,24 @@ class Replication:
         history = recover_history(store)
         who = identity.settle(
             store.disk,
-            node.name,
-            secrets.randbits(64),
-            boot_id(),
-            log_empty=store.log.max_offset == store.log.min_offset,
-            abnormal=report.abnormal,
-            acks_durable=store.options.sync_flush,
+            Identity(node.name, secrets.randbits(64), boot_id=boot_id()),
+            LastRun(
+                log_empty=store.log.max_offset == store.log.min_offset,
+                abnormal=report.abnormal,
+                acks_durable=store.options.sync_flush,
+            ),
         )
+        me = Member(node.cluster, node.group, node.name, self._advertised)
+        replica = LocalReplica(store, me, who, history)
         if store.role is BrokerRole.SLAVE:
-            self.slave = Slave(store, self._me, who, history)
+            self.slave = Slave(replica)
         else:
-            self._open_mastership(self._me, who, history, wall_ms)
+            self._open_mastership(replica, wall_ms)
 
-    @property
-    def _me(self) -> Member:
-        node = self._config.node
-        return Member(node.cluster, node.group, node.name, self._advertised)
-
-    def _open_mastership(
-        self, me: Member, who: Identity, history: EpochHistory, wall_ms: WallMs
-    ) -> None:
-        store = self._log.store
+    def _open_mastership(self, replica: LocalReplica, wall_ms: WallMs) -> None:
         self.master = Master(
-            store,
+            replica,
             self.options,
-            me,
-            who,
-            history,
             self._tables.snapshot_bytes,
             has_slaves=bool(self._config.ha.listen),
         )
@@ -136,15 +127,7 @@ class Replication:
         store, slave = self._log.store, self.slave
         assert slave is not None, "only a slave is elected"
         store.change_role(BrokerRole.SYNC_MASTER)
-        master = Master(
-            store,
-            self.options,
-            self._me,
-            slave.identity,
-            slave.history,
-            self._tables.snapshot_bytes,
-            mandate=mandate,
-        )
+        master = Master(slave.replica, self.options, self._tables.snapshot_bytes, mandate=mandate)
         try:
             master.open_epoch(secrets.randbits(64), wall_ms, epoch)
         except (OSError, StoreError):
@@ -164,7 +147,7 @@ class Replication:
             call.cancel()
         store = self._log.store
         store.change_role(BrokerRole.SLAVE)
-        self.slave = Slave(store, self._me, master.identity, master.history)
+        self.slave = Slave(master.replica)
 
     def mono_ms(self) -> MonoMs:
         """The clock of everything that a machine of replication is told."""

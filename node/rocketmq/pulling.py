@@ -8,6 +8,7 @@ from duolog import _errors as sdk
 from node.broker import Broker
 from node.consuming.longpoll import check_place, poll
 from node.consuming.offsets import offset_at
+from node.consuming.reading import Selection
 from node.rocketmq.codes import OK, Refused, status
 from node.rocketmq.messages import pulled
 from node.rocketmq.names import group_of, topic_of
@@ -55,9 +56,8 @@ class Puller:
         wait = min(wait, WAIT_SECONDS_MAX, WAIT_SECONDS_MAX if left is None else left)
         deadline = asyncio.get_running_loop().time() + max(0.0, wait - MARGIN_SECONDS)
         count = min(request.batch_size, RECEIVE_BATCH)
-        _, result = await poll(
-            self._broker.reader, key, request.offset, count, BYTES_MAX, chosen, deadline
-        )
+        selection = Selection(chosen, count, BYTES_MAX)
+        _, result = await poll(self._broker.reader, key, request.offset, selection, deadline)
         going_on = service.PullMessageResponse(next_offset=result.next_offset)
         if result.status in _OUT_OF_RANGE:
             bounds = f"{result.min_offset} to {result.max_offset}"

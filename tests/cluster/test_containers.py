@@ -17,6 +17,7 @@ import pytest
 
 from cluster.chaos.run import Result, Run
 from cluster.chaos.timeline import Fault
+from cluster.chaos.workload import Load
 from tests.cluster.documented import console_lines
 
 ROOT = Path(__file__).parent.parent.parent
@@ -74,7 +75,7 @@ def target(up: None) -> Iterator[Any]:
 
 
 async def carry_out(target: Any, faults: list[Fault]) -> Result:
-    result = await Run(target, faults, producers=3, pause=0.005).carry_out()
+    result = await Run(target, faults, Load(producers=3, pause=0.005)).carry_out()
     assert result.findings == []
     assert result.invalid == ""
     return result

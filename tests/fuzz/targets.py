@@ -33,7 +33,9 @@ from store.errors import BadMessage, CorruptRecord
 from store.kernels import decode, index, queue, scan, text
 from store.kernels.jit import EMPTY_I64
 from store.metadata import Metadata
+from store.openfiles import OpenFiles
 from store.osdisk import OsDisk
+from store.queuelayout import QueueLayout
 from store.record import parse_message_id
 from tests.ha.pair import Link, open_master, open_slave, put
 
@@ -84,14 +86,15 @@ def queue_file(data: bytes) -> None:
         path = Path(directory) / "consumequeue" / "T" / "0"
         path.mkdir(parents=True)
         (path / f"{0:020d}").write_bytes((data + bytes(400))[:400])
-        found = ConsumeQueue(OsDisk(directory), "T", 0, 400)
+        files = OpenFiles(OsDisk(directory))
+        found = ConsumeQueue(files, ("T", 0), QueueLayout("consumequeue", 400))
         found.files.load()
         found.recover()
         assert 0 <= found.min_offset <= found.max_offset <= 20
         found.truncate(500)
         found.correct_min_offset(100)
         found.entries(0, 100)
-        ext = ConsumeQueueExt(OsDisk(directory), "E", 0, 400)
+        ext = ConsumeQueueExt(files, ("E", 0), QueueLayout("consumequeue_ext", 400))
         ext.files.roll().memory[:] = np.frombuffer((data + bytes(400))[:400], np.uint8)
         ext.recover()
         found.files.close()

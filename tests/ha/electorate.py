@@ -29,7 +29,8 @@ from ha.failoverevents import (
 )
 from ha.groupstate import GroupState, Keys, Registration, Replica
 from ha.grouptransfer import Release
-from ha.handshake import Member
+from ha.identity import Identity, LastRun
+from ha.localreplica import LocalReplica, Member
 from ha.mandate import Mandate
 from ha.master import Master
 from ha.membership import Membership, note
@@ -64,10 +65,14 @@ class Voter:
         self.store = open_store(self.disk, BrokerRole.AUTO)
         fresh = ord(name) if incarnation is None else incarnation
         who = identity.settle(
-            self.disk, name, fresh, "boot", log_empty=False, abnormal=False, acks_durable=False
+            self.disk,
+            Identity(name, fresh, boot_id="boot"),
+            LastRun(log_empty=False, abnormal=False, acks_durable=False),
         )
-        self.me = Member("c", "g", name, f"{name}:1")
-        self.slave: Slave | None = Slave(self.store, self.me, who, recover_history(self.store))
+        me = Member("c", "g", name, f"{name}:1")
+        self.slave: Slave | None = Slave(
+            LocalReplica(self.store, me, who, recover_history(self.store))
+        )
         self.master: Master | None = None
         self.link: Link | None = None
         self.unfit = ""
@@ -206,11 +211,8 @@ class Voter:
         assert self.slave is not None
         self.store.change_role(BrokerRole.SYNC_MASTER)
         master = Master(
-            self.store,
+            self.slave.replica,
             HaOptions(in_sync_replicas=self.group.needed),
-            self.me,
-            self.slave.identity,
-            self.slave.history,
             mandate=effect.mandate,
         )
         master.open_epoch(effect.epoch, NOW, effect.epoch)
@@ -234,7 +236,7 @@ class Voter:
             return
         master, self.master = self.master, None
         self.store.change_role(BrokerRole.SLAVE)
-        self.slave = Slave(self.store, self.me, master.identity, master.history)
+        self.slave = Slave(master.replica)
 
     def _cut_link(self) -> None:
         if self.link is not None:

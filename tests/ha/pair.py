@@ -9,7 +9,9 @@ from ha.epochs import Epoch, recover_history
 from ha.frames import Ack, Hello
 from ha.groupstate import Replica
 from ha.grouptransfer import Release
-from ha.handshake import Member, tail_of
+from ha.handshake import tail_of
+from ha.identity import Identity, LastRun
+from ha.localreplica import LocalReplica, Member
 from ha.mandate import Mandate
 from ha.master import Master
 from ha.masterevents import Close, Effect
@@ -67,14 +69,13 @@ def new_master(disk: SimDisk | None = None, name: str = "m", **how: Any) -> Mast
     mandate = how.pop("mandate", None)
     store = open_store(disk or new_disk(), role, **how)
     who = identity.settle(
-        store.disk, name, 1, "boot", log_empty=False, abnormal=False, acks_durable=False
+        store.disk,
+        Identity(name, 1, boot_id="boot"),
+        LastRun(log_empty=False, abnormal=False, acks_durable=False),
     )
     return Master(
-        store,
+        LocalReplica(store, Member("c", "g", name, "m:1"), who, recover_history(store)),
         HaOptions(**ha),
-        Member("c", "g", name, "m:1"),
-        who,
-        recover_history(store),
         has_slaves=has_slaves,
         mandate=mandate,
     )
@@ -95,9 +96,12 @@ def open_master(
 def open_slave(disk: SimDisk | None = None, name: str = "s", **how: Any) -> Slave:
     store = open_store(disk or new_disk(1), BrokerRole.SLAVE, **how)
     who = identity.settle(
-        store.disk, name, 2, "boot", log_empty=False, abnormal=False, acks_durable=False
+        store.disk,
+        Identity(name, 2, boot_id="boot"),
+        LastRun(log_empty=False, abnormal=False, acks_durable=False),
     )
-    return Slave(store, Member("c", "g", name, f"{name}:1"), who, recover_history(store))
+    me = Member("c", "g", name, f"{name}:1")
+    return Slave(LocalReplica(store, me, who, recover_history(store)))
 
 
 def close(machine: Master | Slave) -> SimDisk:

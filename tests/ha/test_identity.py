@@ -6,15 +6,16 @@ import pytest
 
 from ha import identity
 from ha.epochs import Epoch
-from ha.identity import Identity
+from ha.identity import Identity, LastRun
 from sim.disk import SimDisk
+from store.disk import Disk
 from store.errors import BadStoreFile
 from store.osdisk import OsDisk
 
 
-def settle(disk: OsDisk, fresh: int, boot: str = "b1", **how: bool) -> Identity:
+def settle(disk: Disk, fresh: int, boot: str = "b1", **how: bool) -> Identity:
     flags = {"log_empty": False, "abnormal": False, "acks_durable": False, **how}
-    return identity.settle(disk, "n", fresh, boot, **flags)
+    return identity.settle(disk, Identity("n", fresh, boot_id=boot), LastRun(**flags))
 
 
 def test_the_incarnation_stays_as_long_as_nothing_can_be_lost(tmp_path: Path) -> None:
@@ -52,7 +53,7 @@ def test_what_a_node_becomes_is_read_again_at_the_next_start(tmp_path: Path) -> 
 
 def test_a_full_disk_keeps_nobody_from_a_master_that_it_followed_before() -> None:
     disk = SimDisk(random.Random(1), lambda: 0.0)
-    made = identity.settle(disk, "a", 1, "b1", log_empty=True, abnormal=False, acks_durable=True)
+    made = settle(disk, 1, log_empty=True, acks_durable=True)
     who = identity.follow(disk, identity.promise(disk, made, Epoch(7)), confirmed_only=True)
     disk.full = True
     assert identity.follow(disk, identity.promise(disk, who, Epoch(7)), confirmed_only=True) == who
@@ -71,10 +72,10 @@ def test_a_damaged_file_is_named_and_not_believed(tmp_path: Path) -> None:
 
 def test_what_was_read_at_a_start_is_durable_before_it_counts() -> None:
     disk = SimDisk(random.Random(1), lambda: 0.0)
-    made = identity.settle(disk, "a", 1, "b1", log_empty=True, abnormal=False, acks_durable=True)
+    made = settle(disk, 1, log_empty=True, acks_durable=True)
     with mock.patch.object(disk, "sync_dir"):  # killed between the rename and the sync
         identity.promise(disk, made, Epoch(7))
-    again = identity.settle(disk, "a", 2, "b1", log_empty=False, abnormal=True, acks_durable=True)
+    again = settle(disk, 2, abnormal=True, acks_durable=True)
     assert again.promised_epoch == 7
     for _ in range(20):
         disk.power_cut()

@@ -13,6 +13,7 @@ from cluster.chaos.history import OK
 from cluster.chaos.processes import ProcessTarget
 from cluster.chaos.run import Result, Run
 from cluster.chaos.timeline import Fault
+from cluster.chaos.workload import Load
 from tests.etcd import need_etcd
 
 pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(300)]
@@ -31,8 +32,8 @@ def _etcd() -> None:
     need_etcd()
 
 
-async def carry_out(target: ProcessTarget, faults: list[Fault], **how: object) -> Result:
-    run = Run(target, faults, producers=3, pause=0.005, **how)  # type: ignore[arg-type]
+async def carry_out(target: ProcessTarget, faults: list[Fault], least_ok: int = 100) -> Result:
+    run = Run(target, faults, Load(producers=3, pause=0.005, least_ok=least_ok))
     try:
         result = await run.carry_out()
     finally:
@@ -88,7 +89,7 @@ async def test_the_power_cut_takes_what_was_not_synced_or_it_would_prove_nothing
 ) -> None:
     # Acknowledged from page caches, on one machine whose boot id does not change.
     target = ProcessTarget(tmp_path, lease_seconds=2, disk_bytes=96 << 20, flags=SMALL)
-    run = Run(target, [Fault("power_cut_all", gap=1.0)] * 2, producers=3, least_ok=1)
+    run = Run(target, [Fault("power_cut_all", gap=1.0)] * 2, Load(producers=3, least_ok=1))
     try:
         result = await run.carry_out()
     finally:

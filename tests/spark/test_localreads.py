@@ -60,7 +60,7 @@ def asked(store: MessageStore, queue: int, start: int, end: int) -> list[dict[st
     rows = []
     while start < end:
         result = store.get("T", queue, start, Wanted(end - start, 1 << 20, EMPTY_I64))
-        batch = batch_to_wire("T", queue, start, result)
+        batch = batch_to_wire(("T", queue), start, result)
         rows += record_batch(batch, ARROW, end).to_pylist()
         start = batch.next_offset
     return rows

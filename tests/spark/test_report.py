@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.errors import BadJob
-from pipeline.report import report
+from pipeline.report import Source, report
 from tests.process.support import NodeProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(180)]
@@ -63,7 +63,7 @@ def test_tables_and_page(
     group = f"{topic}-group"
     client.admin.commit(group, {(topic, "broker-a", 0): 100, (topic, "broker-a", 1): 300})
     out = tmp_path / "out"
-    made = report(spark, node.endpoint, [topic], out)
+    made = report(spark, Source(node.endpoint, [topic]), out)
     expected = direct(client, topic)
     assert len(expected) >= 3
     found = {(row["topic"], row["tag"], row["hour"]): row for row in made.traffic}
@@ -79,7 +79,7 @@ def test_tables_and_page(
     (lag,) = [row for row in made.lag if row["group"] == group]
     assert lag["lag"] == 200
     client.admin.commit(group, {(topic, "broker-a", 0): 250})
-    again = report(spark, node.endpoint, [topic], out)
+    again = report(spark, Source(node.endpoint, [topic]), out)
     history = [json.loads(line) for line in (out / "lag.jsonl").read_text().splitlines()]
     assert [row["lag"] for row in history if row["group"] == group] == [200, 50]
     page = Path(again.page).read_text()
@@ -94,12 +94,12 @@ def test_reports_that_are_wrong(
     spark: SparkSession, node: NodeProcess, topic: str, tmp_path: Path
 ) -> None:
     with pytest.raises(BadJob, match="'nobody-made-this' does not exist"):
-        report(spark, node.endpoint, ["nobody-made-this"])
+        report(spark, Source(node.endpoint, ["nobody-made-this"]))
     (tmp_path / "file").write_text("")
     with pytest.raises(BadJob, match="is not a directory"):
-        report(spark, node.endpoint, [topic], tmp_path / "file")
-    empty = report(spark, node.endpoint, [topic], tmp_path / "out")
+        report(spark, Source(node.endpoint, [topic]), tmp_path / "file")
+    empty = report(spark, Source(node.endpoint, [topic]), tmp_path / "out")
     assert (empty.traffic, empty.topics) == ([], [])
     (tmp_path / "out" / "lag.jsonl").write_text("{")
     with pytest.raises(BadJob, match=r"lag.jsonl is damaged"):
-        report(spark, node.endpoint, [topic], tmp_path / "out")
+        report(spark, Source(node.endpoint, [topic]), tmp_path / "out")

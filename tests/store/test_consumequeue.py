@@ -11,7 +11,9 @@ from store.consumequeue import ENTRY_BYTES, ConsumeQueue
 from store.consumequeueext import LONG_MIN, ConsumeQueueExt, CqExtUnit, is_ext_address
 from store.kernels import scan
 from store.kernels.jit import I64
+from store.openfiles import OpenFiles
 from store.osdisk import OsDisk
+from store.queuelayout import QueueLayout
 from store.reader import Wanted
 from tests.support import (
     NOW,
@@ -27,7 +29,7 @@ FILE = 50 * ENTRY_BYTES
 
 
 def new_queue(path: Path) -> ConsumeQueue:
-    return ConsumeQueue(OsDisk(path), "T", 0, FILE)
+    return ConsumeQueue(OpenFiles(OsDisk(path)), ("T", 0), QueueLayout("consumequeue", FILE))
 
 
 def rows_of(entries: list[tuple[int, int, int, int]]) -> tuple[I64, I64]:
@@ -43,7 +45,7 @@ def rows_of(entries: list[tuple[int, int, int, int]]) -> tuple[I64, I64]:
 
 def put(queue: ConsumeQueue, entries: list[tuple[int, int, int, int]], missing: int = 0) -> object:
     rows, order = rows_of(entries)
-    return queue.put(rows, order, 0, len(entries), missing)
+    return queue.put(rows, order, missing)
 
 
 def test_an_entry_is_offset_size_and_tags_code_in_20_bytes(tmp_path: Path) -> None:
@@ -223,8 +225,13 @@ def test_tags_code_is_the_hash_of_tags_and_delivery_time_in_the_delay_topic(
 # -- ext ---------------------------------------------------------------------------------------
 
 
+def new_ext(path: Path, file_bytes: int) -> ConsumeQueueExt:
+    layout = QueueLayout("consumequeue_ext", file_bytes)
+    return ConsumeQueueExt(OpenFiles(OsDisk(path)), ("T", 0), layout)
+
+
 def test_ext_units_are_found_by_address_across_files(tmp_path: Path) -> None:
-    ext = ConsumeQueueExt(OsDisk(tmp_path), "T", 0, 256)
+    ext = new_ext(tmp_path, 256)
     units = [CqExtUnit(n, NOW + n, b"\xff" * (n % 5)) for n in range(100)]
     addresses = [ext.put(unit) for unit in units]
     assert all(is_ext_address(address) for address in addresses)
@@ -234,7 +241,7 @@ def test_ext_units_are_found_by_address_across_files(tmp_path: Path) -> None:
     assert ext.get(LONG_MIN + 10**9) is None
     assert not is_ext_address(-(1 << 31))
     ext.files.close()
-    again = ConsumeQueueExt(OsDisk(tmp_path), "T", 0, 256)
+    again = new_ext(tmp_path, 256)
     again.files.load()
     again.recover()
     assert [again.get(address) for address in addresses] == units
@@ -244,7 +251,7 @@ def test_ext_units_are_found_by_address_across_files(tmp_path: Path) -> None:
 
 
 def test_a_unit_too_large_has_no_address(tmp_path: Path) -> None:
-    ext = ConsumeQueueExt(OsDisk(tmp_path), "T", 0, 48 << 20)
+    ext = new_ext(tmp_path, 48 << 20)
     assert ext.put(CqExtUnit(1, 2, bytes(40_000))) == 0
 
 
@@ -272,7 +279,8 @@ def test_a_light_queue_without_entries_begins_again_anywhere(tmp_path: Path) -> 
     """A power cut took its entries; the next one may be of another master's log, and lower."""
 
     def opened() -> ConsumeQueue:
-        return ConsumeQueue(OsDisk(tmp_path), "L", 0, FILE, begins_again=True)
+        layout = QueueLayout("lightqueue", FILE, begins_again=True)
+        return ConsumeQueue(OpenFiles(OsDisk(tmp_path)), ("L", 0), layout)
 
     before = opened()
     put(before, [(7867, 1000, 100, 5)])

@@ -48,7 +48,7 @@ def queues_of(*parts: Entries, key: QueueKey = KEY, chosen: StoreOptions = SMALL
     queue = queues.get_or_make(*key)
     for part in parts:
         rows = rows_of(part)
-        outcome = queue.put(rows, np.arange(rows.shape[1], dtype=np.int64), 0, rows.shape[1], 0)
+        outcome = queue.put(rows, np.arange(rows.shape[1], dtype=np.int64), 0)
         assert not outcome.refused
     return queues
 
@@ -135,7 +135,7 @@ def test_blanks_among_entries_put_since_the_note_are_passed_over() -> None:
     queues = queues_of(records(0, 120))
     queues.table[KEY].end_at_least(123)
     rows = rows_of([(123, 12_300, 100)])
-    queues.table[KEY].put(rows, np.arange(1, dtype=np.int64), 0, 1, 0)
+    queues.table[KEY].put(rows, np.arange(1, dtype=np.int64), 0)
     assert doubt(queues, end_of(120)) == ""
 
 
@@ -201,7 +201,7 @@ def with_units(lost: set[int], count: int = 3) -> ConsumeQueues:
     ext = queues.ext[KEY]
     codes = [LONG_MIN + 1500 if n in lost else ext.put(CqExtUnit(n, n)) for n in range(count)]
     rows = rows_of([(n, n * 100, 100, code) for n, code in enumerate(codes)])
-    queues.table[KEY].put(rows, np.arange(count, dtype=np.int64), 0, count, 0)
+    queues.table[KEY].put(rows, np.arange(count, dtype=np.int64), 0)
     return queues
 
 

@@ -65,7 +65,7 @@ def queue_of(entries: int, topic: str = "T", queue_id: int = 0) -> ConsumeQueue:
     rows[scan.QUEUE_OFFSET] = np.arange(entries)
     rows[scan.PHY] = np.arange(entries) * 100
     rows[scan.SIZE] = 100
-    queue.put(rows, np.arange(entries, dtype=np.int64), 0, entries, 0)
+    queue.put(rows, np.arange(entries, dtype=np.int64), 0)
     return queue
 
 
