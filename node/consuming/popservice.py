@@ -17,7 +17,6 @@ import structlog
 from duolog import _errors as sdk
 from duolog._background import together
 
-from node.consuming.offsetranges import OffsetRanges
 from node.consuming.popline import Line
 from node.consuming.popqueue import Lease, PopQueue
 from node.consuming.retrytopics import RetryTopics, retry_topic
@@ -183,9 +182,8 @@ class PopService:
                 return found
         orderly = is_light(topic) or bool(tables.groups.get(group, {}).get("consumeMessageOrderly"))
         low, _ = self._core.store.queue_range(topic, queue_id)
-        made = PopQueue(max(committed, low), orderly)
         ranges = tables.acknowledged(group, topic, queue_id)
-        made.done = OffsetRanges(pair for pair in ranges if pair[0] >= made.committed)
+        made = PopQueue.resumed(max(committed, low), ranges, orderly)
         self._queues[key] = made
         self._saved[key] = (committed, ranges)
         return made
