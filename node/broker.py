@@ -151,6 +151,17 @@ class Broker:
         )
         return found
 
+    def validate(self) -> str:
+        """What is wrong with the services between two events, empty for nothing.
+
+        The simulator and tests ask; a node does not.
+        """
+        commit, board = self.log.group_commit, self.log.board
+        found: list[tuple[object, str]] = [(part, part.validate()) for part in self.parts]
+        found += [(one, one.validate()) for one in (self.metadata, commit, board)]
+        found.append((self.groups, self.groups.validate(self.log.mono_ms())))
+        return next((f"{type(one).__name__}: {wrong}" for one, wrong in found if wrong), "")
+
     def give_up(self, error: Exception) -> None:
         """Something failed that nobody can answer for: the node ends."""
         report(error)
