@@ -444,10 +444,13 @@ class DelayService:
         timers.done(offsets)
         columns = Columns.of([offsets.astype("<i8").tobytes()])
         batch = PutBatch(DONE_TOPIC, QUEUE, columns, self._core.times.wall_ms())
+        # The note will lie here. It is known before it is waited for: progress that is noted
+        # meanwhile must not let the next reading begin behind it.
+        noted_at = self._core.store.topic_queue_table.get((DONE_TOPIC, QUEUE), 0)
+        self._done_records.append((noted_at, handle.offset))
         done = await self._core.log.put_and_wait(batch)
         if done.status is not PutMessageStatus.PUT_OK:
             raise sdk.ResultUnknown(f"{done.status.value} {done.reason}")
-        self._done_records.append((done.queue_offset, handle.offset))
 
 
 def _runs(offsets: I64, longest: int) -> list[I64]:
