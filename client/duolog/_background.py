@@ -7,8 +7,9 @@ call are made here, or in a TaskGroup, and nowhere else.
 
 import asyncio
 import contextlib
+import contextvars
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
 from duolog._errors import DuologError, Unavailable
@@ -104,6 +105,36 @@ class Joint(Generic[K, T]):
             report(error)
 
 
+class _Awaited(asyncio.TaskGroup):
+    """A TaskGroup whose tasks are waited for in its body.
+
+    A task that fails cancels the body. Once the body has ended that would cancel whoever left it,
+    and asyncio takes this back only from a body.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left: dict[asyncio.Task[Any], None] = {}
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[T]:
+        """Begin a task."""
+        task = super().create_task(coro, name=name, context=context)
+        self._left[task] = None
+        task.add_done_callback(lambda done: self._left.pop(done, None))
+        return task
+
+    async def ended(self) -> None:
+        """Wait until no task is left."""
+        while self._left:
+            await asyncio.wait(self._left)
+
+
 @contextlib.asynccontextmanager
 async def together() -> AsyncIterator[asyncio.TaskGroup]:
     """A TaskGroup whose first error is raised as it is: callers know its class.
@@ -114,8 +145,9 @@ async def together() -> AsyncIterator[asyncio.TaskGroup]:
     assert me is not None, "run in a task"
     before = me.cancelling()
     try:
-        async with asyncio.TaskGroup() as tasks:
+        async with _Awaited() as tasks:
             yield tasks
+            await tasks.ended()
     except BaseExceptionGroup as errors:
         if me.cancelling() > before:
             raise asyncio.CancelledError from None

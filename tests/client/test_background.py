@@ -161,6 +161,46 @@ async def test_the_first_error_of_work_done_together_is_raised_as_it_is() -> Non
     assert not others()
 
 
+async def test_an_error_after_the_end_of_the_block_is_no_cancellation() -> None:
+    me = asyncio.current_task()
+    assert me is not None
+    for others_run in (True, False):
+        with pytest.raises(duolog.Busy):
+            async with together() as tasks:
+                tasks.create_task(fail(duolog.Busy("x")))
+                if others_run:
+                    tasks.create_task(forever())
+        assert me.cancelling() == 0
+    assert not others()
+
+
+async def test_a_failed_request_of_many_fails_the_batch_with_its_error() -> None:
+    class Refusing:
+        async def send(self, batch: Any, seconds: float) -> list[Part]:
+            await asyncio.sleep(0)
+            raise duolog.Busy("no room")
+
+    async with duolog.Client("127.0.0.1:1") as client, client.producer() as producer:
+        producer._sender = Refusing()  # type: ignore[assignment]
+        with pytest.raises(duolog.Busy):
+            await producer.send_batch("T", [bytes(700_000)] * 4)
+
+
+async def test_what_a_task_begins_after_the_block_is_waited_for() -> None:
+    ended: list[int] = []
+
+    async with together() as tasks:
+
+        async def begin(depth: int) -> None:
+            await asyncio.sleep(0)
+            if depth:
+                tasks.create_task(begin(depth - 1))
+            ended.append(depth)
+
+        tasks.create_task(begin(3))
+    assert ended == [3, 2, 1, 0]
+
+
 # -- the SDK's parts -----------------------------------------------------------------------------
 
 
