@@ -171,7 +171,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop working, make everything durable, close the store."""
-        await self.background.stop()
+        await self.background.stop(None)  # what writes files has ended before they are closed
         async with self.log.file_work.changes:
             if not self.store.fence_reason:
                 self.metadata.catch_up()

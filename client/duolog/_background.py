@@ -19,6 +19,7 @@ T = TypeVar("T")
 log = logging.getLogger("duolog")
 
 CANCEL_AGAIN_SECONDS = 1.0  # a cancellation may be lost where it meets an error
+STOP_SECONDS = 60.0  # what has not ended by then takes no cancellation: a bug of its own
 
 
 def report(error: Exception) -> None:
@@ -46,18 +47,40 @@ class Background:
         """Whether anything is under way."""
         return bool(self._tasks)
 
-    async def stop(self) -> None:
-        """Cancel what is under way, and what that starts, and wait for its end."""
-        me = asyncio.current_task()
+    async def stop(self, seconds: float | None = STOP_SECONDS) -> None:
+        """Cancel what is under way, and what that starts, and wait for its end.
+
+        seconds: for all of it; what has not ended by then is logged and left behind. None waits as
+        long as it takes, for owners whose tasks wait for threads that write files.
+        """
+        loop, me = asyncio.get_running_loop(), asyncio.current_task()
+        deadline = None if seconds is None else loop.time() + seconds
         while others := [task for task in self._tasks if task is not me]:
+            if deadline is not None and loop.time() >= deadline:
+                log.error(
+                    "%d background tasks did not end within %g s of their cancellation: %s",
+                    len(others),
+                    seconds,
+                    ", ".join(map(repr, others)),
+                )
+                return
             for task in others:
                 task.cancel()
             await asyncio.wait(others, timeout=CANCEL_AGAIN_SECONDS)
 
-    async def finish(self) -> None:
-        """Wait until nothing is under way."""
+    async def finish(self, seconds: float | None = None) -> bool:
+        """Wait until nothing is under way, for so long at most; whether that is so.
+
+        None: as long as it takes, where each task has a deadline of its own.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = None if seconds is None else loop.time() + seconds
         while self._tasks:
-            await asyncio.wait(self._tasks)
+            left = None if deadline is None else deadline - loop.time()
+            if left is not None and left <= 0:
+                return False
+            await asyncio.wait(self._tasks, timeout=left)
+        return True
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         del self._tasks[task]

@@ -290,7 +290,19 @@ async def test_what_lingers_when_the_producer_is_closed_is_not_sent() -> None:
     await asyncio.sleep(0.01)
     await batcher.close()
     async with asyncio.timeout(20):
-        with pytest.raises(duolog.Timeout, match="the producer was closed"):
+        with pytest.raises(duolog.BadRequest, match="the producer is closed"):
+            await waiting
+    assert not others()
+
+
+async def test_a_send_whose_batch_was_never_begun_is_answered() -> None:
+    batcher = Batcher(SlowSender(), 60.0)  # type: ignore[arg-type]
+    waiting = asyncio.ensure_future(batcher.send(Message("T", None, Terms(), b"x", b""), 30))
+    async with asyncio.timeout(20):
+        while not batcher._draining.busy:
+            await asyncio.sleep(0)
+        await batcher.close()  # its task has not taken its first step
+        with pytest.raises(duolog.BadRequest, match="the producer is closed"):
             await waiting
     assert not others()
 
@@ -307,9 +319,9 @@ async def test_what_waited_behind_a_single_send_is_not_sent_by_a_closed_producer
     await batcher.close()
     sender.let.set()
     assert (await alone).status == "PUT_OK"
-    with pytest.raises(duolog.Timeout, match="the producer was closed"):
+    with pytest.raises(duolog.BadRequest, match="the producer is closed"):
         await behind
-    with pytest.raises(duolog.Timeout, match="the producer was closed"):
+    with pytest.raises(duolog.BadRequest, match="the producer is closed"):
         await batcher.send(message, 10)
     assert not others()
 
@@ -360,3 +372,47 @@ async def test_a_task_that_lost_its_cancellation_is_cancelled_again(
         await asyncio.sleep(0)
         await background.stop()
     assert cancelled == 3
+
+
+class Deaf:
+    """A task that no cancellation ends, until it is let."""
+
+    def __init__(self) -> None:
+        self.let = asyncio.Event()
+
+    async def run(self) -> None:
+        while not self.let.is_set():
+            try:
+                await self.let.wait()
+            except asyncio.CancelledError:
+                continue
+
+
+async def test_an_owner_does_not_wait_for_ever_for_what_no_cancellation_ends(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("duolog._background.CANCEL_AGAIN_SECONDS", 0.01)
+    background, deaf = Background(), Deaf()
+    task = background.start(deaf.run())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(20):
+        await background.stop(0.05)
+    assert not task.done()
+    assert "1 background tasks did not end within 0.05 s of their cancellation: " in caplog.text
+    assert "Deaf.run" in caplog.text
+    stopping = asyncio.ensure_future(background.stop(None))
+    await asyncio.sleep(0.1)
+    assert not stopping.done()
+    deaf.let.set()
+    async with asyncio.timeout(20):
+        await stopping
+    assert not others()
+
+
+async def test_work_is_waited_for_so_long_and_goes_on() -> None:
+    background = Background()
+    task = background.start(forever())
+    assert not await background.finish(0.01)
+    assert not task.done()
+    await background.stop()
+    assert await background.finish(0.0)
