@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import contextvars
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable
 from typing import Any, Generic, TypeVar
 
 from duolog._errors import DuologError, Unavailable
@@ -175,3 +175,30 @@ async def together() -> AsyncIterator[asyncio.TaskGroup]:
         if me.cancelling() > before:
             raise asyncio.CancelledError from None
         raise errors.exceptions[0] from None
+
+
+async def all_of(*works: Coroutine[Any, Any, T]) -> list[T]:
+    """What several calls come to; the first error ends the others, and is raised as it is."""
+    async with together() as tasks:
+        made = [tasks.create_task(work) for work in works]
+    return [task.result() for task in made]
+
+
+async def close_all(*stages: Iterable[Callable[[], Awaitable[None]]]) -> None:
+    """Close everything, stage after stage, whatever fails; then raise the first error.
+
+    A cancellation ends the stage under way; the later ones are closed all the same, and it is
+    raised in place of an error.
+    """
+    first: BaseException | None = None
+    cancelled: asyncio.CancelledError | None = None
+    for stage in stages:
+        try:
+            found = await asyncio.gather(*(close() for close in stage), return_exceptions=True)
+        except asyncio.CancelledError as cancellation:
+            cancelled = cancelled or cancellation
+            continue
+        first = first or next((one for one in found if isinstance(one, BaseException)), None)
+    error = cancelled or first
+    if error is not None:
+        raise error

@@ -8,7 +8,7 @@ from typing import Any
 
 import duolog
 import pytest
-from duolog._background import Background, Joint, together
+from duolog._background import Background, Joint, all_of, close_all, together
 from duolog._batcher import Batcher, Message
 from duolog._connection import AppendStream
 from duolog._receipts import Part
@@ -416,3 +416,82 @@ async def test_work_is_waited_for_so_long_and_goes_on() -> None:
     assert not task.done()
     await background.stop()
     assert await background.finish(0.0)
+
+
+async def test_the_first_error_of_several_calls_ends_the_others() -> None:
+    async def answer(number: int) -> int:
+        return number
+
+    assert await all_of(answer(1), answer(2)) == [1, 2]
+    async with asyncio.timeout(20):
+        with pytest.raises(duolog.Busy):
+            await all_of(forever(), fail(duolog.Busy("x")))
+    assert not others()
+
+
+# -- closing -------------------------------------------------------------------------------------
+
+
+class Closing:
+    """Something to close; it may fail, and says when it is done."""
+
+    def __init__(self, closed: list[str], name: str, error: Exception | None = None) -> None:
+        self._closed, self._name, self._error = closed, name, error
+
+    async def close(self) -> None:
+        await asyncio.sleep(0)
+        if self._error is not None:
+            raise self._error
+        await asyncio.sleep(0.01)
+        self._closed.append(self._name)
+
+
+async def test_what_fails_to_close_keeps_nothing_else_open() -> None:
+    closed: list[str] = []
+    first, second = duolog.Unavailable("first"), ValueError("second")
+    bad, good = Closing(closed, "bad", first), Closing(closed, "good")
+    worse, last = Closing(closed, "worse", second), Closing(closed, "last")
+    with pytest.raises(duolog.Unavailable, match="first"):
+        await close_all([bad.close, good.close], [worse.close], [last.close])
+    assert closed == ["good", "last"]
+    await close_all([good.close], [])
+    assert not others()
+
+
+async def test_a_cancelled_closing_still_closes_what_comes_later() -> None:
+    closed: list[str] = []
+    slow, last = Background(), Closing(closed, "last", None)
+    slow.start(forever())
+
+    async def hangs() -> None:
+        await forever()
+
+    closing = asyncio.ensure_future(close_all([hangs], [slow.stop, last.close]))
+    await asyncio.sleep(0.01)
+    closing.cancel()
+    async with asyncio.timeout(20):
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+    assert closed == ["last"]
+    assert not others()
+
+
+async def test_a_client_closes_its_connections_though_a_part_cannot_be_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = duolog.Client("127.0.0.1:1", timeout=5)
+    closed: list[str] = []
+    broken, whole = client.producer(), client.producer()
+
+    async def fail_to_close() -> None:
+        raise duolog.Unavailable("cannot close")
+
+    monkeypatch.setattr(broken, "close", fail_to_close)
+    monkeypatch.setattr(whole, "close", Closing(closed, "producer").close)
+    monkeypatch.setattr(client._topics, "close", Closing(closed, "topics").close)
+    router = client._router
+    monkeypatch.setattr(client, "_router", Closing(closed, "router"))
+    with pytest.raises(duolog.Unavailable, match="cannot close"):
+        await client.close()
+    assert closed == ["producer", "topics", "router"]
+    await router.close()
