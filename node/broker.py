@@ -152,6 +152,17 @@ class Broker:
         )
         return found
 
+    def validate(self) -> str:
+        """What is wrong with the services between two events, empty for nothing.
+
+        The simulator and tests ask; a node does not.
+        """
+        commit, board = self.log.group_commit, self.log.board
+        found: list[tuple[object, str]] = [(part, part.validate()) for part in self.parts]
+        found += [(one, one.validate()) for one in (self.metadata, commit, board)]
+        found.append((self.groups, self.groups.validate(self.log.mono_ms())))
+        return next((f"{type(one).__name__}: {wrong}" for one, wrong in found if wrong), "")
+
     def give_up(self, error: Exception) -> None:
         """Something failed that nobody can answer for: the node ends."""
         report(error)
@@ -161,7 +172,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop working, make everything durable, close the store."""
-        await self.background.stop()
+        await self.background.stop(None)  # what writes files has ended before they are closed
         async with self.log.file_work.changes:
             if not self.store.fence_reason:
                 self.metadata.catch_up()

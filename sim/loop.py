@@ -44,6 +44,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._wakes: list[float] = []  # times of turns that are planned for timers
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._closed = False
+        self.handled = 0  # callbacks that ran
         self.frozen = False  # the process is stopped, and not gone yet
         self.failure: BaseException | None = None  # of a callback that nobody waits for
 
@@ -188,6 +189,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 most -= 1
                 handle = self._soon.popleft()
                 if not handle.cancelled():
+                    self.handled += 1
                     handle._run()
         finally:
             asyncio._set_running_loop(before)

@@ -39,6 +39,7 @@ CHECK_AFTER_MS = 300
 CHECK_AGAIN_MS = 250
 CHECKS_MAX = 3
 GROUP_GRACE_MS = 600
+CALLBACKS_UNASKED = 3  # after so many the services are asked for their invariants: 3 % of a run
 
 
 class Process(Protocol):
@@ -140,6 +141,7 @@ class Services:
         self.loop = SimLoop(
             node.later, node.seconds, node.world.chance(f"loop:{node.name}:{node.boot}")
         )
+        self._validated = 0  # so many callbacks had run when the broker was last asked
         self.broker = self.loop.run_now(self._make)
         self.rpc = SimServer(node, self._methods(), self._spawn, self._failed)  # type: ignore[arg-type]
         self.rpc.answered = lambda path, request, reply: node.on_answered(
@@ -235,6 +237,11 @@ class Services:
         if self.broker.failure is not None:
             failure, self.broker.failure = self.broker.failure, None
             raise failure
+        if self.loop.handled >= self._validated + CALLBACKS_UNASKED:
+            self._validated = self.loop.handled
+            wrong = self.broker.validate()
+            if wrong:
+                raise Violation(f"{self.node.name}: {wrong}")
 
     def released(self, token: Any, status: Any) -> None:
         """A put of the broker is answered."""

@@ -104,6 +104,25 @@ class Metadata:
     changes: int = 0
     complete: bool = False  # the log's first records say that they begin with empty tables
 
+    def validate(self) -> str:
+        """What is wrong with the tables, empty for nothing.
+
+        What a group has done lies behind its committed offset, in order and apart; a batch that is
+        all stored names nothing that is still to be stored.
+        """
+        for (topic, group), row in self.done.items():
+            for queue, ranges in row.items():
+                before = self.committed(group, topic, queue)
+                for first, end in ranges:
+                    if not before < first < end:
+                        place = f"{group} in {topic}/{queue}"
+                        return f"{place} has done [{first}, {end}), and all before {before}"
+                    before = end
+        for name, sink in self.sinks.items():
+            if sink["staged"] and not 0 <= sink["done"] < len(sink["staged"]):
+                return f"sink {name} has stored {sink['done']} of {len(sink['staged'])} requests"
+        return ""
+
     # -- changes -------------------------------------------------------------------------------
 
     def apply(self, body: bytes) -> Json | None:

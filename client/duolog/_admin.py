@@ -8,6 +8,7 @@ from typing import TypeVar
 import grpc
 
 from duolog import _fromwire as fromwire
+from duolog._background import all_of
 from duolog._connection import Connection, Others, ask_one
 from duolog._descriptions import (
     ClusterStatus,
@@ -440,10 +441,10 @@ class Admin:
         first = fromwire.cluster_of(reply)
         masters = [n.listen for n in first.nodes if n.stale and n.is_master and n.listen]
         runtime = self._router.runtime
-        answers = await asyncio.gather(*(_cluster_as_told_by(at, runtime) for at in masters))
+        answers = await all_of(*(_cluster_as_told_by(at, runtime) for at in masters))
         told = joined([first, *(answer for answer in answers if answer is not None)])
         unanswered = [node.listen for node in told.nodes if node.stale and node.listen]
-        own = await asyncio.gather(
+        own = await all_of(
             *(status_of(endpoint, MASTER_SECONDS, runtime) for endpoint in unanswered)
         )
         alone = [ClusterStatus(told.cluster, (node,)) for node in own if node is not None]

@@ -7,8 +7,9 @@ call are made here, or in a TaskGroup, and nowhere else.
 
 import asyncio
 import contextlib
+import contextvars
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable
 from typing import Any, Generic, TypeVar
 
 from duolog._errors import DuologError, Unavailable
@@ -18,6 +19,7 @@ T = TypeVar("T")
 log = logging.getLogger("duolog")
 
 CANCEL_AGAIN_SECONDS = 1.0  # a cancellation may be lost where it meets an error
+STOP_SECONDS = 60.0  # what has not ended by then takes no cancellation: a bug of its own
 
 
 def report(error: Exception) -> None:
@@ -45,18 +47,40 @@ class Background:
         """Whether anything is under way."""
         return bool(self._tasks)
 
-    async def stop(self) -> None:
-        """Cancel what is under way, and what that starts, and wait for its end."""
-        me = asyncio.current_task()
+    async def stop(self, seconds: float | None = STOP_SECONDS) -> None:
+        """Cancel what is under way, and what that starts, and wait for its end.
+
+        seconds: for all of it; what has not ended by then is logged and left behind. None waits as
+        long as it takes, for owners whose tasks wait for threads that write files.
+        """
+        loop, me = asyncio.get_running_loop(), asyncio.current_task()
+        deadline = None if seconds is None else loop.time() + seconds
         while others := [task for task in self._tasks if task is not me]:
+            if deadline is not None and loop.time() >= deadline:
+                log.error(
+                    "%d background tasks did not end within %g s of their cancellation: %s",
+                    len(others),
+                    seconds,
+                    ", ".join(map(repr, others)),
+                )
+                return
             for task in others:
                 task.cancel()
             await asyncio.wait(others, timeout=CANCEL_AGAIN_SECONDS)
 
-    async def finish(self) -> None:
-        """Wait until nothing is under way."""
+    async def finish(self, seconds: float | None = None) -> bool:
+        """Wait until nothing is under way, for so long at most; whether that is so.
+
+        None: as long as it takes, where each task has a deadline of its own.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = None if seconds is None else loop.time() + seconds
         while self._tasks:
-            await asyncio.wait(self._tasks)
+            left = None if deadline is None else deadline - loop.time()
+            if left is not None and left <= 0:
+                return False
+            await asyncio.wait(self._tasks, timeout=left)
+        return True
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         del self._tasks[task]
@@ -104,6 +128,36 @@ class Joint(Generic[K, T]):
             report(error)
 
 
+class _Awaited(asyncio.TaskGroup):
+    """A TaskGroup whose tasks are waited for in its body.
+
+    A task that fails cancels the body. Once the body has ended that would cancel whoever left it,
+    and asyncio takes this back only from a body.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left: dict[asyncio.Task[Any], None] = {}
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[T]:
+        """Begin a task."""
+        task = super().create_task(coro, name=name, context=context)
+        self._left[task] = None
+        task.add_done_callback(lambda done: self._left.pop(done, None))
+        return task
+
+    async def ended(self) -> None:
+        """Wait until no task is left."""
+        while self._left:
+            await asyncio.wait(self._left)
+
+
 @contextlib.asynccontextmanager
 async def together() -> AsyncIterator[asyncio.TaskGroup]:
     """A TaskGroup whose first error is raised as it is: callers know its class.
@@ -114,9 +168,37 @@ async def together() -> AsyncIterator[asyncio.TaskGroup]:
     assert me is not None, "run in a task"
     before = me.cancelling()
     try:
-        async with asyncio.TaskGroup() as tasks:
+        async with _Awaited() as tasks:
             yield tasks
+            await tasks.ended()
     except BaseExceptionGroup as errors:
         if me.cancelling() > before:
             raise asyncio.CancelledError from None
         raise errors.exceptions[0] from None
+
+
+async def all_of(*works: Coroutine[Any, Any, T]) -> list[T]:
+    """What several calls come to; the first error ends the others, and is raised as it is."""
+    async with together() as tasks:
+        made = [tasks.create_task(work) for work in works]
+    return [task.result() for task in made]
+
+
+async def close_all(*stages: Iterable[Callable[[], Awaitable[None]]]) -> None:
+    """Close everything, stage after stage, whatever fails; then raise the first error.
+
+    A cancellation ends the stage under way; the later ones are closed all the same, and it is
+    raised in place of an error.
+    """
+    first: BaseException | None = None
+    cancelled: asyncio.CancelledError | None = None
+    for stage in stages:
+        try:
+            found = await asyncio.gather(*(close() for close in stage), return_exceptions=True)
+        except asyncio.CancelledError as cancellation:
+            cancelled = cancelled or cancellation
+            continue
+        first = first or next((one for one in found if isinstance(one, BaseException)), None)
+    error = cancelled or first
+    if error is not None:
+        raise error

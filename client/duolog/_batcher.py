@@ -9,13 +9,18 @@ from dataclasses import dataclass, field
 
 from duolog._background import Background
 from duolog._columns import pack
-from duolog._errors import DuologError, ResultUnknown, Timeout
+from duolog._errors import BadRequest, DuologError, ResultUnknown, Timeout
 from duolog._receipts import Part, Receipt
 from duolog._sending import Batch, Sender, Terms
 from duolog._topics import Slot
 
 BATCH_BYTES = 1 << 20
 BATCH_MESSAGES = 16_384
+
+
+def producer_closed() -> BadRequest:
+    """A send that a closed producer refuses, or has not begun: nothing was stored."""
+    return BadRequest("the producer is closed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ class _Filling:
     def close(self) -> None:
         """Nobody sends what is left."""
         self.running = False
-        _reject(self.futures, Timeout("the producer was closed"))
+        _reject(self.futures, producer_closed())
 
     def _fit(self) -> int:
         size = 0
@@ -102,7 +107,7 @@ class Batcher:
     async def send(self, message: Message, seconds: float) -> Receipt:
         """Have a message stored; raises as `Producer.send`."""
         if self._closed:
-            raise Timeout("the producer was closed")
+            raise producer_closed()
         filling = self._filling_of(message.topic, message.slot, message.terms)
         if not filling.running and self._linger <= 0:
             return await self._send_alone(filling, message, seconds)
@@ -110,7 +115,7 @@ class Batcher:
         future = filling.add(message.body, message.text, loop.time() + seconds)
         if not filling.running:
             filling.running = True
-            self._draining.start(self._drain(filling))
+            self._begin(filling)
         try:
             async with asyncio.timeout(seconds):
                 return await future
@@ -138,10 +143,16 @@ class Batcher:
             if filling.bodies and self._closed:
                 filling.close()
             elif filling.bodies:  # what came meanwhile goes out together
-                self._draining.start(self._drain(filling))
+                self._begin(filling)
             else:
                 filling.running = False
         return self._receipt(part, 0)
+
+    def _begin(self, filling: _Filling) -> None:
+        """Drain it in the background."""
+        drain = self._draining.start(self._drain(filling))
+        # Where it is cancelled before its first step, nothing of it runs, and nobody is answered.
+        drain.add_done_callback(lambda _: filling.close() if drain.cancelled() else None)
 
     async def _drain(self, filling: _Filling) -> None:
         """Send what has filled up, batch after batch, until nothing is left."""

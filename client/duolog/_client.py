@@ -1,11 +1,11 @@
 """The client: where producers, consumers and administration come from."""
 
-import asyncio
 import os
 import zlib
 from collections.abc import Sequence
 
 from duolog._admin import Admin, status_of
+from duolog._background import close_all
 from duolog._connection import ATTEMPT_SECONDS
 from duolog._consumer import Consumer
 from duolog._consumption import Consumption
@@ -250,12 +250,17 @@ class Client:
         return Sink(self._router, name, group, self._timeout)
 
     async def close(self) -> None:
-        """Close everything that was made from this client. May be called again."""
-        await asyncio.gather(*(consumer.close() for consumer in self._consumers))
-        await asyncio.gather(*(made.close() for made in self._transactions))
-        await asyncio.gather(*(producer.close() for producer in self._producers))
-        await self._topics.close()
-        await self._router.close()
+        """Close everything that was made from this client. May be called again.
+
+        What cannot be closed keeps nothing else open; the first error is raised.
+        """
+        await close_all(
+            [consumer.close for consumer in self._consumers],
+            [made.close for made in self._transactions],
+            [producer.close for producer in self._producers],
+            [self._topics.close],
+            [self._router.close],
+        )
 
     async def __aenter__(self) -> "Client":
         """Use it in `async with`."""

@@ -11,9 +11,10 @@ committed (at least once).
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
-from duolog._background import Background
+from duolog._background import Background, close_all
 from duolog._consumption import Consumption
 from duolog._errors import BadRequest, DuologError, UnknownTopic
 from duolog._groupreader import GroupReader
@@ -76,7 +77,7 @@ class Consumer:
             await self._join()
         except BaseException:
             joined, self._readers = self._readers, {}
-            await asyncio.gather(*(reader.close(commit=False) for reader in joined.values()))
+            await close_all([partial(reader.close, commit=False) for reader in joined.values()])
             raise
         self._started = True
         self._background.start(self._look_for_groups())
@@ -120,10 +121,8 @@ class Consumer:
             return
         self._left = True
         self._arrived.set()
-        try:
-            await self._background.stop()
-        finally:
-            await asyncio.gather(*(reader.close(commit) for reader in self._readers.values()))
+        readers = self._readers.values()
+        await close_all([self._background.stop], [partial(one.close, commit) for one in readers])
 
     async def __aenter__(self) -> "Consumer":
         """Join."""

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from duolog._background import together
-from duolog._batcher import BATCH_BYTES, BATCH_MESSAGES, Batcher, Message
+from duolog._batcher import BATCH_BYTES, BATCH_MESSAGES, Batcher, Message, producer_closed
 from duolog._columns import pack, property_text, repeat
-from duolog._errors import BadRequest
 from duolog._receipts import BatchReceipt, Part, Receipt
 from duolog._router import Router
 from duolog._sending import IN_FLIGHT_MAX, PLAIN, Batch, Sender, Terms
@@ -207,7 +206,7 @@ class Producer:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise BadRequest("the producer is closed")
+            raise producer_closed()
 
     async def flush(self) -> None:
         """Wait until every send that was started has its answer."""

@@ -19,7 +19,15 @@ from duolog._backoff import BackOff
 from duolog._batcher import Message
 from duolog._columns import property_text
 from duolog._connection import Connection, uncancelled
-from duolog._errors import BadRequest, DuologError, Fatal, NotMaster, ResultUnknown, error_of
+from duolog._errors import (
+    BadRequest,
+    DuologError,
+    Fatal,
+    NotMaster,
+    ResultUnknown,
+    Timeout,
+    error_of,
+)
 from duolog._producer import Many, Producer
 from duolog._router import FRESH_SECONDS, Router
 from duolog._sending import Terms
@@ -28,6 +36,8 @@ from duolog.wire import duolog_pb2 as wire
 log = logging.getLogger("duolog")
 
 ENDS_MAX = 20_000  # in one request
+_UNKNOWN = "it is unknown whether the transaction was decided"
+LATE_SECONDS = 1.0  # beyond the time of a decision: what its request came to is told first
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +75,39 @@ class _Ending:
 
     halves: list[int] = field(default_factory=list)
     futures: list["asyncio.Future[None]"] = field(default_factory=list)
+    deadline: float = 0.0  # of the latest one, by the loop's time
     running: bool = False
+
+    def add(self, half: int, deadline: float) -> "asyncio.Future[None]":
+        """One more; it is decided once the future is done."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.halves.append(half)
+        self.futures.append(future)
+        self.deadline = max(self.deadline, deadline)
+        return future
+
+    def take(self) -> "tuple[list[int], list[asyncio.Future[None]]]":
+        """As many as one request may name: half messages, futures."""
+        halves, self.halves = self.halves[:ENDS_MAX], self.halves[ENDS_MAX:]
+        futures, self.futures = self.futures[:ENDS_MAX], self.futures[ENDS_MAX:]
+        return halves, futures
+
+    def give_up(self, future: "asyncio.Future[None]", seconds: float) -> DuologError:
+        """The error of a decision whose time is over; one not on its way yet is taken back."""
+        if future not in self.futures:
+            return ResultUnknown(f"no answer within {seconds:g} s: {_UNKNOWN}")
+        at = self.futures.index(future)
+        half = self.halves[at]
+        del self.futures[at], self.halves[at]
+        return Timeout(
+            f"half message {half} was not decided within {seconds:g} s: its turn did not come"
+        )
+
+    def close(self) -> None:
+        """Nobody sends what is left."""
+        self.running = False
+        left, self.halves, self.futures = self.futures, [], []
+        _give_up(left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +157,7 @@ class Transactions:
         await self._listening.stop()
         self._listeners.clear()
         self._started = False
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._timeout):
-                await self._deciding.finish()
+        await self._deciding.finish(self._timeout)
         await self._deciding.stop()
         await self._producer.close()
 
@@ -186,7 +226,8 @@ class Transactions:
             groups.setdefault(half.replica_group, []).append(half.offset)
         for replica_group, offsets in groups.items():
             for first in range(0, len(offsets), ENDS_MAX):
-                await self._request_end(replica_group, commit, offsets[first : first + ENDS_MAX])
+                some = offsets[first : first + ENDS_MAX]
+                await self._request_end(replica_group, commit, some, self._timeout)
 
     async def commit(self, half: Half) -> None:
         """Let consumers see it; once more does nothing.
@@ -213,25 +254,26 @@ class Transactions:
 
     async def _end(self, half: Half, commit: bool) -> None:
         ending = self._endings.setdefault((half.replica_group, commit), _Ending())
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        ending.halves.append(half.offset)
-        ending.futures.append(future)
+        future = ending.add(half.offset, asyncio.get_running_loop().time() + self._timeout)
         if not ending.running:
             ending.running = True
-            self._deciding.start(self._drain(half.replica_group, commit, ending))
-        await future
+            drain = self._deciding.start(self._drain(half.replica_group, commit, ending))
+            # Where it is cancelled before its first step, nothing of it runs.
+            drain.add_done_callback(lambda _: ending.close() if drain.cancelled() else None)
+        try:
+            async with asyncio.timeout(self._timeout + LATE_SECONDS):
+                await future
+        except TimeoutError:
+            raise ending.give_up(future, self._timeout) from None
 
     async def _drain(self, replica_group: str, commit: bool, ending: _Ending) -> None:
         """Send what has gathered, again and again, until nothing is left."""
         try:
             while ending.halves:
-                halves, ending.halves = ending.halves[:ENDS_MAX], ending.halves[ENDS_MAX:]
-                futures, ending.futures = ending.futures[:ENDS_MAX], ending.futures[ENDS_MAX:]
-                await self._send_end(replica_group, commit, halves, futures)
+                halves, futures = ending.take()
+                await self._send_end(replica_group, commit, halves, futures, ending.deadline)
         finally:
-            ending.running = False
-            left, ending.halves, ending.futures = ending.futures, [], []
-            _give_up(left)
+            ending.close()
 
     async def _send_end(
         self,
@@ -239,13 +281,15 @@ class Transactions:
         commit: bool,
         halves: list[int],
         futures: "list[asyncio.Future[None]]",
+        deadline: float,
     ) -> None:
+        left = max(0.0, deadline - asyncio.get_running_loop().time())
         try:
-            await self._request_end(replica_group, commit, halves)
+            await self._request_end(replica_group, commit, halves, left)
         except DuologError as error:
             if len(halves) > 1 and isinstance(error, Fatal):
                 for half, future in zip(halves, futures, strict=True):  # one of them, but which?
-                    await self._send_end(replica_group, commit, [half], [future])
+                    await self._send_end(replica_group, commit, [half], [future], deadline)
                 return
             for future in futures:
                 if not future.done():
@@ -258,12 +302,13 @@ class Transactions:
             if not future.done():
                 future.set_result(None)
 
-    async def _request_end(self, replica_group: str, commit: bool, halves: list[int]) -> None:
+    async def _request_end(
+        self, replica_group: str, commit: bool, halves: list[int], seconds: float
+    ) -> None:
         connection = self._router.connection(replica_group)
         request = wire.EndTransactionsRequest(group=self.group, halves=halves, commit=commit)
         await connection.call(
-            lambda left: connection.messages.EndTransactions(request, timeout=left),
-            self._timeout,
+            lambda left: connection.messages.EndTransactions(request, timeout=left), seconds
         )
 
     # -- questions -----------------------------------------------------------------------------
@@ -329,7 +374,7 @@ def _give_up(futures: "list[asyncio.Future[None]]") -> None:
     """Closed, or a fault of ours: nobody waits for ever."""
     for future in futures:
         if not future.done():
-            future.set_exception(ResultUnknown("it is unknown whether the transaction was decided"))
+            future.set_exception(ResultUnknown(_UNKNOWN))
 
 
 __all__ = ["Half", "Transactions", "UndecidedMessage"]

@@ -286,7 +286,9 @@ class AdminService(stubs.AdminServicer):
         return int(self._broker.store.queues.get(topic, 0) is not None and is_light(topic))
 
     def _group_names(self) -> list[str]:
-        return sorted({*self._broker.admission.group_tables().groups, *self._broker.groups.names()})
+        broker = self._broker
+        living = broker.groups.names(broker.log.mono_ms())
+        return sorted({*broker.admission.group_tables().groups, *living})
 
     def _check_known_group(self, name: str) -> None:
         if name not in self._group_names():
@@ -343,7 +345,7 @@ class AdminService(stubs.AdminServicer):
                 f"{request.topic}/{request.queue_id} has no message at this offset"
             )
         unique = record.properties.get("UNIQ_KEY", "")
-        readers = broker.groups.readers_of(request.topic)
+        readers = broker.groups.readers_of(request.topic, broker.log.mono_ms())
         reply = wire.TrackReply()
         offsets = broker.admission.group_tables().offsets
         for place in [where, *light_places(record.properties)]:

@@ -74,6 +74,38 @@ class GroupCoordinator:
         self._grace_until_ms = grace_until_ms
         self._groups: dict[str, Group] = {}
 
+    def validate(self, mono_ms: MonoMs) -> str:
+        """What is wrong between two calls, empty for nothing.
+
+        A queue has one reader in a group, which reads its topic; members agree on a strategy, and
+        each of them is gone in time where it says nothing more.
+        """
+        for name, group in self._groups.items():
+            wrong = self._wrong_with(group, mono_ms)
+            if wrong:
+                return f"group {name}: {wrong}"
+        return ""
+
+    @staticmethod
+    def _wrong_with(group: Group, mono_ms: MonoMs) -> str:
+        members = group.members
+        if not 0 < len(members) <= MEMBERS_MAX:
+            return f"{len(members)} members"
+        if len({member.wish.strategy for member in members.values()}) > 1:
+            return "its members go by several strategies"
+        held: dict[Queue, str] = {}
+        for name, member in members.items():
+            if member.expires_ms > mono_ms + SESSION_MS_MAX:
+                return f"{name} lives for {member.expires_ms - mono_ms} ms unheard"
+            foreign = {queue for queue in member.granted if queue[0] not in member.topics}
+            if foreign:
+                return f"{name} was granted {sorted(foreign)}, and reads {member.topics}"
+            for queue in member.owned | member.granted:
+                other = held.setdefault(queue, name)
+                if other != name:
+                    return f"{queue} is held by {other} and {name}"
+        return ""
+
     def heartbeat(
         self,
         group_name: str,
@@ -88,8 +120,7 @@ class GroupCoordinator:
 
         Raises BadRequest if its strategy is not the one of the other members.
         """
-        group = self._groups.setdefault(group_name, Group())
-        self._expire(group, mono_ms)
+        group = self._living(group_name, mono_ms) or Group()
         topics, wish = beat.topics, beat.wish
         for name, other in group.members.items():
             if name != member_id and other.wish.strategy != wish.strategy:
@@ -102,6 +133,7 @@ class GroupCoordinator:
         if member is None:
             if len(group.members) >= MEMBERS_MAX:
                 return None
+            self._groups[group_name] = group
             member = group.members[member_id] = Member(topics, mono_ms, wish)
             group.generation += 1
         elif (member.topics, member.wish) != (topics, wish):
@@ -141,11 +173,18 @@ class GroupCoordinator:
                 held |= member.owned | member.granted
         return held
 
-    @staticmethod
-    def _expire(group: Group, mono_ms: MonoMs) -> None:
+    def _living(self, group_name: str, mono_ms: MonoMs) -> Group | None:
+        """A group with its members that are still heard of; None if it has none."""
+        group = self._groups.get(group_name)
+        if group is None:
+            return None
         for name in [n for n, member in group.members.items() if member.expires_ms < mono_ms]:
             del group.members[name]
             group.generation += 1
+        if not group.members:
+            del self._groups[group_name]
+            return None
+        return group
 
     def leave(self, group_name: str, member_id: str) -> None:
         """A member goes."""
@@ -159,10 +198,9 @@ class GroupCoordinator:
         self, group_name: str, member_id: str, queues: set[Queue], mono_ms: MonoMs
     ) -> bool:
         """Tell whether a member may commit for queues: nobody else was given any of them."""
-        group = self._groups.get(group_name)
+        group = self._living(group_name, mono_ms)
         if group is None:
             return True
-        self._expire(group, mono_ms)
         if member_id not in group.members:
             return not queues & self._held_by_others(group, member_id)
         return all(
@@ -172,33 +210,25 @@ class GroupCoordinator:
 
     def readers(self, group_name: str, mono_ms: MonoMs) -> dict[Queue, str]:
         """Who reads each queue now."""
-        group = self._groups.get(group_name)
+        group = self._living(group_name, mono_ms)
         if group is None:
             return {}
-        self._expire(group, mono_ms)
         return {queue: name for name, member in group.members.items() for queue in member.granted}
 
     def members(self, group_name: str, mono_ms: MonoMs) -> int:
         """How many members a group has."""
-        group = self._groups.get(group_name)
-        if group is None:
-            return 0
-        self._expire(group, mono_ms)
-        return len(group.members)
+        group = self._living(group_name, mono_ms)
+        return len(group.members) if group is not None else 0
 
     def topics(self, group_name: str) -> set[str]:
         """Topics that a group's members read."""
         group = self._groups.get(group_name)
         return {t for m in group.members.values() for t in m.topics} if group else set()
 
-    def readers_of(self, topic: str) -> set[str]:
+    def readers_of(self, topic: str, mono_ms: MonoMs) -> set[str]:
         """Groups with members that read a topic."""
-        return {
-            name
-            for name, group in self._groups.items()
-            if any(topic in member.topics for member in group.members.values())
-        }
+        return {name for name in self.names(mono_ms) if topic in self.topics(name)}
 
-    def names(self) -> set[str]:
+    def names(self, mono_ms: MonoMs) -> set[str]:
         """Groups that have members."""
-        return set(self._groups)
+        return {name for name in list(self._groups) if self._living(name, mono_ms) is not None}

@@ -105,6 +105,34 @@ class LiteService:
                 subscriber.given = ("", [])
                 subscriber.line.set_all()
 
+    def validate(self) -> str:
+        """What is wrong between two events, empty for nothing.
+
+        Whoever subscribes to a queue is told of it, and nobody else; the count is that of all.
+        """
+        told = {(queue, one) for queue, some in self._of_queue.items() for one in some}
+        to_all = {(topic, one) for topic, some in self._of_parent.items() for one in some}
+        for client, groups in self._subscribers.items():
+            for group, one in groups.items():
+                who = f"{client} of {group}"
+                if (one.client, one.group) != (client, group):
+                    return f"{who} is known as {one.client} of {one.group}"
+                if any((queue, one) not in told for queue in one.queues):
+                    return f"{who} is not told of all of {sorted(one.queues)}"
+                if one.everything != ((one.topic, one) in to_all):
+                    return f"{who} subscribes to {'all' if one.everything else 'some'}"
+                if not one.everything and not one.ready.keys() <= one.queues:
+                    return f"{who} looks into {one.ready.keys() - one.queues} unasked"
+                wrong = one.line.validate()
+                if wrong:
+                    return f"{who}: {wrong}"
+        if len(told) != self.subscriptions:
+            return f"{len(told)} subscriptions, counted as {self.subscriptions}"
+        known = [one for groups in self._subscribers.values() for one in groups.values()]
+        if sum(len(one.queues) for one in known) != len(told):
+            return "a client that left is told of queues"
+        return ""
+
     # -- subscriptions -------------------------------------------------------------------------
 
     def subscriber(self, client: str, group: str, topic: str) -> Subscriber:

@@ -50,6 +50,15 @@ class OffsetRanges:
         if self._firsts:
             self._firsts[0] = max(self._firsts[0], offset)
 
+    def validate(self) -> str:
+        """What is wrong with these ranges, empty for nothing: sorted, and a gap between any two."""
+        before = -1
+        for first, end in zip(self._firsts, self._ends, strict=True):
+            if not before < first < end:
+                return f"range [{first}, {end}) follows one that ends at {before}"
+            before = end
+        return ""
+
     def pairs(self) -> list[list[int]]:
         """All ranges as [first, end] lists."""
         return [[first, end] for first, end in zip(self._firsts, self._ends, strict=True)]

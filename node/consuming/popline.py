@@ -19,6 +19,16 @@ class Line:
         if self.waiting:
             self.waiting.popleft().set()
 
+    def validate(self) -> str:
+        """What is wrong with this line, empty for nothing: each that waits is one of its polls."""
+        if len(self.waiting) > self.polls:
+            return f"{len(self.waiting)} wait of {self.polls} polls"
+        if any(waiting.is_set() for waiting in self.waiting):
+            return "one that was woken still stands in the line"
+        if self.watched and not self.polls:
+            return f"watches {sorted(self.watched)} for no poll"
+        return ""
+
     def set_all(self) -> None:
         """All of them look."""
         while self.waiting:

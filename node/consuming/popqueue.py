@@ -6,6 +6,7 @@ that ends: it goes to the retry topic, or (orderly) to the front again. Time is 
 """
 
 import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from node.consuming.offsetranges import OffsetRanges
@@ -41,6 +42,40 @@ class PopQueue:
     def __post_init__(self) -> None:
         if self.next < 0:
             self.next = self.committed
+
+    @staticmethod
+    def resumed(committed: int, ranges: Iterable[Iterable[int]], orderly: bool) -> "PopQueue":
+        """A queue of which only a record is known. ranges: [first, end) pairs that are done."""
+        made = PopQueue(committed, orderly)
+        made.done = OffsetRanges(ranges)
+        made._advance()
+        return made
+
+    def validate(self) -> str:
+        """What is wrong with this queue between two events, empty for nothing.
+
+        Nothing is given from below `committed`; what is out lies in [committed, next), is not done,
+        and is looked at when its lease ends; what is done beyond `committed` does not touch it.
+        """
+        wrong = self.done.validate()
+        if wrong:
+            return f"done: {wrong}"
+        lowest = self.done.next_after(-1)
+        if lowest is not None and lowest <= self.committed:
+            return f"committed {self.committed}, done are {self.done.pairs()}"
+        if self.next < self.committed:
+            return f"gives {self.next} next, committed {self.committed}"
+        if self.attempt_id and not self.leases:
+            return f"repeats attempt {self.attempt_id!r}, of which nothing is out"
+        noted = set(self._deadlines)
+        for offset, lease in self.leases.items():
+            if not self.committed <= offset < self.next:
+                return f"{offset} is out, not in [{self.committed}, {self.next})"
+            if offset in self.done:
+                return f"{offset} is out, and done"
+            if (lease.deadline_ms, offset, lease.serial) not in noted:
+                return f"nobody looks at {offset} when its lease ends at {lease.deadline_ms}"
+        return ""
 
     # -- taking --------------------------------------------------------------------------------
 
@@ -144,6 +179,7 @@ class PopQueue:
     def _advance(self) -> None:
         self.committed = self.done.end_of(self.committed)
         self.done.drop_below(self.committed)
+        self.next = max(self.next, self.committed)  # what was done beyond `next` is not given
 
     def skip_done(self) -> int:
         """Move `next` over what is done; how many messages from there on are not.

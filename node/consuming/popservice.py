@@ -17,7 +17,6 @@ import structlog
 from duolog import _errors as sdk
 from duolog._background import together
 
-from node.consuming.offsetranges import OffsetRanges
 from node.consuming.popline import Line
 from node.consuming.popqueue import Lease, PopQueue
 from node.consuming.retrytopics import RetryTopics, retry_topic
@@ -145,6 +144,46 @@ class PopService:
         for line in self._lines.values():
             line.set_all()
 
+    def validate(self) -> str:
+        """What is wrong between two events, empty for nothing.
+
+        Each queue is sound, and what its record lacks is to be recorded; each poll is counted.
+        """
+        if self._saved.keys() != self._queues.keys():
+            return (
+                f"queues with a record or a state only: {self._saved.keys() ^ self._queues.keys()}"
+            )
+        if not self._dirty.keys() <= self._queues.keys():
+            return f"to be recorded without a state: {self._dirty.keys() - self._queues.keys()}"
+        for key, state in self._queues.items():
+            wrong = state.validate() or self._unrecorded(key, state)
+            if wrong:
+                return f"{key[2]} in {key[0]}/{key[1]}: {wrong}"
+        for (group, topic), line in self._lines.items():
+            wrong = line.validate()
+            if wrong:
+                return f"polls of {group} for {topic}: {wrong}"
+        polls = sum(line.polls for line in self._lines.values())
+        if polls > self._calls.count:
+            return f"{polls} polls wait, counted as {self._calls.count}"
+        return self._calls.validate()
+
+    def _unrecorded(self, key: QueueKey, state: PopQueue) -> str:
+        """What a group did of a queue that nobody is going to record."""
+        saved = self._saved[key]
+        if saved == (state.committed, state.done.pairs()) or key in {**self._dirty, **self._saving}:
+            return ""
+        low, _ = self._core.store.queue_range(*key[:2])
+        recorded = PopQueue.resumed(max(saved[0], low), saved[1], state.orderly)
+        if state.committed < recorded.committed:  # retention took what lies between
+            return ""
+        if (state.committed, state.done.pairs()) == (recorded.committed, recorded.done.pairs()):
+            return ""
+        return (
+            f"done up to {state.committed} and {state.done.pairs()}, recorded are {saved}, and "
+            "no other record is to be made"
+        )
+
     def forget_queues(self, names: Container[str]) -> None:
         """Light queues are gone; where one began again meanwhile, its messages come again."""
         self._drop([key for key in self._queues if key[0] in names])
@@ -183,9 +222,8 @@ class PopService:
                 return found
         orderly = is_light(topic) or bool(tables.groups.get(group, {}).get("consumeMessageOrderly"))
         low, _ = self._core.store.queue_range(topic, queue_id)
-        made = PopQueue(max(committed, low), orderly)
         ranges = tables.acknowledged(group, topic, queue_id)
-        made.done = OffsetRanges(pair for pair in ranges if pair[0] >= made.committed)
+        made = PopQueue.resumed(max(committed, low), ranges, orderly)
         self._queues[key] = made
         self._saved[key] = (committed, ranges)
         return made
@@ -251,6 +289,7 @@ class PopService:
             line.left -= max(1, result.count)
             if result.min_offset > state.next:
                 state.start_at(result.min_offset)
+                self._dirty[key] = None
                 continue
             if result.next_offset <= state.next and not result.count:
                 break
@@ -471,7 +510,8 @@ class PopService:
             if handle.offset in state.leases:
                 state.put_off(handle.offset, self._in(AGAIN_MS))
             raise
-        self._finish(key, state, handle.offset)
+        if self._queues.get(key) is state:
+            self._finish(key, state, handle.offset)
         self._settle(group, handle)
         return True
 

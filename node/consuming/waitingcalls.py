@@ -13,6 +13,12 @@ class WaitingCalls:
         self._most = most
         self.count = 0
 
+    def validate(self) -> str:
+        """What is wrong with the count, empty for nothing."""
+        if not 0 <= self.count <= self._most:
+            return f"{self.count} calls wait, not 0..{self._most}"
+        return ""
+
     @contextlib.contextmanager
     def one(self) -> Iterator[None]:
         """While a call waits. Raises Busy if too many do."""

@@ -114,6 +114,20 @@ class MetadataLog:
 
     # -- life ----------------------------------------------------------------------------------
 
+    def validate(self) -> str:
+        """What is wrong between two events, empty for nothing.
+
+        Who waits, waits for a change that is stored and not applied; a master has applied no more
+        than its log has; the tables are sound.
+        """
+        applied, stored = self._tables.applied, self._stored
+        if applied > stored and self._log.store.role is not BrokerRole.SLAVE:
+            return f"{applied} changes are applied, {stored} are stored"
+        for offset in [*self._waiting, *(offset for offset, _ in self._creating.values())]:
+            if not applied <= offset < stored:
+                return f"change {offset} is waited for, {applied} of {stored} are applied"
+        return self._tables.validate()
+
     def load(self) -> None:
         """Find the tables in the snapshots and the log. Raises BadStoreFile."""
         store = self._log.store

@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import structlog
@@ -131,6 +132,24 @@ class DelayService:
     def role_changed(self) -> None:
         """Only what the log says is known."""
         self._forget()
+
+    def validate(self) -> str:
+        """What is wrong between two events, empty for nothing.
+
+        Every timed message that waits will be due; the notes of what was delivered are known in the
+        order in which they lie, so that none is left out where reading begins.
+        """
+        if self._timers is None:
+            return "notes without timers" if self._done_records else ""
+        wrong = self._timers.validate()
+        if wrong:
+            return f"timers: {wrong}"
+        if self._noted[0] > self._timers.low:
+            return f"timer {self._timers.low} may wait, noted is {self._noted[0]}"
+        for (one, _), (two, _) in pairwise(self._done_records):
+            if one > two:
+                return f"the note at {two} is known behind the one at {one}"
+        return ""
 
     def _forget(self) -> None:
         self._timers = None
@@ -425,10 +444,13 @@ class DelayService:
         timers.done(offsets)
         columns = Columns.of([offsets.astype("<i8").tobytes()])
         batch = PutBatch(DONE_TOPIC, QUEUE, columns, self._core.times.wall_ms())
+        # The note will lie here. It is known before it is waited for: progress that is noted
+        # meanwhile must not let the next reading begin behind it.
+        noted_at = self._core.store.topic_queue_table.get((DONE_TOPIC, QUEUE), 0)
+        self._done_records.append((noted_at, handle.offset))
         done = await self._core.log.put_and_wait(batch)
         if done.status is not PutMessageStatus.PUT_OK:
             raise sdk.ResultUnknown(f"{done.status.value} {done.reason}")
-        self._done_records.append((done.queue_offset, handle.offset))
 
 
 def _runs(offsets: I64, longest: int) -> list[I64]:

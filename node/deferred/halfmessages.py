@@ -5,6 +5,7 @@ another check.
 """
 
 import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,6 +39,33 @@ class HalfMessages:
     def __len__(self) -> int:
         """How many."""
         return len(self._halves)
+
+    def __iter__(self) -> Iterator[int]:
+        """Their first offsets."""
+        return iter(self._halves)
+
+    def validate(self, mono_ms: MonoMs) -> str:
+        """What is wrong with them, empty for nothing.
+
+        Each lies where it is looked for, and whoever is to be asked later about it will be.
+        """
+        if len(self._origins) != len(self._halves):
+            return f"{len(self._halves)} wait, {len(self._origins)} places are known"
+        planned = set(self._due)
+        for origin, half in self._halves.items():
+            if half.origin != origin or self._origins.get(half.offset) != origin:
+                return f"half message {origin} is not found where it lies, at {half.offset}"
+            if half.check_ms > mono_ms and (half.check_ms, origin) not in planned:
+                return f"nobody is asked about half message {origin} at {half.check_ms}"
+        behind = [offset for offset in self._decided_ahead if offset < self.end]
+        if behind:
+            return f"{behind} are read, and decided ahead of {self.end}"
+        return ""
+
+    def reach(self, end: int) -> None:
+        """Nothing below an offset is still to be read: it is gone, or damaged."""
+        self.end = max(self.end, end)
+        self._decided_ahead = {offset for offset in self._decided_ahead if offset >= self.end}
 
     @property
     def low(self) -> int:

@@ -5,6 +5,7 @@ a heap, a full heap becomes a run, and the earliest of all runs is what is due.
 """
 
 import heapq
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -47,6 +48,27 @@ class PendingTimers:
         self._heap: list[tuple[int, int]] = []
         self._runs: list[_Run] = []
         self.count = 0
+
+    def validate(self, given: Iterable[int] = ()) -> str:
+        """What is wrong with these timers, empty for nothing.
+
+        Whoever waits lies in [low, end), is counted, and is in the heap or a run: nothing else ever
+        gives it. given: what `due` gave, and what is neither done nor put back yet.
+        """
+        if not self._base <= self.low <= self.end:
+            return f"low {self.low} is not in [{self._base}, {self.end}]"
+        waiting: list[int] = (np.flatnonzero(self._waits) + self._base).tolist()
+        if len(waiting) != self.count:
+            return f"{len(waiting)} wait, counted as {self.count}"
+        if waiting and not self.low <= waiting[0] <= waiting[-1] < self.end:
+            return f"{waiting[0]} and {waiting[-1]} wait, not in [{self.low}, {self.end})"
+        planned = {offset for _, offset in self._heap}.union(given)
+        for run in self._runs:
+            planned.update(run.offsets[run.at :].tolist())
+        missing = sorted(set(waiting) - planned)
+        if missing:
+            return f"{len(missing)} are in no run and never due, the first is {missing[0]}"
+        return ""
 
     def add(self, times_ms: I64, first: int) -> None:
         """Messages from an offset on, with their times; offsets come in order."""

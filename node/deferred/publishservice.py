@@ -129,6 +129,13 @@ class PublishService:
     def role_changed(self) -> None:
         """Nothing is known here that the log does not say."""
 
+    def validate(self) -> str:
+        """What is wrong between two events, empty for nothing: a turn is somebody's."""
+        unwanted = [sink for sink, turn in self._turns.items() if turn.wanted <= 0]
+        if unwanted:
+            return f"nobody wants to store for {unwanted}, and it is their turn"
+        return ""
+
     @property
     def _sinks(self) -> dict[str, Json]:
         return self._core.metadata.tables.sinks

@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import structlog
 from duolog import _errors as sdk
@@ -87,6 +88,28 @@ class TransactionService:
         """Only what the log says is known."""
         self._forget()
 
+    def validate(self) -> str:
+        """What is wrong between two events, empty for nothing.
+
+        What waits is not decided; what is decided and could not be noted still waits; the notes are
+        known in the order in which they lie.
+        """
+        if self._halves is None:
+            return "decisions without half messages" if self._unnoted or self._ops else ""
+        wrong = self._halves.validate(self._core.times.mono_ms())
+        if wrong:
+            return wrong
+        for offset in self._unnoted:
+            if not self._halves.lies_at(offset):
+                return f"the half message at {offset} is to be noted, and does not wait"
+        decided = [origin for origin in self._halves if self._decisions.get(origin) is not None]
+        if decided:
+            return f"half messages {decided} wait, and are decided"
+        for (one, _), (two, _) in pairwise(self._ops):
+            if one > two:
+                return f"the note at {two} is known behind the one at {one}"
+        return ""
+
     def _forget(self) -> None:
         self._halves = None
         self._decisions.clear()
@@ -155,13 +178,13 @@ class TransactionService:
         store = self._core.store
         while halves is self._halves:
             low, high = store.queue_range(HALF_TOPIC, QUEUE)
-            halves.end = max(halves.end, low)
+            halves.reach(low)
             if halves.end >= high:
                 return
             result = store.get(HALF_TOPIC, QUEUE, halves.end, Wanted(READ, BYTES))
             for offset, store_time, properties in _texts(result):
                 halves.read(self._half(offset, store_time, properties))
-            halves.end = max(halves.end, result.next_offset)
+            halves.reach(result.next_offset)
             await asyncio.sleep(0)
 
     def _half(self, offset: int, store_time: int, properties: dict[str, str]) -> Half:

@@ -43,6 +43,15 @@ class ArrivalBoard:
             for event in self._watchers.get(key, ()):
                 event.set()
 
+    def validate(self) -> str:
+        """What is wrong with this board, empty for nothing: its count is that of its watchers."""
+        watched = sum(map(len, self._watchers.values()))
+        if watched != self._count:
+            return f"{watched} watchers, counted as {self._count}"
+        if not all(self._watchers.values()):
+            return "a queue is on the board that nobody watches"
+        return ""
+
     def __len__(self) -> int:
         """Watched queues, each as often as it is watched."""
         return self._count

@@ -39,6 +39,13 @@ class GroupCommitService:
         self.flushes = 0
         self.released = 0
 
+    def validate(self) -> str:
+        """What is wrong between two events, empty for nothing: who waits, waits for the disk."""
+        first, flushed = self._waiters.first, self._store.flushed_offset
+        if first is not None and first <= flushed:
+            return f"a put up to {first} waits, {flushed} is on disk"
+        return ""
+
     def wait(self, end_offset: int) -> "asyncio.Future[PutMessageStatus]":
         """A future that is done when everything below an offset is on disk, or will not be."""
         loop = asyncio.get_running_loop()

@@ -14,5 +14,8 @@ class Part(Protocol):
     async def run(self) -> None:
         """Work, until cancelled. An error ends the node: nothing fails in silence."""
 
+    def validate(self) -> str:
+        """What is wrong with it between two events, empty for nothing; for simulator and tests."""
+
     def role_changed(self) -> None:
         """The node became a master or a slave: from now on only what the log says is known."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import duolog
 import pytest
-from duolog._background import Background, Joint, together
+from duolog._background import Background, Joint, all_of, close_all, together
 from duolog._batcher import Batcher, Message
 from duolog._connection import AppendStream
 from duolog._receipts import Part
@@ -161,6 +161,46 @@ async def test_the_first_error_of_work_done_together_is_raised_as_it_is() -> Non
     assert not others()
 
 
+async def test_an_error_after_the_end_of_the_block_is_no_cancellation() -> None:
+    me = asyncio.current_task()
+    assert me is not None
+    for others_run in (True, False):
+        with pytest.raises(duolog.Busy):
+            async with together() as tasks:
+                tasks.create_task(fail(duolog.Busy("x")))
+                if others_run:
+                    tasks.create_task(forever())
+        assert me.cancelling() == 0
+    assert not others()
+
+
+async def test_a_failed_request_of_many_fails_the_batch_with_its_error() -> None:
+    class Refusing:
+        async def send(self, batch: Any, seconds: float) -> list[Part]:
+            await asyncio.sleep(0)
+            raise duolog.Busy("no room")
+
+    async with duolog.Client("127.0.0.1:1") as client, client.producer() as producer:
+        producer._sender = Refusing()  # type: ignore[assignment]
+        with pytest.raises(duolog.Busy):
+            await producer.send_batch("T", [bytes(700_000)] * 4)
+
+
+async def test_what_a_task_begins_after_the_block_is_waited_for() -> None:
+    ended: list[int] = []
+
+    async with together() as tasks:
+
+        async def begin(depth: int) -> None:
+            await asyncio.sleep(0)
+            if depth:
+                tasks.create_task(begin(depth - 1))
+            ended.append(depth)
+
+        tasks.create_task(begin(3))
+    assert ended == [3, 2, 1, 0]
+
+
 # -- the SDK's parts -----------------------------------------------------------------------------
 
 
@@ -250,7 +290,19 @@ async def test_what_lingers_when_the_producer_is_closed_is_not_sent() -> None:
     await asyncio.sleep(0.01)
     await batcher.close()
     async with asyncio.timeout(20):
-        with pytest.raises(duolog.Timeout, match="the producer was closed"):
+        with pytest.raises(duolog.BadRequest, match="the producer is closed"):
+            await waiting
+    assert not others()
+
+
+async def test_a_send_whose_batch_was_never_begun_is_answered() -> None:
+    batcher = Batcher(SlowSender(), 60.0)  # type: ignore[arg-type]
+    waiting = asyncio.ensure_future(batcher.send(Message("T", None, Terms(), b"x", b""), 30))
+    async with asyncio.timeout(20):
+        while not batcher._draining.busy:
+            await asyncio.sleep(0)
+        await batcher.close()  # its task has not taken its first step
+        with pytest.raises(duolog.BadRequest, match="the producer is closed"):
             await waiting
     assert not others()
 
@@ -267,9 +319,9 @@ async def test_what_waited_behind_a_single_send_is_not_sent_by_a_closed_producer
     await batcher.close()
     sender.let.set()
     assert (await alone).status == "PUT_OK"
-    with pytest.raises(duolog.Timeout, match="the producer was closed"):
+    with pytest.raises(duolog.BadRequest, match="the producer is closed"):
         await behind
-    with pytest.raises(duolog.Timeout, match="the producer was closed"):
+    with pytest.raises(duolog.BadRequest, match="the producer is closed"):
         await batcher.send(message, 10)
     assert not others()
 
@@ -320,3 +372,126 @@ async def test_a_task_that_lost_its_cancellation_is_cancelled_again(
         await asyncio.sleep(0)
         await background.stop()
     assert cancelled == 3
+
+
+class Deaf:
+    """A task that no cancellation ends, until it is let."""
+
+    def __init__(self) -> None:
+        self.let = asyncio.Event()
+
+    async def run(self) -> None:
+        while not self.let.is_set():
+            try:
+                await self.let.wait()
+            except asyncio.CancelledError:
+                continue
+
+
+async def test_an_owner_does_not_wait_for_ever_for_what_no_cancellation_ends(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("duolog._background.CANCEL_AGAIN_SECONDS", 0.01)
+    background, deaf = Background(), Deaf()
+    task = background.start(deaf.run())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(20):
+        await background.stop(0.05)
+    assert not task.done()
+    assert "1 background tasks did not end within 0.05 s of their cancellation: " in caplog.text
+    assert "Deaf.run" in caplog.text
+    stopping = asyncio.ensure_future(background.stop(None))
+    await asyncio.sleep(0.1)
+    assert not stopping.done()
+    deaf.let.set()
+    async with asyncio.timeout(20):
+        await stopping
+    assert not others()
+
+
+async def test_work_is_waited_for_so_long_and_goes_on() -> None:
+    background = Background()
+    task = background.start(forever())
+    assert not await background.finish(0.01)
+    assert not task.done()
+    await background.stop()
+    assert await background.finish(0.0)
+
+
+async def test_the_first_error_of_several_calls_ends_the_others() -> None:
+    async def answer(number: int) -> int:
+        return number
+
+    assert await all_of(answer(1), answer(2)) == [1, 2]
+    async with asyncio.timeout(20):
+        with pytest.raises(duolog.Busy):
+            await all_of(forever(), fail(duolog.Busy("x")))
+    assert not others()
+
+
+# -- closing -------------------------------------------------------------------------------------
+
+
+class Closing:
+    """Something to close; it may fail, and says when it is done."""
+
+    def __init__(self, closed: list[str], name: str, error: Exception | None = None) -> None:
+        self._closed, self._name, self._error = closed, name, error
+
+    async def close(self) -> None:
+        await asyncio.sleep(0)
+        if self._error is not None:
+            raise self._error
+        await asyncio.sleep(0.01)
+        self._closed.append(self._name)
+
+
+async def test_what_fails_to_close_keeps_nothing_else_open() -> None:
+    closed: list[str] = []
+    first, second = duolog.Unavailable("first"), ValueError("second")
+    bad, good = Closing(closed, "bad", first), Closing(closed, "good")
+    worse, last = Closing(closed, "worse", second), Closing(closed, "last")
+    with pytest.raises(duolog.Unavailable, match="first"):
+        await close_all([bad.close, good.close], [worse.close], [last.close])
+    assert closed == ["good", "last"]
+    await close_all([good.close], [])
+    assert not others()
+
+
+async def test_a_cancelled_closing_still_closes_what_comes_later() -> None:
+    closed: list[str] = []
+    slow, last = Background(), Closing(closed, "last", None)
+    slow.start(forever())
+
+    async def hangs() -> None:
+        await forever()
+
+    closing = asyncio.ensure_future(close_all([hangs], [slow.stop, last.close]))
+    await asyncio.sleep(0.01)
+    closing.cancel()
+    async with asyncio.timeout(20):
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+    assert closed == ["last"]
+    assert not others()
+
+
+async def test_a_client_closes_its_connections_though_a_part_cannot_be_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = duolog.Client("127.0.0.1:1", timeout=5)
+    closed: list[str] = []
+    broken, whole = client.producer(), client.producer()
+
+    async def fail_to_close() -> None:
+        raise duolog.Unavailable("cannot close")
+
+    monkeypatch.setattr(broken, "close", fail_to_close)
+    monkeypatch.setattr(whole, "close", Closing(closed, "producer").close)
+    monkeypatch.setattr(client._topics, "close", Closing(closed, "topics").close)
+    router = client._router
+    monkeypatch.setattr(client, "_router", Closing(closed, "router"))
+    with pytest.raises(duolog.Unavailable, match="cannot close"):
+        await client.close()
+    assert closed == ["producer", "topics", "router"]
+    await router.close()

@@ -1,10 +1,13 @@
 """Transactions through the SDK."""
 
 import asyncio
+from typing import Any
 
 import duolog
 import duolog.sync
 import pytest
+from duolog._errors import DuologError
+from duolog._transactions import ProducerGroup, Transactions
 
 from node.deferred.redirect import stored_again
 from node.deferred.transactionservice import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC
@@ -235,3 +238,102 @@ async def test_what_the_last_master_ended_without_its_note_is_not_given_up(node:
         assert (await client.pull(DISCARD_TOPIC, 0, 0)).body_list() == [b"given up"]
         with pytest.raises(duolog.NoSuchMessage, match="was committed"):
             await transactions.rollback(committed)
+
+
+# -- decisions, without a node -------------------------------------------------------------------
+
+
+class Deciding:
+    """What transactions need of a router and a producer; its node answers when it is let."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+        self.let = asyncio.Event()
+        self.messages = self
+
+    def connection(self, replica_group: str) -> "Deciding":
+        return self
+
+    async def call(self, make: Any, timeout: float) -> None:
+        async with asyncio.timeout(timeout):
+            await make(timeout)
+
+    async def EndTransactions(self, request: Any, timeout: float) -> None:
+        self.asked.append(list(request.halves))
+        await self.let.wait()
+
+    async def close(self) -> None:
+        """Nothing to do."""
+
+
+def transactions_of(node: Deciding, timeout: float) -> Transactions:
+    return Transactions(node, node, ProducerGroup("g"), timeout)  # type: ignore[arg-type]
+
+
+async def outcome_of(deciding: "asyncio.Future[None]") -> DuologError | None:
+    async with asyncio.timeout(20):
+        try:
+            await deciding
+        except DuologError as error:
+            return error
+    return None
+
+
+def half(offset: int) -> duolog.Half:
+    return duolog.Half("T", "", "r", offset)
+
+
+async def test_a_decision_whose_request_was_never_begun_is_answered() -> None:
+    node = Deciding()
+    transactions = transactions_of(node, 30)
+    deciding = asyncio.ensure_future(transactions.commit(half(1)))
+    while not transactions._deciding.busy:
+        await asyncio.sleep(0)
+    await transactions._deciding.stop()  # its task has not taken its first step
+    assert isinstance(await outcome_of(deciding), duolog.ResultUnknown)
+    assert node.asked == []
+    node.let.set()
+    await transactions.commit(half(2))  # the next one begins anew
+    assert node.asked == [[2]]
+
+
+async def test_a_decision_is_waited_for_no_longer_than_a_call_may_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("duolog._transactions.LATE_SECONDS", 0.05)
+    node = Deciding()
+
+    async def never(make: Any, timeout: float) -> None:
+        await make(timeout)
+
+    monkeypatch.setattr(node, "call", never)
+    transactions = transactions_of(node, 0.1)
+    sent = asyncio.ensure_future(transactions.commit(half(1)))
+    await until(lambda: bool(node.asked))
+    waits = asyncio.ensure_future(transactions.commit(half(2)))
+    assert isinstance(await outcome_of(sent), duolog.ResultUnknown)
+    late = await outcome_of(waits)
+    assert isinstance(late, duolog.Timeout)
+    assert str(late) == "half message 2 was not decided within 0.1 s: its turn did not come"
+    node.let.set()
+    await transactions._deciding.finish()
+    assert node.asked == [[1]], "what was given up is not decided later"
+
+
+async def test_a_request_has_what_is_left_of_the_time_of_its_decisions() -> None:
+    node = Deciding()
+    given: list[float] = []
+
+    async def call(make: Any, timeout: float) -> None:
+        given.append(timeout)
+        await asyncio.sleep(0.05)
+        await make(timeout)
+
+    node.call = call  # type: ignore[method-assign]
+    node.let.set()
+    transactions = transactions_of(node, 10)
+    first = asyncio.ensure_future(transactions.commit(half(1)))
+    await until(lambda: bool(given))
+    await asyncio.gather(first, transactions.commit(half(2)))
+    assert 9.9 < given[0] <= 10
+    assert given[1] < 9.98

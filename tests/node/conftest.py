@@ -64,7 +64,9 @@ async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
     yield start
     for node in running:
         if node.broker is not None and not node.broker.store.closed:
+            wrong = node.broker.validate()
             await node.stop()
+            assert wrong == ""
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ As far as the node itself knows its log to be confirmed, that never changes, and
 What cannot be read there is asked of the nodes, which know why.
 """
 
-import asyncio
 import functools
 import importlib.metadata
 import time
@@ -13,6 +12,7 @@ from functools import partial
 from typing import Protocol
 
 from duolog import sync
+from duolog._background import all_of
 from duolog._client import Client
 from duolog._descriptions import LocalStore, NodeStatus
 from duolog._machine import place_of
@@ -70,7 +70,7 @@ def _neighbours(client: sync.Client, endpoints: str, group: str) -> list[str]:
 
         async def look(made: Client) -> list[str]:
             replicas = await made.replicas(group)
-            answers = await asyncio.gather(*map(made.status_of, replicas))
+            answers = await all_of(*map(made.status_of, replicas))
             return [
                 endpoint
                 for endpoint, status in zip(replicas, answers, strict=True)

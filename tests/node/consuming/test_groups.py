@@ -29,6 +29,7 @@ def beat(
         "G", member, Heartbeat(("T",), frozenset(owned)), COUNTS, MonoMs(now)
     )
     assert assignment is not None
+    assert groups.validate(MonoMs(now)) == ""
     return set(assignment.queues)
 
 
@@ -131,7 +132,34 @@ def test_leaving_frees_queues_at_once() -> None:
     groups.leave("G", "a")
     assert beat(groups, "b", set()) == everything
     groups.leave("G", "b")
-    assert groups.names() == set()
+    assert groups.names(START) == set()
+
+
+def test_a_group_whose_members_fell_silent_has_none() -> None:
+    groups = GroupCoordinator()
+    beat(groups, "a", set())
+    assert (groups.names(START), groups.readers_of("T", START)) == ({"G"}, {"G"})
+    assert (groups.names(LATER), groups.readers_of("T", LATER)) == (set(), set())
+    assert groups.validate(LATER) == ""
+    beat(groups, "a", set(), now=LATER)
+    assert groups.members("G", LATER) == 1
+
+
+def test_a_coordinator_says_what_is_wrong_with_it() -> None:
+    groups = GroupCoordinator()
+    beat(groups, "a", beat(groups, "a", set()))
+    beat(groups, "b", set())
+    member = groups._groups["G"].members["b"]
+    member.owned = {("T", 3)}
+    assert groups.validate(START) == "group G: ('T', 3) is held by a and b"
+    member.owned, member.granted = set(), {("U", 1)}
+    assert groups.validate(START) == "group G: b was granted [('U', 1)], and reads ('T',)"
+    member.granted, member.expires_ms = set(), MonoMs(300_001)
+    assert groups.validate(START) == "group G: b lives for 300001 ms unheard"
+    member.wish = Wish("CONFIG")
+    assert groups.validate(START) == "group G: its members go by several strategies"
+    groups._groups["G"].members.clear()
+    assert groups.validate(START) == "group G: 0 members"
 
 
 def test_a_member_may_not_commit_for_a_queue_given_to_another() -> None:
@@ -167,6 +195,7 @@ def test_no_queue_is_ever_granted_to_two(steps: list[tuple[str, str]]) -> None:
         else:
             reading.pop(member, None)
             groups.leave("G", member)
+        assert groups.validate(MonoMs(now)) == ""
         seen = Counter(queue for queues in reading.values() for queue in queues)
         assert all(times == 1 for times in seen.values())
 

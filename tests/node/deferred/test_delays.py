@@ -8,7 +8,7 @@ import duolog
 import numpy as np
 import pytest
 
-from node.deferred.delayservice import DELAY_MS_MAX, DONE_TOPIC, TIMER_TOPIC
+from node.deferred.delayservice import DELAY_MS_MAX, DONE_TOPIC, TIMER_TOPIC, RecallHandle
 from node.server import Node
 from store.clocks import WallMs
 from store.columns import Columns
@@ -151,6 +151,39 @@ async def test_a_new_master_delivers_what_waits_once(start_node: StartNode, tmp_
         assert len(bodies) == len(set(bodies)) == len(found) == 60
     # Slaves know what their master delivered.
     await until(lambda: len({broker_of(n).store.log.max_offset for n in group.nodes}) == 1)
+
+
+async def test_what_was_recalled_stays_so_while_its_note_waits_for_the_replicas(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is noted meanwhile lets no later reading begin behind the note of the recall."""
+    node = await start_node()
+    broker = broker_of(node)
+    delays, put_and_wait = broker.delays, broker.log.put_and_wait
+    stored, gate = asyncio.Event(), asyncio.Event()
+
+    async def slow(batch: PutBatch) -> PutResult:
+        result = await put_and_wait(batch)
+        stored.set()
+        await gate.wait()
+        return result
+
+    async with await client_of(node) as client, client.producer() as producer:
+        await producer.send("T", b"another that waits", delay=3600)
+        receipt = await producer.send("T", b"x", delay=3600)
+        monkeypatch.setattr(broker.log, "put_and_wait", slow)
+        handle = RecallHandle(broker.config.node.group, "T", 1, receipt.unique_key)
+        recalling = asyncio.create_task(delays.recall("T", handle))
+        await stored.wait()
+        await until(lambda: broker.store.queue_range(DONE_TOPIC, 0)[1] == 1)
+        delays._note_progress(await delays._opened())
+        await until(lambda: broker.metadata.has_applied(broker.store.log.max_offset))
+        delays.role_changed()
+        await delays._opened()
+        assert delays.waiting == 1
+        gate.set()
+        await recalling
+        assert broker.validate() == ""
 
 
 async def test_a_topic_that_was_deleted_takes_its_delayed_messages_with_it(

@@ -73,6 +73,37 @@ def test_every_half_message_waits_or_is_decided(steps: list[str]) -> None:
             halves.resolved(found.offset)
             decided.add(waiting[-1])
         assert {o for o in range(len(queue)) if halves.get(o)} == known - decided
+        assert halves.validate(MonoMs(0)) == ""
     while halves.end < len(queue):
         halves.read(half(halves.end, queue[halves.end]))
+        assert halves.validate(MonoMs(0)) == ""
     assert {o for o in range(len(queue)) if halves.get(o)} == set(queue) - decided
+
+
+def test_what_retention_took_was_not_decided_ahead() -> None:
+    halves = HalfMessages(0)
+    halves.read(half(0))
+    halves.add(half(3, origin=0))
+    halves.resolved(0)
+    halves.resolved(3)
+    halves.reach(5)
+    assert (halves.end, halves.validate(MonoMs(0))) == (5, "")
+    halves.reach(2)
+    assert halves.end == 5
+
+
+def test_half_messages_say_what_is_wrong_with_them() -> None:
+    halves = HalfMessages(0)
+    halves.read(half(0))
+    halves.due(MonoMs(1000), 10)
+    assert halves.validate(MonoMs(1000)) == ""  # it is being asked about
+    assert halves.validate(MonoMs(999)) == "nobody is asked about half message 0 at 1000"
+    found = halves.get(0)
+    assert found is not None
+    found.offset = 7
+    assert halves.validate(MonoMs(0)) == "half message 0 is not found where it lies, at 7"
+    halves._origins[7] = 0
+    assert halves.validate(MonoMs(0)) == "1 wait, 2 places are known"
+    halves = HalfMessages(4)
+    halves._decided_ahead.add(3)
+    assert halves.validate(MonoMs(0)) == "[3] are read, and decided ahead of 4"

@@ -54,12 +54,37 @@ def test_what_is_due_is_what_a_model_says(steps: list[tuple[str, object]], low: 
                 for offset in back:
                     given_away.discard(offset)
                     waiting[offset] = int(what)  # type: ignore[call-overload]
+            assert timers.validate(given_away) == ""
             pending = set(waiting) | given_away
             assert timers.count == len(pending)
             assert timers.low == min(pending, default=end)
             assert all(timers.waits(offset) == (offset in pending) for offset in range(end + 2))
     finally:
         pendingtimers.HEAP_MAX, pendingtimers.RUNS_MAX, pendingtimers.ROOM_MIN = before
+
+
+def test_timers_say_what_is_wrong_with_them() -> None:
+    timers = PendingTimers(5)
+    timers.add(np.array([30, 10, 20], np.int64), 5)
+    assert timers.validate() == ""
+    assert list(timers.due(10, 10)) == [6]
+    assert timers.validate() == "1 are in no run and never due, the first is 6"
+    assert timers.validate([6]) == ""
+    timers.count = 2
+    assert timers.validate() == "3 wait, counted as 2"
+    timers.count, timers.low = 3, 6
+    assert timers.validate() == "5 and 7 wait, not in [6, 8)"
+    timers.low = 9
+    assert timers.validate() == "low 9 is not in [5, 8]"
+
+
+def test_timers_in_runs_are_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pendingtimers, "HEAP_MAX", 4)
+    timers = PendingTimers(0)
+    timers.add(np.arange(4, dtype=np.int64), 0)
+    assert (len(timers._runs), timers.validate()) == (1, "")
+    timers._runs[0].at = 1
+    assert timers.validate() == "1 are in no run and never due, the first is 0"
 
 
 def test_a_limit_is_kept_for_each_run() -> None:

@@ -1,0 +1,168 @@
+"""What a group has taken from one queue: against a plain model, and its invariants."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.consuming.offsetranges import OffsetRanges
+from node.consuming.popqueue import Lease, PopQueue
+from store.clocks import MonoMs
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["take", "pass", "finish", "change", "expire", "put_off", "release"]),
+        st.integers(0, 9),
+    ),
+    max_size=60,
+)
+DONE = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 4)), max_size=4)
+ENDS_MS = 10
+
+
+class Consumers:
+    """Consumers of one group, and what they have done by their own account."""
+
+    def __init__(self, queue: PopQueue) -> None:
+        self.queue = queue
+        self.now = MonoMs(0)
+        self.serial = 0
+        self.done = {offset for offset in range(60) if offset in queue.done}
+        self.done |= set(range(queue.committed))
+
+    def lease_ends(self) -> MonoMs:
+        return MonoMs(self.now + ENDS_MS)
+
+    def take(self, _: int) -> None:
+        queue = self.queue
+        if queue.blocked:
+            return
+        queue.skip_done()
+        offset = queue.next
+        assert offset not in self.done, "what is done is given to nobody"
+        assert offset not in queue.leases
+        self.serial += 1
+        queue.take(offset, Lease(self.serial, self.lease_ends(), "c", held=offset % 2 == 0))
+
+    def passed(self, number: int) -> None:
+        if not self.queue.blocked:
+            end = self.queue.next + number % 3
+            self.done |= set(range(self.queue.next, end))
+            self.queue.pass_over(end)
+
+    def out(self, number: int) -> int | None:
+        leases = sorted(self.queue.leases)
+        return leases[number % len(leases)] if leases else None
+
+    def finish(self, number: int) -> None:
+        offset = self.out(number)
+        if offset is not None:
+            self.queue.finish(offset)
+            self.done.add(offset)
+
+    def change(self, number: int) -> None:
+        offset = self.out(number)
+        if offset is not None:
+            self.serial += 1
+            lease = self.queue.leases[offset]
+            self.queue.change(offset, lease, self.serial, self.lease_ends())
+
+    def put_off(self, number: int) -> None:
+        offset = self.out(number)
+        if offset is not None:
+            self.queue.put_off(offset, self.lease_ends())
+
+    def expire(self, number: int) -> None:
+        self.now = MonoMs(self.now + number)
+        for offset in self.queue.expired(self.now):
+            if number % 2:
+                self.queue.put_off(offset, self.lease_ends())
+            else:
+                self.queue.finish(offset)
+                self.done.add(offset)
+
+    def release(self, _: int) -> None:
+        self.queue.release("c", MonoMs(self.now + 1))
+
+    def step(self, what: str, number: int) -> None:
+        do: dict[str, Callable[[int], None]] = {"pass": self.passed}
+        do.get(what, getattr(self, what, self.passed))(number)
+        assert self.queue.validate() == ""
+        known = {offset for offset in range(200) if offset in self.queue.done}
+        assert known | set(range(self.queue.committed)) == self.done
+
+
+@given(STEPS, DONE, st.integers(0, 10), st.booleans())
+def test_what_is_done_is_what_consumers_say_and_is_given_to_nobody(
+    steps: list[tuple[str, int]], done: list[tuple[int, int]], low: int, orderly: bool
+) -> None:
+    ranges = [(first, first + count) for first, count in done]
+    consumers = Consumers(PopQueue.resumed(low, ranges, orderly))
+    assert consumers.queue.validate() == ""
+    assert consumers.done >= set(range(low))
+    for what, number in steps:
+        consumers.step(what, number)
+
+
+def test_what_the_last_master_recorded_beyond_a_gap_is_not_given_again() -> None:
+    queue = PopQueue.resumed(5, [(6, 8)], orderly=False)
+    queue.take(5, Lease(1, MonoMs(10), "c"))
+    queue.finish(5)
+    assert (queue.committed, queue.next) == (8, 8)
+    assert queue.validate() == ""
+
+
+def test_retention_that_takes_a_part_of_what_is_done_leaves_the_rest_done() -> None:
+    queue = PopQueue.resumed(7, [(5, 9), (11, 12)], orderly=False)
+    assert (queue.committed, queue.done.pairs()) == (9, [[11, 12]])
+    assert queue.validate() == ""
+
+
+def given_one() -> PopQueue:
+    queue = PopQueue(3)
+    queue.take(3, Lease(1, MonoMs(10), "c"))
+    queue.take(4, Lease(2, MonoMs(10), "c"))
+    queue.finish(4)
+    assert queue.validate() == ""
+    return queue
+
+
+def damaged(queue: PopQueue, what: str, value: object) -> str:
+    setattr(queue, what, value)
+    return queue.validate()
+
+
+@pytest.mark.parametrize(
+    ("what", "value", "wrong"),
+    [
+        ("committed", 4, "committed 4, done are [[4, 5]]"),
+        ("committed", 6, "committed 6, done are [[4, 5]]"),
+        ("next", 2, "gives 2 next, committed 3"),
+        ("next", 3, "3 is out, not in [3, 3)"),
+        ("done", OffsetRanges([(3, 5)]), "committed 3, done are [[3, 5]]"),
+        ("_deadlines", [(MonoMs(10), 3, 2)], "nobody looks at 3 when its lease ends at 10"),
+        ("_deadlines", [(MonoMs(9), 3, 1)], "nobody looks at 3 when its lease ends at 10"),
+    ],
+)
+def test_a_queue_says_what_is_wrong_with_it(what: str, value: object, wrong: str) -> None:
+    assert damaged(given_one(), what, value) == wrong
+
+
+def test_a_queue_that_gives_away_what_is_done_is_wrong() -> None:
+    queue = given_one()
+    queue.leases[4] = queue.leases[3]
+    assert queue.validate() == "4 is out, and done"
+    queue.leases.clear()
+    queue.attempt_id = "a"
+    assert queue.validate() == "repeats attempt 'a', of which nothing is out"
+
+
+def test_ranges_that_touch_or_are_empty_are_wrong() -> None:
+    ranges = OffsetRanges([(1, 3), (5, 6)])
+    assert ranges.validate() == ""
+    ranges._ends[0] = 5
+    assert ranges.validate() == "range [5, 6) follows one that ends at 5"
+    ranges._ends[0] = 1
+    assert ranges.validate() == "range [1, 1) follows one that ends at -1"
+    assert damaged(given_one(), "done", ranges) == "done: range [1, 1) follows one that ends at -1"
