@@ -46,6 +46,7 @@ from store.clocks import MonoMs, WallMs
 from store.columns import Columns
 from store.errors import StoreError
 from store.messagestore import PutBatch
+from store.offsets import PhyOffset
 from store.status import BrokerRole, PutMessageStatus
 
 SESSIONS_MAX = 64
@@ -174,8 +175,8 @@ class Master:
                 self.store.events.problem(
                     f"log cut at {found.start}: the rest was never fully synced"
                 )
-                self.store.truncate(found.start)
-                self.history.truncate(found.start)
+                self.store.truncate(PhyOffset(found.start))
+                self.history.truncate(PhyOffset(found.start))
                 return
 
     # -- puts ----------------------------------------------------------------------------------
@@ -285,7 +286,7 @@ class Master:
         candidate = self._held_by_enough()
         if candidate <= self._confirmed():
             return False
-        self.store.confirm(candidate)
+        self.store.confirm(PhyOffset(candidate))
         return True
 
     def _held_by_enough(self) -> int:

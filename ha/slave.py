@@ -55,6 +55,7 @@ from ha.slaveevents import (
 from store.clocks import MonoMs
 from store.kernels import scan
 from store.kernels.jit import EMPTY_I64, I64, U8
+from store.offsets import PhyOffset
 
 ROWS_MAX = 16384
 CUTS_MAX = 8  # truncations and resets of one connection
@@ -263,7 +264,7 @@ class Slave:
             self.history.save(self.store.disk)
         if frame.promise and not self.identity.confirmed_only:
             # What an ASYNC_MASTER called confirmed was no promise.
-            self.store.forget_confirmed(frame.confirm)
+            self.store.forget_confirmed(PhyOffset(frame.confirm))
         self.identity = identity.follow(self.store.disk, self.identity, frame.promise)
         self._start = frame.start
         self._note_master(max(frame.start, frame.confirm), now_ms)
@@ -292,7 +293,7 @@ class Slave:
 
     def _cut(self, end: int) -> None:
         before = self.end
-        self.store.truncate(end)
+        self.store.truncate(PhyOffset(end))
         self.truncated_bytes += before - end
         self.history.truncate(end)
         self.history.save(self.store.disk)
@@ -365,7 +366,7 @@ class Slave:
             elif code != scan.SCAN_PARTIAL or size > min(room - _HEAD.size, limit):
                 return -1 - position
         if position:
-            self.store.append_replica(start, data[:position], store_time)
+            self.store.append_replica(PhyOffset(start), data[:position], store_time)
             self._note(barriers)
         return position
 
@@ -420,10 +421,10 @@ class Slave:
             return [Applied()]
         confirm = min(confirm, self.end)
         if store.replicated_offset is None:
-            store.hide_from(confirm)
-            store.confirm(store.replicated_offset or 0)
+            store.hide_from(PhyOffset(confirm))
+            store.confirm(store.replicated_offset or PhyOffset(0))
         elif confirm > store.replicated_offset:
-            store.confirm(confirm)
+            store.confirm(PhyOffset(confirm))
         return [Applied()]
 
     # -- acknowledging -------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from sim.node import Node
 from sim.witness import Violation
 from store.kernels import decode
 from store.lightqueues import light_places
+from store.offsets import QueueOffset
 from store.queueends import QueueKey
 from store.record import decode_properties
 
@@ -83,7 +84,7 @@ def light_queues_follow(nodes: list[Node], master: Node) -> None:
             first = queue.min_offset if queue is not None else 0
             table = queue.entries(first, 1 << 20)[0].tolist() if queue is not None else []
             wanted = found[begin:]
-            end = wanted[-1][1] + 1
+            end = QueueOffset(wanted[-1][1] + 1)
             if any((first if table else end) <= forgotten <= end for forgotten in ends):
                 wanted = [place for place in wanted if table and place[1] >= first]
             if [(phy, first + k) for k, phy in enumerate(table)] != wanted:

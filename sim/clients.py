@@ -9,6 +9,7 @@ from store.columns import Columns
 from store.kernels import decode
 from store.lightqueues import START
 from store.messagestore import PutBatch, PutResult
+from store.offsets import QueueOffset
 from store.queueends import QueueKey
 from store.reader import GetMessageStatus, GetResult
 from store.status import PutMessageStatus
@@ -230,7 +231,7 @@ class Consumer:
         asked = self.offsets[key]
         result = node.read(*key, asked)
         if node.may_be_behind():
-            result = result.where_behind(asked)
+            result = result.where_behind(QueueOffset(asked))
         self.history.polls += 1
         check_visible(node, result)
         if _passes_over(node, asked, result):

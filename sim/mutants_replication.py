@@ -18,6 +18,7 @@ from store.consumequeue import ConsumeQueue
 from store.idempotence import IdempotenceTable
 from store.mappedfile import FlushJob, MappedFile
 from store.messagestore import MessageStore
+from store.offsets import PhyOffset
 from store.status import PutMessageStatus
 
 _MASTER, _SLAVE = master.Master, slave.Slave
@@ -248,7 +249,7 @@ def _queue_offsets_from_visible() -> list[Patch]:
     """The next queue offset is taken from the queues that readers see (rmq#7689)."""
     original = MessageStore.hide_from
 
-    def hide(self: Any, offset: int) -> None:
+    def hide(self: Any, offset: PhyOffset) -> None:
         original(self, offset)
         self.recover_topic_queue_table()
 

@@ -18,6 +18,7 @@ from sim.faults import NODES, SDK_ON, SERVICES_ON, Fault, plan, sdk
 from sim.planted import Mutant, Patch
 from store.clocks import ForwardSteps, MonoMs
 from store.metadata import Metadata
+from store.offsets import PhyOffset
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -278,7 +279,7 @@ def _stale_halves() -> list[Patch]:
 def _answered_at_once() -> list[Patch]:
     original = Log.settle
 
-    def settle(self: Any, end_offset: int, no_wait: bool = False) -> None:
+    def settle(self: Any, end_offset: PhyOffset, no_wait: bool = False) -> None:
         original(self, end_offset, True)
 
     return [(Log, "settle", settle)]

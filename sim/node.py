@@ -38,6 +38,7 @@ from store.errors import RepeatUnknown, StoreError
 from store.flush import FlushSchedule, QueuesFlush
 from store.mappedfile import FlushJob
 from store.messagestore import MessageStore, PutBatch, PutResult
+from store.offsets import QueueOffset
 from store.reader import GetResult, Wanted
 from store.status import BrokerRole, PutMessageStatus
 from store.steps import at_once
@@ -507,7 +508,7 @@ class Node:
 
     def read(self, topic: str, queue_id: int, offset: int) -> GetResult:
         """A consumer's request."""
-        return self.store.get(topic, queue_id, offset, Wanted(32, 16 << 10))
+        return self.store.get(topic, queue_id, QueueOffset(offset), Wanted(32, 16 << 10))
 
     def known_master(self) -> tuple[str, int]:
         """Client address of the master that the registry names, and its epoch."""

@@ -31,6 +31,7 @@ from sim.world import World
 from store.clocks import MonoMs, WallMs
 from store.errors import StoreError
 from store.messagestore import MessageStore
+from store.offsets import PhyOffset
 
 T = TypeVar("T")
 Answer = Callable[[Any, Exception | None], None]
@@ -110,7 +111,7 @@ class SimReplicas:
         if self._node.setup.durable:
             self._node.later(0.0, self._node.flush_soon)
 
-    def await_slaves(self, end_offset: int) -> Outcome:
+    def await_slaves(self, end_offset: PhyOffset) -> Outcome:
         """What becomes of a stored put that waits for slaves."""
         return self._replication.await_slaves(end_offset)
 

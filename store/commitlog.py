@@ -16,6 +16,7 @@ from store.kernels import encode, scan
 from store.kernels.jit import EMPTY_I64, EMPTY_U8, I64, U8
 from store.mappedfile import MappedFile
 from store.mappedfilequeue import MappedFileQueue
+from store.offsets import PhyOffset, QueueOffset
 from store.options import StoreOptions
 from store.record import Host, Record, RecordHeader, decode_properties
 from store.transientpool import TransientStorePool
@@ -104,19 +105,19 @@ class CommitLog:
             )
 
     @property
-    def min_offset(self) -> int:
+    def min_offset(self) -> PhyOffset:
         """Offset of the first byte held."""
-        return self.queue.min_offset
+        return PhyOffset(self.queue.min_offset)
 
     @property
-    def max_offset(self) -> int:
+    def max_offset(self) -> PhyOffset:
         """Offset after the last readable byte."""
-        return self.queue.max_offset
+        return PhyOffset(self.queue.max_offset)
 
     @property
-    def wrote_offset(self) -> int:
+    def wrote_offset(self) -> PhyOffset:
         """Offset after the last byte appended, readable or still in a pool buffer."""
-        return self.queue.wrote_offset
+        return PhyOffset(self.queue.wrote_offset)
 
     def roll_next_file(self, offset: int) -> int:
         """Start of the segment after the one an offset lies in."""
@@ -423,15 +424,15 @@ def read_record(memory: U8, position: int, end: int, base: int) -> Record:
     return Record(
         topic=cut(row[scan.TOPIC_AT], row[scan.TOPIC_BYTES]).decode(errors="replace"),
         queue_id=row[scan.QUEUE_ID],
-        queue_offset=row[scan.QUEUE_OFFSET],
-        physical_offset=row[scan.PHY],
+        queue_offset=QueueOffset(row[scan.QUEUE_OFFSET]),
+        physical_offset=PhyOffset(row[scan.PHY]),
         size=row[scan.SIZE],
         store_time=row[scan.STORE_TIME],
         born_time=row[scan.BORN_TIME],
         flag=row[scan.FLAG],
         sysflag=row[scan.SYSFLAG],
         reconsume_times=row[scan.RECONSUME_TIMES],
-        prepared_offset=row[scan.PREPARED_OFFSET],
+        prepared_offset=PhyOffset(row[scan.PREPARED_OFFSET]),
         born_host=Host.unpacked(cut(host_at, host_bytes)),
         store_host=Host.unpacked(cut(store_host_at, store_host_bytes)),
         tags_code=row[scan.TAGS_CODE],

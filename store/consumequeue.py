@@ -20,6 +20,7 @@ from store.kernels import scan
 from store.kernels.jit import I64, U8
 from store.mappedfile import MappedFile
 from store.mappedfilequeue import MappedFileQueue
+from store.offsets import QueueOffset
 from store.openfiles import OpenFiles
 from store.queueends import QueueKey
 from store.queuelayout import QueueLayout
@@ -62,14 +63,14 @@ class ConsumeQueue:
         self.held_from = 0  # no entry from the minimum on names a record below this offset
 
     @property
-    def min_offset(self) -> int:
+    def min_offset(self) -> QueueOffset:
         """Queue offset of the first entry that points to a record still held."""
-        return self.min_logic_bytes // ENTRY_BYTES
+        return QueueOffset(self.min_logic_bytes // ENTRY_BYTES)
 
     @property
-    def max_offset(self) -> int:
+    def max_offset(self) -> QueueOffset:
         """Queue offset after the last entry."""
-        return self.files.max_offset // ENTRY_BYTES
+        return QueueOffset(self.files.max_offset // ENTRY_BYTES)
 
     def put(self, rows: I64, order: I64, missing_max: int) -> "PutOutcome":
         """Append the entries of the rows that `order` names; entries already there are skipped.
@@ -422,13 +423,13 @@ class ConsumeQueue:
             count -= found.count
         return np.concatenate(parts, axis=1) if parts else np.empty((3, 0), np.int64)
 
-    def offset_at_size(self, queue_offset: int, size: int) -> int:
+    def offset_at_size(self, queue_offset: QueueOffset, size: int) -> QueueOffset:
         """Offset up to which the records from queue_offset on have at most size bytes.
 
         It lies after queue_offset where there is a record, however large that is. No more than
         ENTRIES_LOOKED_AT entries are counted.
         """
-        at = max(queue_offset, self.min_offset)
+        at = int(max(queue_offset, self.min_offset))
         until = min(self.max_offset, at + ENTRIES_LOOKED_AT)
         while at < until:
             sizes = np.cumsum(self.entries(at, ENTRIES_AT_ONCE)[1])
@@ -437,19 +438,19 @@ class ConsumeQueue:
             if fits < len(sizes) or not fits:
                 break
             size -= int(sizes[-1])
-        return min(max(at, queue_offset + 1), self.max_offset)
+        return QueueOffset(min(max(at, queue_offset + 1), self.max_offset))
 
     def offset_at_time(
         self,
         time_ms: int,
         store_time_at: Callable[[int], int],
         held_from: Callable[[int], int],
-    ) -> int:
+    ) -> QueueOffset:
         """Queue offset of the first entry stored at or after a time; the end if none is.
 
         held_from: the first record offset at or after one that the log has a segment for.
         """
-        low, high = self.min_offset, self.max_offset
+        low, high = int(self.min_offset), int(self.max_offset)
         while low < high:
             middle = (low + high) // 2
             probe = middle
@@ -469,7 +470,7 @@ class ConsumeQueue:
                 high = middle
             else:
                 low = probe
-        return low
+        return QueueOffset(low)
 
     def destroy(self) -> None:
         """Remove the queue's files."""

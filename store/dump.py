@@ -121,8 +121,7 @@ class _Scan:
         self.first_time = self.last_time = 0
 
     def run(self) -> StoreView:
-        position = self.log.min_offset
-        end = self.log.max_offset
+        position, end = int(self.log.min_offset), int(self.log.max_offset)
         torn = 0
         while position < end:
             mapped = self.log.queue.find(position)

@@ -27,6 +27,7 @@ from store.kernels import decode
 from store.kernels.jit import U8
 from store.lookups import Lookups
 from store.mappedfile import FlushJob
+from store.offsets import PhyOffset, QueueOffset
 from store.openfiles import TooManyUnsynced
 from store.options import StoreOptions
 from store.puts import PutBatch, PutResult, Puts
@@ -105,7 +106,9 @@ class MessageStore:
             self.log, self.queues, self.index, self.dispatcher, self.checkpoint, self._flushes
         )
         self.fence_reason = ""
-        self.replicated_offset: int | None = None  # confirmed by replicas; None: not asked for
+        self.replicated_offset: PhyOffset | None = (
+            None  # confirmed by replicas; None: not asked for
+        )
         self._closed = True
         self.lookups = Lookups(self.index, self.get_message, options.max_msgs_num_batch)
         self._reader = ColumnReader(
@@ -294,7 +297,7 @@ class MessageStore:
 
     # -- replication ---------------------------------------------------------------------------
 
-    def append_replica(self, offset: int, data: U8, store_time: int) -> None:
+    def append_replica(self, offset: PhyOffset, data: U8, store_time: int) -> None:
         """Append whole, verified records of a master's log at this log's end, inside one segment.
 
         Raises OSError where the disk has no room for a segment; the log is then as before.
@@ -304,7 +307,7 @@ class MessageStore:
         self.log.append_data(offset, data)
         self.log.last_store_time = max(self.log.last_store_time, store_time)
 
-    def confirm(self, offset: int) -> None:
+    def confirm(self, offset: PhyOffset) -> None:
         """Everything below is confirmed: show it to readers, and do not forget it over a SIGKILL.
 
         Whoever answers puts notes it here before it answers them.
@@ -321,7 +324,7 @@ class MessageStore:
         confirmed = min(self.confirm_offset, self.flushed_offset)
         self.checkpoint.confirm_phy_offset = max(self.checkpoint.confirm_phy_offset, confirmed)
 
-    def hide_from(self, offset: int) -> None:
+    def hide_from(self, offset: PhyOffset) -> None:
         """Show readers nothing from an offset on until `replicated_offset` passes it.
 
         Recovery finds records that were stored and never confirmed. Their queue offsets stay
@@ -334,7 +337,7 @@ class MessageStore:
         if offset < self.dispatcher.reached:
             self._cuts.hide_from(offset)
 
-    def truncate(self, offset: int) -> None:
+    def truncate(self, offset: PhyOffset) -> None:
         """Cut the log at a record's start, durably, and all that was derived from the rest."""
         assert offset <= self.log.max_offset, "nothing to cut"
         self.forget_confirmed(offset)
@@ -345,7 +348,7 @@ class MessageStore:
         self.recover_topic_queue_table()
         self.idempotence.cut(self.topic_queue_table)
 
-    def forget_confirmed(self, offset: int) -> None:
+    def forget_confirmed(self, offset: PhyOffset) -> None:
         """Before a cut: see `Cuts.forget_confirmed`."""
         self._cuts.forget_confirmed(offset)
 
@@ -376,11 +379,11 @@ class MessageStore:
             return True
 
     @property
-    def known_confirmed(self) -> int:
+    def known_confirmed(self) -> PhyOffset:
         """Everything below is known to be confirmed, now or by the checkpoint and its note."""
         checkpoint = self.checkpoint
         noted = max(checkpoint.confirm_phy_offset, checkpoint.note.confirmed)
-        return max(self.replicated_offset or 0, noted)
+        return max(self.replicated_offset or PhyOffset(0), PhyOffset(noted))
 
     def _replica_targets(self) -> DispatchTargets:
         """What a slave's dispatch feeds: sequences too, a master's puts have noted theirs."""
@@ -391,11 +394,11 @@ class MessageStore:
         """Forget everything: the log will start anew at another offset. Raises OSError."""
         self._cuts.reset()
         if self.replicated_offset is not None:
-            self.replicated_offset = 0
+            self.replicated_offset = PhyOffset(0)
         self.puts.ends = QueueEnds()
         self.idempotence.cut({})
 
-    def raise_floor(self, topic: str, queue_id: int, queue_offset: int) -> None:
+    def raise_floor(self, topic: str, queue_id: int, queue_offset: QueueOffset) -> None:
         """Readers see no message of a queue below an offset again, and no put gets a lower one.
 
         For queues of topics that were deleted: a topic made anew begins where the old one ended.
@@ -413,18 +416,18 @@ class MessageStore:
     # -- flush, dispatch -----------------------------------------------------------------------
 
     @property
-    def flushed_offset(self) -> int:
+    def flushed_offset(self) -> PhyOffset:
         """Everything below is on disk."""
-        return self.log.queue.flushed_where
+        return PhyOffset(self.log.queue.flushed_where)
 
     @property
-    def local_offset(self) -> int:
+    def local_offset(self) -> PhyOffset:
         """Everything below is as safe on this node as was asked for: on disk under SYNC_FLUSH."""
         queue = self.log.queue
-        return queue.flushed_where if self._sync_flush else queue.max_offset
+        return PhyOffset(queue.flushed_where if self._sync_flush else queue.max_offset)
 
     @property
-    def confirm_offset(self) -> int:
+    def confirm_offset(self) -> PhyOffset:
         """Readers see nothing from here on: what is not safe here, or not on enough replicas."""
         local, replicated = self.local_offset, self.replicated_offset
         return local if replicated is None or replicated > local else replicated
@@ -495,7 +498,7 @@ class MessageStore:
         self,
         topic: str,
         queue_id: int,
-        queue_offset: int,
+        queue_offset: QueueOffset,
         wanted: Wanted = ANY,
     ) -> GetResult:
         """Messages of a queue from an offset on, as columns: see `ColumnReader.read`."""
@@ -512,7 +515,7 @@ class MessageStore:
             return result.yet_to_come(queue_offset)
         return result
 
-    def _may_come(self, key: tuple[str, int], queue_offset: int) -> bool:
+    def _may_come(self, key: tuple[str, int], queue_offset: QueueOffset) -> bool:
         """Tell whether an offset past a queue's end is one that readers will see later.
 
         Stored and not confirmed yet, or not on disk where that is waited for (a slave may be faster
@@ -522,33 +525,35 @@ class MessageStore:
             return queue_offset > 0
         return 0 < queue_offset <= self.topic_queue_table.get(key, 0)
 
-    def get_message(self, physical_offset: int) -> Record:
+    def get_message(self, physical_offset: PhyOffset) -> Record:
         """The record at a commit-log offset below the confirm offset, verified."""
         if physical_offset >= self.confirm_offset:
             raise OffsetOutOfRange(physical_offset, self.log.min_offset, self.confirm_offset)
         return self.log.get_message(physical_offset)
 
-    def record_at(self, topic: str, queue_id: int, queue_offset: int) -> Record | None:
+    def record_at(self, topic: str, queue_id: int, queue_offset: QueueOffset) -> Record | None:
         """The record at a queue offset, or None where there is none. Raises CorruptRecord."""
         result = self.get(topic, queue_id, queue_offset, Wanted(1, 1))
         if not result.count or int(result.table[decode.OUT_QUEUE_OFFSET, 0]) != queue_offset:
             return None
-        return self.get_message(int(result.table[decode.OUT_PHY, 0]))
+        return self.get_message(PhyOffset(int(result.table[decode.OUT_PHY, 0])))
 
-    def born_host(self, physical_offset: int) -> Host:
+    def born_host(self, physical_offset: PhyOffset) -> Host:
         """Who sent the record at an offset that a queue entry names."""
         data = self.log.get_data(physical_offset)
         sysflag = int.from_bytes(data[36:40].tobytes(), "big")
         return Host.unpacked(data[48 : 68 if sysflag & BORN_HOST_V6 else 56].tobytes())
 
-    def offset_at_time(self, topic: str, queue_id: int, time_ms: int) -> int:
+    def offset_at_time(self, topic: str, queue_id: int, time_ms: int) -> QueueOffset:
         """Queue offset of the first message stored at or after a time; 0 for no such queue."""
         queue = self.queues.get(topic, queue_id)
         if queue is None:
-            return 0
+            return QueueOffset(0)
         return queue.offset_at_time(time_ms, self.log.store_time_at, self.log.queue.held_from)
 
-    def offset_at_size(self, topic: str, queue_id: int, queue_offset: int, size: int) -> int:
+    def offset_at_size(
+        self, topic: str, queue_id: int, queue_offset: QueueOffset, size: int
+    ) -> QueueOffset:
         """Queue offset up to which the records from another one on have at most size bytes.
 
         At least one record further, where there is one.
@@ -556,10 +561,10 @@ class MessageStore:
         queue = self.queues.get(topic, queue_id)
         return queue.offset_at_size(queue_offset, size) if queue else queue_offset
 
-    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+    def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]:
         """Queue offsets [min, max) that can be read."""
         queue = self.queues.get(topic, queue_id)
-        return (queue.min_offset, queue.max_offset) if queue else (0, 0)
+        return (queue.min_offset, queue.max_offset) if queue else (QueueOffset(0), QueueOffset(0))
 
 
 __all__ = [

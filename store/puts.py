@@ -15,6 +15,7 @@ from store.errors import BadMessage
 from store.idempotence import IdempotenceTable, Run
 from store.kernels.encode import FIELDS, NO_FIELDS
 from store.kernels.jit import I64
+from store.offsets import PhyOffset, QueueOffset
 from store.options import StoreOptions
 from store.queueends import QueueEnds
 from store.queues import ConsumeQueues
@@ -46,7 +47,7 @@ class PutBatch:
     flag: int = 0
     sysflag: int = 0
     reconsume_times: int = 0
-    prepared_offset: int = 0
+    prepared_offset: PhyOffset = PhyOffset(0)
     producer: bytes = b""  # 10 bytes, or empty: then no UNIQ_KEY is made and nothing deduplicated
     sequence: int = 0
     repeat_of: int | None = None  # sent before; the log was confirmed up to this offset then
@@ -65,9 +66,9 @@ class PutResult:
 
     status: PutMessageStatus
     reason: str = ""
-    queue_offset: int = -1
-    physical_offset: int = -1
-    end_offset: int = 0
+    queue_offset: QueueOffset = QueueOffset(-1)
+    physical_offset: PhyOffset = PhyOffset(-1)
+    end_offset: PhyOffset = PhyOffset(0)
     store_time: int = 0
     count: int = 0
     duplicates: tuple[Run, ...] = ()
@@ -192,7 +193,7 @@ class Puts:
         newest = queue.entries(last.queue_offset + last.end - last.first - 1, 1) if queue else None
         end = self._log.wrote_offset
         if newest is not None and newest.shape[1]:
-            end = int(newest[0, 0] + newest[1, 0])
+            end = PhyOffset(int(newest[0, 0] + newest[1, 0]))
         return PutResult(PutMessageStatus.PUT_OK, end_offset=end, count=0, duplicates=tuple(known))
 
     def _append(self, batch: PutBatch, first: int, known: list[Run], wall_ms: WallMs) -> PutResult:
@@ -250,9 +251,9 @@ class Puts:
         return PutResult(
             PutMessageStatus.PUT_OK,
             "",
-            queue_offset,
-            where.start,
-            where.end,
+            QueueOffset(queue_offset),
+            PhyOffset(where.start),
+            PhyOffset(where.end),
             store_time,
             count,
             tuple(known),

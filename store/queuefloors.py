@@ -46,7 +46,7 @@ def _drop_last_blanks(queue: ConsumeQueue) -> bool:
 
 def _after_last_record(queue: ConsumeQueue) -> int:
     """Queue offset after the last entry that is not blank."""
-    first, end = queue.files.min_offset // ENTRY_BYTES, queue.max_offset
+    first, end = queue.files.min_offset // ENTRY_BYTES, int(queue.max_offset)
     while end > first:
         at = max(first, end - ENTRIES_AT_ONCE)
         real = np.flatnonzero(queue.entries(at, end - at)[1] != BLANK)

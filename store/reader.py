@@ -14,6 +14,7 @@ from store.filterbits import FilterBits
 from store.kernels import decode
 from store.kernels.choose import gather
 from store.kernels.jit import EMPTY_I64, I64, U8
+from store.offsets import QueueOffset
 
 MESSAGES_MAX = 65536
 ENTRIES_MAX = 262_144  # looked at by one read, however few match
@@ -39,9 +40,9 @@ class GetResult:
     """Messages as columns, and where to read on."""
 
     status: GetMessageStatus
-    next_offset: int
-    min_offset: int
-    max_offset: int
+    next_offset: QueueOffset
+    min_offset: QueueOffset
+    max_offset: QueueOffset
     bodies: bytes = b""
     properties: bytes = b""
     table: I64 = field(default_factory=lambda: EMPTY_TABLE)  # [decode.OUT_COLUMNS, count]
@@ -60,7 +61,7 @@ class GetResult:
             yield numbers, self.bodies[body_at:body_end], self.properties[property_at:end]
             body_at, property_at = body_end, end
 
-    def where_behind(self, offset: int) -> "GetResult":
+    def where_behind(self, offset: QueueOffset) -> "GetResult":
         """What a node says that may not know all there is: an offset past the end may yet come.
 
         Nobody is sent back to what was read already.
@@ -69,7 +70,7 @@ class GetResult:
             return self
         return self.yet_to_come(offset)
 
-    def yet_to_come(self, offset: int) -> "GetResult":
+    def yet_to_come(self, offset: QueueOffset) -> "GetResult":
         """The answer to whoever asks for an offset that readers will see later."""
         status = GetMessageStatus.OFFSET_OVERFLOW_ONE
         return replace(self, status=status, next_offset=offset, max_offset=offset)
@@ -125,7 +126,7 @@ class ColumnReader:
     def read(
         self,
         queue: ConsumeQueue | None,
-        queue_offset: int,
+        queue_offset: QueueOffset,
         wanted: Wanted,
         ext: ConsumeQueueExt | None = None,
     ) -> GetResult:
@@ -134,8 +135,14 @@ class ColumnReader:
         At least one message is read if there is one, however large.
         """
         if queue is None:
-            return GetResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+            return GetResult(
+                GetMessageStatus.NO_MATCHED_LOGIC_QUEUE,
+                QueueOffset(0),
+                QueueOffset(0),
+                QueueOffset(0),
+            )
         low, high = queue.min_offset, queue.max_offset
+        start, end = int(queue_offset), int(high)
         outside = self._outside(queue_offset, low, high)
         if outside is not None:
             return outside
@@ -143,13 +150,12 @@ class ColumnReader:
             # Hashes and bits live in the ext units: stop before the first one that does not match.
             codes = {int(code) for code in wanted.tags_codes}
             matches = partial(_unit_matches, queue, ext, codes, wanted.bits)
-            high = min(high, queue_offset + UNITS_MAX)
-            queue_offset, high = _matching_run(matches, queue_offset, high)
+            start, end = _matching_run(matches, queue_offset, min(high, queue_offset + UNITS_MAX))
             wanted = replace(wanted, tags_codes=EMPTY_I64)
         state: I64 = np.zeros(decode.STATE_SIZE, np.int64)
-        offset, lost, full = queue_offset, 0, False
-        while offset < high and not full and offset - queue_offset < ENTRIES_MAX:
-            found = queue.slice_at(offset, min(high - offset, ENTRIES_MAX))
+        offset, lost, full = start, 0, False
+        while offset < end and not full and offset - start < ENTRIES_MAX:
+            found = queue.slice_at(offset, min(end - offset, ENTRIES_MAX))
             if found is None:
                 break
             state[decode.STATE_ENTRY] = 0
@@ -165,9 +171,11 @@ class ColumnReader:
         return self._result(state, offset, low, queue.max_offset, lost)
 
     @staticmethod
-    def _outside(queue_offset: int, low: int, high: int) -> GetResult | None:
+    def _outside(
+        queue_offset: QueueOffset, low: QueueOffset, high: QueueOffset
+    ) -> GetResult | None:
         if high == 0:
-            return GetResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+            return GetResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, QueueOffset(0), low, high)
         if queue_offset < low:
             return GetResult(GetMessageStatus.OFFSET_TOO_SMALL, low, low, high)
         if queue_offset == high:
@@ -224,7 +232,9 @@ class ColumnReader:
                 return max(offset + 1, queue.next_from(offset, held))
         return offset
 
-    def _result(self, state: I64, offset: int, low: int, high: int, lost: int) -> GetResult:
+    def _result(
+        self, state: I64, offset: int, low: QueueOffset, high: QueueOffset, lost: int
+    ) -> GetResult:
         count = int(state[decode.STATE_MESSAGES])
         status = GetMessageStatus.FOUND
         if count == 0:
@@ -235,7 +245,7 @@ class ColumnReader:
             )
         return GetResult(
             status,
-            offset,
+            QueueOffset(offset),
             low,
             high,
             self._bodies[: int(state[decode.STATE_BODY_BYTES])].tobytes(),

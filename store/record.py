@@ -24,6 +24,7 @@ from functools import lru_cache
 
 from store.errors import BadMessage
 from store.kernels import scan
+from store.offsets import PhyOffset, QueueOffset
 
 NAME_VALUE_SEPARATOR = "\x01"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -100,7 +101,7 @@ class RecordHeader:
     flag: int = 0
     sysflag: int = 0
     reconsume_times: int = 0
-    prepared_offset: int = 0
+    prepared_offset: PhyOffset = PhyOffset(0)
 
     def topic_length_bytes(self) -> int:
         """Bytes of the TOPICLENGTH field: V1 records have one, V2 two."""
@@ -132,15 +133,15 @@ class Record:
 
     topic: str
     queue_id: int
-    queue_offset: int
-    physical_offset: int
+    queue_offset: QueueOffset
+    physical_offset: PhyOffset
     size: int
     store_time: int
     born_time: int
     flag: int
     sysflag: int
     reconsume_times: int
-    prepared_offset: int
+    prepared_offset: PhyOffset
     born_host: Host
     store_host: Host
     tags_code: int
@@ -188,7 +189,7 @@ def keys_of(properties: dict[str, str]) -> list[str]:
     return list(filter(None, [text] if one else text.split(" ")))
 
 
-def offset_message_id(store_host: Host, physical_offset: int) -> str:
+def offset_message_id(store_host: Host, physical_offset: PhyOffset) -> str:
     """16 bytes (28 with IPv6) as upper-case hex: store host, port, commit-log offset."""
     return (store_host.packed() + struct.pack(">q", physical_offset)).hex().upper()
 

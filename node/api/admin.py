@@ -38,6 +38,7 @@ from store.metadata import (
     is_reserved_topic,
     new_group,
 )
+from store.offsets import PhyOffset, QueueOffset
 
 RETRY_TIMES_MAX = 1000
 
@@ -120,7 +121,7 @@ class AdminService(stubs.AdminServicer):
         reply = wire.ListTopicsReply(
             topics=[self._topic(config) for config in found],
             confirm_offset=confirmed,
-            confirm_nonce=self._broker.replication.nonce_at(confirmed - 1),
+            confirm_nonce=self._broker.replication.nonce_at(PhyOffset(confirmed - 1)),
         )
         if request.system and not request.topics:
             for name in (EPOCH_TOPIC, SYSTEM_TOPIC):
@@ -336,7 +337,7 @@ class AdminService(stubs.AdminServicer):
         broker = self._broker
         broker.admission.check_index()  # only it tells of copies in retry and dead-letter topics
         topic = self._known(request.topic)
-        where = request.topic, request.queue_id, request.queue_offset
+        where = request.topic, request.queue_id, QueueOffset(request.queue_offset)
         if not 0 <= request.queue_id < topic.queues:
             raise sdk.BadRequest(f"{request.topic} has queues 0..{topic.queues - 1}")
         record = broker.store.record_at(*where)

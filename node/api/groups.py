@@ -16,6 +16,7 @@ from node.consuming.offsets import offset_at
 from node.consuming.retrytopics import group_retry_topic
 from node.filters.messagefilter import wanted
 from store.metadata import check_group
+from store.offsets import QueueOffset
 
 QUEUES_MAX = 10_000
 
@@ -128,7 +129,9 @@ class GroupsService(stubs.GroupsServicer):
         check_group(request.group)
         broker.admission.readable_topic(request.topic)
         await broker.metadata.ensure_group(request.group)
-        record = broker.store.record_at(request.topic, request.queue_id, request.queue_offset)
+        record = broker.store.record_at(
+            request.topic, request.queue_id, QueueOffset(request.queue_offset)
+        )
         if record is None:
             raise sdk.NoSuchMessage(
                 f"{request.topic}/{request.queue_id} has no message at {request.queue_offset}"
@@ -162,7 +165,7 @@ class GroupsService(stubs.GroupsServicer):
         store = self._broker.store
         return wire.OffsetAtTimeReply(
             queue_offset=store.offset_at_size(
-                request.topic, request.queue_id, request.queue_offset, request.bytes
+                request.topic, request.queue_id, QueueOffset(request.queue_offset), request.bytes
             )
         )
 

@@ -29,6 +29,7 @@ from store.clocks import MonoMs
 from store.errors import StoreError
 from store.lightqueues import is_light, parent_of
 from store.metadata import Json
+from store.offsets import PhyOffset, QueueOffset
 from store.reader import GetResult, Wanted
 from store.record import Record, decode_properties
 
@@ -284,7 +285,9 @@ class PopService:
             count = min(wanted - len(found), state.skip_done())
             bits = self._filters.bits(request.group, key[0], request.filter)
             result = store.get(
-                *key[:2], state.next, Wanted(count, 4 << 20, request.filter.codes, bits)
+                *key[:2],
+                QueueOffset(state.next),
+                Wanted(count, 4 << 20, request.filter.codes, bits),
             )
             line.left -= max(1, result.count)
             if result.min_offset > state.next:
@@ -313,7 +316,7 @@ class PopService:
         """Lease what a read found; what it passed over is not for this group."""
         invisible = HELD_MS if request.held else request.invisible_ms
         found = []
-        end = result.next_offset
+        end = int(result.next_offset)
         for popped in self._rows(key, result, state.attempts, request.invisible_ms):
             offset = popped.handle.offset
             state.pass_over(offset)
@@ -333,7 +336,7 @@ class PopService:
         """The same request once more (its answer was lost): the same messages once more."""
         found = []
         for offset in sorted(state.leases):
-            result = self._core.store.get(key[0], key[1], offset, Wanted(1, 4 << 20))
+            result = self._core.store.get(key[0], key[1], QueueOffset(offset), Wanted(1, 4 << 20))
             for popped in self._rows(key, result, state.attempts, request.invisible_ms):
                 lease = state.leases[offset]
                 invisible = HELD_MS if request.held else request.invisible_ms
@@ -348,7 +351,7 @@ class PopService:
         """The messages of a read as deliveries."""
         for numbers, body, text in result.rows():
             offset, physical, store_time, born_time, _, sysflag, reconsumed = numbers[:7]
-            host = self._core.store.born_host(physical)
+            host = self._core.store.born_host(PhyOffset(physical))
             yield Popped(
                 Handle(key[0], key[1], offset, secrets.randbits(63)),
                 body,
@@ -516,7 +519,7 @@ class PopService:
         return True
 
     def _record(self, key: QueueKey, offset: int) -> Record:
-        record = self._core.store.record_at(key[0], key[1], offset)
+        record = self._core.store.record_at(key[0], key[1], QueueOffset(offset))
         if record is None:
             raise sdk.NoSuchMessage(f"the message at {key[0]}/{key[1]} {offset} no longer exists")
         return record

@@ -8,6 +8,7 @@ from node.core.core import Core
 from node.filters.consumerfilters import ConsumerFilters
 from node.filters.tagfilter import MessageFilter
 from node.replication.roles import Replication
+from store.offsets import QueueOffset
 from store.queueends import QueueKey
 from store.reader import GetResult, Wanted
 
@@ -56,10 +57,10 @@ class Reader:
         count = min(selection.messages_max, chosen.at_once)
         bits = self._filters.bits(selection.group, key[0], chosen)
         wanted = Wanted(count, selection.bytes_max, chosen.codes, bits)
-        result = chosen.chosen(self._core.store.get(*key, offset, wanted))
+        result = chosen.chosen(self._core.store.get(*key, QueueOffset(offset), wanted))
         if result.count or not self._replication.may_be_behind():
             return result
-        return result.where_behind(offset)
+        return result.where_behind(QueueOffset(offset))
 
     def suggested_endpoint(self, physical_offset: int) -> str:
         """suggestPullingFromSlave: where a reader at a log offset had better read, or empty.

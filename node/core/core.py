@@ -9,6 +9,7 @@ from node.engine.arrivals import ArrivalBoard
 from node.engine.log import Outcome
 from node.engine.storetimes import StoreTimes
 from store.messagestore import MessageStore, PutBatch, PutResult
+from store.offsets import PhyOffset
 
 
 class Log(Protocol):
@@ -17,7 +18,7 @@ class Log(Protocol):
     def write(self, batch: PutBatch) -> PutResult:
         """Store a batch now; `settle` says what has to happen before it may be answered."""
 
-    def settle(self, end_offset: int, no_wait: bool = False) -> Outcome | None:
+    def settle(self, end_offset: PhyOffset, no_wait: bool = False) -> Outcome | None:
         """What has to happen after a write: a future to wait for, or None.
 
         Without one the caller answers first and calls `pump_soon` then.

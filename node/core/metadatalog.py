@@ -30,6 +30,7 @@ from store.metadata import (
 )
 from store.metadatafiles import MetadataFiles
 from store.metadatarecovery import Doubt, MetadataRecovery, Recovered
+from store.offsets import QueueOffset
 from store.reader import Wanted
 from store.record import check_topic
 from store.status import BrokerRole, PutMessageStatus
@@ -60,7 +61,9 @@ class _Records:
         return int(queue.entries(offset, 1)[0, 0])
 
     def read(self, offset: int) -> tuple[list[bytes], int]:
-        result = self._store.get(SYSTEM_TOPIC, QUEUE, offset, Wanted(READ_ROWS, READ_BYTES))
+        result = self._store.get(
+            SYSTEM_TOPIC, QUEUE, QueueOffset(offset), Wanted(READ_ROWS, READ_BYTES)
+        )
         return [body for _, body, _ in result.rows()], result.next_offset
 
 
@@ -204,7 +207,9 @@ class MetadataLog:
         tables = self._tables
         tables.applied = max(tables.applied, queue.min_offset)
         while tables.applied < queue.max_offset:
-            result = store.get(SYSTEM_TOPIC, QUEUE, tables.applied, Wanted(READ_ROWS, READ_BYTES))
+            result = store.get(
+                SYSTEM_TOPIC, QUEUE, QueueOffset(tables.applied), Wanted(READ_ROWS, READ_BYTES)
+            )
             for _, body, _ in result.rows():
                 change = tables.apply(body)
                 if change is None:
@@ -233,7 +238,7 @@ class MetadataLog:
 
     def _apply_floors_of(self, topic: str) -> None:
         for queue_id, floor in self._tables.floors.get(topic, {}).items():
-            self._log.store.raise_floor(topic, queue_id, floor)
+            self._log.store.raise_floor(topic, queue_id, QueueOffset(floor))
 
     def snapshot_bytes(self) -> bytes:
         """The tables as of now, for a slave."""
@@ -355,7 +360,7 @@ class MetadataLog:
         self._creating[config.name] = offset, config
         await self._applied(offset)
         for queue_id, floor in self._tables.floors.get(config.name, {}).items():
-            self._log.store.raise_floor(config.name, queue_id, floor)
+            self._log.store.raise_floor(config.name, queue_id, QueueOffset(floor))
 
     async def delete_topic(self, name: str) -> None:
         """Delete; its queues' offsets are never used again."""

@@ -30,6 +30,7 @@ from store.kernels import decode
 from store.kernels.jit import EMPTY_I64, I64
 from store.messagestore import PutBatch
 from store.metadata import SYSTEM_PREFIX
+from store.offsets import QueueOffset
 from store.reader import EMPTY_TABLE, GetResult, Wanted
 from store.record import decode_properties
 from store.status import PutMessageStatus
@@ -246,7 +247,7 @@ class DelayService:
         """
         store, count = self._core.store, end - first
         while True:
-            result = store.get(topic, queue_id, first, Wanted(count, BYTES))
+            result = store.get(topic, queue_id, QueueOffset(first), Wanted(count, BYTES))
             inside = int(np.count_nonzero(result.table[decode.OUT_QUEUE_OFFSET] < end))
             if inside == result.count:
                 return result, min(result.next_offset, end)
@@ -327,7 +328,7 @@ class DelayService:
         store = self._core.store
         offset = max(done_from, store.queue_range(DONE_TOPIC, QUEUE)[0])
         while timers is self._timers:
-            result = store.get(DONE_TOPIC, QUEUE, offset, Wanted(1000, BYTES))
+            result = store.get(DONE_TOPIC, QUEUE, QueueOffset(offset), Wanted(1000, BYTES))
             if not result.count:
                 return
             for numbers, body, _ in result.rows():
@@ -411,7 +412,7 @@ class DelayService:
             if stored < 0 or wall_ms - stored < half:
                 return
             try:
-                record = store.record_at(TIMER_TOPIC, QUEUE, low)
+                record = store.record_at(TIMER_TOPIC, QUEUE, QueueOffset(low))
                 if record is not None:
                     batch = stored_again(record, TIMER_TOPIC, record.properties)
                     if self._core.log.write(batch).status is not PutMessageStatus.PUT_OK:
@@ -435,7 +436,7 @@ class DelayService:
             timers = await self._opened()
         if not timers.waits(handle.offset):
             raise gone
-        record = self._core.store.record_at(TIMER_TOPIC, QUEUE, handle.offset)
+        record = self._core.store.record_at(TIMER_TOPIC, QUEUE, QueueOffset(handle.offset))
         properties = record.properties if record is not None else {}
         named = (properties.get("REAL_TOPIC"), properties.get("UNIQ_KEY"))
         if named != (topic, handle.message_id):

@@ -26,6 +26,7 @@ from store.columns import Columns
 from store.errors import CorruptRecord, StoreError
 from store.messagestore import MessageStore, PutBatch
 from store.metadata import SYSTEM_PREFIX, Json
+from store.offsets import PhyOffset, QueueOffset
 from store.reader import Wanted
 from store.record import Host, Record, decode_properties
 from store.status import PutMessageStatus
@@ -90,7 +91,9 @@ class _Earlier:
         word = f"UNIQ_KEY\x01{self._producer.hex().upper()}".encode()
         at = queue.next_from(queue.min_offset, self._after) if queue is not None else 0
         while True:
-            result = self._store.get(topic, queue_id, at, Wanted(READ_ROWS, READ_BYTES))
+            result = self._store.get(
+                topic, queue_id, QueueOffset(at), Wanted(READ_ROWS, READ_BYTES)
+            )
             for _, _, text in result.rows():
                 if word in text:
                     key = decode_properties(text.decode(errors="replace")).get("UNIQ_KEY", "")
@@ -105,7 +108,7 @@ class _Earlier:
 class PublishService:
     """Stages and publishes while this node is the master."""
 
-    def __init__(self, core: Core, appends: Appends, nonce_at: Callable[[int], int]) -> None:
+    def __init__(self, core: Core, appends: Appends, nonce_at: Callable[[PhyOffset], int]) -> None:
         """nonce_at: of the epoch that a log offset lies in."""
         self._core = core
         self._nonce_at = nonce_at
@@ -283,7 +286,7 @@ class PublishService:
                 raise sdk.Unavailable(f"staged request {offset} cannot be read yet: try again")
             await asyncio.sleep(PAUSE_SECONDS)
         try:
-            record = store.record_at(STAGED_TOPIC, QUEUE, offset)
+            record = store.record_at(STAGED_TOPIC, QUEUE, QueueOffset(offset))
         except CorruptRecord as error:
             raise sdk.NoSuchMessage(f"staged request {offset} is damaged: {error}") from None
         if record is None:

@@ -15,6 +15,7 @@ from store.columns import Columns
 from store.kernels import decode, encode
 from store.kernels.jit import I64
 from store.messagestore import PutBatch
+from store.offsets import PhyOffset
 from store.reader import GetResult
 from store.record import TRANSACTION_COMMIT, TRANSACTION_MASK, Host, Record, encode_properties
 
@@ -85,7 +86,7 @@ class Waiting:
 def restored(
     result: GetResult,
     waiting: Waiting,
-    host_of: Callable[[int], Host],
+    host_of: Callable[[PhyOffset], Host],
     without: Callable[[int, str, bytes], bool] | None = None,
 ) -> Iterator[PutBatch]:
     """What a read of a system topic found, as batches for the real queues.
@@ -102,7 +103,7 @@ def restored(
             continue  # it never said where it wanted to go
         if without is not None and without(physical, topic, kept):
             continue
-        group = groups.setdefault((topic, queue_id, host_of(physical)), _Group())
+        group = groups.setdefault((topic, queue_id, host_of(PhyOffset(physical))), _Group())
         group.bodies.append(body)
         group.properties.append(kept)
         bits = (flags & ~TRANSACTION_MASK) | sysflag

@@ -25,6 +25,7 @@ from store.columns import Columns
 from store.errors import StoreError
 from store.kernels import decode, encode
 from store.messagestore import PutBatch, PutResult
+from store.offsets import PhyOffset, QueueOffset
 from store.reader import GetResult, Wanted
 from store.record import Record, decode_properties
 from store.status import PutMessageStatus
@@ -181,7 +182,7 @@ class TransactionService:
             halves.reach(low)
             if halves.end >= high:
                 return
-            result = store.get(HALF_TOPIC, QUEUE, halves.end, Wanted(READ, BYTES))
+            result = store.get(HALF_TOPIC, QUEUE, QueueOffset(halves.end), Wanted(READ, BYTES))
             for offset, store_time, properties in _texts(result):
                 halves.read(self._half(offset, store_time, properties))
             halves.reach(result.next_offset)
@@ -204,7 +205,7 @@ class TransactionService:
         store = self._core.store
         offset = max(offset, store.queue_range(OP_TOPIC, QUEUE)[0])
         while halves is self._halves:
-            result = store.get(OP_TOPIC, QUEUE, offset, Wanted(READ, BYTES))
+            result = store.get(OP_TOPIC, QUEUE, QueueOffset(offset), Wanted(READ, BYTES))
             if not result.count:
                 return
             for numbers, body, _ in result.rows():
@@ -256,7 +257,7 @@ class TransactionService:
         half = (await self._reaching([origin])).get(origin)
         if half is not None:
             return self._record(half.offset)
-        return self._core.store.record_at(HALF_TOPIC, QUEUE, origin)
+        return self._core.store.record_at(HALF_TOPIC, QUEUE, QueueOffset(origin))
 
     async def _reaching(self, origins: Sequence[int]) -> HalfMessages:
         """What waits, read as far as some half messages lie now.
@@ -282,7 +283,7 @@ class TransactionService:
 
     def _record(self, offset: int) -> Record:
         """Raises NoSuchMessage if it is damaged or gone, Unavailable if it may yet come."""
-        record = self._core.store.record_at(HALF_TOPIC, QUEUE, offset)
+        record = self._core.store.record_at(HALF_TOPIC, QUEUE, QueueOffset(offset))
         if record is not None:
             return record
         if offset >= self._core.store.queue_range(HALF_TOPIC, QUEUE)[1]:
@@ -332,11 +333,11 @@ class TransactionService:
             missed += sorted({*offsets[at : at + READ]} - {*undecided})
             if undecided:
                 end_offset = self._decide(halves, undecided, commit)
-        await self._safe(end_offset)
+        await self._safe(PhyOffset(end_offset))
         for offset in missed:
             await self._repeat(origins[offset], commit)
 
-    async def _safe(self, end_offset: int) -> None:
+    async def _safe(self, end_offset: PhyOffset) -> None:
         """Wait until the log is safe up to an offset. Raises ResultUnknown if it is not."""
         waiting = self._core.log.settle(end_offset)
         self._core.log.pump_soon()
@@ -357,7 +358,7 @@ class TransactionService:
             wanted = "committed" if commit else "rolled back"
             raise sdk.NoSuchMessage(f"half message {origin} was {became}: it cannot be {wanted}")
         if known is not None:
-            await self._safe(known.end_offset)
+            await self._safe(PhyOffset(known.end_offset))
 
     def _decided_before(self, origin: int) -> bool | None:
         """Whether a decision of which only the log knows was a commit; None: nobody can say.
@@ -365,7 +366,7 @@ class TransactionService:
         Raises Unavailable if the index is not as far yet.
         """
         store = self._core.store
-        record = store.record_at(HALF_TOPIC, QUEUE, origin)
+        record = store.record_at(HALF_TOPIC, QUEUE, QueueOffset(origin))
         if record is None or not store.options.message_index_enable:
             return None
         if store.dispatcher.reput_from < max(self._older[1], self._decisions.forgotten_end):
@@ -419,7 +420,7 @@ class TransactionService:
             raise sdk.Unavailable(
                 "messages stored by the last master are not indexed yet: try again"
             )
-        record = store.record_at(HALF_TOPIC, QUEUE, offset)
+        record = store.record_at(HALF_TOPIC, QUEUE, QueueOffset(offset))
         properties = record.properties if record is not None else {}
         topic, key = properties.get("REAL_TOPIC", ""), properties.get("UNIQ_KEY", "")
         if not key:
@@ -436,7 +437,7 @@ class TransactionService:
         store = self._core.store
         end = first + count
         while first < end:
-            result = store.get(HALF_TOPIC, QUEUE, first, Wanted(end - first, BYTES))
+            result = store.get(HALF_TOPIC, QUEUE, QueueOffset(first), Wanted(end - first, BYTES))
             if result.next_offset <= first:
                 self._record(first)
                 raise sdk.NoSuchMessage(f"half message {first} no longer exists")

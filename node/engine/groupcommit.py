@@ -14,6 +14,7 @@ from ha.waiters import OffsetWaiters
 from node.engine.threadwork import done_in_thread
 from store.mappedfile import FlushJob
 from store.messagestore import MessageStore
+from store.offsets import PhyOffset
 from store.status import PutMessageStatus
 
 
@@ -46,7 +47,7 @@ class GroupCommitService:
             return f"a put up to {first} waits, {flushed} is on disk"
         return ""
 
-    def wait(self, end_offset: int) -> "asyncio.Future[PutMessageStatus]":
+    def wait(self, end_offset: PhyOffset) -> "asyncio.Future[PutMessageStatus]":
         """A future that is done when everything below an offset is on disk, or will not be."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[PutMessageStatus] = loop.create_future()

@@ -25,6 +25,7 @@ from node.engine.part import Work
 from node.engine.storetimes import StoreTimes
 from store.clocks import MonoMs, WallMs
 from store.messagestore import MessageStore, PutBatch, PutResult
+from store.offsets import PhyOffset
 from store.queueends import QueueKey
 from store.recovery import RecoveryReport
 from store.status import PutMessageStatus
@@ -58,7 +59,7 @@ class Replicas(Protocol):
     def appended(self) -> None:
         """The log grew: send."""
 
-    def await_slaves(self, end_offset: int) -> Outcome:
+    def await_slaves(self, end_offset: PhyOffset) -> Outcome:
         """What becomes of a stored put that waits for slaves."""
 
     def flushed(self) -> None:
@@ -231,7 +232,7 @@ class Log:
         result, waiting = self.put(batch)
         return result if waiting is None else replace(result, status=await waiting)
 
-    def settle(self, end_offset: int, no_wait: bool = False) -> Outcome | None:
+    def settle(self, end_offset: PhyOffset, no_wait: bool = False) -> Outcome | None:
         """What has to happen after an append: a future to wait for, or None.
 
         Without one the caller answers first and calls `pump_soon` then.

@@ -25,6 +25,7 @@ from node.replication.slavestream import Listener, ReplicationClient, Upstream
 from store.clocks import MonoMs, WallMs
 from store.disk import no_room
 from store.errors import StoreError
+from store.offsets import PhyOffset
 from store.recovery import RecoveryReport
 from store.status import BrokerRole, PutMessageStatus
 
@@ -160,7 +161,7 @@ class Replication:
         assert part is not None, "one of both, since `open`"
         return part.history
 
-    def nonce_at(self, physical_offset: int) -> int:
+    def nonce_at(self, physical_offset: PhyOffset) -> int:
         """Nonce of the epoch that a log offset lies in."""
         return self.history.entry_at(physical_offset).nonce
 
@@ -220,7 +221,7 @@ class Replication:
         for wake in self._wakes.values():
             wake.set()
 
-    def await_slaves(self, end_offset: int) -> Outcome:
+    def await_slaves(self, end_offset: PhyOffset) -> Outcome:
         """A future of what becomes of a stored put."""
         future: Outcome = asyncio.get_running_loop().create_future()
         assert self.master is not None, "only a master stores puts"

@@ -15,6 +15,7 @@ from node.rocketmq.names import check_lite_topic, group_of, topic_of
 from node.rocketmq.settings import LITE_KINDS, LITE_QUOTA
 from node.rocketmq.stubs import Code, definition, service
 from store.metadata import LITE, new_group
+from store.offsets import QueueOffset
 
 _ACTIONS = definition.LiteSubscriptionAction
 _POLICIES = definition.OffsetOption.Policy
@@ -129,9 +130,9 @@ class LiteTopics:
                 case "policy":
                     wanted = low if option.policy == _POLICIES.MIN else high
                 case "offset":
-                    wanted = option.offset
+                    wanted = QueueOffset(option.offset)
                 case "tail_n":
-                    wanted = high - option.tail_n
+                    wanted = QueueOffset(high - option.tail_n)
                 case _:
                     wanted = store.offset_at_time(queue, 0, option.timestamp)
             if low < high:  # else whatever comes is new

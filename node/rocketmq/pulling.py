@@ -15,6 +15,7 @@ from node.rocketmq.names import group_of, topic_of
 from node.rocketmq.receiving import filter_of
 from node.rocketmq.settings import RECEIVE_BATCH
 from node.rocketmq.stubs import Code, MessageQueue, definition, service
+from store.offsets import PhyOffset
 from store.reader import GetMessageStatus
 
 BYTES_MAX = 4 << 20
@@ -70,7 +71,9 @@ class Puller:
         host = self._broker.store.born_host
         topic = request.message_queue.topic
         messages = [
-            service.PullMessageResponse(message=pulled(key[1], row, host(row[0][1]), topic))
+            service.PullMessageResponse(
+                message=pulled(key[1], row, host(PhyOffset(row[0][1])), topic)
+            )
             for row in result.rows()
         ]
         return [service.PullMessageResponse(status=OK), *messages, going_on]

@@ -36,6 +36,7 @@ from node.rocketmq.stubs import Code, Message, MessageType, service
 from store.errors import StoreError
 from store.messagestore import PutBatch, PutResult
 from store.metadata import PERM_WRITE, TopicConfig
+from store.offsets import PhyOffset, QueueOffset
 from store.record import Host
 from store.status import PutMessageStatus
 
@@ -200,7 +201,10 @@ class Sender:
         if known is not None:
             _, queue_offset, end_offset, status, reason = known
             result = PutResult(
-                PutMessageStatus(status), reason, queue_offset=queue_offset, end_offset=end_offset
+                PutMessageStatus(status),
+                reason,
+                queue_offset=QueueOffset(queue_offset),
+                end_offset=PhyOffset(end_offset),
             )
             return await self._settled(result) if result.status in _UNSURE else result
         storing = self._storing.get(key)
@@ -306,7 +310,7 @@ class Sender:
             PutMessageStatus.PUT_OK,
             queue_offset=record.queue_offset,
             physical_offset=record.physical_offset,
-            end_offset=record.physical_offset + record.size,
+            end_offset=PhyOffset(record.physical_offset + record.size),
         )
 
     def _forget_old(self) -> None:

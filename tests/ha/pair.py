@@ -189,7 +189,7 @@ def flush(machine: Master | Slave) -> None:
 
 
 def log_bytes(store: MessageStore) -> bytes:
-    found, at = bytearray(), store.log.min_offset
+    found, at = bytearray(), int(store.log.min_offset)
     while at < store.log.max_offset:
         piece = store.log.get_data(at).tobytes()
         found += piece

@@ -14,6 +14,7 @@ from ha.progress import ConnectionState
 from ha.slave import Slave
 from ha.slaveevents import CloseStream, Connected, Received
 from store.clocks import MonoMs
+from store.offsets import PhyOffset
 from tests.ha.pair import Link, close, hello_of, log_bytes, open_master, open_slave, put
 from tests.support import drain
 
@@ -78,7 +79,9 @@ def test_the_tail_of_a_log_lies_in_the_segment_that_it_ends_in() -> None:
     Link(master, slave).pump()
     first, last = slave.store.log.queue.files
     while slave.end - last.start > 2000:  # further in, the tail's own length keeps it inside
-        slave.store.truncate(max(o for o in range(last.start, slave.end) if boundary(slave, o)))
+        slave.store.truncate(
+            PhyOffset(max(o for o in range(last.start, slave.end) if boundary(slave, o)))
+        )
     assert last.start < slave.end
     crc = zlib.crc32(log_bytes(slave.store)[last.start :])
     assert tail_of(slave.store.log, slave.end) == (last.start, crc)
@@ -270,7 +273,7 @@ def test_a_master_that_asks_for_senseless_cuts_is_left_and_nothing_is_cut() -> N
     Link(master, slave).pump()
     before = log_bytes(slave.store)
     for end in (0, slave.end, slave.end + 5, slave.end - 3):
-        slave.store.replicated_offset = 0
+        slave.store.replicated_offset = PhyOffset(0)
         slave.store.checkpoint.confirm_phy_offset = 0
         slave.step(Connected(), MonoMs(0))
         effects = slave.step(Received(frames.encode(Truncate(Epoch(1), end))), MonoMs(0))

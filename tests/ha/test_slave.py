@@ -48,6 +48,7 @@ from store.clocks import MonoMs, WallMs
 from store.columns import Columns
 from store.kernels import scan
 from store.messagestore import PutBatch
+from store.offsets import QueueOffset
 from store.status import BrokerRole, FlushDiskType
 from tests.ha.pair import (
     NOW,
@@ -394,19 +395,21 @@ def test_readers_of_a_slave_see_what_is_confirmed_and_the_rest_later() -> None:
     link.pump()
     drain(slave.store)
     assert slave.store.queue_range("T", 0) == (0, 0)
-    assert slave.store.get("T", 0, 0).count == 0
+    assert slave.store.get("T", 0, QueueOffset(0)).count == 0
     other = Link(master, open_slave(name="s2"))
     other.pump()
     link.pump(100)
     drain(slave.store)
-    assert slave.store.get("T", 0, 0).bodies == b"unconfirmed"
+    assert slave.store.get("T", 0, QueueOffset(0)).bodies == b"unconfirmed"
     disk = close(slave)
     restarted = open_slave(disk)
     drain(restarted.store)
-    assert restarted.store.get("T", 0, 0).count == 1, "it has heard so, a kill does not change that"
+    assert restarted.store.get("T", 0, QueueOffset(0)).count == 1, (
+        "it has heard so, a kill does not change that"
+    )
     Link(master, restarted).pump()
     drain(restarted.store)
-    assert restarted.store.get("T", 0, 0).bodies == b"unconfirmed"
+    assert restarted.store.get("T", 0, QueueOffset(0)).bodies == b"unconfirmed"
 
 
 def test_an_old_master_shows_its_unconfirmed_tail_to_nobody() -> None:
@@ -416,15 +419,15 @@ def test_an_old_master_shows_its_unconfirmed_tail_to_nobody() -> None:
     disk = close(master)
     slave = open_slave(disk)
     drain(slave.store)
-    assert slave.store.get("T", 0, 0).count == 0
+    assert slave.store.get("T", 0, QueueOffset(0)).count == 0
     again = open_master(close(slave), nonce=5)
     drain(again.store)
-    assert again.store.get("T", 0, 0).count == 0
+    assert again.store.get("T", 0, QueueOffset(0)).count == 0
     result = put(again, b"next")
     assert result.queue_offset == 1, "its queue offset stays taken"
     Link(again, open_slave(name="s2")).pump()
     drain(again.store)
-    assert again.store.get("T", 0, 0).count == 2
+    assert again.store.get("T", 0, QueueOffset(0)).count == 2
 
 
 def test_what_an_async_master_showed_is_not_called_confirmed_under_a_sync_master() -> None:
@@ -441,7 +444,7 @@ def test_what_an_async_master_showed_is_not_called_confirmed_under_a_sync_master
     Link(second, slave).pump()
     assert slave.store.known_confirmed == 0
     drain(slave.store)
-    assert slave.store.get("T", 0, 0).count == 0
+    assert slave.store.get("T", 0, QueueOffset(0)).count == 0
     third = open_master(close(other), "other", nonce=9, number=3)
     Link(third, slave).pump()
     assert log_bytes(slave.store) == log_bytes(third.store)
@@ -452,10 +455,10 @@ def test_what_an_async_master_leads_after_a_sync_master_is_shown_at_once() -> No
     put(first, b"unconfirmed")
     Link(first, slave).pump()
     drain(slave.store)
-    assert slave.store.get("T", 0, 0).count == 0
+    assert slave.store.get("T", 0, QueueOffset(0)).count == 0
     Link(open_master(close(first), nonce=8, role=BrokerRole.ASYNC_MASTER), slave).pump()
     drain(slave.store)
-    assert slave.store.get("T", 0, 0).count == 1
+    assert slave.store.get("T", 0, QueueOffset(0)).count == 1
 
 
 def test_what_an_async_master_called_confirmed_may_be_cut() -> None:
@@ -519,7 +522,7 @@ def test_a_missing_segment_is_fetched_from_the_master() -> None:
     damaged = open_slave(disk)
     drain(damaged.store)
     (hole,) = damaged.store.log.corrupt_ranges
-    assert damaged.store.get("T", 0, 0).count, "what lies before it is served"
+    assert damaged.store.get("T", 0, QueueOffset(0)).count, "what lies before it is served"
     Link(master, damaged).pump()
     assert log_bytes(damaged.store) == log_bytes(master.store)
     assert not damaged.store.log.corrupt_ranges
@@ -581,17 +584,17 @@ def test_messages_of_a_missing_segment_are_served_again_where_no_later_one_of_th
     for now in (0, 100):
         Link(master, slave).pump(now)
     drain(slave.store)
-    wanted = {topic: slave.store.get(topic, 0, 0).bodies for topic in "TUV"}
+    wanted = {topic: slave.store.get(topic, 0, QueueOffset(0)).bodies for topic in "TUV"}
     disk = close(slave)
     disk.remove(sorted(f"commitlog/{name}" for name in disk.list("commitlog"))[1])
     damaged = open_slave(disk)
-    assert damaged.store.get("U", 0, 0).bodies == b"before"
+    assert damaged.store.get("U", 0, QueueOffset(0)).bodies == b"before"
     assert damaged.store.queue_range("U", 0) == (0, 3), "offsets that were given"
     for now in (0, 100):
         Link(master, damaged).pump(now)
         drain(damaged.store)
     assert not damaged.store.dispatcher.refused
-    assert {topic: damaged.store.get(topic, 0, 0).bodies for topic in "TUV"} == wanted
+    assert {topic: damaged.store.get(topic, 0, QueueOffset(0)).bodies for topic in "TUV"} == wanted
 
 
 def test_a_master_that_lacks_a_segment_says_so_to_whom_it_would_send_it() -> None:

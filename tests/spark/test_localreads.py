@@ -22,6 +22,7 @@ from pipeline import localreads
 from pipeline.localreads import open_queue
 from store.kernels.jit import EMPTY_I64
 from store.messagestore import MessageStore
+from store.offsets import QueueOffset
 from store.reader import Wanted
 from tests.conformance.conftest import SMALL
 from tests.process.support import NodeProcess
@@ -59,7 +60,7 @@ def asked(store: MessageStore, queue: int, start: int, end: int) -> list[dict[st
     """What the node would send."""
     rows = []
     while start < end:
-        result = store.get("T", queue, start, Wanted(end - start, 1 << 20, EMPTY_I64))
+        result = store.get("T", queue, QueueOffset(start), Wanted(end - start, 1 << 20, EMPTY_I64))
         batch = batch_to_wire(("T", queue), start, result)
         rows += record_batch(batch, ARROW, end).to_pylist()
         start = batch.next_offset

@@ -13,6 +13,7 @@ from pipeline import rebuild as rebuilds
 from pipeline.errors import BadJob
 from pipeline.rebuild import rebuild
 from store.messagestore import MessageStore
+from store.offsets import QueueOffset
 from store.osdisk import OsDisk
 from store.reader import Wanted
 from store.record import TRANSACTION_PREPARED
@@ -74,7 +75,7 @@ def test_the_same_bytes_as_dispatch_writes(
     report = store.start()
     assert report.corrupt_ranges == 0
     assert not report.rebuilt_queues
-    assert store.get("T0", 0, 0, Wanted(10, 1 << 20)).count == 10
+    assert store.get("T0", 0, QueueOffset(0), Wanted(10, 1 << 20)).count == 10
     assert store.lookups.by_key("T1", "k1-3", 1, 0, 1 << 62)
     store.shutdown()
 

@@ -29,6 +29,7 @@ from pipeline.segments import segments_of
 from pipeline.tier import TierJob, tier, tier_segment
 from pipeline.tierarchive import Archive
 from store.messagestore import MessageStore
+from store.offsets import QueueOffset
 from store.osdisk import OsDisk
 from store.reader import Wanted
 from tests.process.support import NodeProcess
@@ -84,7 +85,9 @@ def stored(directory: Path) -> dict[Any, int]:
     for topic in TOPICS:
         for queue_id in range(3):
             offset = 0
-            while (result := store.get(topic, queue_id, offset, Wanted(1000, 1 << 20))).count:
+            while (
+                result := store.get(topic, queue_id, QueueOffset(offset), Wanted(1000, 1 << 20))
+            ).count:
                 for numbers, body, _ in result.rows():
                     found[topic, queue_id, numbers[0], body] = numbers[1] // SEGMENT
                 offset = result.next_offset

@@ -6,6 +6,7 @@ import pytest
 from sim.disk import SimDisk
 from store.confirmnote import SLOT_BYTES, ConfirmNote
 from store.messagestore import MessageStore
+from store.offsets import PhyOffset
 from store.status import BrokerRole
 from tests.ha.pair import new_disk
 from tests.support import flush_log, options, put_ok
@@ -165,7 +166,7 @@ def open_store(disk: SimDisk, boot: str = "one") -> MessageStore:
 def test_a_kill_forgets_nothing_that_was_confirmed() -> None:
     disk = new_disk(1)
     store = open_store(disk)
-    store.hide_from(0)
+    store.hide_from(PhyOffset(0))
     end = put_ok(store, [b"a", b"b"]).end_offset
     store.confirm(end)
     put_ok(store, [b"c"])
@@ -177,7 +178,7 @@ def test_a_power_cut_leaves_no_claim_to_bytes_that_it_took() -> None:
     for seed in range(30):
         disk = new_disk(seed)
         store = open_store(disk)
-        store.hide_from(0)
+        store.hide_from(PhyOffset(0))
         store.confirm(put_ok(store, [b"a"]).end_offset)
         flush_log(store)
         store.note_confirmed()
@@ -195,7 +196,7 @@ def test_what_is_cut_is_not_claimed_again_by_an_older_note() -> None:
     for seed in range(20):
         disk = new_disk(seed)
         store = open_store(disk)
-        store.hide_from(0)
+        store.hide_from(PhyOffset(0))
         kept = put_ok(store, [b"a"]).end_offset
         store.confirm(put_ok(store, [b"b"]).end_offset)
         store.checkpoint.flush()

@@ -11,6 +11,7 @@ from store.consumequeue import ENTRY_BYTES, ConsumeQueue
 from store.consumequeueext import LONG_MIN, ConsumeQueueExt, CqExtUnit, is_ext_address
 from store.kernels import scan
 from store.kernels.jit import I64
+from store.offsets import QueueOffset
 from store.openfiles import OpenFiles
 from store.osdisk import OsDisk
 from store.queuelayout import QueueLayout
@@ -268,7 +269,7 @@ def test_a_store_with_ext_units_filters_by_tag_and_survives_a_crash(tmp_path: Pa
     wanted = np.array([2598920], np.int64)
     found, offset = [], 0
     while offset < 60:
-        result = store.get("T", 0, offset, Wanted(tags_codes=wanted))
+        result = store.get("T", 0, QueueOffset(offset), Wanted(tags_codes=wanted))
         found += result.table[0].tolist()
         offset = result.next_offset
     assert found == list(range(0, 60, 3))

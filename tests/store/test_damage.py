@@ -16,6 +16,7 @@ import pytest
 from store import dump, queuenote
 from store.consumequeue import BLANK
 from store.messagestore import MessageStore
+from store.offsets import QueueOffset
 from store.osdisk import OsDisk, OsFile
 from tests.support import (
     NOW,
@@ -460,7 +461,7 @@ def test_a_note_from_before_a_cut_hides_no_record_that_lies_across_its_position(
     for _ in range(2):
         store = open_store(tmp_path, wide)
         assert store.log.corrupt_ranges == []
-        assert all(store.record_at("T", 0, offset) for offset in range(30))
+        assert all(store.record_at("T", 0, QueueOffset(offset)) for offset in range(30))
         crash(store)
 
 

@@ -24,6 +24,7 @@ from store.errors import (
 )
 from store.idempotence import IdempotenceTable, Run
 from store.messagestore import MessageStore, PutBatch
+from store.offsets import PhyOffset, QueueOffset
 from store.reader import GetMessageStatus, Wanted
 from store.record import TRANSACTION_COMMIT, TRANSACTION_PREPARED
 from store.status import BrokerRole, FlushDiskType, PutMessageStatus, RunningFlags
@@ -117,7 +118,7 @@ def test_properties_over_the_limit_are_a_status_of_their_own(tmp_path: Path) -> 
     put_ok(store, [b"x"], properties=[b"A\x01" + b"v" * (room - 2)], producer=PRODUCER)
     result = put(store, [b"x"], properties=[b"A\x01" + b"v" * (room - 1)])
     assert result.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
-    record = store.get_message(0)
+    record = store.get_message(PhyOffset(0))
     assert len(record.properties["A"]) == room - 2
     assert record.properties["UNIQ_KEY"]
     crash(store)
@@ -370,13 +371,13 @@ def test_no_sequence_is_stored_twice_however_many_producers_come_and_go(
                         )
                     sequences[number] += 1
                 case "repeat":
-                    for sequence, end in sent.get(number, [])[-3:]:
+                    for sequence, stored_to in sent.get(number, [])[-3:]:
                         body = b"%d-%d" % (number, sequence)
                         how: dict[str, Any] = {"producer": producer(number), "sequence": sequence}
                         try:
-                            put_ok(store, [body], "T", number % 2, repeat_of=end, **how)
+                            put_ok(store, [body], "T", number % 2, repeat_of=stored_to, **how)
                         except ProducerForgotten:
-                            assert end < store.idempotence.horizon
+                            assert stored_to < store.idempotence.horizon
                         except SequenceTooOld:  # of this producer, newer ones are stored
                             assert sequence < sequences[number] - 1
                 case "restart":
@@ -409,29 +410,29 @@ def test_what_waits_for_the_disk_may_come(tmp_path: Path) -> None:
     drain(store)
     put_ok(store, [b"b", b"c"])
     for asked in (1, 2, 3):
-        assert store.get("T", 0, asked).status is GetMessageStatus.OFFSET_OVERFLOW_ONE
-    assert store.get("T", 0, 4).status is GetMessageStatus.OFFSET_OVERFLOW_BADLY
+        assert store.get("T", 0, QueueOffset(asked)).status is GetMessageStatus.OFFSET_OVERFLOW_ONE
+    assert store.get("T", 0, QueueOffset(4)).status is GetMessageStatus.OFFSET_OVERFLOW_BADLY
     crash(store)
 
 
 def test_read_statuses(store: MessageStore) -> None:
-    assert store.get("no", 0, 0).status is GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
+    assert store.get("no", 0, QueueOffset(0)).status is GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
     put_ok(store, [b"a", b"b"])
-    assert store.get("T", 0, 0).status is GetMessageStatus.FOUND
-    assert store.get("T", 0, 2).status is GetMessageStatus.OFFSET_OVERFLOW_ONE
-    badly = store.get("T", 0, 3)
+    assert store.get("T", 0, QueueOffset(0)).status is GetMessageStatus.FOUND
+    assert store.get("T", 0, QueueOffset(2)).status is GetMessageStatus.OFFSET_OVERFLOW_ONE
+    badly = store.get("T", 0, QueueOffset(3))
     assert (badly.status, badly.next_offset) == (GetMessageStatus.OFFSET_OVERFLOW_BADLY, 2)
-    assert store.get("T", 0, -1).status is GetMessageStatus.OFFSET_TOO_SMALL
-    missing = store.get("T", 0, 0, Wanted(tags_codes=np.array([99], np.int64)))
+    assert store.get("T", 0, QueueOffset(-1)).status is GetMessageStatus.OFFSET_TOO_SMALL
+    missing = store.get("T", 0, QueueOffset(0), Wanted(tags_codes=np.array([99], np.int64)))
     assert (missing.status, missing.next_offset) == (GetMessageStatus.NO_MATCHED_MESSAGE, 2)
 
 
 def test_a_read_keeps_to_its_limits_but_gives_at_least_one(store: MessageStore) -> None:
     put_ok(store, [b"x" * 100] * 20)
-    assert store.get("T", 0, 0, Wanted(messages_max=3)).count == 3
-    assert store.get("T", 0, 0, Wanted(bytes_max=350)).count == 3
-    assert store.get("T", 0, 0, Wanted(bytes_max=1)).count == 1
-    assert store.get("T", 0, 19, Wanted(10**9, 10**9)).count == 1
+    assert store.get("T", 0, QueueOffset(0), Wanted(messages_max=3)).count == 3
+    assert store.get("T", 0, QueueOffset(0), Wanted(bytes_max=350)).count == 3
+    assert store.get("T", 0, QueueOffset(0), Wanted(bytes_max=1)).count == 1
+    assert store.get("T", 0, QueueOffset(19), Wanted(10**9, 10**9)).count == 1
 
 
 def test_reads_cross_segments_and_queue_files(store: MessageStore) -> None:
@@ -440,7 +441,7 @@ def test_reads_cross_segments_and_queue_files(store: MessageStore) -> None:
         put_ok(store, [body])
     assert len(store.log.queue.files) > 3
     assert len(store.queues.table["T", 0].files.files) > 3
-    assert store.get("T", 0, 0, Wanted(1000, 1 << 20)).count == 400
+    assert store.get("T", 0, QueueOffset(0), Wanted(1000, 1 << 20)).count == 400
     assert read_all(store) == bodies
 
 
@@ -450,7 +451,7 @@ def test_reading_by_tag_gives_exactly_the_matching_ones(store: MessageStore) -> 
     wanted = np.array([2652, 2652 + 3], np.int64)  # T0 and T3
     found, offset = [], 0
     while offset < 100:
-        result = store.get("T", 0, offset, Wanted(5, 1 << 20, wanted))
+        result = store.get("T", 0, QueueOffset(offset), Wanted(5, 1 << 20, wanted))
         found += result.table[0].tolist()
         offset = result.next_offset
     assert found == [n for n in range(100) if n % 7 in (0, 3)]
@@ -459,12 +460,12 @@ def test_reading_by_tag_gives_exactly_the_matching_ones(store: MessageStore) -> 
 def test_a_record_damaged_at_rest_is_reported_and_passed_over(store: MessageStore) -> None:
     results = [put_ok(store, [b"%d" % n * 50]) for n in range(5)]
     store.log.queue.files[0].memory[results[2].physical_offset + 95] ^= 1
-    first = store.get("T", 0, 0)
+    first = store.get("T", 0, QueueOffset(0))
     assert first.table[0].tolist() == [0, 1, 3, 4]
     assert (first.lost, first.next_offset) == (1, 5)
     with pytest.raises(CorruptRecord):
         store.get_message(results[2].physical_offset)
-    only = store.get("T", 0, 2, Wanted(messages_max=1))
+    only = store.get("T", 0, QueueOffset(2), Wanted(messages_max=1))
     assert only.table[0].tolist() == [3]
 
 

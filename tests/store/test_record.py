@@ -13,6 +13,7 @@ from store.commitlog import WHOLE, CommitLog, Part, read_record
 from store.errors import BadMessage, CorruptRecord
 from store.kernels import scan
 from store.kernels.jit import EMPTY_I64
+from store.offsets import PhyOffset
 from store.osdisk import OsDisk
 from store.record import (
     Host,
@@ -90,7 +91,15 @@ def test_v1_and_v2_with_ipv4_and_ipv6_hosts_match_the_twin(
 ) -> None:
     born_host, store_host = Host(born, 1), Host(stored, 65535)
     header = RecordHeader(
-        topic, 3, 11, 12, born_host, store_host, flag=-5, reconsume_times=2, prepared_offset=99
+        topic,
+        3,
+        11,
+        12,
+        born_host,
+        store_host,
+        flag=-5,
+        reconsume_times=2,
+        prepared_offset=PhyOffset(99),
     )
     data = written(tmp_path, Columns.of([b"body"], [b"A\x01b"]), header, sealed, queue_offset=7)
     assert data == oracle.encode_record(
@@ -227,10 +236,10 @@ def test_an_empty_body_has_crc_zero(tmp_path: Path) -> None:
 
 
 def test_message_ids_have_16_or_28_bytes() -> None:
-    v4 = offset_message_id(Host("10.0.0.1", 10911), 0x1234)
+    v4 = offset_message_id(Host("10.0.0.1", 10911), PhyOffset(0x1234))
     assert v4 == "0A00000100002A9F0000000000001234"
     assert parse_message_id(v4) == (Host("10.0.0.1", 10911), 0x1234)
-    v6 = offset_message_id(Host("::1", 1), 5)
+    v6 = offset_message_id(Host("::1", 1), PhyOffset(5))
     assert len(v6) == 56
     assert parse_message_id(v6) == (Host("::1", 1), 5)
 

@@ -12,6 +12,7 @@ from store import queuenote, recovery
 from store.columns import Columns
 from store.indexservice import IndexService
 from store.messagestore import MessageStore, PutBatch, StoreEvents
+from store.offsets import PhyOffset
 from store.options import StoreOptions
 from store.osdisk import OsDisk
 from store.queuenote import Noted
@@ -543,7 +544,7 @@ def test_a_note_that_says_too_much_is_made_anew_at_once(tmp_path: Path, harm: st
     flush_queues(store)
     before, end = (tmp_path / "queueends").read_bytes(), store.log.max_offset
     if harm == "cut":
-        end, _ = last_record_cut(tmp_path, store)
+        end = PhyOffset(last_record_cut(tmp_path, store)[0])
     crash(store)
     if harm == "rebuilt":
         shutil.rmtree(tmp_path / "consumequeue")

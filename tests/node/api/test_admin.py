@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from node.api.reservedport import ListenError
 from node.server import Node
 from store.metadata import TopicConfig
+from store.offsets import QueueOffset
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of, until
 
@@ -413,7 +414,7 @@ async def test_without_an_index_lookups_by_key_are_refused_and_those_by_id_are_n
             await client.admin.find("T", unique_key=receipt.unique_key)
         with pytest.raises(duolog.BadRequest, match="message_index_enable=false"):
             await client.admin.track("T", 0, 0)
-        record = broker_of(node).store.record_at("T", 0, 0)
+        record = broker_of(node).store.record_at("T", 0, QueueOffset(0))
         assert record is not None
         (found,) = await client.admin.find(message_id=record.message_id)
         assert found.body == b"x"

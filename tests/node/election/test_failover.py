@@ -31,6 +31,7 @@ from node.election.failover import FailoverService
 from node.election.memoryregistry import MemoryRegistry
 from node.replication.slavestream import ReplicationClient
 from node.server import Node
+from store.offsets import PhyOffset
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, broker_of, log_bytes, until
 
@@ -276,7 +277,7 @@ async def test_a_deposed_master_tells_its_waiting_senders_that_nobody_knows(
         await client.admin.create_topic("T", 1)
         await producer.send("T", b"x")
     broker = broker_of(master)
-    waiting = broker.replication.await_slaves(broker.store.log.max_offset + 1000)
+    waiting = broker.replication.await_slaves(PhyOffset(broker.store.log.max_offset + 1000))
     voters.registry.drop(service(master).machine.lease)
     assert (await waiting).value == "UNKNOWN_ERROR"
     await until(lambda: voters.leader is not None)

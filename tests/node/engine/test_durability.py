@@ -14,6 +14,7 @@ from duolog.wire import duolog_pb2 as wire
 from node.engine.groupcommit import GroupCommitService
 from node.server import Node
 from store.mappedfile import FlushJob
+from store.offsets import PhyOffset
 from store.osdisk import OsFile
 from store.status import PutMessageStatus
 from tests.node.api.test_messages import append, append_request
@@ -196,7 +197,7 @@ async def test_waiters_are_released_in_offset_order_and_failed_at_the_end(
     )
     low = service.wait(node.broker.store.flushed_offset)
     assert low.result() is PutMessageStatus.PUT_OK
-    waiting = [service.wait(1 << 40), service.wait(1 << 41)]
+    waiting = [service.wait(PhyOffset(1 << 40)), service.wait(PhyOffset(1 << 41))]
     service.fail_all()
     assert [future.result() for future in waiting] == [PutMessageStatus.UNKNOWN_ERROR] * 2
 

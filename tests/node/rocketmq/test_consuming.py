@@ -16,6 +16,7 @@ from node.rocketmq.clients import Clients
 from node.rocketmq.stubs import Code, definition, service
 from node.server import Node
 from store.clocks import MonoMs
+from store.offsets import PhyOffset
 from store.status import PutMessageStatus
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of, until
@@ -449,7 +450,7 @@ async def test_a_client_that_hangs_up_and_sends_again_has_its_message_once(
             await late.wait()
             return PutMessageStatus.PUT_OK
 
-        settle(end_offset, no_wait)
+        settle(PhyOffset(end_offset), no_wait)
         return asyncio.ensure_future(wait())
 
     broker.log.settle = slow  # type: ignore[method-assign]
