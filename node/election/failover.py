@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import structlog
@@ -30,6 +30,7 @@ from ha.failoverevents import (
     Effect,
     Event,
     Follow,
+    Instruct,
     Lead,
     Leased,
     LeaseLost,
@@ -146,6 +147,7 @@ class FailoverService:
         self._promising: Future[None] | None = None
         self._beat = time.monotonic()
         self._wake: asyncio.TimerHandle | None = None
+        self._told: Mandate | None = None  # the last one that is in the log, without its deadline
         self.routes: dict[str, View] = {}
         replication.known_master = self._known_master
 
@@ -310,7 +312,12 @@ class FailoverService:
         return self._log.mono_ms()
 
     def decided(self, event: Event | None, effects: list[Effect]) -> None:
-        """What the machine answered."""
+        """What the machine answered; a mandate that is the last one for longer is no news."""
+        told = [effect.mandate for effect in effects if isinstance(effect, Instruct)]
+        if told:
+            before, self._told = self._told, replace(told[-1], deadline_ms=MonoMs(0))
+            if len(told) == len(effects) and self._told == before:
+                return
         log.debug(
             "failover",
             on=type(event).__name__ if event is not None else "mastership",
