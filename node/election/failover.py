@@ -309,7 +309,7 @@ class FailoverService:
 
     def mono_ms(self) -> MonoMs:
         """The clock of leases and pauses."""
-        return self._log.mono_ms()
+        return self._log.times.mono_ms()
 
     def decided(self, event: Event | None, effects: list[Effect]) -> None:
         """What the machine answered; a mandate that is the last one for longer is no news."""
@@ -392,7 +392,7 @@ class FailoverService:
         """Step with a `Tick` at this time at the latest."""
         if self._wake is not None:
             self._wake.cancel()
-        delay = max(0.0, (at_ms - self._log.mono_ms()) / 1000)
+        delay = max(0.0, (at_ms - self._log.times.mono_ms()) / 1000)
         self._wake = self._loop.call_later(delay, self.step, Tick())
 
     def answer(self, answer: Answer) -> None:
