@@ -1,6 +1,7 @@
 """Delayed messages: levels and times, over restarts and failovers; recall."""
 
 import asyncio
+import json
 import time
 from pathlib import Path
 
@@ -184,6 +185,24 @@ async def test_what_was_recalled_stays_so_while_its_note_waits_for_the_replicas(
         gate.set()
         await recalling
         assert broker.validate() == ""
+
+
+async def test_tables_tell_of_no_delivery_that_the_log_may_still_lose(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slave that took the tables at its handshake may be elected without the message."""
+    node = await start_node(**LEVELS)
+    broker = broker_of(node)
+    async with await client_of(node) as client, client.producer() as producer:
+        monkeypatch.setattr("node.deferred.delayservice.NOTE_SECONDS", 0.1)
+        with monkeypatch.context() as refused:
+            refused.setattr(broker.metadata, "note", lambda change: None)
+            await producer.send("T", b"x", delay_level=1)
+            await wait_for(client, 1)
+            assert json.loads(broker.metadata.snapshot_bytes())["delays"] == {}
+            await asyncio.sleep(0.2)
+            assert len(await all_of(client, "T", 1)) == 1
+        await until(lambda: broker.metadata.tables.delay_offsets == {1: 1})
 
 
 async def test_a_topic_that_was_deleted_takes_its_delayed_messages_with_it(
