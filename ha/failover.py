@@ -54,7 +54,7 @@ from ha.mandate import Mandate, Mastership
 from ha.membership import Membership
 from ha.provenance import Provenance
 from ha.registry import Snapshot, Transaction
-from ha.starts import Standing, Start
+from ha.starts import Claim, Start
 from ha.syncstate import Seen, SyncState
 from store.clocks import MonoMs
 from store.disk import Disk, no_room
@@ -352,12 +352,12 @@ class Failover:
         if self.group.distrust() and self._unclean is None:
             return effects
         try:
-            standing = self.provenance.standing(self.view, self.me.replica, self.group.keys)
+            claim = self.provenance.claim(self.view, self.me.replica, self.group.keys)
         except BadState as error:
             return effects + self._distrust_now(str(error))
-        proven = self._is_proven(standing)
+        proven = self._is_proven(claim)
         if self.lease and not proven:
-            return effects + self._prove_itself(standing)
+            return effects + self._prove_itself(claim)
         if self._unclean is not None:
             return effects + self._elect_unclean()
         if not proven:
@@ -426,16 +426,16 @@ class Failover:
 
     # -- older copies --------------------------------------------------------------------------
 
-    def _is_proven(self, standing: Standing) -> bool:
+    def _is_proven(self, claim: Claim) -> bool:
         """The registry has noted this start, and nothing says that this is an older copy."""
         state, me = self.view.state, self.me.replica
-        if standing is not Standing.CLAIMED:
+        if claim is not Claim.CLAIMED:
             return False
         return not self.provenance.lacks_what_it_acknowledged(state, me)
 
-    def _prove_itself(self, standing: Standing) -> list[Effect]:
+    def _prove_itself(self, claim: Claim) -> list[Effect]:
         """Nothing else is done before the registry has noted this start of this directory."""
-        why = self.provenance.why_older(standing)
+        why = self.provenance.why_older(claim)
         if why:
             return self._renew(why)
         return self._send(_Kind.START, self._changes.claim(self.provenance.start))
@@ -562,7 +562,7 @@ class Failover:
             self._needed,
             master.join_floor,
             master.patience_ms,
-            master.standings(now_ms),
+            master.progress(now_ms),
             view.replicas,
             view.drained,
         )

@@ -37,7 +37,7 @@ from store.disk import no_room
 from store.errors import StoreError
 
 
-class Owner(Protocol):
+class FailoverOwner(Protocol):
     """A node whose master is elected, as its failover machine needs it."""
 
     def mono_ms(self) -> MonoMs:
@@ -110,7 +110,7 @@ class Owner(Protocol):
 class FailoverDriver:
     """Feeds one machine and does what it says."""
 
-    def __init__(self, machine: Failover, owner: Owner) -> None:
+    def __init__(self, machine: Failover, owner: FailoverOwner) -> None:
         self.machine = machine
         self._owner = owner
         self._role: Lead | Follow | Stand | None = None  # the newest that is not taken yet

@@ -12,7 +12,7 @@ from store.clocks import MonoMs
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ReplicaProgress:
     """A connected replica: the log offset that counts, and how long ago it had everything."""
 
     held: int
@@ -36,16 +36,16 @@ class Mandate:
     opened: bool = True
     paused: str = ""
 
-    def held(self, own: int, standings: Mapping[Replica, Standing]) -> int:
+    def held(self, own: int, progress: Mapping[Replica, ReplicaProgress]) -> int:
         """Offset below which all required replicas have everything; 0 if one is not there."""
         least = own
         for replica in self.required:
             if replica == self.me:
                 continue
-            standing = standings.get(replica)
-            if standing is None:
+            reached = progress.get(replica)
+            if reached is None:
                 return 0
-            least = min(least, standing.held)
+            least = min(least, reached.held)
         return least
 
 
@@ -71,5 +71,5 @@ class Mastership(Protocol):
     def held_by(self, replica: Replica) -> int:
         """Offset that a connected replica has acknowledged in the way that counts; 0 for none."""
 
-    def standings(self, now_ms: MonoMs) -> Mapping[Replica, Standing]:
+    def progress(self, now_ms: MonoMs) -> Mapping[Replica, ReplicaProgress]:
         """What each connected replica holds, and how far behind it is in time."""

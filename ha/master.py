@@ -27,7 +27,7 @@ from ha.groupstate import Replica
 from ha.grouptransfer import GroupTransferService
 from ha.handshake import Stream, Verdict
 from ha.localreplica import LocalReplica
-from ha.mandate import Mandate, Standing
+from ha.mandate import Mandate, ReplicaProgress
 from ha.masterevents import (
     Close,
     Confirmed,
@@ -176,7 +176,7 @@ class Master:
                     f"log cut at {found.start}: the rest was never fully synced"
                 )
                 self.store.truncate(PhyOffset(found.start))
-                self.history.truncate(PhyOffset(found.start))
+                self.history.truncate(found.start)
                 return
 
     # -- puts ----------------------------------------------------------------------------------
@@ -201,8 +201,8 @@ class Master:
     def _set_too_small(self, mandate: Mandate) -> str:
         if not mandate.opened:
             return "the group has just been formed: no other replica is in sync yet"
-        needed, standings = self.options.in_sync_replicas, self.standings(MonoMs(0))
-        found = 1 + sum(1 for replica in mandate.members if replica in standings)
+        needed, progress = self.options.in_sync_replicas, self.progress(MonoMs(0))
+        found = 1 + sum(1 for replica in mandate.members if replica in progress)
         return "" if found >= needed else f"{found} of {needed} required replicas are in sync"
 
     def await_slaves(self, end_offset: int, now_ms: MonoMs, token: Any) -> PutMessageStatus | None:
@@ -241,8 +241,8 @@ class Master:
 
     def held_by(self, replica: Replica) -> int:
         """Offset that a connected replica has acknowledged in the way that counts; 0 for none."""
-        standing = self.standings(MonoMs(0)).get(replica)
-        return standing.held if standing is not None else 0
+        reached = self.progress(MonoMs(0)).get(replica)
+        return reached.held if reached is not None else 0
 
     @property
     def log_end(self) -> int:
@@ -259,11 +259,11 @@ class Master:
         """How long a member may be away or behind while it still lives."""
         return self.options.ha_max_time_slave_not_catchup
 
-    def standings(self, now_ms: MonoMs) -> dict[Replica, Standing]:
+    def progress(self, now_ms: MonoMs) -> dict[Replica, ReplicaProgress]:
         """What each connected replica holds, and how far behind it is in time."""
         end = self.store.log.max_offset
         return {
-            Replica(s.node, s.incarnation): Standing(self._counted(s), s.lag_ms(end, now_ms))
+            Replica(s.node, s.incarnation): ReplicaProgress(self._counted(s), s.lag_ms(end, now_ms))
             for s in self._serving()
         }
 
@@ -276,9 +276,8 @@ class Master:
         """Move the confirm offset as far as the replicas allow, and release who waited for it."""
         if not self.promises or not self._raise_confirmed(now_ms):
             return []
-        confirmed = self._confirmed()
         # Answers first, dispatch after.
-        return [*self.group_transfer.notify_transfer_some(confirmed), Confirmed(confirmed)]
+        return [*self.group_transfer.notify_transfer_some(self._confirmed()), Confirmed()]
 
     def _raise_confirmed(self, now_ms: MonoMs) -> bool:
         if self.is_over(now_ms):
@@ -292,7 +291,7 @@ class Master:
     def _held_by_enough(self) -> int:
         """Offset below which this node and enough others have everything; 0 if too few are."""
         if self.mandate is not None:
-            held = self.mandate.held(self.store.local_offset, self.standings(MonoMs(0)))
+            held = self.mandate.held(self.store.local_offset, self.progress(MonoMs(0)))
             # What earlier epochs left is confirmed together with this one's beginning.
             return held if held >= self._barrier_end else 0
         offsets = sorted(self._offsets_by_node().values(), reverse=True)

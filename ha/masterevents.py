@@ -70,8 +70,6 @@ class Close:
 class Confirmed:
     """The confirm offset moved: dispatch."""
 
-    offset: int
-
 
 Effect = Close | Release | Confirmed
 
@@ -79,7 +77,7 @@ Effect = Close | Release | Confirmed
 # -- who does them ---------------------------------------------------------------------------------
 
 
-class Owner(Protocol):
+class MasterOwner(Protocol):
     """A node that is a master."""
 
     def release(self, tokens: Sequence[Any], status: PutMessageStatus) -> None:
@@ -92,7 +90,7 @@ class Owner(Protocol):
         """End a connection."""
 
 
-def perform(effects: Iterable[Effect], owner: Owner) -> None:
+def perform(effects: Iterable[Effect], owner: MasterOwner) -> None:
     """Do what a master's machine says."""
     for effect in effects:
         match effect:

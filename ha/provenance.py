@@ -7,7 +7,7 @@ what it has acknowledged; a master's gives itself away by lacking what was confi
 
 from ha.epochs import Epoch
 from ha.groupstate import GroupState, Keys, Replica, View
-from ha.starts import Standing, Start
+from ha.starts import Claim, Start
 
 
 class Provenance:
@@ -34,7 +34,7 @@ class Provenance:
         """The master refuses this node: it lacks what it has acknowledged."""
         self._refused = reason
 
-    def standing(self, view: View, me: Replica, keys: Keys) -> Standing:
+    def claim(self, view: View, me: Replica, keys: Keys) -> Claim:
         """This start beside the newest one that the registry has seen. Raises BadState."""
         row, _ = view.start_of(me, keys)
         return self.start.against(row)
@@ -46,9 +46,9 @@ class Provenance:
             self._refused = ""  # it does not count as that replica any more
         return bool(self._refused)
 
-    def why_older(self, standing: Standing) -> str:
+    def why_older(self, claim: Claim) -> str:
         """Why this directory is an older copy; empty: nothing says so."""
-        if self._refused or standing is not Standing.OLDER:
+        if self._refused or claim is not Claim.OLDER:
             return self._refused
         return (
             f"start {self.start.number} of this directory was claimed by another process: this "

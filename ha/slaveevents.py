@@ -100,7 +100,7 @@ Effect = Send | CloseStream | Applied | FlushSoon | Adopt | Contradicts | OlderC
 # -- who does them ---------------------------------------------------------------------------------
 
 
-class Owner(Protocol):
+class SlaveOwner(Protocol):
     """A node that follows a master."""
 
     async def send(self, data: bytes) -> None:
@@ -125,7 +125,7 @@ class Owner(Protocol):
         """End the connection, then say `Lost`."""
 
 
-async def perform(effects: Iterable[Effect], owner: Owner) -> None:
+async def perform(effects: Iterable[Effect], owner: SlaveOwner) -> None:
     """Do what a slave's machine says."""
     for effect in effects:
         match effect:

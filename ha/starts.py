@@ -19,7 +19,7 @@ import json
 from dataclasses import dataclass
 
 
-class Standing(enum.Enum):
+class Claim(enum.Enum):
     """What a row of the registry says of a start."""
 
     UNCLAIMED = "unclaimed"
@@ -47,8 +47,8 @@ class Start:
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"cannot read a start: {error}") from error
 
-    def against(self, row: "Start | None") -> Standing:
+    def against(self, row: "Start | None") -> Claim:
         """How this start stands to the row that the registry holds."""
         if row is None or row.number < self.number:
-            return Standing.UNCLAIMED
-        return Standing.CLAIMED if row == self else Standing.OLDER
+            return Claim.UNCLAIMED
+        return Claim.CLAIMED if row == self else Claim.OLDER

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ha.groupstate import Registration, Replica, SyncStateSet
-from ha.mandate import Standing
+from ha.mandate import ReplicaProgress
 from store.clocks import MonoMs
 
 
@@ -25,7 +25,7 @@ class Seen:
     needed: int
     floor: int
     patience_ms: int
-    standings: Mapping[Replica, Standing]
+    progress: Mapping[Replica, ReplicaProgress]
     registered: Mapping[str, Registration]
     drained: Collection[str]
 
@@ -71,10 +71,10 @@ class SyncState:
         """The set as it should be, None if it is so already."""
         joining = {
             replica
-            for replica, standing in seen.standings.items()
+            for replica, reached in seen.progress.items()
             if replica not in self.members
             and replica.node not in seen.drained
-            and standing.held >= seen.floor
+            and reached.held >= seen.floor
             and lives(replica, seen.registered)
         }
         renewed = {replica.node for replica in joining}
@@ -84,7 +84,7 @@ class SyncState:
             if replica.node in renewed or self._is_late(replica, seen, now_ms)
         ]
         # Those who are surely gone first: who stays for the number's sake should be of use.
-        leaving.sort(key=lambda replica: (replica.node not in renewed, replica in seen.standings))
+        leaving.sort(key=lambda replica: (replica.node not in renewed, replica in seen.progress))
         found = set(self.members) | joining
         for replica in leaving:
             if len(found) > seen.needed or replica.node in renewed:
@@ -92,10 +92,10 @@ class SyncState:
         return frozenset(found) if found != self.members else None
 
     def _is_late(self, replica: Replica, seen: Seen, now_ms: MonoMs) -> bool:
-        standing = seen.standings.get(replica)
-        if standing is not None:
+        reached = seen.progress.get(replica)
+        if reached is not None:
             self._gone_ms.pop(replica, None)
-            return replica.node in seen.drained or standing.lag_ms > seen.patience_ms
+            return replica.node in seen.drained or reached.lag_ms > seen.patience_ms
         gone_since = self._gone_ms.setdefault(replica, now_ms)
         return not lives(replica, seen.registered) or now_ms - gone_since > seen.patience_ms
 

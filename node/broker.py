@@ -67,6 +67,7 @@ class Broker:
         self.advertised = config.node.advertise or f"{host.address}:{host.port}"
         self.store = store
         self.log = Log(self.store, clock or SystemClock(), self._disk_failed)
+        self.times = self.log.times
         self.metadata = MetadataLog(self.log, config.limits)
         self.replication = Replication(self.log, config, self.advertised, self.metadata)
         self.failover: FailoverService | None = None  # of a node that may be elected
@@ -77,7 +78,7 @@ class Broker:
         core = Core(
             self.log,
             self.store,
-            self.log.times,
+            self.times,
             self.log.board,
             self.metadata,
             self.admission,
@@ -105,7 +106,7 @@ class Broker:
         self.metadata.light_queues_forgotten.append(self.lite.gone)
         self.metadata.topic_deleted += [self.removal.remove, self.lite.topic_deleted]
         self.log.dispatched += [lambda keys: self.metadata.catch_up(), self.lite.arrived]
-        self.started_ms = self.log.wall_ms()
+        self.started_ms = self.times.wall_ms()
         self.recovered: RecoveryReport | None = None
         self.failed = asyncio.Event()
 
@@ -117,7 +118,7 @@ class Broker:
         self.recovered = found = await self.log.recover()
         try:
             await loop.run_in_executor(
-                self.log.threads, self.replication.open, found, self.log.store_ms()
+                self.log.threads, self.replication.open, found, self.times.store_ms()
             )
             self.metadata.load()
             await self.metadata.save()
@@ -160,7 +161,7 @@ class Broker:
         commit, board = self.log.group_commit, self.log.board
         found: list[tuple[object, str]] = [(part, part.validate()) for part in self.parts]
         found += [(one, one.validate()) for one in (self.metadata, commit, board)]
-        found.append((self.groups, self.groups.validate(self.log.mono_ms())))
+        found.append((self.groups, self.groups.validate(self.times.mono_ms())))
         return next((f"{type(one).__name__}: {wrong}" for one, wrong in found if wrong), "")
 
     def give_up(self, error: Exception) -> None:
@@ -198,14 +199,14 @@ class Broker:
 
     def promote(self, epoch: Epoch, mandate: Mandate) -> Master:
         """This node was elected. Raises OSError or StoreError: it is a slave then as before."""
-        master = self.replication.become_master(epoch, mandate, self.log.store_ms())
+        master = self.replication.become_master(epoch, mandate, self.times.store_ms())
         self.leads()
         return master
 
     def leads(self) -> None:
         """A mastership has begun: what the log says is all that is known."""
         self.metadata.promoted()
-        self._role_changed(MonoMs(self.log.mono_ms() + self.group_grace_ms))
+        self._role_changed(MonoMs(self.times.mono_ms() + self.group_grace_ms))
 
     def demote(self) -> None:
         """This node is no master any more: whoever waits is told that nobody knows."""

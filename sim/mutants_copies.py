@@ -30,13 +30,13 @@ def _cut_all_the_same() -> list[Patch]:
 
 def _copies_believed() -> list[Patch]:
     """The incarnation alone says who a replica is; it travels in a copy."""
-    original = Provenance.standing
+    original = Provenance.claim
 
-    def standing(self: Any, view: Any, me: Any, keys: Any) -> Any:
+    def claim(self: Any, view: Any, me: Any, keys: Any) -> Any:
         found = original(self, view, me, keys)
-        return starts.Standing.UNCLAIMED if found is starts.Standing.OLDER else found
+        return starts.Claim.UNCLAIMED if found is starts.Claim.OLDER else found
 
-    return [(Provenance, "standing", standing)]
+    return [(Provenance, "claim", claim)]
 
 
 def _never_renewed() -> list[Patch]:

@@ -9,7 +9,7 @@ from ha.epochs import NO_EPOCH
 from ha.failover import Failover, Role
 from ha.groupchanges import GroupChanges
 from ha.knowngroup import KnownGroup
-from ha.mandate import Mandate, Standing
+from ha.mandate import Mandate, ReplicaProgress
 from ha.masterevents import Instructed
 from ha.syncstate import Seen, SyncState
 from sim.faults import NODES, Fault
@@ -24,8 +24,8 @@ _MASTER, _SLAVE = master.Master, slave.Slave
 def _any_member() -> list[Patch]:
     """push2SlaveMaxOffset in the place of the whole set: some slave has it."""
 
-    def held(self: Any, own: int, standings: Any) -> int:
-        fastest = max((standing.held for standing in standings.values()), default=own)
+    def held(self: Any, own: int, progress: Any) -> int:
+        fastest = max((reached.held for reached in progress.values()), default=own)
         return int(min(own, fastest))
 
     return [(Mandate, "held", held)]
@@ -34,8 +34,8 @@ def _any_member() -> list[Patch]:
 def _members_only_connected() -> list[Patch]:
     """A member that is not connected does not count (rmq#6662)."""
 
-    def held(self: Any, own: int, standings: Any) -> int:
-        there = [standings[r].held for r in self.required if r in standings]
+    def held(self: Any, own: int, progress: Any) -> int:
+        there = [progress[r].held for r in self.required if r in progress]
         return int(min([own, *there]))
 
     return [(Mandate, "held", held)]
@@ -182,19 +182,19 @@ def _no_fencing() -> list[Patch]:
 def _stale_acknowledgements() -> list[Patch]:
     """What a slave held in an earlier epoch of this master still counts."""
     seen: dict[str, dict[Any, int]] = {}
-    original = _MASTER.standings
+    original = _MASTER.progress
 
-    def standings(self: Any, now: int) -> Any:
+    def progress(self: Any, now: int) -> Any:
         found = original(self, MonoMs(now))
         known = seen.setdefault(self.me.node, {})
-        for replica, standing in found.items():
-            known[replica] = max(known.get(replica, 0), standing.held)
+        for replica, reached in found.items():
+            known[replica] = max(known.get(replica, 0), reached.held)
         for replica, held in known.items():
             lag = found[replica].lag_ms if replica in found else 0
-            found[replica] = Standing(held, lag)
+            found[replica] = ReplicaProgress(held, lag)
         return found
 
-    return [(_MASTER, "standings", standings)]
+    return [(_MASTER, "progress", progress)]
 
 
 def _no_epoch_start() -> list[Patch]:

@@ -80,18 +80,18 @@ def _begun_again() -> list[Patch]:
 
 def _same_replica() -> list[Patch]:
     """Who comes back with an empty disk counts as the member it was."""
-    original = _MASTER.standings
+    original = _MASTER.progress
 
-    def standings(self: Any, now: int) -> Any:
+    def progress(self: Any, now: int) -> Any:
         found = original(self, MonoMs(now))
         assert self.mandate is not None, "asked of elected masters"
         members = {member.node: member for member in self.mandate.members}
         return {
-            Replica(r.node, members.get(r.node, r).incarnation): standing
-            for r, standing in found.items()
+            Replica(r.node, members.get(r.node, r).incarnation): reached
+            for r, reached in found.items()
         }
 
-    return [(_MASTER, "standings", standings)]
+    return [(_MASTER, "progress", progress)]
 
 
 def _slave_unindexed() -> list[Patch]:

@@ -491,6 +491,17 @@ async def status_of(endpoint: str, seconds: float, runtime: Runtime = MACHINE) -
     return None if reply is None else fromwire.node_of(reply)
 
 
+async def topics_at(
+    endpoint: str, names: Sequence[str], seconds: float, runtime: Runtime = MACHINE
+) -> list[TopicDescription]:
+    """Topics as one node has them; none where it does not answer in time."""
+    request = wire.ListTopicsRequest(topics=names)
+    reply = await ask_one(
+        endpoint, lambda admin, left: admin.ListTopics(request, timeout=left), seconds, runtime
+    )
+    return [] if reply is None else [fromwire.topic_of(topic) for topic in reply.topics]
+
+
 async def _cluster_as_told_by(master: str, runtime: Runtime) -> ClusterStatus | None:
     """What a master says of the cluster, None if it does not answer in time."""
     request = wire.ClusterStatusRequest()

@@ -4,12 +4,12 @@ import os
 import zlib
 from collections.abc import Sequence
 
-from duolog._admin import Admin, status_of
+from duolog._admin import Admin, status_of, topics_at
 from duolog._background import close_all
 from duolog._connection import ATTEMPT_SECONDS
 from duolog._consumer import Consumer
 from duolog._consumption import Consumption
-from duolog._descriptions import NodeStatus
+from duolog._descriptions import NodeStatus, TopicDescription
 from duolog._errors import BadRequest
 from duolog._membership import Clustering, OffsetFile
 from duolog._message import Batch, check_crc
@@ -23,6 +23,7 @@ from duolog._transactions import Checker, ProducerGroup, Transactions
 from duolog.wire import duolog_pb2 as wire
 
 AT_ONCE = 1.0  # seconds
+TOPICS_SECONDS = 5.0  # a node that takes longer is asked again
 
 
 def parse_endpoints(endpoints: str | Sequence[str]) -> tuple[str, ...]:
@@ -237,6 +238,12 @@ class Client:
     async def status_of(self, endpoint: str) -> NodeStatus | None:
         """What one node says of itself, None if it does not answer at once."""
         return await status_of(endpoint, AT_ONCE, self._router.runtime)
+
+    async def topics_at(self, endpoint: str, names: Sequence[str]) -> list[TopicDescription]:
+        """Topics as one node has them; none for no endpoint, or one that does not answer soon."""
+        if not endpoint:
+            return []
+        return await topics_at(endpoint, names, TOPICS_SECONDS, self._router.runtime)
 
     async def sink(self, name: str, group: str | None = None) -> Sink:
         """A sink, for what shall become visible as one, exactly once.

@@ -198,7 +198,6 @@ class Connection:
         self._channel: grpc.aio.Channel | None = None
         self._stream: AppendStream | None = None
         self._learning = Background()
-        self._closed = False
         self.ids = itertools.count(1)
 
     @property

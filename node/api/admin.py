@@ -205,7 +205,7 @@ class AdminService(stubs.AdminServicer):
         check_group(request.group)
         topic = self._known(request.topic)
         row = self._places(request, topic.queues)
-        if broker.groups.members(request.group, broker.log.mono_ms()):
+        if broker.groups.members(request.group, broker.times.mono_ms()):
             raise sdk.Busy(f"group {request.group} has members: stop them first")
         if request.group not in broker.admission.group_tables().groups:
             await broker.metadata.put_group(new_group(request.group))
@@ -288,7 +288,7 @@ class AdminService(stubs.AdminServicer):
 
     def _group_names(self) -> list[str]:
         broker = self._broker
-        living = broker.groups.names(broker.log.mono_ms())
+        living = broker.groups.names(broker.times.mono_ms())
         return sorted({*broker.admission.group_tables().groups, *living})
 
     def _check_known_group(self, name: str) -> None:
@@ -298,7 +298,7 @@ class AdminService(stubs.AdminServicer):
     def _group(self, name: str) -> wire.GroupDescription:
         broker = self._broker
         tables = broker.admission.group_tables()
-        now, mono = broker.log.wall_ms(), broker.log.mono_ms()
+        now, mono = broker.times.wall_ms(), broker.times.mono_ms()
         readers = broker.groups.readers(name, mono)
         topics = {topic for topic, group in tables.offsets if group == name}
         topics |= broker.groups.topics(name)
@@ -346,7 +346,7 @@ class AdminService(stubs.AdminServicer):
                 f"{request.topic}/{request.queue_id} has no message at this offset"
             )
         unique = record.properties.get("UNIQ_KEY", "")
-        readers = broker.groups.readers_of(request.topic, broker.log.mono_ms())
+        readers = broker.groups.readers_of(request.topic, broker.times.mono_ms())
         reply = wire.TrackReply()
         offsets = broker.admission.group_tables().offsets
         for place in [where, *light_places(record.properties)]:

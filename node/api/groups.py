@@ -62,7 +62,7 @@ class GroupsService(stubs.GroupsServicer):
             request.member_id,
             Heartbeat(tuple(sorted(own)), _queues(request.owned), request.session_ms, wish),
             counts,
-            broker.log.mono_ms(),
+            broker.times.mono_ms(),
         )
         if assignment is None:
             raise sdk.Busy(f"group {request.group} has reached its limit of members")
@@ -96,7 +96,7 @@ class GroupsService(stubs.GroupsServicer):
             table.setdefault(offset.topic, {})[offset.queue_id] = offset.offset
         queues = {(topic, queue) for topic, row in table.items() for queue in row}
         if request.member_id and not broker.groups.may_commit(
-            request.group, request.member_id, queues, broker.log.mono_ms()
+            request.group, request.member_id, queues, broker.times.mono_ms()
         ):
             raise sdk.StaleMember(
                 "one of these queues has been assigned to another member of the group"

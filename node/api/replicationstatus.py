@@ -14,7 +14,7 @@ LOG_EPOCHS_MAX = 16  # told of a log
 def replication_status(broker: Broker) -> wire.ReplicationStatus:
     """What the node's machine of its role knows."""
     status = wire.ReplicationStatus(group=broker.config.node.group)
-    master, slave, now = broker.replication.master, broker.replication.slave, broker.log.mono_ms()
+    master, slave, now = broker.replication.master, broker.replication.slave, broker.times.mono_ms()
     if master is not None:
         status.epoch = master.epoch
         status.push2slave_max_offset = master.push2slave_max_offset

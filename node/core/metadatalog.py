@@ -155,7 +155,7 @@ class MetadataLog:
         changes = changes_of(found.tables)
         if first:
             changes.append({"op": "complete", "complete": True})
-        store, now = self._log.store, self._log.store_ms()
+        store, now = self._log.store, self._log.times.store_ms()
         for at in range(0, len(changes), IMPORT_ROWS):
             rows = [_body(change) for change in changes[at : at + IMPORT_ROWS]]
             result = store.put(PutBatch(SYSTEM_TOPIC, QUEUE, Columns.of(rows), now), now)
@@ -261,7 +261,7 @@ class MetadataLog:
             return
         snapshot = tables.snapshot()
         place = _Records(self._log.store).place(snapshot.applied - 1)
-        write = functools.partial(self._files.write, snapshot, place, self._log.wall_ms())
+        write = functools.partial(self._files.write, snapshot, place, self._log.times.wall_ms())
         await done_in_thread(self._log.threads, write, self._not_saved)
 
     @staticmethod
@@ -286,7 +286,7 @@ class MetadataLog:
         if self._tables.empty and not self._tables.applied and not self._stored:
             change = {**change, "complete": True}  # whoever reads the log from here has it all
         body = Columns.of([_body(change)])
-        now = self._log.store_ms()
+        now = self._log.times.store_ms()
         result = self._log.store.put(PutBatch(SYSTEM_TOPIC, QUEUE, body, now), now)
         if result.status is not PutMessageStatus.PUT_OK:
             raise sdk.NotMaster(f"the change was not stored: {result.reason}")

@@ -98,6 +98,8 @@ class DelayService:
         # When this mastership began, ms, and where the log ended then: what was due by then may be
         # delivered and not noted.
         self._began: tuple[int, int] | None = None
+        # How far each level is: the tables tell it too, once the note of it is confirmed.
+        self._delivered: dict[int, int] = {}
         self._forward_steps = ForwardSteps()
         self._again = MonoMs(0)  # timed messages are tried again then, after a failure
 
@@ -155,6 +157,7 @@ class DelayService:
     def _forget(self) -> None:
         self._timers = None
         self._began = None
+        self._delivered.clear()
         self._forward_steps = ForwardSteps()
         self._store_ms()
         self._done_records.clear()
@@ -193,6 +196,7 @@ class DelayService:
             if loop.time() - noted >= NOTE_SECONDS:
                 noted = loop.time()
                 self._note_progress(timers)
+                self._note_levels()
             if loop.time() - rolled >= ROLL_EVERY_SECONDS:
                 rolled = loop.time()
                 await self._roll(timers, self._core.times.wall_ms())
@@ -263,8 +267,8 @@ class DelayService:
         queue = store.queues.get(SCHEDULE_TOPIC, level - 1)
         if queue is None:
             return False
-        tables = self._core.metadata.tables
-        offset = max(tables.delay_offsets.get(level, 0), queue.min_offset)
+        noted = self._core.metadata.tables.delay_offsets.get(level, 0)
+        offset = max(noted, self._delivered.get(level, 0), queue.min_offset)
         if offset >= queue.max_offset:
             return False
         delay_ms = int(store.delays_ms[level - 1])
@@ -281,9 +285,20 @@ class DelayService:
             if not self._store(batch):
                 return False
         following = max(reached, offset + 1)
-        tables.delay_offsets[level] = following
+        self._delivered[level] = following
         self._core.metadata.note({"op": "delays", "offsets": {str(level): following}})
         return True
+
+    def _note_levels(self) -> None:
+        """Note again how far levels are, where no note of it has come through."""
+        noted = self._core.metadata.tables.delay_offsets
+        late = {
+            str(level): reached
+            for level, reached in self._delivered.items()
+            if reached > noted.get(level, 0)
+        }
+        if late:
+            self._core.metadata.note({"op": "delays", "offsets": late})
 
     # -- timers --------------------------------------------------------------------------------
 

@@ -322,15 +322,16 @@ class TransactionService:
         offsets = sorted(origins)
         end_offset = 0
         missed: list[int] = []
-        for at in range(0, len(offsets), READ):
-            if at:
+        for first in range(0, len(offsets), READ):
+            if first:
                 await asyncio.sleep(0)  # others have a turn
                 if halves is not self._halves:
                     raise sdk.Unavailable("the master changed during the call")
-            self._note_ended(halves, [at for at in offsets[at : at + READ] if halves.lies_at(at)])
+            some = offsets[first : first + READ]
+            self._note_ended(halves, [offset for offset in some if halves.lies_at(offset)])
             # Somebody else may have decided on some of them in between.
-            undecided = [offset for offset in offsets[at : at + READ] if halves.lies_at(offset)]
-            missed += sorted({*offsets[at : at + READ]} - {*undecided})
+            undecided = [offset for offset in some if halves.lies_at(offset)]
+            missed += sorted({*some} - {*undecided})
             if undecided:
                 end_offset = self._decide(halves, undecided, commit)
         await self._safe(PhyOffset(end_offset))

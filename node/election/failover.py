@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import structlog
@@ -31,6 +31,7 @@ from ha.failoverevents import (
     Effect,
     Event,
     Follow,
+    Instruct,
     Lead,
     Leased,
     LeaseLost,
@@ -147,6 +148,7 @@ class FailoverService:
         self._promising: Future[None] | None = None
         self._beat = time.monotonic()
         self._wake: asyncio.TimerHandle | None = None
+        self._told: Mandate | None = None  # the last one that is in the log, without its deadline
         self.routes: dict[str, View] = {}
         replication.known_master = self._known_master
 
@@ -308,10 +310,15 @@ class FailoverService:
 
     def mono_ms(self) -> MonoMs:
         """The clock of leases and pauses."""
-        return self._log.mono_ms()
+        return self._log.times.mono_ms()
 
     def decided(self, event: Event | None, effects: list[Effect]) -> None:
-        """What the machine answered."""
+        """What the machine answered; a mandate that is the last one for longer is no news."""
+        told = [effect.mandate for effect in effects if isinstance(effect, Instruct)]
+        if told:
+            before, self._told = self._told, replace(told[-1], deadline_ms=MonoMs(0))
+            if len(told) == len(effects) and self._told == before:
+                return
         log.debug(
             "failover",
             on=type(event).__name__ if event is not None else "mastership",
@@ -386,7 +393,7 @@ class FailoverService:
         """Step with a `Tick` at this time at the latest."""
         if self._wake is not None:
             self._wake.cancel()
-        delay = max(0.0, (at_ms - self._log.mono_ms()) / 1000)
+        delay = max(0.0, (at_ms - self._log.times.mono_ms()) / 1000)
         self._wake = self._loop.call_later(delay, self.step, Tick())
 
     def answer(self, answer: Answer) -> None:

@@ -23,7 +23,7 @@ from node.engine.flushing import TICK_SECONDS, Flusher
 from node.engine.groupcommit import GroupCommitService
 from node.engine.part import Work
 from node.engine.storetimes import StoreTimes
-from store.clocks import MonoMs, WallMs
+from store.clocks import MonoMs
 from store.messagestore import MessageStore, PutBatch, PutResult
 from store.offsets import PhyOffset
 from store.queueends import QueueKey
@@ -100,7 +100,7 @@ class Log:
         self.file_work = FileWork(store, self.threads, disk_failed)
         # Told which queues have new entries, in this order, before readers are woken.
         self.dispatched: list[Callable[[Collection[QueueKey]], None]] = []
-        self._flusher = Flusher(self.file_work, self.group_commit, self.mono_ms)
+        self._flusher = Flusher(self.file_work, self.group_commit, self.times.mono_ms)
         self._allocator = Allocator(store, self.threads)
         self._cleaner = Cleaner(self.file_work, self.times.age_ms)
         self._replicas: Replicas | None = None
@@ -173,23 +173,9 @@ class Log:
 
     def _show_progress(self, done: int, total: int) -> None:
         """Told from the recovery thread, at most once a second."""
-        if self.mono_ms() - self._progress_shown > 1000:
-            self._progress_shown = self.mono_ms()
+        if self.times.mono_ms() - self._progress_shown > 1000:
+            self._progress_shown = self.times.mono_ms()
             log.info("recovering", done_bytes=done, total_bytes=total)
-
-    # -- clocks --------------------------------------------------------------------------------
-
-    def wall_ms(self) -> WallMs:
-        """The wall clock: what people read, and name."""
-        return self.times.wall_ms()
-
-    def mono_ms(self) -> MonoMs:
-        """The monotonic clock: what leases, sessions and intervals are measured by."""
-        return self.times.mono_ms()
-
-    def store_ms(self) -> WallMs:
-        """The time for the next record."""
-        return self.times.store_ms()
 
     # -- put -----------------------------------------------------------------------------------
 
@@ -200,7 +186,7 @@ class Log:
 
     def write(self, batch: PutBatch) -> PutResult:
         """Store a batch now; `settle` says what has to happen before it may be answered."""
-        return self.store.put(batch, self.store_ms())
+        return self.store.put(batch, self.times.store_ms())
 
     def write_now(self, batch: PutBatch) -> PutResult:
         """Store a batch that nobody waits for: what follows is behind it in the log."""

@@ -106,7 +106,7 @@ class Replication:
     def _open_epoch(self, wall_ms: WallMs) -> None:
         """Begin the mastership; a disk without room stops puts, not readers, and is tried again."""
         assert self.master is not None, "a master opens epochs"
-        self._tried_ms = self._log.mono_ms()
+        self._tried_ms = self._log.times.mono_ms()
         try:
             self.master.open_epoch(secrets.randbits(64), wall_ms)
         except OSError as error:
@@ -152,7 +152,7 @@ class Replication:
 
     def mono_ms(self) -> MonoMs:
         """The clock of everything that a machine of replication is told."""
-        return self._log.mono_ms()
+        return self._log.times.mono_ms()
 
     @property
     def history(self) -> EpochHistory:
@@ -184,7 +184,7 @@ class Replication:
         if self.master is None:
             endpoint, _ = self.master_endpoint
             return f"this node is a slave, its master is {endpoint or 'not known'}"
-        stopped = self.master.stopped(self._log.mono_ms())
+        stopped = self.master.stopped(self._log.times.mono_ms())
         return f"this node is no master any more: {stopped}" if stopped else ""
 
     @property
@@ -202,7 +202,7 @@ class Replication:
         if master is None:
             return True
         return self.elected and (
-            master.is_over(self._log.mono_ms())
+            master.is_over(self._log.times.mono_ms())
             or not master.epoch_confirmed
             or not self._tables.has_applied(master.barrier_end)
         )
@@ -225,7 +225,7 @@ class Replication:
         """A future of what becomes of a stored put."""
         future: Outcome = asyncio.get_running_loop().create_future()
         assert self.master is not None, "only a master stores puts"
-        status = self.master.await_slaves(end_offset, self._log.mono_ms(), future)
+        status = self.master.await_slaves(end_offset, self._log.times.mono_ms(), future)
         if status is not None:
             future.set_result(status)
             self._log.pump_soon()
@@ -240,7 +240,7 @@ class Replication:
     def step(self, event: masterevents.Event) -> None:
         """Tell a master's machine; nothing where this node is a slave."""
         if self.master is not None:
-            self.perform(self.master.step(event, self._log.mono_ms()))
+            self.perform(self.master.step(event, self._log.times.mono_ms()))
 
     def follow(self, address: str, listener: Listener | None = None) -> ReplicationClient:
         """Follow the master at an address, once the client runs.
@@ -295,8 +295,8 @@ class Replication:
 
     def tick(self) -> None:
         """Deadlines and housekeeping of a master."""
-        if self.closed and self._log.mono_ms() - self._tried_ms > OPEN_AGAIN_MS:
-            self._open_epoch(self._log.store_ms())
+        if self.closed and self._log.times.mono_ms() - self._tried_ms > OPEN_AGAIN_MS:
+            self._open_epoch(self._log.times.store_ms())
         self.step(masterevents.Tick())
 
     def fail_all(self) -> None:

@@ -102,7 +102,7 @@ class ReplicationClient:
             reason, followed = await self._follow()
             if followed:
                 self._away_since = time.monotonic()
-            self._slave.step(Lost(reason), self._log.mono_ms())
+            self._slave.step(Lost(reason), self._log.times.mono_ms())
             said = f"{self._slave.state.value}: {self._slave.reason}"
             if said != shown:
                 log.warning("not following the master", master=self._upstream.address, reason=said)
@@ -122,7 +122,7 @@ class ReplicationClient:
             stream: grpc.aio.StreamStreamMultiCallable[bytes, bytes]
             stream = channel.stream_stream(HA_METHOD)
             open_call = self._call = stream()
-            await self._perform(slave.step(Connected(), self._log.mono_ms()))
+            await self._perform(slave.step(Connected(), self._log.times.mono_ms()))
             while not self._closing:
                 data = await uncancelled(open_call.read())
                 if not isinstance(data, bytes):  # the end
@@ -162,9 +162,9 @@ class ReplicationClient:
         try:
             if len(data) > KIND_AT and data[KIND_AT] in _CUTTING:
                 async with self._log.no_flush():
-                    effects = self._slave.step(Received(data), self._log.mono_ms())
+                    effects = self._slave.step(Received(data), self._log.times.mono_ms())
             else:
-                effects = self._slave.step(Received(data), self._log.mono_ms())
+                effects = self._slave.step(Received(data), self._log.times.mono_ms())
         except OSError as error:
             effects = self._slave.suspend(f"disk error: {error.strerror or error}")
         except StoreError as error:
@@ -231,4 +231,4 @@ class ReplicationClient:
     async def _quietly(self, event: Event) -> None:
         """Step from outside the reader; a broken stream is the reader's to report."""
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError, Unavailable):
-            await self._perform(self._slave.step(event, self._log.mono_ms()))
+            await self._perform(self._slave.step(event, self._log.times.mono_ms()))

@@ -160,7 +160,7 @@ class Sender:
                 "all messages of a request must have the same type and message group",
             )
         latest = max(message.deliver_ms for message in messages)
-        if latest and latest > self._broker.log.wall_ms() + DELAY_MS_MAX:
+        if latest and latest > self._broker.times.wall_ms() + DELAY_MS_MAX:
             raise Refused(
                 Code.ILLEGAL_DELIVERY_TIME,
                 f"the delivery time is more than {DELAY_MS_MAX} ms from now",
@@ -184,7 +184,7 @@ class Sender:
             entry.transaction_id = TransactionId(group, topic, result.queue_offset).to_text()
         elif (
             message.deliver_ms
-            and message.deliver_ms > self._broker.log.wall_ms()
+            and message.deliver_ms > self._broker.times.wall_ms()
             and result.queue_offset >= 0
         ):
             handle = RecallHandle(group, topic, result.queue_offset, message.message_id)
@@ -240,7 +240,7 @@ class Sender:
         if message.kind == TRANSACTION:
             return self._broker.transactions.half(batch, topic, message.recovery_seconds)
         if message.kind == DELAY:
-            now = self._broker.log.wall_ms()
+            now = self._broker.times.wall_ms()
             if message.deliver_ms <= now:  # its time has passed, and consumers are told so
                 words = {**message.properties, "TIMER_DELIVER_MS": str(message.deliver_ms)}
                 return replace(message, properties=words).batch(topic, queue_id, host)

@@ -2,6 +2,7 @@
 
 import asyncio
 import statistics
+from dataclasses import replace
 from typing import Any
 
 import duolog
@@ -13,6 +14,7 @@ from duolog._backoff import HINTED_SECONDS, LONGEST_SECONDS, BackOff
 from duolog._connection import Connection, uncancelled
 from duolog._errors import EPOCH_KEY, ERROR_KEY, MASTER_KEY, error_of
 from duolog._router import Router
+from duolog._runtime import MACHINE
 from duolog._topics import LogEnd, TopicCache
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
@@ -247,3 +249,17 @@ async def test_one_deadline_covers_a_node_that_never_answers() -> None:
     with pytest.raises(duolog.ResultUnknown):
         await send(Script(-1), 0.5)
     assert loop.time() - began < 2
+
+
+async def test_topics_of_one_node_are_asked_for_on_the_clients_runtime() -> None:
+    dialled: list[str] = []
+
+    def dial(endpoint: str) -> grpc.aio.Channel:
+        dialled.append(endpoint)
+        return MACHINE.dial(endpoint)
+
+    async with duolog.Client("127.0.0.1:1", runtime=replace(MACHINE, dial=dial)) as client:
+        assert await client.topics_at("", ["T"]) == []
+        assert dialled == []
+        assert await client.topics_at("127.0.0.1:2", ["T"]) == []
+    assert dialled == ["127.0.0.1:2"]

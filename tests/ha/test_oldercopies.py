@@ -11,7 +11,7 @@ from ha.frames import Refusal, Refuse, decode
 from ha.groupstate import Replica
 from ha.registry import Put, Transaction
 from ha.slaveevents import Connected, Send
-from ha.starts import Standing, Start
+from ha.starts import Claim, Start
 from store.clocks import MonoMs
 from tests.ha.electorate import KEYS, Electorate, Voter, names
 from tests.ha.pair import log_bytes, new_disk, put
@@ -41,11 +41,11 @@ def incarnation(voter: Voter) -> int:
 
 def test_what_a_row_of_the_registry_says_of_a_start() -> None:
     mine = Start(5, "mine")
-    assert mine.against(None) is Standing.UNCLAIMED
-    assert mine.against(Start(4, "other")) is Standing.UNCLAIMED
-    assert mine.against(Start(5, "mine")) is Standing.CLAIMED
-    assert mine.against(Start(5, "other")) is Standing.OLDER
-    assert mine.against(Start(6, "mine")) is Standing.OLDER
+    assert mine.against(None) is Claim.UNCLAIMED
+    assert mine.against(Start(4, "other")) is Claim.UNCLAIMED
+    assert mine.against(Start(5, "mine")) is Claim.CLAIMED
+    assert mine.against(Start(5, "other")) is Claim.OLDER
+    assert mine.against(Start(6, "mine")) is Claim.OLDER
     assert Start.from_bytes(mine.to_bytes()) == mine
     with pytest.raises(ValueError, match="cannot read"):
         Start.from_bytes(b"[]")

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from ha.groupstate import Registration, Replica
-from ha.mandate import Mandate, Standing
+from ha.mandate import Mandate, ReplicaProgress
 from ha.syncstate import Seen, SyncState
 from store.clocks import MonoMs
 
@@ -12,16 +12,18 @@ A, B, C = Replica("a", 1), Replica("b", 2), Replica("c", 3)
 ALL = {r.node: Registration(r, "", "") for r in (A, B, C)}
 
 
-def held(*pairs: tuple[Replica, int]) -> dict[Replica, Standing]:
-    return {replica: Standing(offset, 0) for replica, offset in pairs}
+def held(*pairs: tuple[Replica, int]) -> dict[Replica, ReplicaProgress]:
+    return {replica: ReplicaProgress(offset, 0) for replica, offset in pairs}
 
 
 def state(*members: Replica) -> SyncState:
     return SyncState(A, frozenset(members), 10)
 
 
-def wanted(sync: SyncState, standings: dict[Replica, Standing], now_ms: int = 0, **how: Any) -> Any:
-    seen = replace(Seen(2, 100, 1000, standings, ALL, ()), **how)
+def wanted(
+    sync: SyncState, progress: dict[Replica, ReplicaProgress], now_ms: int = 0, **how: Any
+) -> Any:
+    seen = replace(Seen(2, 100, 1000, progress, ALL, ()), **how)
     return sync.wanted(seen, MonoMs(now_ms))
 
 
@@ -96,9 +98,9 @@ def test_a_member_that_came_back_is_not_late_for_the_time_before() -> None:
 
 
 def test_a_member_that_lags_for_too_long_leaves() -> None:
-    late = {B: Standing(200, 0), C: Standing(150, 1001)}
+    late = {B: ReplicaProgress(200, 0), C: ReplicaProgress(150, 1001)}
     assert wanted(state(A, B, C), late) == {A, B}
-    assert wanted(state(A, B, C), {**late, C: Standing(150, 1000)}) is None
+    assert wanted(state(A, B, C), {**late, C: ReplicaProgress(150, 1000)}) is None
 
 
 def test_the_set_never_shrinks_below_what_puts_ask_for() -> None:
@@ -112,7 +114,7 @@ def test_the_set_never_shrinks_below_what_puts_ask_for() -> None:
 
 
 def test_of_two_members_that_are_of_little_use_the_one_that_lags_stays_for_the_number() -> None:
-    late = {B: Standing(200, 1001)}
+    late = {B: ReplicaProgress(200, 1001)}
     dead = {name: row for name, row in ALL.items() if name != "c"}
     assert wanted(state(A, B, C), late, registered=dead) == {A, B}
 
@@ -126,7 +128,11 @@ def test_a_node_with_a_new_disk_takes_its_old_place() -> None:
 
 def test_who_takes_its_old_place_makes_no_room_for_another_one_to_leave() -> None:
     renewed = Replica("c", 99)
-    standings = {B: Standing(200, 1001), C: Standing(200, 0), renewed: Standing(200, 0)}
+    progress = {
+        B: ReplicaProgress(200, 1001),
+        C: ReplicaProgress(200, 0),
+        renewed: ReplicaProgress(200, 0),
+    }
     registered = {**ALL, "c": Registration(renewed, "", "")}
-    found = wanted(state(A, B, C), standings, registered=registered, needed=3)
+    found = wanted(state(A, B, C), progress, registered=registered, needed=3)
     assert found == {A, B, renewed}

@@ -9,15 +9,11 @@ from typing import NamedTuple
 from pyspark.sql.datasource import InputPartition
 
 from duolog import Client, sync
-from duolog._connection import ask_one
 from duolog._descriptions import QueueStats, TopicDescription
 from duolog._errors import BadRequest, DuologError, UnknownTopic
-from duolog._fromwire import topic_of
 from duolog._start import Start
 from duolog.spark._options import Offsets, ReadOptions, Where
-from duolog.wire import duolog_pb2 as wire
 
-MASTER_SECONDS = 5.0  # a master that takes longer is asked again
 PACKED_MESSAGES = 10_000  # fewer are not worth a task of their own
 
 
@@ -93,7 +89,7 @@ class Planner:
             found = {}
             for group in sorted({queue.group for queue in wanted}):
                 names = sorted({queue.topic for queue in wanted if queue.group == group})
-                for topic in await _topics_of(masters.get(group, ""), names):
+                for topic in await made.topics_at(masters.get(group, ""), names):
                     for stats in topic.stats:
                         found[Queue(topic.topic, group, stats.queue_id)] = stats.max_offset
             return {queue: end for queue, end in found.items() if queue in wanted}
@@ -151,17 +147,6 @@ class Planner:
         if where == Start.EARLIEST:
             return stats.min_offset
         return stats.max_offset if where == Start.LATEST else int(where)
-
-
-async def _topics_of(endpoint: str, names: list[str]) -> list[TopicDescription]:
-    """Topics as one node has them; nothing where it does not answer."""
-    if not endpoint:
-        return []
-    request = wire.ListTopicsRequest(topics=names)
-    reply = await ask_one(
-        endpoint, lambda admin, left: admin.ListTopics(request, timeout=left), MASTER_SECONDS
-    )
-    return [topic_of(topic) for topic in reply.topics] if reply is not None else []
 
 
 def _check_queues(option: str, offsets: Offsets, queues: list[Queue]) -> None:

@@ -1,6 +1,7 @@
 """Delayed messages: levels and times, over restarts and failovers; recall."""
 
 import asyncio
+import json
 import time
 from pathlib import Path
 
@@ -186,6 +187,24 @@ async def test_what_was_recalled_stays_so_while_its_note_waits_for_the_replicas(
         assert broker.validate() == ""
 
 
+async def test_tables_tell_of_no_delivery_that_the_log_may_still_lose(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slave that took the tables at its handshake may be elected without the message."""
+    node = await start_node(**LEVELS)
+    broker = broker_of(node)
+    async with await client_of(node) as client, client.producer() as producer:
+        monkeypatch.setattr("node.deferred.delayservice.NOTE_SECONDS", 0.1)
+        with monkeypatch.context() as refused:
+            refused.setattr(broker.metadata, "note", lambda change: None)
+            await producer.send("T", b"x", delay_level=1)
+            await wait_for(client, 1)
+            assert json.loads(broker.metadata.snapshot_bytes())["delays"] == {}
+            await asyncio.sleep(0.2)
+            assert len(await all_of(client, "T", 1)) == 1
+        await until(lambda: broker.metadata.tables.delay_offsets == {1: 1})
+
+
 async def test_a_topic_that_was_deleted_takes_its_delayed_messages_with_it(
     start_node: StartNode,
 ) -> None:
@@ -208,9 +227,9 @@ async def test_what_waits_for_long_is_stored_again_before_retention_takes_it(
         timers = broker.delays._timers
         assert timers is not None
         half = broker.store.options.file_reserved_time * 3_600_000 // 2
-        await broker.delays._roll(timers, WallMs(broker.log.wall_ms() + half - 60_000))
+        await broker.delays._roll(timers, WallMs(broker.times.wall_ms() + half - 60_000))
         assert broker.store.topic_queue_table[TIMER_TOPIC, 0] == 1
-        await broker.delays._roll(timers, WallMs(broker.log.wall_ms() + half + 1000))
+        await broker.delays._roll(timers, WallMs(broker.times.wall_ms() + half + 1000))
         await until(lambda: broker.store.queue_range(TIMER_TOPIC, 0) == (0, 2))
         await until(lambda: broker.delays.waiting == 1 and timers.low == 1)
         before, after = (broker.store.queues.get(TIMER_TOPIC, 0).entries(k, 1) for k in (0, 1))  # type: ignore[union-attr]
@@ -221,7 +240,7 @@ async def test_what_can_never_be_stored_holds_nothing_up(start_node: StartNode) 
     node = await start_node(**LEVELS)
     async with await client_of(node) as client, client.producer() as producer:
         broker = broker_of(node)
-        now = broker.log.wall_ms()
+        now = broker.times.wall_ms()
         for properties in (
             b"REAL_TOPIC\x01T\x02REAL_QID\x0170000\x02DELAY\x011",  # no queue has that number
             b"REAL_QID\x010\x02DELAY\x011",  # it never said where it wanted to go
@@ -287,7 +306,7 @@ async def test_what_the_last_master_delivered_and_could_not_note_comes_once(
                 f"UNIQ_KEY\x01{known.unique_key}\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02DELAY\x012".encode()
             ],
         )
-        now = broker.log.wall_ms()
+        now = broker.times.wall_ms()
         assert broker.store.put(PutBatch(SCHEDULE_TOPIC, 1, again, now), now).status is (
             PutMessageStatus.PUT_OK
         )
@@ -334,7 +353,7 @@ async def test_a_message_behind_a_damaged_one_that_is_due_comes_in_its_own_time_
     node = await start_node(message_delay_level="2s 4s")
     async with await client_of(node) as client, client.producer() as producer:
         store = broker_of(node).store
-        began = broker_of(node).log.mono_ms()
+        began = broker_of(node).times.mono_ms()
         await producer.send("T", b"time 0", delay=2.0)
         await producer.send("T", b"level 0", delay_level=1)
         damage(store.log, b"time 0")
@@ -343,7 +362,7 @@ async def test_a_message_behind_a_damaged_one_that_is_due_comes_in_its_own_time_
         await producer.send("T", b"time 1", delay=2.0)
         await producer.send("T", b"level 1", delay_level=1)
         found = await wait_for(client, 1)
-        assert broker_of(node).log.mono_ms() - began >= 3100
+        assert broker_of(node).times.mono_ms() - began >= 3100
         await until(lambda: broker_of(node).metadata.tables.delay_offsets == {1: 2})
         await until(lambda: broker_of(node).delays.waiting == 0)
         found = await wait_for(client, 2)

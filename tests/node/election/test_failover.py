@@ -14,6 +14,7 @@ import duolog
 import grpc
 import grpc.aio
 import pytest
+import structlog
 from duolog._errors import error_of
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
@@ -22,7 +23,9 @@ from demo.ports import free_endpoint
 from ha import failoverevents, identity, membership
 from ha.epochs import Epoch
 from ha.failover import Role
-from ha.groupstate import Keys
+from ha.failoverevents import Instruct, Tick, Wake
+from ha.groupstate import Keys, Replica
+from ha.mandate import Mandate
 from ha.membership import Membership
 from ha.registry import Delete, RegistryUnavailable, Transaction
 from node.cli.cluster import row_of
@@ -31,6 +34,7 @@ from node.election.failover import FailoverService
 from node.election.memoryregistry import MemoryRegistry
 from node.replication.slavestream import ReplicationClient
 from node.server import Node
+from store.clocks import MonoMs
 from store.offsets import PhyOffset
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, broker_of, log_bytes, until
@@ -266,6 +270,27 @@ async def test_a_group_of_one_opens_itself(voters: Voters) -> None:
     async with voters.client() as client, client.producer() as producer:
         await client.admin.create_topic("T", 1)
         assert (await producer.send("T", b"x")).status == "PUT_OK"
+
+
+async def test_a_mandate_that_only_lasts_longer_is_no_news(voters: Voters) -> None:
+    node = await voters.start("a", ha={"in_sync_replicas": 1})
+    me = Replica("a", 1)
+    mandate = Mandate(me, frozenset({me}), frozenset({me}), MonoMs(10))
+    longer = replace(mandate, deadline_ms=MonoMs(20))
+    paused = replace(longer, paused="b takes over")
+    answers: list[list[failoverevents.Effect]] = [
+        [Instruct(mandate)],
+        [Instruct(longer)],
+        [Instruct(longer), Wake(MonoMs(30))],
+        [Instruct(paused)],
+        [Instruct(paused)],
+    ]
+    told = []
+    for effects in answers:
+        with structlog.testing.capture_logs() as logs:
+            service(node).decided(Tick(), effects)
+        told.append([entry["does"] for entry in logs])
+    assert told == [[["Instruct"]], [], [["Instruct", "Wake"]], [["Instruct"]], []]
 
 
 async def test_a_deposed_master_tells_its_waiting_senders_that_nobody_knows(

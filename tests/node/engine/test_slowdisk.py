@@ -117,7 +117,7 @@ async def test_progress_of_all_groups_is_recorded_at_the_same_time_and_leases_en
     groups = [f"g{k}" for k in range(120)]
     for group in groups:
         request = PopRequest(group, "T", 0, 1, 60_000, "c", EVERYTHING)
-        (popped,) = broker.pop.pop(request, broker.log.mono_ms())
+        (popped,) = broker.pop.pop(request, broker.times.mono_ms())
         assert broker.pop.ack(group, popped.handle)
     await until(lambda: len(begun) == 120)
     assert sorted(begun) == sorted(groups)

@@ -200,7 +200,7 @@ async def test_a_repeat_waits_until_what_the_last_master_stored_is_indexed(node:
     repeated = message(b"x")
     host = Host("127.0.0.1", 1)
     batch = sent(repeated, 100).batch("T", 0, host)
-    assert broker.store.put(batch, broker.log.wall_ms()).count == 1  # not dispatched yet
+    assert broker.store.put(batch, broker.times.wall_ms()).count == 1  # not dispatched yet
     asyncio.get_running_loop().call_later(0.2, broker.log.pump_soon)
     (entry,) = await Sender(broker).send(
         "T", [repeated], host, asyncio.get_running_loop().time() + WAIT_SECONDS
@@ -226,7 +226,9 @@ async def test_a_repeat_waits_until_the_new_master_knows_what_the_last_one_store
     await asyncio.sleep(0.1)
     assert not sending.done()
     batch = sent(repeated, 100).batch("T", 0, host)
-    assert broker.store.put(batch, broker.log.wall_ms()).count == 1  # the last master's, shown now
+    assert (
+        broker.store.put(batch, broker.times.wall_ms()).count == 1
+    )  # the last master's, shown now
     broker.log.pump_soon()
     await until(lambda: broker.store.queue_range("T", 0) == (0, 1))
     behind = False

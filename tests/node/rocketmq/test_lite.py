@@ -459,7 +459,7 @@ async def test_a_lite_topic_that_gets_nothing_is_forgotten(api: Api, parent: Nod
     assert len(await take(api)) == 1
     await until(lambda: broker.metadata.tables.committed("g", lite_queue("P", "old"), 0) > 0)
     await send(api, "young", b"0")
-    now = broker.log.wall_ms()
+    now = broker.times.wall_ms()
     names = broker.lite.queues_of("P")
     assert names == [lite_queue("P", "old"), lite_queue("P", "young")]
     assert broker.lite.expired(names, now) == []
