@@ -51,6 +51,7 @@ class Sink:
         bodies: tuple[bytes, bytes],
         texts: tuple[bytes, bytes],
         born_time: int,
+        flag: int = 0,
     ) -> int:
         """Stage messages for a queue, at most STAGED_BYTES_MAX of bodies and texts.
 
@@ -60,6 +61,7 @@ class Sink:
             bodies: blob and offsets, as `duolog._columns.pack` makes them.
             texts: property texts in the same way; both empty for none.
             born_time: ms.
+            flag: the user's own.
 
         Returns:
             The number that names it, for `publish`.
@@ -77,6 +79,7 @@ class Sink:
             property_offsets=texts[1],
             crc32=crc32(*bodies, *texts),
             born_time=born_time,
+            flag=flag,
         )
         request = wire.StageRequest(sink=self.name, batch=batch.SerializeToString())
         connection = self._router.connection(self.group)
