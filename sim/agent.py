@@ -44,7 +44,7 @@ from store.errors import StoreError
 TTL_MS = 600
 MARGIN_MS = 90
 RETRY_MS = 60.0
-NOTED_MS = 3.0  # longest until a note is begun, and from its end until that is heard
+NOTED_MS = 3.0  # longest until a note is begun, and from its end until that is known
 
 
 class Host(Watched, Protocol):

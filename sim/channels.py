@@ -139,7 +139,7 @@ class Call:
         self.inbox: deque[Any] = deque()  # serialized replies
         self.status: tuple[grpc.StatusCode, str, Details] | None = None
         self.given_up = False  # by the program
-        self.heard: Callable[[], None] = lambda: None  # at the program's side
+        self.notify: Callable[[], None] = lambda: None  # at the program's side
         self.task: asyncio.Task[None] | None = None  # at the node's side
         self.requests: asyncio.Queue[bytes | None] | None = None
 
@@ -212,7 +212,7 @@ class Call:
     def _got(self, data: bytes) -> None:
         if self.status is None:
             self.inbox.append(data)
-            self.heard()
+            self.notify()
 
     def _reset(self) -> None:
         self.end(grpc.StatusCode.UNAVAILABLE, "connection reset")
@@ -225,10 +225,10 @@ class Call:
         self._reset()
 
     def end(self, code: grpc.StatusCode, details: str, trailing: Details = ()) -> None:
-        """The program hears how it ended."""
+        """The program is told how it ended."""
         if self.status is None:
             self.status = code, details, trailing
-            self.heard()
+            self.notify()
 
 
 def error(status: tuple[grpc.StatusCode, str, Details]) -> grpc.aio.AioRpcError:
@@ -248,7 +248,7 @@ class SimStream:
         self.call = call
         self._serialize, self._deserialize = serialize, deserialize
         self._woken = asyncio.Event()
-        call.heard = self._woken.set
+        call.notify = self._woken.set
 
     async def write(self, request: Any) -> None:
         """Send a request."""
@@ -319,11 +319,11 @@ class SimChannel:
             call = self._begin(path)
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-            def heard() -> None:
+            def ended() -> None:
                 if call.status is not None and not future.done():
                     future.set_result(None)
 
-            call.heard = heard
+            call.notify = ended
             call.write(request_serializer(request))
             call.finish()
             try:
@@ -336,7 +336,7 @@ class SimChannel:
             except asyncio.CancelledError:
                 call.cancel()
                 raise
-            assert call.status is not None, "heard"
+            assert call.status is not None, "it has ended"
             if call.given_up:
                 raise asyncio.CancelledError
             if call.status[0] is not grpc.StatusCode.OK:

@@ -167,7 +167,7 @@ class Producer:
 
     def _again(self) -> None:
         self._target = self.chance.choice(self.cluster.nodes).name
-        self._attempt += 1  # whoever answers late is not heard any more
+        self._attempt += 1  # late answers are ignored
         if self.world.now > self._until:
             self._end("info" if self._maybe else "fail")
         else:

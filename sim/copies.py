@@ -2,7 +2,7 @@
 
 An operator who restores a backup, or goes back to a snapshot of a machine, does that. It takes what
 the node acknowledged since, so it is done only where others can tell (the atlas): both other nodes
-have heard of something confirmed that the copy lacks; or the copy is of an earlier run, as the
+have been told of something confirmed that the copy lacks; or the copy is of an earlier run, as the
 registry knows, and another member of the set can lead. Until the copy has caught up nobody else
 loses power.
 """
@@ -107,8 +107,8 @@ class Copies:
             return ""
         if self._of_an_earlier_run(copy) and self._may_lead(others):
             return EARLIER_RUN
-        heard = min(cluster.ghost.heard.get(other.name, 0) for other in others)
-        if heard <= copy.end or (cluster.elected and not self._may_lead(others)):
+        told = min(cluster.ghost.told.get(other.name, 0) for other in others)
+        if told <= copy.end or (cluster.elected and not self._may_lead(others)):
             return ""
         return SAME_RUN
 

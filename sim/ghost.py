@@ -48,7 +48,7 @@ class Ghost:
         self.safe = bytearray()
         self.sure = bytearray()
         self.confirmed: dict[str, int] = {}
-        self.heard: dict[str, int] = {}  # what each node has heard to be confirmed
+        self.told: dict[str, int] = {}  # what each node was told to be confirmed
         self.marks: Counter[str] = Counter()
         self.light_ends: dict[str, set[int]] = {}  # where light queues were forgotten
         self.witness = Witness()
@@ -133,7 +133,7 @@ class Ghost:
     def lost_power(self, node: Watched) -> None:
         """A machine ends."""
         self.mark("power_cut")
-        self.heard.pop(node.name, None)
+        self.told.pop(node.name, None)
 
     def sync_failed(self, node: Watched) -> None:
         """A sync failed; its page cache is not what the platter has."""
@@ -146,7 +146,7 @@ class Ghost:
         What it has had stays true: acknowledgements of it may be on their way.
         """
         self._forget(node)
-        self.heard.pop(node.name, None)
+        self.told.pop(node.name, None)
         self.witness.disk_replaced(node)
 
     def applied(self, node: Watched) -> None:
@@ -282,9 +282,9 @@ class Ghost:
 
     def check(self, node: Watched) -> None:
         """In every event of a node, and after it: what must hold always."""
-        heard = node.store.replicated_offset or 0
-        if not node.older and heard > self.heard.get(node.name, 0):
-            self.heard[node.name] = heard
+        told = node.store.replicated_offset or 0
+        if not node.older and told > self.told.get(node.name, 0):
+            self.told[node.name] = told
         self.witness.check(node)
         if node.master is not None:
             self._check_master(node)

@@ -626,10 +626,10 @@ class Node:
             end.close()
             return
         self._ends[number] = end
-        end.on_frame = self.guarded(lambda data: self._heard(number, data))
+        end.on_frame = self.guarded(lambda data: self._received(number, data))
         end.on_close = self.guarded(lambda: self._hung_up(number))
 
-    def _heard(self, number: int, data: bytes) -> None:
+    def _received(self, number: int, data: bytes) -> None:
         self.tell(masterevents.Received(number, data))
 
     def _hung_up(self, number: int) -> None:

@@ -174,7 +174,7 @@ class GroupCoordinator:
         return held
 
     def _living(self, group_name: str, mono_ms: MonoMs) -> Group | None:
-        """A group with its members that are still heard of; None if it has none."""
+        """A group with the members whose sessions last; None if it has none."""
         group = self._groups.get(group_name)
         if group is None:
             return None

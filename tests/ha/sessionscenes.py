@@ -40,13 +40,13 @@ class Session:
         assert number is not None
         session = cls(master, slave, number)
         if state == "TRANSFER":
-            session.hear(slave.hello())
+            session.receive(slave.hello())
             session.next_frame()
             end = put(master, b"x").end_offset
             assert master.await_slaves(end, MonoMs(0), "the put") is None
             session.next_frame()
         if state == "SUSPEND":
-            session.hear(hello_of(slave, cluster="another"))
+            session.receive(hello_of(slave, cluster="another"))
             session.next_frame()
         assert session.state == state, "as the scene begins"
         return session
@@ -56,7 +56,7 @@ class Session:
         session = self.master.sessions.get(self.number)
         return session.state.value if session is not None else "SHUTDOWN"
 
-    def hear(self, frame: Frame) -> list[Effect]:
+    def receive(self, frame: Frame) -> list[Effect]:
         return self.master.step(masterevents.Received(self.number, frames.encode(frame)), MonoMs(0))
 
     def next_frame(self, now: int = 0) -> tuple[str, ...]:
@@ -115,7 +115,7 @@ def twice() -> Session:
 def acknowledged() -> Session:
     """The slave has all that there is and has said so."""
     session = Session.made("TRANSFER")
-    session.hear(session.ack())
+    session.receive(session.ack())
     return session
 
 
@@ -142,18 +142,18 @@ def scenes() -> Iterator[Scene]:
     """Every event in every state that it can meet."""
     for name, made in HELLOS:
         session = made()
-        yield _heard(session, name, session.slave.hello())
+        yield _received(session, name, session.slave.hello())
     for state in STATES:
         if state != "HANDSHAKE":
             session = Session.made(state)
-            yield _heard(session, "Hello: a second one", session.slave.hello())
+            yield _received(session, "Hello: a second one", session.slave.hello())
         for name, frame in FRAMES:
             session = Session.made(state)
-            yield _heard(session, name, frame(session))
+            yield _received(session, name, frame(session))
     session = acknowledged()
-    yield _heard(session, "Ack: the same once more", session.ack())
+    yield _received(session, "Ack: the same once more", session.ack())
     session = acknowledged()
-    yield _heard(session, "Ack: less than before", session.ack(received=0))
+    yield _received(session, "Ack: less than before", session.ack(received=0))
     for state in STATES:
         session = Session.made(state)
         said = session.master.step(
@@ -166,9 +166,9 @@ def scenes() -> Iterator[Scene]:
         yield Scene(state, "disconnect", (), session.state)
 
 
-def _heard(session: Session, name: str, frame: Frame) -> Scene:
+def _received(session: Session, name: str, frame: Frame) -> Scene:
     state, waiting = session.state, session.waiting()
-    said = names(session.hear(frame))
+    said = names(session.receive(frame))
     return Scene(state, name, said + session.waiting()[len(waiting) :], session.state)
 
 
@@ -187,7 +187,7 @@ def _of_time(state: str) -> Iterator[Scene]:
     yield Scene(state, "tick: a put has waited too long", said, session.state)
     session = acknowledged() if state == "TRANSFER" else Session.made(state)
     said = names(session.master.step(masterevents.Tick(), MonoMs(20_001)))
-    yield Scene(state, "tick: nothing heard for the housekeeping interval", said, session.state)
+    yield Scene(state, "tick: nothing received for the housekeeping interval", said, session.state)
     session = Session.made(state)
     lose_first_segment(session.master)
     said = names(session.master.step(masterevents.Tick(), MonoMs(1)))

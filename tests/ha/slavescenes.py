@@ -53,7 +53,7 @@ class Copy:
         end = master.store.log.max_offset
         copy = cls(master, found, confirmed, last, end, durable)
         copy.enter("TRANSFER")
-        copy.hear(
+        copy.receive(
             frames.chunk_frame(Epoch(1), confirmed, confirmed, master.store.log.get_data(confirmed))
         )
         put(master, b"to come")
@@ -68,11 +68,11 @@ class Copy:
             return
         self.slave.step(Connected(), MonoMs(AT_MS))
         if state == "TRANSFER":
-            self.hear(frames.encode(self.welcome()))
+            self.receive(frames.encode(self.welcome()))
         if state == "SUSPEND":
-            self.hear(frames.encode(Refuse(Epoch(1), Refusal.NAME, "why")))
+            self.receive(frames.encode(Refuse(Epoch(1), Refusal.NAME, "why")))
 
-    def hear(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         self.slave.step(Received(data), MonoMs(AT_MS))
 
     def welcome(self, **changes: Any) -> Welcome:
@@ -131,7 +131,7 @@ TOLD: tuple[tuple[str, Event, int], ...] = (
     ("Flushed: nothing new is on disk", Flushed(), 0),
     ("Tick: at once", Tick(), 0),
     ("Tick: after the heartbeat interval", Tick(), 5000),
-    ("Tick: nothing heard for the housekeeping interval", Tick(), 20_001),
+    ("Tick: nothing received for the housekeeping interval", Tick(), 20_001),
     ("Lost", Lost("closed"), 0),
 )
 

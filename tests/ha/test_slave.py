@@ -85,7 +85,7 @@ def welcomed(master: Master) -> Slave:
     return slave
 
 
-def hear(slave: Slave, frame: Frame, now: int = 0) -> list[Effect]:
+def receive(slave: Slave, frame: Frame, now: int = 0) -> list[Effect]:
     """Let a frame of the master arrive."""
     return slave.step(Received(frames.encode(frame)), MonoMs(now))
 
@@ -172,7 +172,7 @@ def test_gaps_repeats_and_other_epochs() -> None:
         again = welcomed(master)
         again.step(Received(one), MonoMs(0))
         data = log.get_data(0)[start:][:50]
-        (closed,) = hear(again, Chunk(Epoch(1), start, 0, data))
+        (closed,) = receive(again, Chunk(Epoch(1), start, 0, data))
         assert closed == CloseStream(f"log bytes from {start}, expected from {first}")
         assert (again.state, again.end) == (ConnectionState.READY, first), "it may hurry back"
     slave = welcomed(master)
@@ -191,7 +191,7 @@ def test_a_lost_frame_is_noticed_by_the_next_heartbeat() -> None:
 @pytest.mark.parametrize("epoch", [0, 2])
 def test_a_heartbeat_of_another_mastership_ends_the_connection(epoch: int) -> None:
     slave = welcomed(several(1))
-    (closed,) = hear(slave, Heartbeat(Epoch(epoch), 0, 0, 0))
+    (closed,) = receive(slave, Heartbeat(Epoch(epoch), 0, 0, 0))
     assert closed == CloseStream(f"a heartbeat of epoch {epoch}, expected epoch 1")
 
 
@@ -200,7 +200,7 @@ def test_a_heartbeat_of_another_mastership_ends_the_connection(epoch: int) -> No
 )
 def test_what_is_no_log_and_no_heartbeat_ends_a_stream(frame: Frame) -> None:
     slave = welcomed(several(1))
-    assert hear(slave, frame) == [CloseStream(f"{type(frame).__name__} out of order")]
+    assert receive(slave, frame) == [CloseStream(f"{type(frame).__name__} out of order")]
     assert slave.state is ConnectionState.READY
 
 
@@ -210,7 +210,7 @@ def test_what_does_not_answer_a_hello_ends_the_connection_and_promises_nothing(
 ) -> None:
     slave = open_slave()
     slave.step(Connected(), MonoMs(0))
-    assert hear(slave, frame) == [CloseStream(f"{type(frame).__name__} out of order")]
+    assert receive(slave, frame) == [CloseStream(f"{type(frame).__name__} out of order")]
     assert (slave.state, slave.identity.promised_epoch) == (ConnectionState.READY, 0)
 
 
@@ -229,7 +229,7 @@ def test_a_master_that_is_not_stale_may_call_this_directory_an_older_copy(
     slave = open_slave()
     slave.promise(Epoch(2))
     slave.step(Connected(), MonoMs(0))
-    effects = hear(slave, Refuse(Epoch(epoch), code, "why"))
+    effects = receive(slave, Refuse(Epoch(epoch), code, "why"))
     closed = CloseStream(f"{code.name}: why")
     assert effects == ([OlderCopy("why"), closed] if older else [closed])
     assert (slave.state, slave.reason) == (ConnectionState.SUSPEND, closed.reason)
@@ -265,7 +265,7 @@ def test_a_renewed_slave_acknowledges_as_another_replica() -> None:
 def test_a_welcome_tells_what_is_missing() -> None:
     slave = open_slave()
     slave.step(Connected(), MonoMs(0))
-    hear(slave, welcome(0, confirm=700))
+    receive(slave, welcome(0, confirm=700))
     assert (slave.master_node, slave.master_endpoint) == ("m", "m:1")
     assert (slave.master_end, slave.lag_bytes) == (700, 700)
 
@@ -282,14 +282,14 @@ def test_a_record_is_waited_for_as_long_as_its_size_may_be_true(segment: int) ->
         assert data is not None
         slave.step(Received(data), MonoMs(0))
         head = np.frombuffer(struct.pack(">II", size + over, scan.MAGIC_V1), np.uint8)
-        hear(slave, Chunk(Epoch(1), 0, 0, head))
+        receive(slave, Chunk(Epoch(1), 0, 0, head))
         assert slave.end == 0
         if over:
             assert slave.state is ConnectionState.SUSPEND
             assert slave.reason == "the bytes at 0 hold no valid record"
         else:
             assert slave.state is ConnectionState.TRANSFER
-            (closed,) = hear(slave, Chunk(Epoch(1), 9, 0, head))
+            (closed,) = receive(slave, Chunk(Epoch(1), 9, 0, head))
             assert closed == CloseStream("log bytes from 9, expected from 8"), "8 are kept"
 
 
@@ -321,7 +321,7 @@ def test_a_wrong_record_behind_whole_ones_is_named_by_its_offset() -> None:
     slave, first = welcomed(master), int(log.record_bytes(0))
     data = log.get_data(0).copy()
     data[first + 4] ^= 1  # its magic
-    (closed,) = hear(slave, Chunk(Epoch(1), 0, 0, data))
+    (closed,) = receive(slave, Chunk(Epoch(1), 0, 0, data))
     assert closed == CloseStream(f"the bytes at {first} hold no valid record")
     assert (slave.state, slave.end) == (ConnectionState.SUSPEND, 0)
 
@@ -341,7 +341,7 @@ def test_part_of_a_record_is_lag_and_comes_again_with_the_next_connection() -> N
     master = several(1)
     slave = welcomed(master)
     first = int(master.store.log.record_bytes(0))
-    hear(slave, Chunk(Epoch(1), 0, 0, master.store.log.get_data(0)[: first + 30]))
+    receive(slave, Chunk(Epoch(1), 0, 0, master.store.log.get_data(0)[: first + 30]))
     assert (slave.end, slave.master_end, slave.lag_bytes) == (first, first + 30, 30)
     slave.step(Lost("closed"), MonoMs(0))
     Link(master, slave).pump()
@@ -364,10 +364,10 @@ def test_a_record_that_finds_no_room_opens_no_epoch() -> None:
     data = open_master().store.log.get_data(0)
     disk.full = True
     with pytest.raises(OSError, match="full disk"):
-        hear(slave, Chunk(Epoch(1), 0, 0, data))
+        receive(slave, Chunk(Epoch(1), 0, 0, data))
     assert (slave.end, slave.history.entries) == (0, ())
     disk.full = False
-    hear(slave, Chunk(Epoch(1), 0, 0, data))
+    receive(slave, Chunk(Epoch(1), 0, 0, data))
     assert (slave.end, slave.history.last_epoch) == (len(data), 1)
 
 
@@ -469,7 +469,7 @@ def test_what_an_async_master_called_confirmed_may_be_cut() -> None:
     slave.store.note_confirmed()
     assert slave.store.known_confirmed == slave.end > start
     slave.step(Connected(), MonoMs(0))
-    assert hear(slave, Truncate(Epoch(1), start))[0] == Applied()
+    assert receive(slave, Truncate(Epoch(1), start))[0] == Applied()
     assert slave.end == start
 
 
@@ -486,7 +486,7 @@ def test_the_first_record_of_an_async_masters_copy_is_repaired_before_anything_i
     assert damaged.store.log.sound_end == 0
     damaged.step(Connected(), MonoMs(0))
     entries = master.history.entries
-    hear(damaged, welcome(0, promise=False, epochs=entries))
+    receive(damaged, welcome(0, promise=False, epochs=entries))
     assert damaged.state is ConnectionState.TRANSFER, damaged.reason
     assert not damaged.store.log.corrupt_ranges
 
@@ -632,7 +632,7 @@ def test_a_heartbeat_is_due_so_long_after_the_last_acknowledgement() -> None:
     assert len(slave.step(Tick(), MonoMs(13_000))) == 1
     assert not any(isinstance(e, CloseStream) for e in slave.step(Tick(), MonoMs(23_000)))
     (closed,) = slave.step(Tick(), MonoMs(23_001))
-    assert isinstance(closed, CloseStream), "20 s after it was heard last"
+    assert isinstance(closed, CloseStream), "20 s after the last frame from it"
 
 
 def test_a_stream_that_would_leave_a_gap_or_lie_over_bytes_is_left() -> None:
@@ -641,7 +641,7 @@ def test_a_stream_that_would_leave_a_gap_or_lie_over_bytes_is_left() -> None:
     end, history = slave.end, slave.history.entries
     for start in (0, end - 1, end + 1):
         slave.step(Connected(), MonoMs(0))
-        effects = hear(slave, welcome(start, epochs=history))
+        effects = receive(slave, welcome(start, epochs=history))
         assert [type(effect) for effect in effects] == [CloseStream]
         assert f"the master starts at {start}, but this log ends at {end}" in slave.reason
         assert (slave.state, slave.end) == (ConnectionState.READY, end)
@@ -769,12 +769,12 @@ def test_a_master_may_ask_for_so_many_cuts_of_one_connection() -> None:
     Link(master, slave).pump()
     slave.step(Connected(), MonoMs(0))
     for _ in range(CUTS_MAX):
-        assert hear(slave, Truncate(Epoch(1), starts.pop()))[0] == Applied()
-    assert hear(slave, Truncate(Epoch(1), starts[0])) == [
+        assert receive(slave, Truncate(Epoch(1), starts.pop()))[0] == Applied()
+    assert receive(slave, Truncate(Epoch(1), starts[0])) == [
         CloseStream(f"invalid truncation to {starts[0]}")
     ]
     slave.step(Connected(), MonoMs(0))
-    assert hear(slave, Truncate(Epoch(1), starts[0]))[0] == Applied(), "counted anew"
+    assert receive(slave, Truncate(Epoch(1), starts[0]))[0] == Applied(), "counted anew"
 
 
 def test_what_follows_the_last_confirmed_record_may_be_cut() -> None:
@@ -792,28 +792,28 @@ def test_what_follows_the_last_confirmed_record_may_be_cut() -> None:
         slave.step(Received(frame), MonoMs(0))
     assert slave.end > confirmed
     slave.step(Connected(), MonoMs(0))
-    assert hear(slave, Truncate(Epoch(1), confirmed))[0] == Applied()
+    assert receive(slave, Truncate(Epoch(1), confirmed))[0] == Applied()
     assert slave.end == confirmed
 
 
 def test_a_refused_slave_stays_so_however_long_it_hears_nothing() -> None:
     slave = open_slave()
     slave.step(Connected(), MonoMs(0))
-    hear(slave, Refuse(Epoch(1), Refusal.NAME, "why"))
+    receive(slave, Refuse(Epoch(1), Refusal.NAME, "why"))
     assert slave.step(Tick(), MonoMs(50_000)) == []
     assert slave.step(Lost("closed"), MonoMs(50_000)) == []
     assert (slave.state, slave.reason) == (ConnectionState.SUSPEND, "NAME: why")
 
 
 def test_a_slave_acknowledges_what_it_has_on_every_connection() -> None:
-    """The master forgets what it heard on the last one."""
+    """The master forgets what it received on the last one."""
     master, slave = several(1), open_slave()
     Link(master, slave).pump()
     slave.step(Lost("closed"), MonoMs(0))
     assert (slave.state, slave.reason) == (ConnectionState.READY, "closed")
     slave.step(Connected(), MonoMs(0))
     entries = master.history.entries
-    effects = hear(slave, welcome(slave.end, epochs=entries))
+    effects = receive(slave, welcome(slave.end, epochs=entries))
     (sent,) = [effect for effect in effects if isinstance(effect, Send)]
     ack = frames.decode(sent.data)
     assert isinstance(ack, Ack)
@@ -823,7 +823,7 @@ def test_a_slave_acknowledges_what_it_has_on_every_connection() -> None:
 def test_an_empty_log_begins_at_a_segments_start() -> None:
     slave = open_slave()
     slave.step(Connected(), MonoMs(0))
-    effects = hear(slave, welcome(100))
+    effects = receive(slave, welcome(100))
     assert effects == [CloseStream("an empty log must start at a segment's start, not at 100")]
     assert slave.state is ConnectionState.READY
 
@@ -846,7 +846,7 @@ def test_a_file_without_a_byte_gives_way_to_the_segment_that_the_master_begins_w
 def test_tables_that_come_with_a_welcome_are_adopted(metadata: bytes) -> None:
     slave = open_slave()
     slave.step(Connected(), MonoMs(0))
-    effects = hear(slave, welcome(0, metadata=metadata))
+    effects = receive(slave, welcome(0, metadata=metadata))
     adopted = [effect.metadata for effect in effects if isinstance(effect, Adopt)]
     assert adopted == ([metadata] if metadata else [])
 
@@ -859,7 +859,7 @@ def test_what_one_master_promised_stays_confirmed_under_the_next_that_knows_less
     assert slave.store.known_confirmed == slave.end
     slave.step(Connected(), MonoMs(0))
     entries = master.history.entries
-    hear(slave, welcome(slave.end, epochs=entries))
+    receive(slave, welcome(slave.end, epochs=entries))
     assert slave.state is ConnectionState.TRANSFER
     assert open_slave(close(slave)).store.known_confirmed == slave.end
 
@@ -879,7 +879,7 @@ def test_a_damaged_log_is_cut_where_the_damage_begins_and_nowhere_else() -> None
     end = damaged.end
     damaged.step(Connected(), MonoMs(0))
     entries = master.history.entries
-    effects = hear(damaged, welcome(0, epochs=entries))
+    effects = receive(damaged, welcome(0, epochs=entries))
     assert effects == [CloseStream(f"the master starts at 0, but this log ends at {end}")]
     assert (damaged.end, damaged.truncated_bytes) == (end, 0)
 
@@ -896,7 +896,7 @@ def test_a_master_has_all_below_its_barrier_also_where_the_slave_has_that_barrie
     assert slave.store.known_confirmed == entries[-1].start
     damaged = damaged_at(slave, at + 60)
     damaged.step(Connected(), MonoMs(0))
-    hear(damaged, welcome(at, epoch=2, epochs=entries))
+    receive(damaged, welcome(at, epoch=2, epochs=entries))
     assert damaged.state is ConnectionState.TRANSFER, damaged.reason
     assert damaged.end == at
 
@@ -926,11 +926,11 @@ def test_a_cut_and_a_reset_that_fail_forget_no_epoch_and_count_for_nothing() -> 
         slave.step(Connected(), MonoMs(0))
         copy.syncs_to_fail = 1
         with pytest.raises(OSError, match="simulated"):
-            hear(slave, frame)
+            receive(slave, frame)
         assert (slave.end, slave.history.entries) == (end, (first, second))
         assert (slave.truncated_bytes, slave.resets) == (0, 0)
     slave.step(Connected(), MonoMs(0))
-    hear(slave, Truncate(Epoch(2), second.start))
+    receive(slave, Truncate(Epoch(2), second.start))
     assert slave.truncated_bytes == end - second.start
 
 

@@ -64,18 +64,18 @@ def simple(
     return made
 
 
-class Heard:
+class Received:
     """A listener that remembers, and answers as it is told."""
 
     def __init__(self, rocketmq: ModuleType, answer: Callable[[Any], bool]) -> None:
         self.messages: list[tuple[bytes, int]] = []
         self._lock = threading.Lock()
-        heard = self
+        received = self
 
         class Listener(rocketmq.MessageListener):  # type: ignore[misc, name-defined]
             def consume(self, message: Any) -> Any:
-                with heard._lock:
-                    heard.messages.append((message.body, message.delivery_attempt))
+                with received._lock:
+                    received.messages.append((message.body, message.delivery_attempt))
                 results = rocketmq.ConsumeResult
                 return results.SUCCESS if answer(message) else results.FAILURE
 
@@ -96,17 +96,17 @@ def push(
     opened: Opened,
     answer: Callable[[Any], bool] = lambda message: True,
     expression: Any = None,
-) -> Heard:
-    heard = Heard(rocketmq, answer)
+) -> Received:
+    received = Received(rocketmq, answer)
     made = rocketmq.PushConsumer(
         configuration(rocketmq, endpoints),
         group,
-        heard.listener,
+        received.listener,
         {topic: expression or rocketmq.FilterExpression()},
     )
     made.startup()
     opened.append(made)
-    return heard
+    return received
 
 
 def message(rocketmq: ModuleType, body: bytes, topic: str = "T", **how: Any) -> Any:
@@ -319,25 +319,25 @@ def test_a_lite_push_consumer_hears_what_it_subscribes_to(
         failing.clear()
         return False
 
-    heard = Heard(rocketmq, answer)
+    received = Received(rocketmq, answer)
     consumer = rocketmq.LitePushConsumer(
-        configuration(rocketmq, shared.endpoint), f"lite-{topic}", f"L{topic}", heard.listener
+        configuration(rocketmq, shared.endpoint), f"lite-{topic}", f"L{topic}", received.listener
     )
     consumer.startup()
     opened.append(consumer)
     until(lambda: _subscribed(consumer, "a"))
     consumer.subscribe_lite("b")
-    until(lambda: len(heard.bodies) >= 21)
-    a, b = ([body for body in heard.bodies if body[:1] == name] for name in (b"a", b"b"))
+    until(lambda: len(received.bodies) >= 21)
+    a, b = ([body for body in received.bodies if body[:1] == name] for name in (b"a", b"b"))
     assert list(dict.fromkeys(a)) == [b"a%d" % k for k in range(10)]
     assert a.count(b"a3") == 2
     assert b == [b"b%d" % k for k in range(10)]
     consumer.unsubscribe_lite("b")
     send("b", b"unheard")
     send("a", b"a10")
-    until(lambda: b"a10" in heard.bodies)
+    until(lambda: b"a10" in received.bodies)
     time.sleep(1)
-    assert len(heard.bodies) == 22
+    assert len(received.bodies) == 22
 
 
 def _subscribed(consumer: Any, lite_topic: str) -> bool:
@@ -378,7 +378,7 @@ def test_a_failing_message_is_tried_again_and_ends_as_a_dead_letter(
     sender = producer(rocketmq, shared.endpoint, topic, opened=opened)
     with duolog.sync.Client(shared.endpoint) as client:
         client.admin.put_group(f"g-{topic}", retry_times=2, retry_delays_ms=[1000])
-    heard = push(
+    received = push(
         rocketmq,
         shared.endpoint,
         f"g-{topic}",
@@ -388,8 +388,8 @@ def test_a_failing_message_is_tried_again_and_ends_as_a_dead_letter(
     )
     receipt = sender.send(message(rocketmq, b"bad", topic))
     sender.send(message(rocketmq, b"good", topic))
-    until(lambda: len(heard.messages) >= 4)
-    assert sorted(heard.messages) == [(b"bad", 1), (b"bad", 2), (b"bad", 3), (b"good", 1)]
+    until(lambda: len(received.messages) >= 4)
+    assert sorted(received.messages) == [(b"bad", 1), (b"bad", 2), (b"bad", 3), (b"good", 1)]
     with duolog.sync.Client(shared.endpoint) as client:
         until(lambda: client.admin.topics([f"%DLQ%g-{topic}"]))
     dead = simple(rocketmq, shared.endpoint, "h", f"%DLQ%g-{topic}", opened=opened)
@@ -406,7 +406,7 @@ def test_fifo_keeps_the_order_over_a_failing_message(
         client.admin.put_group(f"f-{topic}", orderly=True, retry_times=1, retry_delays_ms=[1000])
     for k in range(10):
         sender.send(message(rocketmq, b"%d" % k, topic, message_group="one"))
-    heard = push(
+    received = push(
         rocketmq,
         shared.endpoint,
         f"f-{topic}",
@@ -414,10 +414,10 @@ def test_fifo_keeps_the_order_over_a_failing_message(
         opened=opened,
         answer=lambda found: bool(found.body != b"3"),
     )
-    until(lambda: b"9" in heard.bodies)
-    order = list(dict.fromkeys(heard.bodies))
+    until(lambda: b"9" in received.bodies)
+    order = list(dict.fromkeys(received.bodies))
     assert order == [b"%d" % k for k in range(10)]
-    assert heard.bodies.count(b"3") >= 2
+    assert received.bodies.count(b"3") >= 2
     with duolog.sync.Client(shared.endpoint) as client:
         until(lambda: client.admin.topics([f"%DLQ%f-{topic}"]))
     dead = simple(rocketmq, shared.endpoint, "h", f"%DLQ%f-{topic}", opened=opened)
@@ -433,7 +433,7 @@ def test_a_delayed_message_and_one_that_is_recalled(
     rocketmq: ModuleType, shared: NodeProcess, topic: str, opened: Opened
 ) -> None:
     sender = producer(rocketmq, shared.endpoint, topic, opened=opened)
-    heard = push(rocketmq, shared.endpoint, "g", topic, opened=opened)
+    received = push(rocketmq, shared.endpoint, "g", topic, opened=opened)
     at = int(time.time()) + 3
     sender.send(message(rocketmq, b"delayed", topic, delivery_timestamp=at))
     recalled = sender.send(message(rocketmq, b"recalled", topic, delivery_timestamp=at))
@@ -441,10 +441,10 @@ def test_a_delayed_message_and_one_that_is_recalled(
     assert recalled.message_id in str(reply) or reply == recalled.message_id
     with pytest.raises(Exception, match=r"(?i)wait|not found|404"):
         sender.recall_message(topic, recalled.recall_handle)
-    until(lambda: heard.bodies)
+    until(lambda: received.bodies)
     assert at <= time.time() <= at + 2
     time.sleep(1)
-    assert heard.bodies == [b"delayed"]
+    assert received.bodies == [b"delayed"]
 
 
 def test_transactions_that_are_committed_rolled_back_and_asked_about(
@@ -472,7 +472,7 @@ def test_transactions_that_are_committed_rolled_back_and_asked_about(
         )
         sender.startup()
         opened.append(sender)
-        heard = push(rocketmq, node.endpoint, "g", "T", opened=opened)
+        received = push(rocketmq, node.endpoint, "g", "T", opened=opened)
         for body in (b"commit", b"rollback", b"yes", b"no", b"undecided"):
             transaction = sender.begin_transaction()
             sender.send(message(rocketmq, body), transaction)
@@ -480,9 +480,9 @@ def test_transactions_that_are_committed_rolled_back_and_asked_about(
                 transaction.commit()
             elif body == b"rollback":
                 transaction.rollback()
-        until(lambda: len(heard.bodies) == 3)
+        until(lambda: len(received.bodies) == 3)
         time.sleep(2)
-        assert sorted(heard.bodies) == [b"commit", b"undecided", b"yes"]
+        assert sorted(received.bodies) == [b"commit", b"undecided", b"yes"]
         assert asked == {b"yes": 1, b"no": 1, b"undecided": 3}
         while opened:
             opened.pop().shutdown()
@@ -556,7 +556,7 @@ def test_a_producer_goes_on_when_the_master_dies_and_nothing_is_lost_or_doubled(
             ) as child:
                 sent: list[str] = []
                 times: list[float] = []  # of these
-                heard: set[str] = set()
+                received: set[str] = set()
 
                 def read() -> None:
                     assert child.stdout is not None
@@ -566,7 +566,7 @@ def test_a_producer_goes_on_when_the_master_dies_and_nothing_is_lost_or_doubled(
                             times.append(time.time())
                             sent.append(what)
                         else:
-                            heard.add(what)
+                            received.add(what)
 
                 reader = threading.Thread(target=read)
                 reader.start()
@@ -579,7 +579,7 @@ def test_a_producer_goes_on_when_the_master_dies_and_nothing_is_lost_or_doubled(
                     before = len(sent)
                     until(lambda: len(sent) >= before + 200, 40)
                     wanted = len(sent)
-                    until(lambda: len(heard) >= wanted, 60)
+                    until(lambda: len(received) >= wanted, 60)
                 finally:
                     child.kill()
                     reader.join(10)
@@ -639,9 +639,9 @@ def test_clients_go_on_after_the_node_was_restarted(
     rocketmq: ModuleType, node: NodeProcess, opened: Opened
 ) -> None:
     sender = producer(rocketmq, node.endpoint, opened=opened)
-    heard = push(rocketmq, node.endpoint, "g", "T", opened=opened)
+    received = push(rocketmq, node.endpoint, "g", "T", opened=opened)
     sender.send(message(rocketmq, b"before"))
-    until(lambda: b"before" in heard.bodies)
+    until(lambda: b"before" in received.bodies)
     assert node.stop() == 0
     node.start()
 
@@ -652,6 +652,6 @@ def test_clients_go_on_after_the_node_was_restarted(
             return False
 
     until(sent)
-    until(lambda: b"after" in heard.bodies)
+    until(lambda: b"after" in received.bodies)
     while opened:
         opened.pop().shutdown()

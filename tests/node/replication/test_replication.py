@@ -56,7 +56,7 @@ class Peer:
         for one in said:
             await self.call.write(one if isinstance(one, bytes) else frames.encode(one))
 
-    async def hear(self) -> Frame | None:
+    async def receive(self) -> Frame | None:
         """The next frame, None where the master hung up."""
         async with asyncio.timeout(10):
             try:
@@ -314,7 +314,7 @@ async def test_a_put_waits_for_a_slave_that_is_slow_and_is_told_when_it_waited_t
     assert machine is not None
     async with group.client(master) as client, peer(master) as slow:
         await slow.say(hello())
-        welcome = await slow.hear()
+        welcome = await slow.receive()
         assert isinstance(welcome, Welcome)
         await slow.say(Ack(welcome.epoch, 0, 0, "peer", 1))
         await in_sync(master)
@@ -572,7 +572,7 @@ async def test_the_port_refuses_unknown_clusters_and_tells_them_nothing(group: G
     master = await group.start_master()
     async with peer(master) as stranger:
         await stranger.say(hello(cluster="other"))
-        answer = await stranger.hear()
+        answer = await stranger.receive()
         assert isinstance(answer, Refuse)
         assert answer.code is Refusal.CLUSTER
     machine = broker_of(master).replication.master
@@ -615,7 +615,7 @@ async def test_who_has_no_certificate_of_the_group_is_not_heard(
             grpc.aio.AioRpcError, asyncio.InvalidStateError, duolog.DuologError
         ):
             await someone.say(hello())
-        assert await someone.hear() is None
+        assert await someone.receive() is None
     assert [row.node for row in before.rows(MonoMs(0))] == ["s"]
 
 
@@ -646,7 +646,7 @@ async def test_nonsense_on_the_port_ends_that_connection_and_nothing_else(group:
     for said in nonsense:
         async with peer(master) as stranger:
             await stranger.say(*said)
-            while await stranger.hear() is not None:
+            while await stranger.receive() is not None:
                 pass
     assert machine.violations >= len(nonsense) - 1
     assert machine.store.replicated_offset == before
@@ -672,7 +672,7 @@ async def test_a_thousand_reconnects_leave_nothing_behind(group: Group) -> None:
             for number in range(count):
                 one = Peer(channel.stream_stream(HA_METHOD)())
                 await one.say(hello(node=f"n{number % 7}"))
-                assert isinstance(await one.hear(), Welcome)
+                assert isinstance(await one.receive(), Welcome)
                 one.call.cancel()
         await until(lambda: not machine.sessions)
 
