@@ -69,11 +69,13 @@ class Recovered:
 
     foreign: tables came from files that another program wrote, so the log does not have them.
     partial: some topics may be missing; the queues tell which.
+    replayed_from: the log's records were applied from this one on.
     """
 
     tables: Metadata
     foreign: list[str] = field(default_factory=list)
     partial: bool = False
+    replayed_from: int = 0
 
 
 @dataclass(slots=True)
@@ -101,7 +103,7 @@ class MetadataRecovery:
         foreign, whole = self._compare(tables, found, SNAPSHOT not in wrong)
         if not wrong:
             self.files.found(chosen, whole)
-        return Recovered(tables, foreign)
+        return Recovered(tables, foreign, replayed_from=tables.applied)
 
     def _tell(self, wrong: dict[str, str], action: str) -> None:
         for path, reason in wrong.items():
@@ -230,7 +232,7 @@ class MetadataRecovery:
             return Recovered(tables)
         base = found[0].tables if found else self._best_tables()
         base.applied = self.records.first
-        return Recovered(self._replayed(base), partial=True)
+        return Recovered(self._replayed(base), partial=True, replayed_from=self.records.first)
 
     def _best_tables(self) -> Metadata:
         """Without any snapshot: RocketMQ's files, as they are."""

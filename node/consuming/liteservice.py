@@ -73,8 +73,9 @@ class LiteService:
         self._removal = removal
         self._subscribers: dict[str, dict[str, Subscriber]] = {}  # by client and group
         self.subscriptions = 0  # of all clients to lite topics
-        self._of_queue: dict[str, set[Subscriber]] = {}  # by light queue
-        self._of_parent: dict[str, set[Subscriber]] = {}  # by topic
+        # By light queue and by topic: whoever subscribed first is told first.
+        self._of_queue: dict[str, dict[Subscriber, None]] = {}
+        self._of_parent: dict[str, dict[Subscriber, None]] = {}
         self.evicted: list[Callable[[str, str], None]] = []  # told client and lite topic
         self._going: dict[str, int] = {}  # forgotten queues and where they ended
 
@@ -121,8 +122,9 @@ class LiteService:
                     return f"{who} is not told of all of {sorted(one.queues)}"
                 if one.everything != ((one.topic, one) in to_all):
                     return f"{who} subscribes to {'all' if one.everything else 'some'}"
-                if not one.everything and not one.ready.keys() <= one.queues:
-                    return f"{who} looks into {one.ready.keys() - one.queues} unasked"
+                looks = {*one.ready, *one.given[1]}
+                if not one.everything and not looks <= one.queues.keys():
+                    return f"{who} looks into {looks - one.queues.keys()} unasked"
                 wrong = one.line.validate()
                 if wrong:
                     return f"{who}: {wrong}"
@@ -159,40 +161,40 @@ class LiteService:
                 self.unsubscribe(rival, [queue])
                 for tell in self.evicted:
                     tell(rival.client, lite_topic_of(queue))
-            self._of_queue.setdefault(queue, set()).add(subscriber)
-            subscriber.queues.add(queue)
+            self._of_queue.setdefault(queue, {})[subscriber] = None
+            subscriber.queues[queue] = None
             self.subscriptions += 1
             subscriber.notify(queue)
 
     def subscribe_to_all(self, subscriber: Subscriber) -> None:
         """Subscribe to every lite topic of the parent, also those that are yet to come."""
         subscriber.everything = True
-        self._of_parent.setdefault(subscriber.topic, set()).add(subscriber)
+        self._of_parent.setdefault(subscriber.topic, {})[subscriber] = None
         for queue in self.queues_of(subscriber.topic):
             subscriber.notify(queue)
 
     def unsubscribe(self, subscriber: Subscriber, queues: Iterable[str]) -> None:
-        """Subscribe to less; what was delivered stays delivered."""
+        """Subscribe to less; what was delivered stays delivered, and comes no second time."""
         for queue in queues:
             if queue not in subscriber.queues:
                 continue
-            subscriber.queues.remove(queue)
+            del subscriber.queues[queue]
             self.subscriptions -= 1
             if not subscriber.everything:
-                subscriber.ready.pop(queue, None)
-            left = self._of_queue.get(queue, set())
-            left.discard(subscriber)
+                subscriber.drop(queue)
+            left = self._of_queue.get(queue, {})
+            left.pop(subscriber, None)
             if not left:
                 self._of_queue.pop(queue, None)
 
     def unsubscribe_from_all(self, subscriber: Subscriber) -> None:
         """Subscribe only to what was named from now on."""
         subscriber.everything = False
-        for queue in list(subscriber.ready):
+        for queue in {*subscriber.ready, *subscriber.given[1]}:
             if queue not in subscriber.queues:
-                del subscriber.ready[queue]
-        left = self._of_parent.get(subscriber.topic, set())
-        left.discard(subscriber)
+                subscriber.drop(queue)
+        left = self._of_parent.get(subscriber.topic, {})
+        left.pop(subscriber, None)
         if not left:
             self._of_parent.pop(subscriber.topic, None)
 
@@ -272,8 +274,9 @@ class LiteService:
     def gone(self, ends: dict[str, int]) -> None:
         """The log says that queues are forgotten; ends: the offsets they ended at."""
         self._going.update(ends)
+        self._pop.forget_queues(ends)
 
     async def _remove_forgotten(self) -> None:
         going, self._going = self._going, {}
         await self._removal.remove_light(going)
-        self._pop.forget_queues(going)
+        self._pop.removed(going)

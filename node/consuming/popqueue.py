@@ -134,12 +134,13 @@ class PopQueue:
         Orderly: none; the front is given again by `take`. Otherwise the owner must finish them, or
         `put_off` what it could not move.
         """
-        ended = []
+        # By offset: a lease that was put off is noted once more, by its old number.
+        ended: dict[int, None] = {}
         while self._deadlines and self._deadlines[0][0] <= mono_ms:
             _, offset, serial = heapq.heappop(self._deadlines)
             lease = self.lease_of(offset, serial)
             if lease is not None and lease.deadline_ms <= mono_ms:
-                ended.append(offset)
+                ended[offset] = None
         if self.orderly:
             for offset in ended:
                 del self.leases[offset]

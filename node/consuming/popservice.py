@@ -10,7 +10,7 @@ and not yet recorded as done is given again (at least once).
 
 import asyncio
 import secrets
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import structlog
@@ -114,6 +114,7 @@ class PopService:
         self._saving: dict[QueueKey, None] = {}
         self._lines: dict[tuple[str, str], Line] = {}
         self._resetting: set[QueueKey] = set()
+        self._forgotten: dict[str, int] = {}  # ends of light queues; their files may be there yet
         self._settled: dict[int, tuple[str, Handle]] = {}  # group and handle, by serial
 
     # -- life ----------------------------------------------------------------------------------
@@ -174,8 +175,7 @@ class PopService:
         saved = self._saved[key]
         if saved == (state.committed, state.done.pairs()) or key in {**self._dirty, **self._saving}:
             return ""
-        low, _ = self._core.store.queue_range(*key[:2])
-        recorded = PopQueue.resumed(max(saved[0], low), saved[1], state.orderly)
+        recorded = PopQueue.resumed(self._begin(key, saved[0]), saved[1], state.orderly)
         if state.committed < recorded.committed:  # retention took what lies between
             return ""
         if (state.committed, state.done.pairs()) == (recorded.committed, recorded.done.pairs()):
@@ -185,9 +185,21 @@ class PopService:
             "no other record is to be made"
         )
 
-    def forget_queues(self, names: Container[str]) -> None:
-        """Light queues are gone; where one began again meanwhile, its messages come again."""
-        self._drop([key for key in self._queues if key[0] in names])
+    def forget_queues(self, ends: dict[str, int]) -> None:
+        """Light queues are forgotten: what lies below their ends is given to nobody any more."""
+        self._forgotten.update(ends)
+        self._drop([key for key in self._queues if key[0] in ends])
+
+    def removed(self, names: Iterable[str]) -> None:
+        """Forgotten queues are removed, unless they went on past their ends."""
+        gone: set[str] = set()
+        for name in names:
+            low, high = self._core.store.queue_range(name, 0)
+            if low == high:
+                gone.add(name)
+            if low == high or low >= self._forgotten.get(name, 0):
+                self._forgotten.pop(name, None)
+        self._drop([key for key in self._queues if key[0] in gone])
 
     def _drop(self, keys: Iterable[QueueKey]) -> None:
         for key in keys:
@@ -222,12 +234,16 @@ class PopService:
             if unsaved or self._saved[key][0] == committed:
                 return found
         orderly = is_light(topic) or bool(tables.groups.get(group, {}).get("consumeMessageOrderly"))
-        low, _ = self._core.store.queue_range(topic, queue_id)
         ranges = tables.acknowledged(group, topic, queue_id)
-        made = PopQueue.resumed(max(committed, low), ranges, orderly)
+        made = PopQueue.resumed(self._begin(key, committed), ranges, orderly)
         self._queues[key] = made
         self._saved[key] = (committed, ranges)
         return made
+
+    def _begin(self, key: QueueKey, committed: int) -> int:
+        """Where a group begins that has done all below an offset: what lies lower may be gone."""
+        low, _ = self._core.store.queue_range(*key[:2])
+        return max(committed, low, self._forgotten.get(key[0], 0))
 
     # -- taking --------------------------------------------------------------------------------
 

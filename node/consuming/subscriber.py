@@ -13,7 +13,7 @@ class Subscriber:
     client: str
     group: str
     topic: str
-    queues: set[str] = field(default_factory=set)
+    queues: dict[str, None] = field(default_factory=dict)  # in the order it asked for them
     everything: bool = False
     line: Line = field(default_factory=Line)
     ready: dict[str, None] = field(default_factory=dict)  # may have something, in order
@@ -23,6 +23,12 @@ class Subscriber:
         """A queue may have something."""
         self.ready[queue] = None
         self.line.set()
+
+    def drop(self, queue: str) -> None:
+        """A queue is not for it any more, not even where it asks for a lost answer again."""
+        self.ready.pop(queue, None)
+        attempt, queues = self.given
+        self.given = attempt, [other for other in queues if other != queue]
 
     def sources(self, attempt_id: str) -> Iterator[tuple[str, int]]:
         """Queues to look into; each is taken for empty once the next one is asked for."""

@@ -7,6 +7,7 @@ import asyncio
 import functools
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import structlog
 from duolog import _errors as sdk
@@ -41,6 +42,7 @@ CHANGE_SECONDS = 10.0
 QUEUE = 0
 IMPORT_ROWS = 1000  # of one batch
 READ_ROWS, READ_BYTES = 4096, 8 << 20
+FORGET = b'"forget_light_queues"'
 
 
 class _Records:
@@ -93,6 +95,7 @@ class MetadataLog:
         self.topic_deleted: list[Callable[[str, dict[int, int]], Awaitable[None]]] = []
         # Told of light queues that are forgotten, and where they ended.
         self.light_queues_forgotten: list[Callable[[dict[str, int]], None]] = []
+        self._read = 0  # queue offset up to which the log's records were read
         self._waiting: dict[int, asyncio.Future[None]] = {}
         # Stored at a queue offset, and not in the tables yet; whoever asked may have gone.
         self._creating: dict[str, tuple[int, TopicConfig]] = {}
@@ -137,6 +140,7 @@ class MetadataLog:
         records = _Records(store)
         found = MetadataRecovery(store.disk, self._files, records, _report).run()
         self._tables = found.tables
+        self._read = found.replayed_from
         self.catch_up()
         if found.partial:
             self._adopt()
@@ -185,9 +189,9 @@ class MetadataLog:
                 continue
             if is_light(queue.topic):
                 continue
-            known = self._tables.topics.get(queue.topic)
-            queues = max(queue.queue_id + 1, known.queues if known else 1)
-            self._tables.topics[queue.topic] = TopicConfig(queue.topic, queues)
+            known = self._tables.topics.get(queue.topic, TopicConfig(queue.topic, 1))
+            queues = max(queue.queue_id + 1, known.queues)
+            self._tables.topics[queue.topic] = replace(known, queues=queues)
             self._tables.changes += 1
 
     def has_applied(self, end: int) -> bool:
@@ -206,23 +210,20 @@ class MetadataLog:
             return
         tables = self._tables
         tables.applied = max(tables.applied, queue.min_offset)
-        while tables.applied < queue.max_offset:
+        self._read = max(min(self._read, tables.applied), queue.min_offset)
+        while self._read < queue.max_offset:
             result = store.get(
-                SYSTEM_TOPIC, QUEUE, QueueOffset(tables.applied), Wanted(READ_ROWS, READ_BYTES)
+                SYSTEM_TOPIC, QUEUE, QueueOffset(self._read), Wanted(READ_ROWS, READ_BYTES)
             )
-            for _, body, _ in result.rows():
-                change = tables.apply(body)
-                if change is None:
-                    log.error("unreadable metadata record", body=body[:200])
-                elif change["op"] == "delete_topic":
-                    # Before a topic of the same name can be made: its queues may still be there.
-                    self._apply_floors_of(change["topic"])
-                elif change["op"] == "forget_light_queues":
-                    for tell in self.light_queues_forgotten:
-                        tell(change["ends"])
-            if result.next_offset <= tables.applied:
+            for numbers, body, _ in result.rows():
+                if numbers[0] >= tables.applied:
+                    self._apply(body)
+                elif FORGET in body:  # the tables of another node have it, its files are here
+                    self._tell(json.loads(body))
+            if result.next_offset <= self._read:
                 break
-            tables.applied = result.next_offset
+            self._read = result.next_offset
+            tables.applied = max(tables.applied, self._read)
         for name, (offset, _) in list(self._creating.items()):
             if offset < tables.applied:
                 del self._creating[name]
@@ -230,6 +231,22 @@ class MetadataLog:
             waiting = self._waiting.pop(offset)
             if not waiting.done():
                 waiting.set_result(None)
+
+    def _apply(self, body: bytes) -> None:
+        """Apply a record."""
+        change = self._tables.apply(body)
+        if change is None:
+            log.error("unreadable metadata record", body=body[:200])
+        elif change["op"] == "delete_topic":
+            # Before a topic of the same name can be made: its queues may still be there.
+            self._apply_floors_of(change["topic"])
+        else:
+            self._tell(change)
+
+    def _tell(self, change: Json) -> None:
+        if change["op"] == "forget_light_queues":
+            for tell in self.light_queues_forgotten:
+                tell(change["ends"])
 
     def _apply_floors(self) -> None:
         """What a deleted topic held is out of reach; on a slave its files go at a restart."""

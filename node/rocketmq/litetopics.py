@@ -1,5 +1,7 @@
 """SyncLiteSubscription: the lite topics that the clients of a group subscribe to."""
 
+from collections.abc import Collection
+
 from node.broker import Broker
 from node.consuming.liteservice import (
     EVERYTHING,
@@ -71,7 +73,9 @@ class LiteTopics:
                     lite.subscribe_to_all(subscriber)
             case _ACTIONS.COMPLETE_ADD:
                 self._check_quota(subscriber.queues, queues, partial=False)
-                lite.unsubscribe(subscriber, subscriber.queues.difference(queues))
+                wanted = set(queues)
+                unwanted = [queue for queue in subscriber.queues if queue not in wanted]
+                lite.unsubscribe(subscriber, unwanted)
                 lite.subscribe(subscriber, queues, takes_over=False)
                 if everything and not subscriber.everything:
                     lite.subscribe_to_all(subscriber)
@@ -103,8 +107,8 @@ class LiteTopics:
         elif bound_topic(row) != topic:
             raise _other_topic(group, bound_topic(row))
 
-    def _check_quota(self, known: set[str], queues: list[str], partial: bool) -> None:
-        count = len(known.union(queues)) if partial else len(queues)
+    def _check_quota(self, known: Collection[str], queues: list[str], partial: bool) -> None:
+        count = len({*known, *queues}) if partial else len(queues)
         more = count - len(known)
         code = Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
         if count > LITE_QUOTA:

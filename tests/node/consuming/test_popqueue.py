@@ -105,6 +105,17 @@ def test_what_is_done_is_what_consumers_say_and_is_given_to_nobody(
         consumers.step(what, number)
 
 
+@pytest.mark.parametrize("orderly", [False, True])
+def test_a_lease_that_was_put_off_twice_ends_once(orderly: bool) -> None:
+    queue = PopQueue(0, orderly)
+    queue.take(0, Lease(1, MonoMs(10), "c"))
+    queue.put_off(0, MonoMs(30))
+    queue.put_off(0, MonoMs(20))
+    assert queue.expired(MonoMs(40)) == ([] if orderly else [0])
+    assert list(queue.leases) == ([] if orderly else [0])
+    assert queue.attempts == ({0: 1} if orderly else {})
+
+
 def test_what_the_last_master_recorded_beyond_a_gap_is_not_given_again() -> None:
     queue = PopQueue.resumed(5, [(6, 8)], orderly=False)
     queue.take(5, Lease(1, MonoMs(10), "c"))
