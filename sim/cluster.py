@@ -19,6 +19,7 @@ from sim import (
     copies,
     decay,
     faults,
+    litechecks,
     lostsegments,
     sdkchecks,
     servicechecks,
@@ -31,6 +32,7 @@ from sim.etcd import NAME as ETCD
 from sim.etcd import SimEtcd
 from sim.faults import NODES, Fault
 from sim.ghost import Ghost
+from sim.liteclients import LiteClients
 from sim.network import Network, Weather
 from sim.node import Node
 from sim.operator import Operator
@@ -82,6 +84,7 @@ class Cluster:
             self.setup = replace(self.setup, decay_share=decay.OFTEN)
         if self._has(faults.SERVICES_ON):
             self.setup = replace(self.setup, services=True, index=True)
+            self.setup = replace(self.setup, lite=self._has(faults.LITE_ON))
         self.network = Network(self.world)
         self.etcd = SimEtcd(self.world, self.network, Keys("sim", "group"))
         self.ghost = Ghost(
@@ -101,7 +104,11 @@ class Cluster:
         self.history = History()
         sdk_on = [fault for fault in self.planned if fault.kind == faults.SDK_ON]
         self.sdk = SdkPrograms(self) if self.setup.services and sdk_on else None
-        alone = bool(sdk_on) and sdk_on[0].level < faults.SDK_ALONE
+        self.lite = LiteClients(self) if self.setup.lite else None
+        alone = any(
+            fault.kind in (faults.SDK_ON, faults.LITE_ON) and fault.level < faults.ALONE
+            for fault in self.planned
+        )
         self.programs = ServiceClients(self) if self.setup.services and not alone else None
         self.produce_until = FAULTY_MS
         self.down_until: dict[str, float] = {}
@@ -119,6 +126,7 @@ class Cluster:
             found += services
             if services:
                 found += faults.sdk(self.world.chance("sdk"), FAULTY_MS * 0.9)
+                found += faults.lite(self.world.chance("lite"))
                 found += self._steps([fault.kind for fault in found])
         else:
             found += faults.async_spells(self.world.chance("async"), FAULTY_MS * 0.9)
@@ -130,7 +138,9 @@ class Cluster:
         if chance.random() < 0.5:
             return []
         alone = faults.SDK_ON in kinds
-        some = stepfaults.SDK_KINDS if alone else stepfaults.KINDS
+        some: tuple[str, ...] = stepfaults.SDK_KINDS if alone else stepfaults.KINDS
+        if faults.LITE_ON in kinds:
+            some += stepfaults.LITE_KINDS
         return stepfaults.plan(chance, FAULTY_MS * 0.9, some)
 
     def _has(self, kind: str) -> bool:
@@ -160,8 +170,9 @@ class Cluster:
         outcome.counts["polls"] = self.history.polls
         if self.programs is not None:
             outcome.counts.update(self.programs.counts())
-        if self.sdk is not None:
-            outcome.counts.update(self.sdk.counts())
+        for others in (self.sdk, self.lite):
+            if others is not None:
+                outcome.counts.update(others.counts())
         outcome.counts["frames_lost"] = self.network.lost
         return outcome
 
@@ -181,6 +192,9 @@ class Cluster:
             if self.sdk is not None:
                 sdkchecks.final(master, self.sdk.history)
                 servicechecks.progress_never_goes_back(master)
+            if self.lite is not None:
+                litechecks.final(self.nodes, master, self.lite.history)
+                servicechecks.progress_never_goes_back(master)
         finally:
             self._stop()
 
@@ -189,7 +203,7 @@ class Cluster:
         for node in self.nodes:
             if node.services is not None:
                 node.services.stop()
-        for programs in (self.programs, self.sdk):
+        for programs in (self.programs, self.sdk, self.lite):
             if programs is not None:
                 programs.stop()
 
@@ -208,6 +222,8 @@ class Cluster:
         if self.sdk is not None:
             self.sdk.history.holes = self._has("lose_segment")
             self.sdk.begin()
+        if self.lite is not None:
+            self.lite.begin()
         self.keeper.begin()
         if self.elected:
             self.world.after(0.0, self.etcd.expire)
@@ -389,7 +405,7 @@ class Cluster:
     def _index_on(self, fault: Fault, node: Node) -> None:
         """Nothing happens: the setup looks for it."""
 
-    _decay_often = _services_on = _sdk_on = _index_on
+    _decay_often = _services_on = _sdk_on = _lite_on = _index_on
 
     def _clock_step(self, fault: Fault, node: Node) -> None:
         node.wall_offset += CLOCK_STEPS_MS[int(fault.level * 4) % 4]
@@ -419,9 +435,9 @@ class Cluster:
         """Liveness of the services: healed, they must do what there is to do before long."""
         if not self.setup.services:
             return
-        for programs in (self.programs, self.sdk):
+        for programs in (self.programs, self.sdk, self.lite):
             if programs is not None:
-                programs.draining = True
+                programs.drain()
         until = self.world.now + CONVERGE_MS
         why = ""
         while self.world.now < until:
@@ -430,6 +446,8 @@ class Cluster:
             why = "no master" if master is None else servicechecks.unfinished(master)
             if master is not None and self.sdk is not None:
                 why = why or sdkchecks.unfinished(master)
+            if master is not None and self.lite is not None:
+                why = why or litechecks.unfinished(master, self.lite.history)
             if not why:
                 return
         raise Violation(f"the services do not come to an end: {why}; {self._standing()}")

@@ -10,6 +10,7 @@ from store.options import StoreOptions
 from store.status import BrokerRole, FlushDiskType
 
 DELAY_LEVELS = "1s 2s"
+LIGHT_QUEUES_MAX = 11  # of nodes whose clients use lite topics: two less than they use
 QUICK: dict[str, Any] = {
     "flush_interval_commit_log": 100,
     "flush_commit_log_thorough_interval": 100,
@@ -37,12 +38,15 @@ class Setup:
     quick: bool = False  # flushes come often; otherwise by a node's own schedule
     index: bool = False  # messages have keys, by which they are looked for
     services: bool = False  # the nodes have brokers, with POP, delays and transactions
+    lite: bool = False  # programs use lite topics
     decay_share: float = decay.SHARE  # of restarts that find a derived file damaged
 
     def store_options(self, role: BrokerRole) -> StoreOptions:
         """The engine's options for a role."""
         flush = FlushDiskType.SYNC_FLUSH if self.durable else FlushDiskType.ASYNC_FLUSH
-        times = QUICK if self.quick else {}
+        more = QUICK if self.quick else {}
+        if self.lite:
+            more = {**more, "max_lmq_consume_queue_num": LIGHT_QUEUES_MAX}
         return StoreOptions(
             broker_role=role,
             flush_disk_type=flush,
@@ -54,7 +58,7 @@ class Setup:
             message_index_enable=self.index,
             producers_max=self.producers_max,
             message_delay_level=DELAY_LEVELS,
-            **times,
+            **more,
         )
 
     def ha_options(self) -> HaOptions:

@@ -34,8 +34,9 @@ ETCD_KINDS = (
 INDEX_ON = "index_on"  # no fault: a part of the setup that a kept run must repeat
 DECAY_OFTEN = "decay_often"  # as well
 SERVICES_ON = "services_on"  # as well
-SDK_ON = "sdk_on"  # as well; level below SDK_ALONE: no other programs use the services
-SDK_ALONE = 0.6
+SDK_ON = "sdk_on"  # as well; level below ALONE: no other programs use the services
+LITE_ON = "lite_on"  # as well; level as with SDK_ON
+ALONE = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,13 @@ def sdk(chance: random.Random, duration: float) -> list[Fault]:
             )
         )
     return found
+
+
+def lite(chance: random.Random) -> list[Fault]:
+    """Whether programs use lite topics; in two of five runs with services."""
+    if chance.random() >= 0.4:
+        return []
+    return [Fault(0.0, LITE_ON, NODES[0], level=round(chance.random(), 3))]
 
 
 def dumps(seed: int, faults: list[Fault], why: str, elected: bool) -> str:

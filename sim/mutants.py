@@ -5,6 +5,7 @@ from sim.mutants_copies import COPIES
 from sim.mutants_decay import DECAY
 from sim.mutants_election import ELECTION
 from sim.mutants_light import LIGHT
+from sim.mutants_lite import LITE
 from sim.mutants_observer import OBSERVER
 from sim.mutants_replication import REPLICATION
 from sim.mutants_sdk import SDK
@@ -23,6 +24,7 @@ MUTANTS = [
     *SERVICES,
     *STEPS,
     *SDK,
+    *LITE,
 ]
 
 __all__ = ["MUTANTS", "Mutant"]

@@ -155,6 +155,10 @@ class SdkPrograms:
         else:
             self.members[slot].paused_until = self.world.now + lasts
 
+    def drain(self) -> None:
+        """No more is sent."""
+        self.draining = True
+
     def heal(self) -> None:
         """Nobody stands still any more."""
         for process in (*self.members, *self._others):

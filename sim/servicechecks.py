@@ -155,6 +155,8 @@ def progress_never_goes_back(master: Node) -> None:
     reached: dict[tuple[str, str, str], int] = {}
     for body in _bodies(master, SYSTEM_TOPIC):
         change = json.loads(body)
+        if change["op"] == "forget_light_queues":
+            reached = {key: at for key, at in reached.items() if key[1] not in change["ends"]}
         if change["op"] != "offsets":
             continue
         for topic, row in change["offsets"].items():

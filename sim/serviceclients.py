@@ -1,21 +1,21 @@
 """Programs that use the services: producers and consumers as coroutines, on a loop of their own."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
 
 from duolog import _errors as sdk
 from duolog._columns import crc32, pack
 from duolog.wire import duolog_pb2 as wire
 
 from node.broker import Broker
-from node.consuming.popservice import Handle, Popped, PopRequest
+from node.consuming.popservice import Popped, PopRequest
 from node.deferred.delayservice import RecallHandle
 from node.deferred.transactionservice import Check
 from node.filters.tagfilter import EVERYTHING
 from sim.loop import SimLoop
 from sim.node import Node
+from sim.servicecalls import REFUSED, Calls, Consumption, mastership
 from sim.servicehistory import (
     COMMITTED,
     DELAYED,
@@ -25,21 +25,15 @@ from sim.servicehistory import (
     QUEUES,
     RETRIES_MAX,
     TOPIC,
-    Mastership,
     Sent,
     ServiceHistory,
 )
 from sim.stage import Stage
-from store.errors import StoreError
 from store.metadata import TopicConfig, new_group
 from store.record import Host
 from store.status import PutMessageStatus
 
-T = TypeVar("T")
-
-CALL_SECONDS = 0.7
 HOST = Host("127.0.0.1", 1)
-REFUSED = (sdk.DuologError, StoreError, TimeoutError)
 
 
 class ServiceClients:
@@ -50,7 +44,7 @@ class ServiceClients:
         self.world = cluster.world
         self.history = ServiceHistory()
         self.chance = cluster.world.chance("service clients")
-        self.draining = False  # no more is sent, and everything is acknowledged
+        self.draining = False  # no more is sent
         self.ready = False
         world = cluster.world
         self.loop = SimLoop(
@@ -58,7 +52,8 @@ class ServiceClients:
             lambda: world.now / 1000,
             world.chance("clients' loop"),
         )
-        self._target = cluster.nodes[0]
+        self._calls = Calls(cluster, self.loop, self.chance)
+        self._consumption = Consumption(self._calls, self.history, self.chance)
         self._number = 0
         for node in cluster.nodes:
             node.on_check = self._asked
@@ -84,10 +79,14 @@ class ServiceClients:
     def _look(self, node: Node) -> None:
         """See what a master has stored by itself."""
         if node.master is not None and node.master.opened:
-            who, table = self._mastership(node), node.store.topic_queue_table
+            who, table = mastership(node), node.store.topic_queue_table
             end = table.get((DELAYED, 0), 0)
             self.history.began(who, DELAYED, end)
             self.history.stored(who, DELAYED, end, self.world.now, node.wall())
+
+    def drain(self) -> None:
+        """No more is sent, and everything is acknowledged."""
+        self.draining = self._consumption.draining = True
 
     def stop(self) -> None:
         """The run is over."""
@@ -105,48 +104,6 @@ class ServiceClients:
             "half_messages_decided": sum(sent.decided for sent in history.halves),
         }
 
-    # -- calls ---------------------------------------------------------------------------------
-
-    async def _call(
-        self, work: Callable[[Node, Broker], Awaitable[T]], seconds: float = CALL_SECONDS
-    ) -> T:
-        """A call to the node that is thought to be the master. Raises what it does, TimeoutError.
-
-        TimeoutError also where no answer came: it may have been done.
-        """
-        network, node = self.cluster.network, self._target
-        future: asyncio.Future[T] = self.loop.create_future()
-
-        def answer(result: T, error: Exception | None) -> None:
-            network.call(node.name, "client", lambda: hear(result, error))
-
-        def hear(result: T, error: Exception | None) -> None:
-            if future.done():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        def arrive() -> None:
-            if node.services is not None:
-                node.services.serve(lambda broker: work(node, broker), answer)
-
-        network.call("client", node.name, node.guarded(arrive))
-        try:
-            async with asyncio.timeout(seconds):
-                return await future
-        except REFUSED:
-            self._target = self.chance.choice(self.cluster.nodes)
-            raise
-
-    def _mastership(self, node: Node) -> Mastership:
-        assert node.master is not None, "masters answer"
-        return node.name, node.boot, node.master.epoch
-
-    async def _pause(self, mean_ms: float) -> None:
-        await asyncio.sleep(self.chance.expovariate(1 / mean_ms) / 1000)
-
     # -- setting up ----------------------------------------------------------------------------
 
     async def _set_up(self) -> None:
@@ -162,9 +119,9 @@ class ServiceClients:
 
         while True:
             try:
-                await self._call(make)
+                await self._calls.call(make)
             except REFUSED:
-                await self._pause(50)
+                await self._calls.pause(50)
             else:
                 self.ready = True
                 return
@@ -198,18 +155,18 @@ class ServiceClients:
             )
             reply, waiting = broker.appends.append(request, HOST)
             if reply.status == wire.PUT_OK:
-                sent.stored, sent.stored_by = self.world.now, self._mastership(node)
+                sent.stored, sent.stored_by = self.world.now, mastership(node)
             broker.log.pump_soon()
             if waiting is not None and await waiting is not PutMessageStatus.PUT_OK:
                 raise sdk.ResultUnknown("not safe in time")
             return reply
 
         try:
-            reply = await self._call(append)
+            reply = await self._calls.call(append)
         except REFUSED:
             return None
         if reply.status != wire.PUT_OK:
-            self._target = self.chance.choice(self.cluster.nodes)
+            self._calls.look_elsewhere()
             sent.outcome = "refused"
             return None
         sent.outcome = "ok"
@@ -221,7 +178,7 @@ class ServiceClients:
             sent = Sent(b"p%d" % len(self.history.popped))
             self.history.popped.append(sent)
             await self._send(sent, TOPIC, self.chance.randrange(QUEUES), lambda node: {})
-            await self._pause(60)
+            await self._calls.pause(60)
 
     async def _produce_delayed(self) -> None:
         await self._until_ready()
@@ -247,9 +204,9 @@ class ServiceClients:
 
             reply = await self._send(sent, DELAYED, 0, fields)
             if reply is not None and timer and self.chance.random() < 0.3:
-                await self._pause(delay_ms / 2)
+                await self._calls.pause(delay_ms / 2)
                 await self._recall(sent, reply.queue_offset)
-            await self._pause(120)
+            await self._calls.pause(120)
 
     async def _recall(self, sent: Sent, offset: int) -> None:
         unique = f"{b'services--'.hex().upper()}{sent.number:012X}"
@@ -260,7 +217,7 @@ class ServiceClients:
             await broker.delays.recall(DELAYED, RecallHandle("group", DELAYED, offset, unique))
 
         try:
-            await self._call(recall, 1.5)
+            await self._calls.call(recall, 1.5)
         except sdk.NoSuchMessage:
             sent.recalled = ""
         except REFUSED:
@@ -281,7 +238,7 @@ class ServiceClients:
                 sent.origin = reply.queue_offset
                 if decision and self.chance.random() < 0.7:
                     await self._decide(sent)
-            await self._pause(150)
+            await self._calls.pause(150)
 
     async def _decide(self, sent: Sent) -> None:
         commit = sent.decision == "commit"
@@ -291,11 +248,11 @@ class ServiceClients:
 
         for _ in range(3):
             try:
-                await self._call(end, 2.5)
+                await self._calls.call(end, 2.5)
             except sdk.NoSuchMessage:
                 return  # decided otherwise: given up after the last check
             except REFUSED:
-                await self._pause(40)
+                await self._calls.pause(40)
             else:
                 sent.decided = True
                 return
@@ -327,59 +284,17 @@ class ServiceClients:
                 attempt_id=f"{name}-{attempt}",
             )
             try:
-                found = await self._call(partial(self._pop, request), 1.5)
+                found = await self._calls.call(partial(self._pop, request), 1.5)
             except REFUSED:
-                await self._pause(40)
+                await self._calls.pause(40)
                 continue  # with the same attempt: its answer may be lost
             attempt += 1
             for popped in found:
-                await self._use(group, popped)
+                await self._consumption.use(group, popped)
 
     async def _pop(self, request: PopRequest, node: Node, broker: Broker) -> list[Popped]:
         deadline = asyncio.get_running_loop().time() + 0.3
         found = await broker.pop.wait(request, deadline)
         if found:
-            self.history.delivered(self._mastership(node), node.mono(), request, found)
+            self.history.delivered(mastership(node), node.mono(), request, found)
         return found
-
-    async def _use(self, group: str, popped: Popped) -> None:
-        """Acknowledge a message, or do otherwise by it."""
-        chance = 1.0 if self.draining else self.chance.random()
-        handle = popped.handle
-        if chance < 0.1:
-            return  # this consumer forgets it
-        if chance < 0.2:
-            handle = await self._change(group, popped) or handle
-            await self._pause(100)
-        dead = 0.2 <= chance < 0.25
-
-        async def settle(node: Node, broker: Broker) -> None:
-            broker.admission.check_current()
-            if dead:
-                taken = await broker.pop.to_dead_letters(group, handle)
-            else:
-                taken = broker.pop.ack(group, handle)
-            if taken and node.master is not None:
-                who = self._mastership(node)
-                self.history.settled(who, group, handle, popped.body, dead)
-
-        for _ in range(3):
-            try:
-                await self._call(settle)
-            except REFUSED:
-                await self._pause(30)
-            else:
-                return
-
-    async def _change(self, group: str, popped: Popped) -> Handle | None:
-        async def change(node: Node, broker: Broker) -> Handle | None:
-            broker.admission.check_current()
-            changed = broker.pop.change_invisible(group, popped.handle, 400)
-            if changed is not None:
-                self.history.changed(self._mastership(node), group, changed, node.mono() + 400)
-            return changed
-
-        try:
-            return await self._call(change)
-        except REFUSED:
-            return None

@@ -2,17 +2,15 @@
 
 from dataclasses import dataclass, field
 
-from node.consuming.popservice import Handle, Popped, PopRequest
+from node.consuming.popservice import Popped, PopRequest
 from node.consuming.retrytopics import retry_topic
+from sim.deliveries import Deliveries, Mastership, Place
 from sim.witness import Violation
 
 TOPIC, DELAYED, COMMITTED = "P", "D", "X"
 GROUP, ORDERLY, PRODUCERS = "g", "o", "t"
 QUEUES = 2
 RETRIES_MAX = 2
-
-Mastership = tuple[str, int, int]  # node, process, epoch
-Place = tuple[str, str, int, int]  # group, topic, queue id, queue offset
 
 
 def retry_of(group: str) -> str:
@@ -38,33 +36,18 @@ class Sent:
 
 
 @dataclass(slots=True)
-class Lease:
-    """A delivery that nobody has acknowledged. end: ms on the clock of the node that made it."""
-
-    serial: int
-    end: float
-    attempt_id: str = ""
-
-
-@dataclass(slots=True)
-class ServiceHistory:
+class ServiceHistory(Deliveries):
     """Everything that the checks in the end need, and the checks of every delivery."""
 
     popped: list[Sent] = field(default_factory=list)
     delayed: list[Sent] = field(default_factory=list)
     halves: list[Sent] = field(default_factory=list)
-    acknowledged: dict[str, set[bytes]] = field(default_factory=dict)  # bodies, by group
-    leases: dict[tuple[Mastership, Place], Lease] = field(default_factory=dict)
-    done: set[tuple[Mastership, Place]] = field(default_factory=set)
-    passed: set[Place] = field(default_factory=set)  # acknowledged by anybody, ever
     # When a master was seen to have stored a message, by its topic and offset: world time, its
     # wall clock, and who it was. What a later master stores there takes its place.
     seen: dict[tuple[str, int], tuple[float, int, Mastership]] = field(default_factory=dict)
     ends: dict[tuple[Mastership, str], int] = field(default_factory=dict)
     places: dict[tuple[str, bytes], Place] = field(default_factory=dict)  # of the last delivery
     masterships: set[Mastership] = field(default_factory=set)
-    deliveries: int = 0
-    repeats: int = 0
 
     def delivered(
         self, who: Mastership, now: float, request: PopRequest, found: list[Popped]
@@ -72,22 +55,13 @@ class ServiceHistory:
         """A master gives messages away: nobody has them, and nobody was done with them."""
         for popped in found:
             handle = popped.handle
-            place = (request.group, handle.topic, handle.queue_id, handle.offset)
-            self.deliveries += 1
-            before = self.leases.get((who, place))
-            again = before is not None and before.attempt_id == request.attempt_id
-            if before is not None and before.end > now + 1 and not again:
-                raise Violation(f"{who} gives {place} to two consumers")
-            if (who, place) in self.done:
-                raise Violation(f"{who} gives {place} again, which was acknowledged")
-            self.repeats += place in self.passed or before is not None
+            place = self.given(who, now, request, handle)
             least = 1 + (handle.topic == retry_of(request.group))
             most = RETRIES_MAX + 1 if request.group == GROUP else popped.attempt
             if not least <= popped.attempt <= most:
                 raise Violation(f"{who} gives {place} as attempt {popped.attempt}")
             self._alone(who, now, place, popped.body)
-            end = now + request.invisible_ms
-            self.leases[who, place] = Lease(handle.serial, end, request.attempt_id)
+            self.leased(who, now, request, handle)
         if request.group == ORDERLY:
             self._in_order(who, found)
 
@@ -119,21 +93,6 @@ class ServiceHistory:
                 if place not in together and place not in self.passed:
                     raise Violation(f"{who} gives {handle} before {earlier} is done")
 
-    def settled(
-        self, who: Mastership, group: str, handle: Handle, body: bytes, dead: bool = False
-    ) -> None:
-        """A master takes an acknowledgement; dead: of a message that its consumer gives up."""
-        place = (group, handle.topic, handle.queue_id, handle.offset)
-        lease = self.leases.pop((who, place), None)
-        if lease is not None and lease.serial != handle.serial:
-            raise Violation(f"{who} takes an older acknowledgement of {place}")
-        if lease is None and place not in self.passed:
-            raise Violation(f"{who} takes an acknowledgement of {place}, which it has not given")
-        self.done.add((who, place))
-        self.passed.add(place)
-        if not dead:
-            self.acknowledged.setdefault(group, set()).add(body)
-
     def stored(self, who: Mastership, topic: str, end: int, world: float, wall: int) -> None:
         """How far a queue of a master has come."""
         for offset in range(self.ends.get((who, topic), 0), end):
@@ -143,8 +102,3 @@ class ServiceHistory:
     def began(self, who: Mastership, topic: str, end: int) -> None:
         """What a master has from others."""
         self.ends.setdefault((who, topic), end)
-
-    def changed(self, who: Mastership, group: str, handle: Handle, end: float) -> None:
-        """A lease ends at another time, and goes by another number."""
-        place = (group, handle.topic, handle.queue_id, handle.offset)
-        self.leases[who, place] = Lease(handle.serial, end)

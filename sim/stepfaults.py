@@ -16,6 +16,7 @@ from node.deferred.delayservice import DONE_TOPIC, TIMER_TOPIC
 from node.deferred.publishservice import STAGED_TOPIC
 from node.deferred.transactionservice import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC
 from sim.faults import NODES, Fault
+from sim.litehistory import PARENT
 from sim.sdkhistory import PUBLISHED, WRITTEN
 from sim.servicehistory import COMMITTED, DELAYED
 from store.clocks import WallMs
@@ -44,6 +45,7 @@ KINDS = (
     "retry",
     "dead letter",
 )
+LITE_KINDS = ("forget_light_queues", "forget_light_queues", PARENT, PARENT)
 SDK_KINDS = ("offsets", "publish", "published", "published", STAGED_TOPIC, PUBLISHED, WRITTEN)
 
 

@@ -23,6 +23,7 @@ from sim.ghost import Ghost
 from sim.mutants import MUTANTS, Mutant
 from sim.mutants_clocks import CLOCKS, jumps
 from sim.mutants_election import slow_etcd_and_short_cuts
+from sim.mutants_lite import with_lite
 from sim.mutants_services import with_sdk, with_services
 from sim.mutants_steps import at_steps
 from sim.network import Network, Weather, stream
@@ -68,6 +69,14 @@ def test_programs_of_the_sdk_are_promised_the_same() -> None:
     assert [outcome.violation for outcome in outcomes] == [""] * 4
     assert outcomes[0].digest == outcomes[3].digest
     for what in ("sdk_sent", "sdk_given_again", "sdk_takeovers", "sdk_published"):
+        assert sum(outcome.counts[what] for outcome in outcomes) > 0, what
+
+
+def test_lite_topics_keep_their_promises_and_do_the_same_again() -> None:
+    outcomes = [run(seed, with_lite(seed), elected=True) for seed in (1, 3, 4, 1)]
+    assert [outcome.violation for outcome in outcomes] == [""] * 4
+    assert outcomes[0].digest == outcomes[3].digest
+    for what in ("lite_sent", "lite_given_again", "lite_subscriptions", "lite_forgotten"):
         assert sum(outcome.counts[what] for outcome in outcomes) > 0, what
 
 

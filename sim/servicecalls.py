@@ -1,0 +1,145 @@
+"""How programs of the services call nodes: over the network, whom they take for the master."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from duolog import _errors as sdk
+
+from node.broker import Broker
+from node.consuming.popservice import Handle, Popped
+from sim.deliveries import Deliveries, Mastership
+from sim.loop import SimLoop
+from sim.node import Node
+from sim.stage import Stage
+from store.errors import StoreError
+
+T = TypeVar("T")
+
+CALL_SECONDS = 0.7
+REFUSED = (sdk.DuologError, StoreError, TimeoutError)
+
+
+def mastership(node: Node) -> Mastership:
+    """Who answers."""
+    assert node.master is not None, "masters answer"
+    return node.name, node.boot, node.master.epoch
+
+
+class Calls:
+    """Calls of some programs, which run on one loop."""
+
+    def __init__(self, cluster: Stage, loop: SimLoop, chance: random.Random) -> None:
+        self._network = cluster.network
+        self._nodes = cluster.nodes
+        self._loop = loop
+        self._chance = chance
+        self._target = cluster.nodes[0]
+
+    async def call(
+        self, work: Callable[[Node, Broker], Awaitable[T]], seconds: float = CALL_SECONDS
+    ) -> T:
+        """A call to the node that is thought to be the master. Raises what it does, TimeoutError.
+
+        TimeoutError also where no answer came: it may have been done.
+        """
+        network, node = self._network, self._target
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def answer(result: T, error: Exception | None) -> None:
+            network.call(node.name, "client", lambda: hear(result, error))
+
+        def hear(result: T, error: Exception | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._send(node, work, answer)
+        try:
+            async with asyncio.timeout(seconds):
+                return await future
+        except REFUSED:
+            self.look_elsewhere()
+            raise
+
+    def tell_others(self, work: Callable[[Node, Broker], Awaitable[None]]) -> None:
+        """Call all other nodes; nobody hears what came of it."""
+        for node in self._nodes:
+            if node is not self._target:
+                self._send(node, work, lambda result, error: None)
+
+    def _send(
+        self,
+        node: Node,
+        work: Callable[[Node, Broker], Awaitable[T]],
+        answer: Callable[[T, Exception | None], None],
+    ) -> None:
+        def arrive() -> None:
+            if node.services is not None:
+                node.services.serve(lambda broker: work(node, broker), answer)
+
+        self._network.call("client", node.name, node.guarded(arrive))
+
+    def look_elsewhere(self) -> None:
+        """Another node may be the master."""
+        self._target = self._chance.choice(self._nodes)
+
+    async def pause(self, mean_ms: float) -> None:
+        """Some time passes."""
+        await asyncio.sleep(self._chance.expovariate(1 / mean_ms) / 1000)
+
+
+class Consumption:
+    """What consumers do with messages: they acknowledge most of them."""
+
+    def __init__(self, calls: Calls, history: Deliveries, chance: random.Random) -> None:
+        self._calls = calls
+        self._history = history
+        self._chance = chance
+        self.draining = False  # everything is acknowledged
+
+    async def use(self, group: str, popped: Popped) -> None:
+        """Acknowledge a message, or do otherwise by it."""
+        chance = 1.0 if self.draining else self._chance.random()
+        handle = popped.handle
+        if chance < 0.1:
+            return  # this consumer forgets it
+        if chance < 0.2:
+            handle = await self._change(group, popped) or handle
+            await self._calls.pause(100)
+        dead = 0.2 <= chance < 0.25
+
+        async def settle(node: Node, broker: Broker) -> None:
+            broker.admission.check_current()
+            if dead:
+                taken = await broker.pop.to_dead_letters(group, handle)
+            else:
+                taken = broker.pop.ack(group, handle)
+            if taken and node.master is not None:
+                who = mastership(node)
+                self._history.settled(who, group, handle, popped.body, dead)
+
+        for _ in range(3):
+            try:
+                await self._calls.call(settle)
+            except REFUSED:
+                await self._calls.pause(30)
+            else:
+                return
+
+    async def _change(self, group: str, popped: Popped) -> Handle | None:
+        async def change(node: Node, broker: Broker) -> Handle | None:
+            broker.admission.check_current()
+            changed = broker.pop.change_invisible(group, popped.handle, 400)
+            if changed is not None:
+                self._history.changed(mastership(node), group, changed, node.mono() + 400)
+            return changed
+
+        try:
+            return await self._calls.call(change)
+        except REFUSED:
+            return None
