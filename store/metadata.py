@@ -25,6 +25,20 @@ Json = dict[str, Any]
 # What JSON of another shape than expected raises where it is taken apart.
 NOT_THE_SHAPE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 
+_FORGET = "forget_light_queues"
+
+
+def forgotten_in(body: bytes) -> dict[str, int]:
+    """Light queues that a record forgets, and where they ended; empty for any other record."""
+    if _FORGET.encode() not in body:
+        return {}
+    try:
+        change = json.loads(body)
+        ends = change["ends"].items() if change["op"] == _FORGET else ()
+        return {str(name): int(end) for name, end in ends}
+    except NOT_THE_SHAPE:
+        return {}
+
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:

@@ -17,6 +17,7 @@ from node.engine.log import Log, Outcome
 from node.engine.threadwork import done_in_thread
 from store.columns import Columns
 from store.errors import BadMessage
+from store.kernels import decode
 from store.lightqueues import is_light
 from store.messagestore import MessageStore, PutBatch
 from store.metadata import (
@@ -26,6 +27,7 @@ from store.metadata import (
     TopicConfig,
     changes_of,
     check_queues,
+    forgotten_in,
     is_system_topic,
     new_group,
 )
@@ -42,7 +44,6 @@ CHANGE_SECONDS = 10.0
 QUEUE = 0
 IMPORT_ROWS = 1000  # of one batch
 READ_ROWS, READ_BYTES = 4096, 8 << 20
-FORGET = b'"forget_light_queues"'
 
 
 class _Records:
@@ -216,10 +217,12 @@ class MetadataLog:
                 SYSTEM_TOPIC, QUEUE, QueueOffset(self._read), Wanted(READ_ROWS, READ_BYTES)
             )
             for numbers, body, _ in result.rows():
-                if numbers[0] >= tables.applied:
+                if numbers[decode.OUT_QUEUE_OFFSET] >= tables.applied:
                     self._apply(body)
-                elif FORGET in body:  # the tables of another node have it, its files are here
-                    self._tell(json.loads(body))
+                # Also what another node's tables had already: the files are this node's.
+                ends = forgotten_in(body)
+                for tell in self.light_queues_forgotten if ends else ():
+                    tell(ends)
             if result.next_offset <= self._read:
                 break
             self._read = result.next_offset
@@ -240,13 +243,6 @@ class MetadataLog:
         elif change["op"] == "delete_topic":
             # Before a topic of the same name can be made: its queues may still be there.
             self._apply_floors_of(change["topic"])
-        else:
-            self._tell(change)
-
-    def _tell(self, change: Json) -> None:
-        if change["op"] == "forget_light_queues":
-            for tell in self.light_queues_forgotten:
-                tell(change["ends"])
 
     def _apply_floors(self) -> None:
         """What a deleted topic held is out of reach; on a slave its files go at a restart."""

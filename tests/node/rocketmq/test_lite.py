@@ -14,7 +14,7 @@ from node.rocketmq.settings import LITE_QUOTA
 from node.rocketmq.stubs import Code, definition, service
 from node.server import Node
 from store.clocks import WallMs
-from store.metadata import Metadata
+from store.metadata import Metadata, TopicConfig
 from tests.node.conftest import StartNode
 from tests.node.replicas import Elected, broker_of, start_groups, until
 from tests.node.rocketmq.api import Api, Received, message, resource
@@ -545,6 +545,20 @@ async def test_what_the_tables_of_another_node_say_is_forgotten_goes_here_as_wel
     ends = {name: broker.store.topic_queue_table[name, 0]}
     await broker.metadata.change({"op": "forget_light_queues", "ends": ends})
     await until(lambda: broker.store.queues.get(name, 0) is None)
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["applied here", "applied by another node"])
+async def test_a_record_of_another_shape_forgets_nothing_and_stops_nothing(
+    parent: Node, ahead: bool
+) -> None:
+    metadata = broker_of(parent).metadata
+    if ahead:
+        later = json.loads(metadata.snapshot_bytes())
+        later["applied"] += 1
+        metadata.adopt_snapshot(json.dumps(later).encode())
+    await metadata.change({"op": "forget_light_queues", "ends": ["no", "ends"]})
+    await metadata.put_topic(TopicConfig("T", 1))
+    assert "T" in metadata.topics
 
 
 async def test_any_node_takes_subscriptions_and_the_next_master_goes_on(
