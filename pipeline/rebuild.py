@@ -23,10 +23,9 @@ from pipeline.segments import (
     Segment,
     Stretch,
     is_written,
-    light_queues_in,
     piece_bytes,
     pieces,
-    queues_in,
+    places_in,
     segments_of,
     walk,
 )
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WORK = "rebuilding"
-_KEPT = (scan.PHY, scan.SIZE, scan.QUEUE_OFFSET, scan.TAGS_CODE)
+_KEPT: I64 = np.array([scan.PHY, scan.SIZE, scan.QUEUE_OFFSET, scan.TAGS_CODE])
 _FOLDERS = (*ROOTS, EXT_ROOT, INDEX)
 _HARMLESS = (scan.SCAN_END, scan.SCAN_BLANK)
 
@@ -181,12 +180,10 @@ class _Entries:
                 open_end = step.following == len(memory) and not is_written(memory, step.position)
                 sound = sound and (step.code in _HARMLESS or open_end)
                 continue
-            rows = step.rows
             records += step.count
-            for topic, queue_id, chosen in queues_in(memory, step):
-                queues.setdefault((topic, queue_id), []).append(rows[list(_KEPT)][:, chosen])
-            for name, placed in light_queues_in(memory, step):
-                queues.setdefault((name, 0), []).append(placed[list(_KEPT)])
+            for places in places_in(memory, step):
+                for key, chosen in places:
+                    queues.setdefault(key, []).append(places.rows[np.ix_(_KEPT, chosen)])
         arrays = {f"{q}/{topic}": np.concatenate(p, axis=1) for (topic, q), p in queues.items()}
         descriptor, path = tempfile.mkstemp(".npz", dir=Path(self.work) / "pieces")
         with os.fdopen(descriptor, "wb") as file:
@@ -241,7 +238,7 @@ class _Files:
                     kept = arrays[name]
                     count = kept.shape[1]
                     rows: I64 = np.zeros((scan.COLUMNS, count), np.int64)
-                    rows[list(_KEPT)] = kept
+                    rows[_KEPT] = kept
                     order = np.arange(count, dtype=np.int64)
                     outcome = queue.put(rows, order, 0)
                     if outcome.refused or outcome.blanks:

@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.errors import BadJob
-from store.dispatch import light_rows
 from store.kernels import scan
 from store.kernels.jit import EMPTY_I64, I64, U8
 from store.mappedfilequeue import NAME_DIGITS
 from store.messagestore import LOCK
+from store.places import Grouped, PlaceFinder
 
 PIECE_BYTES_MIN, PIECE_BYTES_MAX = 16 << 20, 1 << 30
 PIECES_PER_CORE = 2
@@ -183,29 +183,14 @@ def walk(
     yield Stop(position, position, scan.SCAN_END)
 
 
-def queues_in(memory: U8, stretch: Stretch) -> Iterator[tuple[str, int, I64]]:
-    """The messages of a stretch that consumers may see: topic, queue id, and their rows."""
-    yield from _queues_of(memory, stretch.rows, stretch.count)
+def queues_in(memory: U8, stretch: Stretch) -> Grouped:
+    """The messages of a stretch that consumers may see, by their topics' queues."""
+    return PlaceFinder(stretch.count).own(memory, stretch.rows, stretch.count)
 
 
-def light_queues_in(memory: U8, stretch: Stretch) -> Iterator[tuple[str, I64]]:
-    """Light queues that messages of a stretch are in: name, and a row table with their places."""
-    rows = light_rows(memory, stretch.rows, stretch.count)
-    for name, _, chosen in _queues_of(memory, rows, rows.shape[1]):
-        yield name, rows[:, chosen]
-
-
-def _queues_of(memory: U8, rows: I64, n: int) -> Iterator[tuple[str, int, I64]]:
-    order: I64 = np.empty(n, np.int64)
-    starts: I64 = np.empty(n + 1, np.int64)
-    for group in range(int(scan.group_rows(memory, rows, n, order, starts))):
-        chosen = order[int(starts[group]) : int(starts[group + 1])]
-        kinds = rows[scan.SYSFLAG, chosen] & scan.TRANSACTION_MASK
-        chosen = chosen[(kinds == 0) | (kinds == scan.TRANSACTION_COMMIT)]
-        if len(chosen):
-            at, size = (int(rows[k, chosen[0]]) for k in (scan.TOPIC_AT, scan.TOPIC_BYTES))
-            topic = memory[at : at + size].tobytes().decode(errors="replace")
-            yield topic, int(rows[scan.QUEUE_ID, chosen[0]]), chosen
+def places_in(memory: U8, stretch: Stretch) -> list[Grouped]:
+    """All places of these messages in queues."""
+    return PlaceFinder(stretch.count).all(memory, stretch.rows, stretch.count)
 
 
 def is_written(memory: U8, position: int, end: int = 0) -> bool:

@@ -238,7 +238,7 @@ def _batches(memory: U8, segment: Segment) -> Iterator[tuple[str, pa.RecordBatch
                     f"({scan_reason(step.code)}): audit it, and repair it from a replica"
                 )
             continue
-        for topic, _, chosen in queues_in(memory, step):
+        for (topic, _), chosen in queues_in(memory, step):
             if not is_reserved_topic(topic):
                 batch = _columns(memory, segment, step.rows[:, chosen], topic)
                 yield topic, record_batch(batch, schema, 1 << 62)

@@ -15,11 +15,13 @@ from typing import Protocol
 import numpy as np
 
 from store.commitlog import CommitLog, CorruptRange
+from store.consumequeue import ConsumeQueue
 from store.consumequeueext import ConsumeQueueExt, CqExtUnit
 from store.idempotence import IdempotenceTable, Run
 from store.indexservice import IndexService
 from store.kernels import scan
 from store.kernels.jit import I64, U8
+from store.places import Grouped, PlaceFinder
 from store.queueends import QueueKey
 from store.queues import ConsumeQueues
 
@@ -77,10 +79,8 @@ class Dispatcher:
     _rows: I64 = field(default_factory=lambda: np.empty((scan.COLUMNS, ROWS_MAX), np.int64))
     _spare_rows: I64 = field(default_factory=lambda: np.empty((scan.COLUMNS, FEW_ROWS), np.int64))
     _stopped_short: bool = False  # the last step had too many queues to make
-    _order: I64 = field(default_factory=lambda: np.empty(ROWS_MAX, np.int64))
-    _starts: I64 = field(default_factory=lambda: np.empty(ROWS_MAX + 1, np.int64))
+    _places: PlaceFinder = field(default_factory=lambda: PlaceFinder(ROWS_MAX))
     _missing: int = 0
-    _topics: dict[bytes, str] = field(default_factory=dict)
 
     def behind_bytes(self) -> int:
         """dispatchBehindBytes: log that queues and index do not have yet."""
@@ -201,112 +201,69 @@ class Dispatcher:
     def _put(self, memory: U8, n: int, targets: DispatchTargets) -> int:
         """Feed the first n rows, or fewer where those have too many new queues; how many."""
         rows = self._rows
-        groups = int(scan.group_rows(memory, rows, n, self._order, self._starts))
-        if n > self.new_queues_max and targets.queues is not None:
-            fewer = self._before_too_many(memory, n, groups, targets.queues)
+        if targets.queues is not None:
+            places = self._places.all(memory, rows, n)
+            fewer = self._before_too_many(n, places, targets.queues)
             if fewer < n:
                 n = fewer
-                groups = int(scan.group_rows(memory, rows, n, self._order, self._starts))
-        if targets.queues is not None:
-            for group in range(groups):
-                first, end = int(self._starts[group]), int(self._starts[group + 1])
-                self._put_queue(memory, targets, rows, self._order[first:end])
-            self._put_light(memory, targets, n)
+                places = self._places.all(memory, rows, n)
+            for grouped in places:
+                for key, chosen in grouped:
+                    self._put_queue(memory, targets, key, grouped.rows, chosen)
+        elif targets.idempotence is not None:
+            self._places.own(memory, rows, n)
         if targets.index is not None:
             targets.index.put(memory, rows, n)
         if targets.idempotence is not None:
             self._remember(memory, n, targets.idempotence)
         return n
 
-    def _before_too_many(self, memory: U8, n: int, groups: int, queues: ConsumeQueues) -> int:
-        """How many of n rows, in groups, come before the one that makes one queue too many."""
-        rows = self._rows
-        n = self._first_too_many(memory, rows, self._order[self._starts[:groups]], queues, n)
-        light = light_rows(memory, rows, n)
-        m = light.shape[1]
-        order, starts = (np.empty(m + 1, np.int64) for _ in range(2))
-        groups = int(scan.group_rows(memory, light, m, order, starts)) if m else 0
-        row = self._first_too_many(memory, light, order[starts[:groups]], queues, m)
-        if row < m:
-            n = int(np.searchsorted(rows[scan.PHY, :n], light[scan.PHY, row]))
-        return max(1, n)  # one message may be in many light queues
+    def _before_too_many(self, n: int, places: list[Grouped], queues: ConsumeQueues) -> int:
+        """How many of n rows come before the one with places in one new queue too many."""
+        for grouped in places if n > self.new_queues_max else ():
+            row = self._first_too_many(grouped, queues)
+            if row is not None:
+                offset = grouped.rows[scan.PHY, row]
+                n = min(n, int(np.searchsorted(self._rows[scan.PHY, :n], offset)))
+        return max(1, n)  # one message may be in many queues
 
-    def _first_too_many(
-        self,
-        memory: U8,
-        rows: I64,
-        firsts: I64,
-        queues: ConsumeQueues,
-        n: int,
-    ) -> int:
-        """The first row of the first group past the number of new queues; n if there is none.
-
-        firsts: the first row of each group, in order.
-        """
+    def _first_too_many(self, places: Grouped, queues: ConsumeQueues) -> int | None:
+        """The first row of the first queue past the number of new ones; None if there is none."""
         left = self.new_queues_max
-        if len(firsts) <= left:
-            return n
-        row: int
-        for row in firsts.tolist():
-            if self.queue_key(memory, rows, row) not in queues.table:
+        for key, row in places.firsts() if len(places) > left else ():
+            if key not in queues.table:
                 if not left:
                     return row
                 left -= 1
-        return n
+        return None
 
-    def _put_light(self, memory: U8, targets: DispatchTargets, n: int) -> None:
-        """Entries in light queues, of the records that are in any."""
-        rows = light_rows(memory, self._rows, n)
-        m = rows.shape[1]
-        if not m:
-            return
-        order: I64 = np.empty(m, np.int64)
-        starts: I64 = np.empty(m + 1, np.int64)
-        for group in range(int(scan.group_rows(memory, rows, m, order, starts))):
-            first, end = int(starts[group]), int(starts[group + 1])
-            self._put_queue(memory, targets, rows, order[first:end])
-
-    def queue_key(self, memory: U8, rows: I64, row: int) -> QueueKey:
-        """Topic and queue id of a row."""
-        at = int(rows[scan.TOPIC_AT, row])
-        raw = memory[at : at + int(rows[scan.TOPIC_BYTES, row])].tobytes()
-        topic = self._topics.get(raw)
-        if topic is None:
-            if len(self._topics) > 100_000:
-                self._topics.clear()
-            topic = self._topics[raw] = raw.decode(errors="replace")
-        return topic, int(rows[scan.QUEUE_ID, row])
-
-    def _put_queue(self, memory: U8, targets: DispatchTargets, rows: I64, order: I64) -> None:
-        """Entries of the rows that `order` names, which are of one queue."""
+    def _put_queue(
+        self, memory: U8, targets: DispatchTargets, key: QueueKey, rows: I64, order: I64
+    ) -> None:
+        """Entries of one queue, of the rows that `order` names."""
         queues = targets.queues
         assert queues is not None, "called where there are queues to feed"
-        kinds = rows[scan.SYSFLAG, order] & scan.TRANSACTION_MASK
-        if kinds.any():
-            order = order[(kinds == 0) | (kinds == scan.TRANSACTION_COMMIT)]
-            if not len(order):
-                return
         first, last = int(order[0]), int(order[-1])
-        topic, queue_id = self.queue_key(memory, rows, first)
+        topic, queue_id = key
         if queue_id < 0 or not is_directory_name(topic):
             self._refuse(rows, first, f"names queue {topic!r}/{queue_id}, which cannot exist")
             return
-        if targets.only is not None and (topic, queue_id) not in targets.only:
+        if targets.only is not None and key not in targets.only:
             return
         if targets.compare is not None:
-            targets.compare((topic, queue_id), rows[:, order])
+            targets.compare(key, rows[:, order])
             return
         queue = queues.get_or_make(topic, queue_id)
         if not queue.has(rows, last):
-            queues.touch((topic, queue_id))
-        ext = queues.ext.get((topic, queue_id))
+            queues.touch(key)
+        ext = queues.ext.get(key)
         if ext is not None:
-            self._put_ext(memory, ext, order, topic, queue.max_physical_offset)
+            self._put_ext(memory, rows, order, queue, ext)
         outcome = queue.put(rows, order, self._missing)
         self._missing -= outcome.blanks
         for row in outcome.refused:
             self._missing += 1
-            self.refusing.add((topic, queue_id))
+            self.refusing.add(key)
             self._refuse(
                 rows,
                 row,
@@ -316,21 +273,21 @@ class Dispatcher:
         self.arrivals.append(Arrival(topic, queue_id, queue.max_offset))
 
     def _put_ext(
-        self, memory: U8, ext: ConsumeQueueExt, wanted: I64, topic: str, newest: int
+        self, memory: U8, rows: I64, order: I64, queue: ConsumeQueue, ext: ConsumeQueueExt
     ) -> None:
-        rows = self._rows
-        for row in wanted:
-            if rows[scan.PHY, row] + rows[scan.SIZE, row] <= newest:
+        """Extension units of new rows, whose addresses take the place of their tags codes."""
+        for row in order:
+            if rows[scan.PHY, row] + rows[scan.SIZE, row] <= queue.max_physical_offset:
                 continue
             bit_map = b""
             if self.bit_map_of is not None:
                 at = int(rows[scan.PROPERTIES_AT, row])
                 text = memory[at : at + int(rows[scan.PROPERTIES_BYTES, row])].tobytes()
-                bit_map = self.bit_map_of(topic, text)
+                bit_map = self.bit_map_of(queue.topic, text)
             tags_code = int(rows[scan.TAGS_CODE, row])
             address = ext.put(CqExtUnit(tags_code, int(rows[scan.STORE_TIME, row]), bit_map))
             if address:
-                self._rows[scan.TAGS_CODE, row] = address
+                rows[scan.TAGS_CODE, row] = address
 
     def _refuse(self, rows: I64, row: int, why: str) -> None:
         self.refused += 1
@@ -344,19 +301,9 @@ class Dispatcher:
         # Python numbers, all at once: a start reads millions of runs.
         for row, count, sequence, at, queue_offset in np.vstack((runs, columns)).T.tolist():
             producer = bytes.fromhex(memory[at : at + 20].tobytes().decode())
-            topic, queue_id = self.queue_key(memory, self._rows, row)
+            topic, queue_id = self._places.key(memory, self._rows, row)
             run = Run(sequence, sequence + count, topic, queue_id, queue_offset)
             table.add(producer, run, log_end)
-
-
-def light_rows(memory: U8, rows: I64, n: int) -> I64:
-    """A row table of the places in light queues that the first n rows' records have."""
-    none: I64 = np.empty((scan.COLUMNS, 0), np.int64)
-    if not rows[scan.MULTI, :n].any():
-        return none
-    made: I64 = np.empty((scan.COLUMNS, int(scan.fan_out(memory, rows, n, none))), np.int64)
-    scan.fan_out(memory, rows, n, made)
-    return made
 
 
 def is_directory_name(topic: str) -> bool:

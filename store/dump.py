@@ -28,6 +28,7 @@ from store.kernels import scan
 from store.kernels.jit import I64, U8
 from store.mappedfile import MappedFile
 from store.options import StoreOptions
+from store.places import PlaceFinder
 from store.queues import ROOT as QUEUE_ROOT
 
 ROWS = 16384
@@ -182,22 +183,15 @@ class _Scan:
         if n == 0:
             return
         rows = self.rows
-        order: I64 = np.empty(n, np.int64)
-        starts: I64 = np.empty(n + 1, np.int64)
         self.records += n
         self.first_time = self.first_time or int(rows[scan.STORE_TIME, 0])
         self.last_time = int(rows[scan.STORE_TIME, n - 1])
-        for group in range(int(scan.group_rows(memory, rows, n, order, starts))):
-            members = order[starts[group] : starts[group + 1]]
-            at = int(rows[scan.TOPIC_AT, members[0]])
-            topic = memory[at : at + int(rows[scan.TOPIC_BYTES, members[0]])].tobytes()
-            name = topic.decode(errors="replace")
-            self.topics[name] += len(members)
-            self.topic_bytes[name] += int(rows[scan.SIZE, members].sum())
-            kinds = rows[scan.SYSFLAG, members] & scan.TRANSACTION_MASK
-            members = members[(kinds == 0) | (kinds == scan.TRANSACTION_COMMIT)]
-            if len(members):
-                self._add((name, int(rows[scan.QUEUE_ID, members[0]])), members)
+        places = PlaceFinder(n).own(memory, rows, n)
+        for (topic, _), members in places.records():
+            self.topics[topic] += len(members)
+            self.topic_bytes[topic] += int(rows[scan.SIZE, members].sum())
+        for key, members in places:
+            self._add(key, members)
 
     def _add(self, key: tuple[str, int], members: I64) -> None:
         rows = self.rows

@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from store.offsets import QueueOffset
 from store.reader import Wanted
 from store.record import decode_properties
 from store.status import PutMessageStatus
+from tests.oracle import java_hash
 from tests.support import (
     NOW,
     crash,
@@ -209,3 +211,14 @@ def test_offsets_of_messages_that_a_lost_segment_held_are_not_given_again(tmp_pa
     assert store.queue_range(A, 0)[1] == end + 1
     assert bodies(store, A)[-1] == b"next"
     crash(store)
+
+
+def test_extension_units_of_the_topics_queue_leave_light_queues_their_tags(tmp_path: Path) -> None:
+    store = open_store(tmp_path, options(enable_consume_queue_ext=True))
+    put_ok(store, [b"red"], light_queues=(A,), properties=[b"TAGS\x01red\x02"])
+    put_ok(store, [b"blue"], light_queues=(A,), properties=[b"TAGS\x01blue\x02"])
+    for topic in ("T", A):
+        wanted = Wanted(tags_codes=np.array([java_hash("red")]))
+        first, _ = store.queue_range(topic, 0)
+        found = [body for _, body, _ in store.get(topic, 0, first, wanted).rows()]
+        assert found == [b"red"], topic
