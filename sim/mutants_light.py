@@ -1,10 +1,9 @@
 """Planted bugs of light queues."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from sim.planted import Mutant, Patch
-from store import queues
 from store.consumequeue import ConsumeQueue
 from store.puts import Puts
 
@@ -17,14 +16,21 @@ def _from_zero() -> list[Patch]:
 
 
 def _never_again() -> list[Patch]:
-    original = queues.new_queue
+    """For what puts and cuts entries, no queue is of a kind that begins again."""
 
-    def new_queue(*told: Any) -> ConsumeQueue:
-        made = original(*told)
-        made._begins_again = False
-        return made
+    def as_others(original: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(self: Any, *told: Any) -> Any:
+            kind, self.begins_again = self.begins_again, False
+            try:
+                return original(self, *told)
+            finally:
+                self.begins_again = kind
 
-    return [(queues, "new_queue", new_queue)]
+        return changed
+
+    return [
+        (ConsumeQueue, name, as_others(getattr(ConsumeQueue, name))) for name in ("put", "_cut")
+    ]
 
 
 def _forgotten_unsafely() -> list[Patch]:

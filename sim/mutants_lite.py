@@ -187,7 +187,8 @@ def _removed_whole() -> list[Patch]:
     async def remove(self: Any, ends: dict[str, int]) -> None:
         async with self._work.changes:
             for name in ends:
-                self._queues.remove_light(name)
+                self._queues.remove(name, 0)
+                self._queues.remove_directory(name)
 
     return [(QueueRemoval, "remove_light", remove)]
 

@@ -47,7 +47,7 @@ class ConsumeQueue:
 
     def __init__(self, open_files: OpenFiles, key: QueueKey, layout: QueueLayout) -> None:
         self.topic, self.queue_id = key
-        self._begins_again = layout.begins_again
+        self.begins_again = layout.begins_again
         self._left: list[MappedFile] = []  # by `rewind`; those that are not filled again go
         self._replaced: list[MappedFile] = []
         self._rewound = False
@@ -110,7 +110,7 @@ class ConsumeQueue:
             if code == kernel.QUEUE_GAP and gap <= allowed:
                 outcome.blanks += gap
                 self._fill(self.max_offset + gap)
-            elif code == kernel.QUEUE_GAP and self._begins_again:
+            elif code == kernel.QUEUE_GAP and self.begins_again:
                 self._begin_again()
             elif code in (kernel.QUEUE_GAP, kernel.QUEUE_BEHIND):
                 outcome.refused.append(row)
@@ -301,7 +301,7 @@ class ConsumeQueue:
                     self.max_physical_offset = int(state[0])
                     break
             break
-        if self.max_physical_offset < 0 and (cut or not self.files.files or self._begins_again):
+        if self.max_physical_offset < 0 and (cut or not self.files.files or self.begins_again):
             destroy()  # only blanks are left: it begins again with its first record
             return
         self.min_logic_bytes = min(

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 
-from store import lightqueues, recovery
+from store import recovery
 from store.checkpoint import StoreCheckpoint
 from store.clocks import WallMs
 from store.commitlog import CommitLog
@@ -196,7 +196,7 @@ class MessageStore:
         self.puts.ends = QueueEnds(
             ((queue.topic, queue.queue_id), queue.max_offset)
             for queue in self.queues
-            if queue.max_offset or not lightqueues.is_light(queue.topic)
+            if queue.max_offset or not queue.begins_again
         )
         for queue in self.queues:
             queue.correct_min_offset(self.log.min_offset)

@@ -12,7 +12,6 @@ from store.consumequeue import BLANK, ENTRY_BYTES, ConsumeQueue
 from store.consumequeueext import ConsumeQueueExt, is_ext_address
 from store.kernels import scan
 from store.kernels.jit import I64
-from store.lightqueues import is_light
 from store.queueends import QueueKey
 from store.queuenote import Noted, QueueEnd
 from store.queues import ConsumeQueues
@@ -39,7 +38,7 @@ def _fault(queue: ConsumeQueue | None, end: QueueEnd, position: int, log_min: in
     if queue is None or not queue.files.files:
         return f"all files of {end.end // ENTRY_BYTES} entries are missing"
     low, high = queue.files.min_offset, queue.files.max_offset
-    if is_light(queue.topic) and low >= end.end:
+    if queue.begins_again and low >= end.end:
         return _disorder(queue, low, position)  # it began again since the note
     if high < end.end:
         return (
@@ -102,7 +101,7 @@ class Comparison:
         if key in self.differing:
             return
         queue = self.queues.table.get(key)
-        if queue is not None and is_light(key[0]):
+        if queue is not None and queue.begins_again:
             rows = rows[:, rows[scan.QUEUE_OFFSET] * ENTRY_BYTES >= queue.files.min_offset]
             if not rows.shape[1]:
                 return  # of a time before it began again

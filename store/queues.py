@@ -21,11 +21,16 @@ LIGHT = QueueLayout(lightqueues.ROOT, lightqueues.FILE_BYTES, begins_again=True)
 QUEUES_AT_ONCE = 200  # by one step of what goes through many: about 2 ms
 
 
+def layout_of(topic: str, options: StoreOptions) -> QueueLayout:
+    """How the files of a topic's queues lie; a light queue's name stands for a topic as well."""
+    if lightqueues.is_light(topic):
+        return LIGHT
+    return QueueLayout(ROOT, options.queue_file_bytes)
+
+
 def new_queue(open_files: OpenFiles, key: QueueKey, options: StoreOptions) -> ConsumeQueue:
-    """A queue that is not loaded yet: a topic's, or a light one."""
-    light = lightqueues.is_light(key[0])
-    layout = LIGHT if light else QueueLayout(ROOT, options.queue_file_bytes)
-    return ConsumeQueue(open_files, key, layout)
+    """A queue that is not loaded yet."""
+    return ConsumeQueue(open_files, key, layout_of(key[0], options))
 
 
 class ConsumeQueues:
@@ -58,7 +63,7 @@ class ConsumeQueues:
         trusting = trusting and self.noted is not None and self.noted.digests_hold
         for root in ROOTS:
             for topic in self.disk.list(root):
-                if (root == lightqueues.ROOT) != lightqueues.is_light(topic):
+                if layout_of(topic, self.options).root != root:
                     raise BadStoreDirectory(f"{root}/{topic}", "is not a valid queue name")
                 for name in self.disk.list(f"{root}/{topic}"):
                     if not name.isdecimal():
@@ -135,7 +140,7 @@ class ConsumeQueues:
 
     def _make(self, key: QueueKey) -> ConsumeQueue:
         queue = self.table[key] = new_queue(self._open_files, key, self.options)
-        if self.options.enable_consume_queue_ext and not lightqueues.is_light(key[0]):
+        if self.options.enable_consume_queue_ext and not queue.begins_again:
             layout = QueueLayout(EXT_ROOT, self.options.mapped_file_size_consume_queue_ext)
             self.ext[key] = ConsumeQueueExt(self._open_files, key, layout)
         return queue
@@ -151,6 +156,10 @@ class ConsumeQueues:
             found = self._make((topic, queue_id))
             self._new_directories.add(found.files.directory.rpartition("/")[0])
         return found
+
+    def begins_again(self, key: QueueKey) -> bool:
+        """Whether a queue of this kind, which may be gone, may begin again: see `QueueLayout`."""
+        return layout_of(key[0], self.options).begins_again
 
     @property
     def is_crowded(self) -> bool:
@@ -274,31 +283,28 @@ class ConsumeQueues:
 
     def discard(self, key: QueueKey) -> None:
         """Drop a queue and whatever lies in its directories: the log has it all."""
-        topic, queue_id = key
         for part in (self.table.pop(key, None), self.ext.pop(key, None)):
             if part is not None:
                 part.files.close()
         self._forget(key)
-        root = lightqueues.ROOT if lightqueues.is_light(topic) else ROOT
-        for above in (root, EXT_ROOT):
-            wipe_tree(self.disk, f"{above}/{topic}/{queue_id}")
+        topic, queue_id = key
+        for root in (layout_of(topic, self.options).root, EXT_ROOT):
+            wipe_tree(self.disk, f"{root}/{topic}/{queue_id}")
 
     def remove_topic(self, topic: str) -> None:
         """Destroy all queues of a topic and their directories."""
         for found, queue_id in list(self.table):
             if found == topic:
                 self.remove(topic, queue_id)
-        self._new_directories.discard(f"{ROOT}/{topic}")
-        if self.disk.size(f"{ROOT}/{topic}") >= 0:
-            self.disk.remove(f"{ROOT}/{topic}")
-        wipe_tree(self.disk, f"{EXT_ROOT}/{topic}")  # units may be off by now
+        self.remove_directory(topic)
 
-    def remove_light(self, name: str) -> None:
-        """Destroy a light queue and its directory."""
-        self.remove(name, 0)
-        self._new_directories.discard(f"{lightqueues.ROOT}/{name}")
-        if self.disk.size(f"{lightqueues.ROOT}/{name}") >= 0:
-            self.disk.remove(f"{lightqueues.ROOT}/{name}")
+    def remove_directory(self, topic: str) -> None:
+        """Remove the directories of a topic whose queues are gone."""
+        directory = f"{layout_of(topic, self.options).root}/{topic}"
+        self._new_directories.discard(directory)
+        if self.disk.size(directory) >= 0:
+            self.disk.remove(directory)
+        wipe_tree(self.disk, f"{EXT_ROOT}/{topic}")  # units may be off by now
 
     def destroy_logics(self) -> None:
         """destroyLogics: drop every queue; the log has it all, or holds nothing."""

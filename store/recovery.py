@@ -22,7 +22,6 @@ from store.indexcheck import first_untrusted
 from store.indexservice import IndexService
 from store.kernels import scan
 from store.kernels.jit import I64
-from store.lightqueues import is_light
 from store.mappedfile import MappedFile
 from store.openfiles import TooManyUnsynced
 from store.options import StoreOptions
@@ -194,7 +193,7 @@ class Recovery:
             if key not in self.queues.doubted:
                 found[key] = queue.next_from(queue.files.min_offset // ENTRY_BYTES, lost_until)
         for key, end in noted.queues.items() if noted is not None else ():
-            if not is_light(key[0]) and end.newest <= lost_until:
+            if end.newest <= lost_until and not self.queues.begins_again(key):
                 found[key] = max(found.get(key, 0), end.end // ENTRY_BYTES)
         return found
 
@@ -243,7 +242,7 @@ class Recovery:
         begun_late = {
             key
             for key, queue in self.queues.table.items()
-            if queue.min_logic_bytes > 0 and not is_light(key[0])
+            if queue.min_logic_bytes > 0 and not queue.begins_again
         }
         return refusing | (begun_late - had - rebuilt)
 

@@ -35,7 +35,8 @@ class QueueRemoval:
             for name, end in ends.items():
                 queue = self._queues.get(name, 0)
                 if queue is not None and queue.max_offset <= end:
-                    self._queues.remove_light(name)
+                    self._queues.remove(name, 0)
+                    self._queues.remove_directory(name)
                     await asyncio.sleep(0)
 
     async def _remove(self, topic: str, ends: dict[int, int]) -> None:
