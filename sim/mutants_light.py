@@ -1,18 +1,20 @@
 """Planted bugs of light queues."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from sim.planted import Mutant, Patch
 from store.consumequeue import ConsumeQueue
-from store.puts import Puts
+from store.lightputs import LightPuts
+from store.messagestore import MessageStore
+from store.queueends import QueueEnds, QueueKey
 
 
 def _from_zero() -> list[Patch]:
-    def offsets(self: Any, names: tuple[str, ...]) -> list[tuple[str, int]]:
-        return [(name, self.ends.get((name, 0), 0)) for name in names]
+    def offsets(self: Any, names: Sequence[str], ends: QueueEnds) -> list[tuple[QueueKey, int]]:
+        return [((name, 0), ends.get((name, 0), 0)) for name in names]
 
-    return [(Puts, "_light_offsets", offsets)]
+    return [(LightPuts, "_next_offsets", offsets)]
 
 
 def _never_again() -> list[Patch]:
@@ -34,20 +36,20 @@ def _never_again() -> list[Patch]:
 
 
 def _forgotten_unsafely() -> list[Patch]:
-    original = Puts.hold
+    original = MessageStore.hold_light_queues
 
-    def hold(self: Any, names: Iterable[str]) -> None:
+    def hold(self: Any, names: Collection[str]) -> None:
         original(self, names)
-        self.release(names, forgotten=True)
+        self.release_light_queues(names, forgotten=True)
 
-    return [(Puts, "hold", hold)]
+    return [(MessageStore, "hold_light_queues", hold)]
 
 
 def _no_places() -> list[Patch]:
-    def places(self: Any, names: Iterable[str]) -> list[tuple[str, int]]:
-        return [(name, self._log.wrote_offset) for name in names]
+    def offsets(self: Any, names: Sequence[str], ends: QueueEnds) -> list[tuple[QueueKey, int]]:
+        return [((name, 0), self._log.wrote_offset) for name in names]
 
-    return [(Puts, "_light_offsets", places)]
+    return [(LightPuts, "_next_offsets", offsets)]
 
 
 LIGHT = [

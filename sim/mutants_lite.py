@@ -15,8 +15,8 @@ from sim.litehistory import PARENT
 from sim.mutants_services import with_services
 from sim.planted import Mutant, Patch
 from store.clocks import WallMs
+from store.lightputs import LightPuts
 from store.lightqueues import is_light
-from store.puts import Puts
 from store.queueends import QueueEnds
 
 
@@ -202,7 +202,7 @@ def _files_stay() -> list[Patch]:
 
 def _forgotten_meanwhile() -> list[Patch]:
     """Messages are stored in a light queue while it is being forgotten."""
-    return [(Puts, "hold", _nothing)]
+    return [(LightPuts, "hold", _nothing)]
 
 
 def _without_limit() -> list[Patch]:

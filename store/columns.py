@@ -13,6 +13,7 @@ from store.errors import BadMessage
 from store.kernels import encode
 from store.kernels.jit import I64, U8, U32
 from store.record import PROPERTIES_BYTES_MAX, PROPERTIES_RESERVE
+from store.status import PutMessageStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +93,15 @@ class Columns:
 
 
 class BodyTooLarge(BadMessage):
-    """A body over the limit: a status of its own."""
+    """A body over the limit."""
+
+    status = PutMessageStatus.MESSAGE_TOO_LARGE
 
 
 class BadProperties(BadMessage):
-    """Properties over the limit: a status of its own."""
+    """Properties over the limit."""
+
+    status = PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
 
     def __init__(self, message: int, reason: str) -> None:
         super().__init__(f"message {message} of the batch: {reason}")

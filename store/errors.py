@@ -14,6 +14,8 @@ StoreError
 └── StoreClosed()
 """
 
+from store.status import PutMessageStatus
+
 
 class StoreError(Exception):
     """Base of all errors of the engine."""
@@ -40,6 +42,8 @@ class OffsetOutOfRange(StoreError):
 
 class BadMessage(StoreError):
     """A message breaks a limit or a rule; nothing of its batch was stored."""
+
+    status = PutMessageStatus.MESSAGE_ILLEGAL  # of its put
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -9,7 +9,7 @@ must wait (for a flush, for an arrival) is told by offsets that the owner watche
 
 import contextlib
 import sys
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from dataclasses import dataclass, field
 
 from store import recovery
@@ -278,11 +278,13 @@ class MessageStore:
 
     def hold_light_queues(self, names: Iterable[str]) -> None:
         """Store nothing in light queues while it is decided whether they are forgotten."""
-        self.puts.hold(names)
+        self.puts.light.hold(names)
 
-    def release_light_queues(self, names: Iterable[str], forgotten: bool) -> None:
+    def release_light_queues(self, names: Collection[str], forgotten: bool) -> None:
         """It is decided. forgotten: the next message begins its queue again."""
-        self.puts.release(names, forgotten)
+        self.puts.light.release(names)
+        for name in names if forgotten else ():
+            self.topic_queue_table.forget((name, 0))
 
     def _not_writable(self) -> PutResult | None:
         status = PutMessageStatus.SERVICE_NOT_AVAILABLE

@@ -4,17 +4,16 @@ Rules: a refused batch changes nothing; queue offsets, sequences and places in l
 only once the log has the batch.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from store import lightqueues
 from store.clocks import WallMs
-from store.columns import BadProperties, BodyTooLarge, Columns
+from store.columns import Columns
 from store.commitlog import CommitLog, Part
 from store.errors import BadMessage
 from store.idempotence import IdempotenceTable, Run
 from store.kernels.encode import FIELDS, NO_FIELDS
 from store.kernels.jit import I64
+from store.lightputs import LightPuts, check_places, with_places
 from store.offsets import PhyOffset, QueueOffset
 from store.options import StoreOptions
 from store.queueends import QueueEnds
@@ -75,7 +74,11 @@ class PutResult:
 
 
 class Puts:
-    """Appends batches. ends: the queue offset that the next message of every queue gets."""
+    """Appends batches.
+
+    ends: the queue offset that the next message of every queue gets. light: gives places in light
+    queues.
+    """
 
     def __init__(
         self,
@@ -91,32 +94,17 @@ class Puts:
         self._queues = queues
         self._idempotence = idempotence
         self._store_host = store_host
-        self._held: set[str] = set()  # light queues about to be forgotten
+        self.light = LightPuts(log, options.max_lmq_consume_queue_num)
 
     def put(self, batch: PutBatch, wall_ms: WallMs) -> PutResult:
         """As `MessageStore.put`, of a store that may be written."""
         try:
             self._check(batch)
-            if self._held and not self._held.isdisjoint(batch.light_queues):
-                status = PutMessageStatus.SERVICE_NOT_AVAILABLE
-                return PutResult(status, "the light queue is being deleted")
-            light = self._light_offsets(batch.light_queues)
-            if light is None:
-                return PutResult(
-                    PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED,
-                    "this node has reached its limit of "
-                    f"{self._options.max_lmq_consume_queue_num} light queues "
-                    "(store.max_lmq_consume_queue_num)",
-                )
+            light = self.light.places(batch.light_queues, self.ends) if batch.light_queues else []
             if light:
-                columns = lightqueues.in_light_queues(batch.columns, *zip(*light, strict=True))
-                batch = replace(batch, columns=columns)
-        except BadProperties as error:
-            return PutResult(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, error.reason)
-        except BodyTooLarge as error:
-            return PutResult(PutMessageStatus.MESSAGE_TOO_LARGE, error.reason)
+                batch = replace(batch, columns=with_places(batch.columns, light))
         except BadMessage as error:
-            return PutResult(PutMessageStatus.MESSAGE_ILLEGAL, error.reason)
+            return PutResult(error.status, error.reason)
         count = batch.columns.count
         known: list[Run] = []
         if batch.producer:
@@ -135,29 +123,9 @@ class Puts:
             )
         result = self._append(batch, first, known, wall_ms)
         if result.status is PutMessageStatus.PUT_OK:
-            for name, offset in light:
-                self.ends[name, 0] = offset + 1
+            for key, offset in light:
+                self.ends[key] = offset + 1
         return result
-
-    def _light_offsets(self, names: tuple[str, ...]) -> list[tuple[str, int]] | None:
-        """Where a message stands in its light queues; None where there would be too many."""
-        table = self.ends
-        new = sum((name, 0) not in table for name in names)
-        if new and table.light_count + new > self._options.max_lmq_consume_queue_num:
-            return None
-        end = self._log.wrote_offset
-        return [(name, table.get((name, 0), end)) for name in names]
-
-    def hold(self, names: Iterable[str]) -> None:
-        """Store nothing in light queues while it is decided whether they are forgotten."""
-        self._held.update(names)
-
-    def release(self, names: Iterable[str], forgotten: bool) -> None:
-        """It is decided. forgotten: the next message begins its queue again."""
-        for name in names:
-            self._held.discard(name)
-            if forgotten:
-                self.ends.forget((name, 0))
 
     def _check(self, batch: PutBatch) -> None:
         check_topic(batch.topic)
@@ -177,14 +145,7 @@ class Puts:
         if batch.fields is not None and batch.fields.shape != (FIELDS, batch.columns.count):
             raise BadMessage(f"header fields of shape {batch.fields.shape}")
         batch.columns.check(self._options.max_message_size)
-        if batch.light_queues:
-            lightqueues.check_names(batch.light_queues)
-            if hidden or batch.columns.count > 1:
-                raise BadMessage("only a single message may be in light queues")
-        if lightqueues.claims_light_queues(batch.columns):
-            raise BadMessage(
-                f"{' and '.join(lightqueues.PROPERTIES)} may only be written by the store"
-            )
+        check_places(batch.columns, batch.light_queues, hidden)
 
     def _stored_before(self, batch: PutBatch, known: list[Run]) -> PutResult:
         """Answer a repeated batch with its first result; it waits for what the first waited for."""
@@ -227,7 +188,7 @@ class Puts:
                 ),
             )
         except BadMessage as error:
-            return PutResult(PutMessageStatus.MESSAGE_ILLEGAL, error.reason)
+            return PutResult(error.status, error.reason)
         except OSError as error:
             return PutResult(
                 PutMessageStatus.CREATE_MAPEDFILE_FAILED,
