@@ -17,11 +17,11 @@ from pathlib import Path
 from duolog._machine import boot_id
 
 from node.clocks import mono_ms, wall_ms
-from node.consuming.liteservice import lite_queue
 from node.core.metadatalog import QUEUE
 from node.openfiles import raise_limit
 from store.columns import Columns
 from store.flush import FlushSchedule, QueuesFlush
+from store.lightqueues import lite_queue
 from store.messagestore import MessageStore, PutBatch
 from store.metadata import LITE, SYSTEM_TOPIC, Metadata, TopicConfig, changes_of
 from store.options import StoreOptions

@@ -7,7 +7,7 @@ from sim.stage import Stage
 from sim.witness import Violation
 from store.columns import Columns
 from store.kernels import decode
-from store.lightqueues import START
+from store.lightqueues import lite_queue
 from store.messagestore import PutBatch, PutResult
 from store.offsets import QueueOffset
 from store.queueends import QueueKey
@@ -128,7 +128,7 @@ class Producer:
         """
         topic, queue_id = send.key
         keys = [f"KEYS\x01{key_of(body)}".encode() for body in send.bodies]
-        light = (f"{START}{topic}${send.sequence % LIGHT_QUEUES}",)
+        light = (lite_queue(topic, str(send.sequence % LIGHT_QUEUES)),)
         return PutBatch(
             topic,
             queue_id,

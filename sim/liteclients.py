@@ -11,7 +11,7 @@ from functools import partial
 from duolog import _errors as sdk
 
 from node.broker import Broker
-from node.consuming.liteservice import EVERYTHING, bound, is_exclusive, lite_topic_of
+from node.consuming.liteservice import EVERYTHING, bound, is_exclusive
 from node.consuming.popservice import Popped, PopRequest
 from node.filters import tagfilter
 from node.rocketmq.clients import Client
@@ -38,7 +38,7 @@ from sim.servicecalls import REFUSED, Calls, Consumption, mastership
 from sim.stage import Stage
 from sim.witness import Violation
 from store.clocks import WallMs
-from store.lightqueues import is_light
+from store.lightqueues import is_light, lite_topic_of
 from store.metadata import LITE, TopicConfig, new_group
 from store.record import Host
 from store.status import PutMessageStatus

@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from node.consuming.liteservice import lite_queue, lite_topic_of
 from node.consuming.popservice import Popped, PopRequest, PopService
 from node.consuming.subscriber import Subscriber
 from sim.deliveries import Deliveries, Mastership, place_of
 from sim.services import Process
 from sim.witness import Violation
+from store.lightqueues import lite_queue, lite_topic_of
 
 PARENT = "L"
 SHARED, EXCLUSIVE = "ls", "lx"  # groups

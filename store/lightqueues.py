@@ -28,9 +28,19 @@ def is_light(topic: str) -> bool:
     return topic.startswith(START)
 
 
+def lite_queue(topic: str, lite_topic: str) -> str:
+    """The light queue of a topic's lite topic."""
+    return f"{START}{topic}${lite_topic}"
+
+
 def parent_of(name: str) -> str:
     """The topic that a light queue's messages are of: what stands before the second $."""
     return name[len(START) :].partition("$")[0]
+
+
+def lite_topic_of(name: str) -> str:
+    """A light queue's lite topic."""
+    return name[len(START) :].partition("$")[2]
 
 
 def light_places(properties: Mapping[str, str]) -> list[tuple[str, int, int]]:

@@ -14,7 +14,9 @@ import numpy as np
 
 from store.kernels import scan
 from store.kernels.jit import I64, U8
+from store.lightqueues import light_places
 from store.queueends import QueueKey
+from store.record import Record
 
 TOPICS_KEPT = 100_000  # decoded names; then they are forgotten
 
@@ -54,6 +56,12 @@ class Grouped:
     def __len__(self) -> int:
         """Queues."""
         return len(self.starts) - 1
+
+
+def places_of(record: Record) -> list[tuple[str, int, int]]:
+    """A record's places: topic, queue id and queue offset; its own first."""
+    own = record.topic, record.queue_id, record.queue_offset
+    return [own, *light_places(record.properties)]
 
 
 class PlaceFinder:

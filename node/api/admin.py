@@ -24,7 +24,7 @@ from node.consuming.liteservice import bound, bound_topic, is_exclusive
 from node.consuming.offsets import offset_at
 from node.consuming.retrytopics import RETRY_TIMES, dead_letter_topic, retry_topic
 from node.election.failover import FailoverService
-from store.lightqueues import is_light, light_places
+from store.lightqueues import is_light
 from store.metadata import (
     LITE,
     SYSTEM_TOPIC,
@@ -39,6 +39,7 @@ from store.metadata import (
     new_group,
 )
 from store.offsets import PhyOffset, QueueOffset
+from store.places import places_of
 
 RETRY_TIMES_MAX = 1000
 
@@ -349,9 +350,9 @@ class AdminService(stubs.AdminServicer):
         readers = broker.groups.readers_of(request.topic, broker.times.mono_ms())
         reply = wire.TrackReply()
         offsets = broker.admission.group_tables().offsets
-        for place in [where, *light_places(record.properties)]:
+        for place in places_of(record):
             groups = {group for name, group in offsets if name == place[0]}
-            for group in sorted(groups | (readers if place is where else set())):
+            for group in sorted(groups | (readers if place == where else set())):
                 reply.groups.add(group=group, state=self._track(group, place, unique))
         return reply
 

@@ -20,7 +20,7 @@ from node.consuming.subscriber import Subscriber
 from node.core.core import Core
 from node.engine.queueremoval import QueueRemoval
 from store.clocks import WallMs
-from store.lightqueues import START, is_light, parent_of
+from store.lightqueues import is_light, lite_topic_of, parent_of
 from store.metadata import Json
 from store.queueends import QueueKey
 
@@ -33,16 +33,6 @@ EXPIRY_SECONDS = 30.0
 FORGOTTEN_AT_ONCE = 1000
 LOOKED_AT_ONCE = 500
 BIND_TOPIC, MODEL, EXCLUSIVE = "lite.bind.topic", "lite.sub.model", "Exclusive"
-
-
-def lite_queue(topic: str, lite_topic: str) -> str:
-    """The light queue of a lite topic."""
-    return f"{START}{topic}${lite_topic}"
-
-
-def lite_topic_of(queue: str) -> str:
-    """A light queue's lite topic."""
-    return queue[len(START) :].partition("$")[2]
 
 
 def bound_topic(row: Json) -> str:

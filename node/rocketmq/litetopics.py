@@ -8,7 +8,6 @@ from node.consuming.liteservice import (
     SUBSCRIPTIONS_MAX,
     bound,
     bound_topic,
-    lite_queue,
 )
 from node.consuming.subscriber import Subscriber
 from node.rocketmq.clients import Client
@@ -16,6 +15,7 @@ from node.rocketmq.codes import Refused
 from node.rocketmq.names import check_lite_topic, group_of, topic_of
 from node.rocketmq.settings import LITE_KINDS, LITE_QUOTA
 from node.rocketmq.stubs import Code, definition, service
+from store.lightqueues import lite_queue
 from store.metadata import LITE, new_group
 from store.offsets import QueueOffset
 

@@ -4,7 +4,6 @@ import hashlib
 import zlib
 from dataclasses import dataclass
 
-from node.consuming.liteservice import lite_queue
 from node.consuming.popservice import Popped
 from node.deferred.transactionservice import HALF_WORDS
 from node.rocketmq.codes import Refused
@@ -89,7 +88,7 @@ class Sent:
         """To be stored. Raises BadMessage."""
         text = encode_properties(self.properties).encode()
         columns = Columns.of([self.body], [text])
-        light = (lite_queue(topic, self.lite_topic),) if self.lite_topic else ()
+        light = (lightqueues.lite_queue(topic, self.lite_topic),) if self.lite_topic else ()
         return PutBatch(
             topic,
             queue_id,

@@ -9,11 +9,11 @@ from typing import Any
 import duolog
 import pytest
 
-from node.consuming.liteservice import lite_queue
 from node.rocketmq.settings import LITE_QUOTA
 from node.rocketmq.stubs import Code, definition, service
 from node.server import Node
 from store.clocks import WallMs
+from store.lightqueues import lite_queue
 from store.metadata import Metadata, TopicConfig
 from tests.node.conftest import StartNode
 from tests.node.replicas import Elected, broker_of, start_groups, until
