@@ -95,7 +95,11 @@ TARGETS: tuple[tuple[str, tuple[str, ...] | None, tuple[str, ...]], ...] = (
     ("store/confirmnote.py", None, (f"{_STORE_TESTS}/test_confirmnote.py",)),
     ("store/metadatarecovery.py", None, (f"{_STORE_TESTS}/test_metadatafiles.py",)),
     ("store/dispatch.py", None, (*_RECOVERY, f"{_STORE_TESTS}/test_lightqueues.py")),
-    ("store/places.py", None, (*_RECOVERY, f"{_STORE_TESTS}/test_lightqueues.py")),
+    (
+        "store/places.py",
+        None,
+        (f"{_STORE_TESTS}/test_places.py", f"{_STORE_TESTS}/test_lightqueues.py", *_RECOVERY),
+    ),
     (
         "store/checkpoint.py",
         None,
