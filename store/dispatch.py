@@ -211,7 +211,7 @@ class Dispatcher:
                 for key, chosen in grouped:
                     self._put_queue(memory, targets, key, grouped.rows, chosen)
         elif targets.idempotence is not None:
-            self._places.own(memory, rows, n)
+            self._places.own(memory, rows, n)  # runs of sequences end where the queue changes
         if targets.index is not None:
             targets.index.put(memory, rows, n)
         if targets.idempotence is not None:
