@@ -13,7 +13,7 @@ from node.rocketmq.stubs import definition
 from sim.faults import LITE_ON, NODES, SERVICES_ON, Fault
 from sim.litehistory import PARENT
 from sim.mutants_services import with_services
-from sim.planted import Mutant, Patch
+from sim.planted import Mutant, Patch, left_out, left_out_later
 from store.clocks import WallMs
 from store.lightputs import LightPuts
 from store.lightqueues import is_light
@@ -34,14 +34,6 @@ def _switching(seed: int) -> list[Fault]:
         found.append(Fault(at, "switch_master", NODES[0], level=chance.random()))
         at += chance.uniform(150, 500)
     return found
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    """What is left out."""
-
-
-def _left_out(owner: Any, name: str) -> Callable[[], list[Patch]]:
-    return lambda: [(owner, name, _nothing)]
 
 
 # -- who is told, and who is given what ------------------------------------------------------------
@@ -80,10 +72,6 @@ def _still_ready() -> list[Patch]:
         subscriber.ready = ready
 
     return [(LiteService, "unsubscribe", unsubscribe)]
-
-
-def _everything_for_ever() -> list[Patch]:
-    return [(LiteService, "unsubscribe_from_all", _nothing)]
 
 
 def _rivals_stay() -> list[Patch]:
@@ -193,18 +181,6 @@ def _removed_whole() -> list[Patch]:
     return [(QueueRemoval, "remove_light", remove)]
 
 
-def _files_stay() -> list[Patch]:
-    async def remove(self: Any, ends: dict[str, int]) -> None:
-        """What is left out."""
-
-    return [(QueueRemoval, "remove_light", remove)]
-
-
-def _forgotten_meanwhile() -> list[Patch]:
-    """Messages are stored in a light queue while it is being forgotten."""
-    return [(LightPuts, "hold", _nothing)]
-
-
 def _without_limit() -> list[Patch]:
     """Light queues that begin anew are not counted."""
     original = QueueEnds.forget
@@ -227,11 +203,13 @@ def _bug(
 
 LITE = [
     _bug("lite-everybody-told", "a lite topic's messages are everybody's", _everybody_is_told),
-    _bug("lite-arrivals-unheard", "nobody is told of a message", _left_out(LiteService, "arrived")),
+    _bug("lite-arrivals-unheard", "nobody is told of a message", left_out(LiteService, "arrived")),
     _bug("lite-not-told-again", "nobody is told of what comes again", _not_told_again),
     _bug("lite-still-ready", "who unsubscribes is given what was ready", _still_ready),
     _bug(
-        "lite-everything-stays", "who asked for everything gets it for ever", _everything_for_ever
+        "lite-everything-stays",
+        "who asked for everything gets it for ever",
+        left_out(LiteService, "unsubscribe_from_all"),
     ),
     _bug("lite-rivals-stay", "an exclusive lite topic has two subscribers", _rivals_stay),
     _bug("lite-repeats-take-over", "a repeat takes a lite topic over", _repeats_take_over),
@@ -241,15 +219,19 @@ LITE = [
     _bug(
         "lite-role-unheard",
         "a new master tells nobody what there is",
-        _left_out(LiteService, "role_changed"),
+        left_out(LiteService, "role_changed"),
         _switching,
     ),
     _bug("lite-expires-early", "a lite topic is forgotten too early", _expires_early),
     _bug("lite-unread-is-old", "a message that cannot be read yet is overlooked", _unread_is_old),
-    _bug("lite-files-stay", "forgotten queues are not removed", _files_stay),
+    _bug(
+        "lite-files-stay",
+        "forgotten queues are not removed",
+        left_out_later(QueueRemoval, "remove_light"),
+    ),
     _bug("lite-forgotten-given", "what is forgotten is given", _forgotten_is_given),
     _bug("lite-dropped-late", "what began again is given to two", _dropped_late),
     _bug("lite-removed-whole", "what began again is removed", _removed_whole),
-    _bug("lite-forgotten-meanwhile", "stored while it is forgotten", _forgotten_meanwhile),
+    _bug("lite-forgotten-meanwhile", "stored while it is forgotten", left_out(LightPuts, "hold")),
     _bug("lite-without-limit", "light queues are not counted", _without_limit),
 ]

@@ -16,7 +16,7 @@ from node.deferred.publishservice import PublishService
 from sim.faults import NODES, SDK_ON, SERVICES_ON, Fault
 from sim.mutants_services import with_sdk
 from sim.mutants_steps import at_steps
-from sim.planted import Mutant, Patch
+from sim.planted import Mutant, Patch, left_out_later
 from sim.sdkhistory import PUBLISHED, WRITTEN
 from sim.services import SimBroker
 from store.metadata import Metadata
@@ -35,10 +35,6 @@ def _claims_believed() -> list[Patch]:
         return answer
 
     return [(GroupCoordinator, "heartbeat", heartbeat)]
-
-
-async def _commit_in_vain(*_: Any, **__: Any) -> None:
-    """Answered, and not stored."""
 
 
 # -- the SDK's policy ------------------------------------------------------------------------------
@@ -107,10 +103,6 @@ def _number_again() -> list[Patch]:
         original(self, change)
 
     return [(Metadata, "_apply_publish", apply)]
-
-
-def _answered_unstored() -> list[Patch]:
-    return [(PublishService, "_finish", _commit_in_vain)]
 
 
 def _ids_by_chance() -> list[Patch]:
@@ -193,7 +185,7 @@ SDK = [
     _bug(
         "group-commits-unstored",
         "a commit is answered, and not stored",
-        lambda: [(MetadataLog, "commit", _commit_in_vain)],
+        left_out_later(MetadataLog, "commit"),
     ),
     _bug("group-begins-behind", "a message is passed over by who takes over", _begins_behind),
     _bug("group-reads-on", "a queue that was taken away is read on", _reads_on),
@@ -211,7 +203,11 @@ SDK = [
         at_steps(f"after {WRITTEN}", sdk=True),
     ),
     _bug("sink-number-again", "a number is published again", _number_again),
-    _bug("sink-answered-unstored", "what is published is not there", _answered_unstored),
+    _bug(
+        "sink-answered-unstored",
+        "what is published is not there",
+        left_out_later(PublishService, "_finish"),
+    ),
     _bug(
         "sink-ids-by-chance",
         "the next master stores a part again",

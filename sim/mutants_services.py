@@ -15,28 +15,10 @@ from node.deferred.transactionservice import TransactionService
 from node.engine.log import Log
 from node.replication.roles import Replication
 from sim.faults import NODES, SDK_ON, SERVICES_ON, Fault, plan, sdk
-from sim.planted import Mutant, Patch
+from sim.planted import Mutant, Patch, left_out, left_out_later
 from store.clocks import ForwardSteps, MonoMs
 from store.metadata import Metadata
 from store.offsets import PhyOffset
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    """What is left out."""
-
-
-def _left_out(owner: Any, name: str) -> Callable[[], list[Patch]]:
-    """A step that nobody takes."""
-    return lambda: [(owner, name, _nothing)]
-
-
-async def _nothing_later(*_: Any, **__: Any) -> None:
-    """What is left out of a coroutine."""
-
-
-def _left_out_later(owner: Any, name: str) -> Callable[[], list[Patch]]:
-    return lambda: [(owner, name, _nothing_later)]
-
 
 # -- POP -------------------------------------------------------------------------------------------
 
@@ -194,11 +176,6 @@ def _recall_forgotten() -> list[Patch]:
     return [(PendingTimers, "done", done)]
 
 
-def _stale_timers() -> list[Patch]:
-    """A master that leads again believes what it knew."""
-    return [(DelayService, "role_changed", _nothing)]
-
-
 def _first_of_due() -> list[Patch]:
     original = PendingTimers.due
     return [(PendingTimers, "due", lambda self, now, most: original(self, now, most)[:1])]
@@ -227,11 +204,6 @@ def _rollback_commits() -> list[Patch]:
     ]
 
 
-def _commit_forgets() -> list[Patch]:
-    """Noted as decided, and not stored in its real queue."""
-    return [(TransactionService, "_commit", _nothing)]
-
-
 def _nobody_is_asked() -> list[Patch]:
     return [(HalfMessages, "due", lambda self, now, most: [])]
 
@@ -258,19 +230,6 @@ def _given_up_again() -> list[Patch]:
 
     original = TransactionService._discard
     return [(TransactionService, "_discard", discard)]
-
-
-def _committed_twice() -> list[Patch]:
-    return [(HalfMessages, "resolved", _nothing)]
-
-
-def _contrary_is_fine() -> list[Patch]:
-    """Who commits what was given up is told that it is done."""
-    return [(TransactionService, "_repeat", _nothing_later)]
-
-
-def _stale_halves() -> list[Patch]:
-    return [(TransactionService, "role_changed", _nothing)]
 
 
 # -- the layers below ------------------------------------------------------------------------------
@@ -345,10 +304,10 @@ SERVICES = [
     _bug("pop-next-done", "an acknowledgement counts for the next message too", _next_done_too),
     _bug("pop-ack-in-vain", "an acknowledgement changes nothing", _acknowledged_in_vain),
     _bug("pop-orderly-ignored", "an orderly group is given what comes", _orderly_ignored),
-    _bug("pop-leases-stay", "no lease ends", _left_out(PopService, "_end_leases")),
+    _bug("pop-leases-stay", "no lease ends", left_out(PopService, "_end_leases")),
     _bug("pop-leases-early", "leases end early", _leases_end_early),
-    _bug("pop-not-rewound", "an orderly queue gives nothing again", _left_out(PopQueue, "_rewind")),
-    _bug("pop-unsaved", "no progress is recorded", _left_out_later(PopService, "_save")),
+    _bug("pop-not-rewound", "an orderly queue gives nothing again", left_out(PopQueue, "_rewind")),
+    _bug("pop-unsaved", "no progress is recorded", left_out_later(PopService, "_save")),
     _bug("pop-begins-anew", "a new master reads from the beginning", _begins_anew),
     _bug(
         "pop-from-the-end",
@@ -357,20 +316,23 @@ SERVICES = [
         _failing_over,
     ),
     _bug("pop-ranges-forgotten", "ranges that are done are forgotten", _ranges_forgotten),
-    _bug("retry-lost", "no message is stored again", _left_out_later(RetryTopics, "store_again")),
+    _bug("retry-lost", "no message is stored again", left_out_later(RetryTopics, "store_again")),
     _bug("retry-uncounted", "attempts are not counted", _attempts_uncounted),
     _bug("retry-first-done", "done before the copy is stored", _done_before_it_is_stored),
-    _bug("dead-letters-lost", "no dead letter is stored", _left_out_later(RetryTopics, "_dead")),
+    _bug("dead-letters-lost", "no dead letter is stored", left_out_later(RetryTopics, "_dead")),
     _bug("levels-early", "a level is not waited for", _levels_early),
     _bug("levels-shrink", "a jump of the clock shortens a level", _jumps_shorten, _jumping),
     _bug("levels-mixed", "a message waits in another level", _one_level_less),
     _bug("timers-early", "a timer is early", _timers_early),
     _bug("timers-first-only", "of those that are due one comes", _first_of_due),
-    _bug("timers-stale", "an old mastership's timers are believed", _stale_timers, _failing_over),
-    _bug("delays-doubled", "a delivery is stored twice", _stored_twice),
     _bug(
-        "recall-unmade", "a recall is answered, not made", _left_out_later(DelayService, "recall")
+        "timers-stale",
+        "an old mastership's timers are believed",
+        left_out(DelayService, "role_changed"),
+        _failing_over,
     ),
+    _bug("delays-doubled", "a delivery is stored twice", _stored_twice),
+    _bug("recall-unmade", "a recall is answered, not made", left_out_later(DelayService, "recall")),
     _bug("recall-forgotten", "a recalled message comes", _recall_forgotten),
     _bug(
         "delivers-unread",
@@ -380,17 +342,22 @@ SERVICES = [
     ),
     _bug("halves-visible", "a half message is seen", _halves_visible),
     _bug("rollback-commits", "a rollback commits", _rollback_commits),
-    _bug("commit-forgets", "a commit stores nothing", _commit_forgets),
+    _bug("commit-forgets", "a commit stores nothing", left_out(TransactionService, "_commit")),
     _bug("nobody-asked", "no producer is asked", _nobody_is_asked),
     _bug("never-given-up", "questions have no end", _never_given_up),
     _bug("given-up-unstored", "what is given up is stored nowhere", _given_up_unstored),
     _bug("given-up-again", "what is given up is given up again", _given_up_again),
-    _bug("committed-twice", "a decision is not remembered", _committed_twice),
-    _bug("contrary-is-fine", "a contrary decision is told done", _contrary_is_fine, _failing_over),
+    _bug("committed-twice", "a decision is not remembered", left_out(HalfMessages, "resolved")),
+    _bug(
+        "contrary-is-fine",
+        "a contrary decision is told done",
+        left_out_later(TransactionService, "_repeat"),
+        _failing_over,
+    ),
     _bug(
         "halves-stale",
         "an old mastership's half messages are believed",
-        _stale_halves,
+        left_out(TransactionService, "role_changed"),
         _failing_over,
     ),
     _bug("answered-at-once", "no put waits for replicas", _answered_at_once),

@@ -10,7 +10,7 @@ from node.deferred.pendingtimers import PendingTimers
 from node.deferred.transactionservice import DISCARD_TOPIC, OP_TOPIC, TransactionService
 from node.engine.log import Log
 from sim.faults import NODES, SDK_ON, SERVICES_ON, Fault
-from sim.planted import Mutant, Patch
+from sim.planted import Mutant, Patch, left_out
 from sim.servicehistory import COMMITTED, DELAYED
 from sim.stepfaults import DOWN_MS, STEP
 from store.status import PutMessageStatus
@@ -53,10 +53,6 @@ def deposed_in_between(seed: int) -> list[Fault]:
     return sorted(found, key=lambda fault: fault.at)
 
 
-def _nothing(*_: Any, **__: Any) -> None:
-    """What is left out."""
-
-
 def _told_safe() -> list[Patch]:
     """What may be lost is told safe."""
     original = Log.put_and_wait
@@ -80,10 +76,6 @@ def _refused_is_delivered() -> list[Patch]:
     return [(DelayService, "_store", store)]
 
 
-def _notes_not_made_up_for() -> list[Patch]:
-    return [(TransactionService, "_note_stored", _nothing)]
-
-
 def _ended_unseen() -> list[Patch]:
     return [(TransactionService, "_ended_before", lambda self, origin, offset: None)]
 
@@ -99,7 +91,7 @@ STEPS = [
     _bug(
         "timers-not-put-back",
         "what was refused is forgotten",
-        lambda: [(PendingTimers, "put_back", _nothing)],
+        left_out(PendingTimers, "put_back"),
         at_steps(UNDELIVERED),
     ),
     _bug(
@@ -119,7 +111,7 @@ STEPS = [
     _bug(
         "notes-not-made-up-for",
         "what was refused its note is done again",
-        _notes_not_made_up_for,
+        left_out(TransactionService, "_note_stored"),
         at_steps(UNNOTED),
     ),
 ]

@@ -1,4 +1,4 @@
-"""What a planted bug is: known code with a function replaced while a run lasts."""
+"""What a planted bug is: known code with a function replaced, or left out, while a run lasts."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -28,3 +28,21 @@ class Mutant:
             for target, attribute, value in self.patches():
                 stack.enter_context(mock.patch.object(target, attribute, value))
             yield
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    """What is left out."""
+
+
+async def nothing_later(*_: Any, **__: Any) -> None:
+    """What is left out of a coroutine."""
+
+
+def left_out(owner: Any, name: str) -> Callable[[], list[Patch]]:
+    """A step that nobody takes."""
+    return lambda: [(owner, name, nothing)]
+
+
+def left_out_later(owner: Any, name: str) -> Callable[[], list[Patch]]:
+    """A step that is a coroutine, and that nobody takes."""
+    return lambda: [(owner, name, nothing_later)]
