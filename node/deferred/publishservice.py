@@ -71,7 +71,13 @@ class _Earlier:
         self._store = store
         self._producer = producer
         self._after = published_after
+        self._end = store.log.max_offset  # every copy that an earlier try stored lies below
         self._found: dict[tuple[str, int], set[str]] = {}
+
+    @property
+    def readable(self) -> bool:
+        """Queues and index have all that an earlier try stored, so `holds` can tell."""
+        return self._store.dispatcher.reput_from >= self._end
 
     async def holds(self, request: wire.AppendRequest) -> bool:
         """Tell whether a request of the batch is in its queue."""
@@ -363,11 +369,14 @@ class PublishService:
             if reply.status == wire.PUT_OK:
                 return future
             if reply.status == wire.SEQUENCE_TOO_OLD:
-                if not request.again or await earlier.holds(request):
+                if not request.again:
                     return None  # a later part is stored, so this one is
-                request.again = False
-                continue
-            if reply.status not in _LATER:
+                if earlier.readable:
+                    if await earlier.holds(request):
+                        return None
+                    request.again = False
+                    continue
+            elif reply.status not in _LATER:
                 # Its topic was deleted meanwhile, or may not be written any more.
                 lost.append(f"{request.topic}: {reply.reason}")
                 return None

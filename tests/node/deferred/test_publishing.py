@@ -107,6 +107,42 @@ async def test_a_batch_whose_sequences_are_forgotten_is_finished_without_doublin
         assert bodies == [b"%d" % k for k in range(6)]
 
 
+@pytest.mark.parametrize("index", [True, False])
+async def test_what_is_stored_and_cannot_be_read_yet_is_not_published_twice(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch, index: bool
+) -> None:
+    node = await start_node(producers_max=1, message_index_enable=index)
+    broker = broker_of(node)
+    dispatch, held = broker.store.dispatch, False
+    monkeypatch.setattr(broker.store, "dispatch", lambda: False if held else dispatch())
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await client.admin.create_topic("T", 1)
+        sink = await client.sink("s")
+        staged = [await stage(sink, b"%d" % k) for k in range(2)]
+        put = broker.publishes._put
+
+        async def unconfirmed(*args: object) -> object:
+            nonlocal held
+            held = True  # as while replicas are away
+            stored_now = await put(*args)  # type: ignore[arg-type]
+            async with client.producer() as producer:
+                await producer.send("T", b"of another")  # the sink's sequences are forgotten
+            return stored_now
+
+        monkeypatch.setattr(broker.publishes, "_put", unconfirmed)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await sink.publish(0, staged)
+        monkeypatch.setattr(broker.publishes, "_put", put)
+        work = asyncio.ensure_future(sink.publish(0, staged))
+        await asyncio.sleep(0.5)
+        held = False
+        broker.log.pump_soon()
+        assert await work is True
+        bodies = [body for body in await stored(client) if body != b"of another"]
+        assert bodies == [b"0", b"1"]
+
+
 async def test_nothing_is_published_of_a_batch_that_is_wrong(client: duolog.Client) -> None:
     sink, other = await client.sink("s"), await client.sink("other")
     mine, foreign = await stage(sink, b"mine"), await stage(other, b"foreign")
