@@ -64,6 +64,7 @@ MUST_SEE = (
     "refused_as_older",
     "contradicted",
     "popped_again",
+    "poisoned",
     "recalled",
     "half_messages_decided",
     "sdk_sent",

@@ -416,8 +416,9 @@ class SimServer:
         self._spawn = spawn
         self._failed = failed
         self._calls: dict[Call, None] = {}
-        # Told of what a method answers, before the answer goes out: path, request, reply.
-        self.answered: Callable[[str, Any, Any], None] = lambda path, request, reply: None
+        # Told of what a method answers, before the answer goes out: request, reply, and the world's
+        # time when the request came.
+        self.answered: Callable[[Any, Any, float], None] = lambda request, reply, came: None
 
     def begin(self, call: Call) -> None:
         """A call arrives."""
@@ -447,12 +448,12 @@ class SimServer:
         if handler.request_streaming:
             await handler.stream_stream(requests, context)
             return
-        request = await anext(requests)
+        request, came = await anext(requests), call.network.world.now
         if handler.response_streaming:
             await handler.unary_stream(request, context)
             return
         reply = await handler.unary_unary(request, context)
-        self.answered(call.path, request, reply)
+        self.answered(request, reply, came)
         call.reply(handler.response_serializer(reply))
 
     @staticmethod

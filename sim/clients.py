@@ -285,10 +285,9 @@ def check_visible(node: Node, result: GetResult) -> None:
             )
 
 
-def read_all(node: Node, key: QueueKey) -> list[tuple[int, bytes]]:
-    """A queue from its beginning."""
+def read_all(node: Node, key: QueueKey, offset: int = 0) -> list[tuple[int, bytes]]:
+    """A queue from an offset on, its beginning where none is given."""
     found: list[tuple[int, bytes]] = []
-    offset = 0
     while True:
         result = node.read(*key, offset)
         check_visible(node, result)

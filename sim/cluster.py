@@ -27,6 +27,7 @@ from sim import (
 )
 from sim.caretaker import Caretaker
 from sim.clients import Consumer, History, Producer
+from sim.confirmedtables import ConfirmedTables
 from sim.copies import Copies
 from sim.etcd import NAME as ETCD
 from sim.etcd import SimEtcd
@@ -94,12 +95,14 @@ class Cluster:
             Node(self.world, self.network, name, self.setup, self.ghost) for name in NODES
         ]
         self.traps = stepfaults.Traps()
+        tables = ConfirmedTables()
         self.by_name = {node.name: node for node in self.nodes}
         for node in self.nodes:
             node.peers = self.by_name
             node.etcd = self.etcd
             node.traps = self.traps
             node.on_stopped = self._stopped
+            node.on_settled.append(tables.settled)
         self.etcd.on_truth = lambda: self.ghost.members_changed(self.nodes)
         self.history = History()
         sdk_on = [fault for fault in self.planned if fault.kind == faults.SDK_ON]
@@ -127,6 +130,7 @@ class Cluster:
             if services:
                 found += faults.sdk(self.world.chance("sdk"), FAULTY_MS * 0.9)
                 found += faults.lite(self.world.chance("lite"))
+                found += faults.poison(self.world.chance("poison"))
                 found += self._steps([fault.kind for fault in found])
         else:
             found += faults.async_spells(self.world.chance("async"), FAULTY_MS * 0.9)
@@ -218,6 +222,7 @@ class Cluster:
         consumer = Consumer(self, "c0", self.history)
         self.world.at(20.0, consumer.poll)
         if self.programs is not None:
+            self.programs.poisons = self._has(faults.POISON_ON)
             self.programs.begin()
         if self.sdk is not None:
             self.sdk.history.holes = self._has("lose_segment")
@@ -405,7 +410,7 @@ class Cluster:
     def _index_on(self, fault: Fault, node: Node) -> None:
         """Nothing happens: the setup looks for it."""
 
-    _decay_often = _services_on = _sdk_on = _lite_on = _index_on
+    _decay_often = _services_on = _sdk_on = _lite_on = _poison_on = _index_on
 
     def _clock_step(self, fault: Fault, node: Node) -> None:
         node.wall_offset += CLOCK_STEPS_MS[int(fault.level * 4) % 4]

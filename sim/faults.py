@@ -36,6 +36,7 @@ DECAY_OFTEN = "decay_often"  # as well
 SERVICES_ON = "services_on"  # as well
 SDK_ON = "sdk_on"  # as well; level below ALONE: no other programs use the services
 LITE_ON = "lite_on"  # as well; level as with SDK_ON
+POISON_ON = "poison_on"  # as well: some messages are such that no consumer can process them
 ALONE = 0.6
 
 
@@ -117,6 +118,11 @@ def lite(chance: random.Random) -> list[Fault]:
     if chance.random() >= 0.4:
         return []
     return [Fault(0.0, LITE_ON, NODES[0], level=round(chance.random(), 3))]
+
+
+def poison(chance: random.Random) -> list[Fault]:
+    """Whether there are messages that no consumer can process; in every other run with services."""
+    return [Fault(0.0, POISON_ON, NODES[0])] if chance.random() < 0.5 else []
 
 
 def dumps(seed: int, faults: list[Fault], why: str, elected: bool) -> str:

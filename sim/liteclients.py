@@ -34,7 +34,7 @@ from sim.litehistory import (
 )
 from sim.loop import SimLoop
 from sim.node import Node
-from sim.servicecalls import REFUSED, Calls, Consumption, mastership
+from sim.servicecalls import REFUSED, Calls, Consumption, check_not_recorded, mastership
 from sim.stage import Stage
 from sim.witness import Violation
 from store.clocks import WallMs
@@ -385,6 +385,7 @@ class LiteClients:
         deadline = node.seconds() + 0.3
         found = await broker.pop.wait(replace(request, subscriber=subscriber), deadline)
         if found:
+            check_not_recorded(node, broker, request.group, found)
             self.history.delivered(node, mastership(node), request, found)
         else:  # the client may have left, and come again
             now = broker.lite.subscriber(client.name, client.group, PARENT)

@@ -1,6 +1,5 @@
 """Planted bugs of lite topics: who is told, who is given what, what is forgotten and when."""
 
-import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,9 +9,9 @@ from node.consuming.popservice import PopService
 from node.engine.queueremoval import QueueRemoval
 from node.rocketmq.litetopics import LiteTopics
 from node.rocketmq.stubs import definition
-from sim.faults import LITE_ON, NODES, SERVICES_ON, Fault
+from sim.faults import LITE_ON, NODES, Fault
 from sim.litehistory import PARENT
-from sim.mutants_services import with_services
+from sim.mutants_services import taking_turns, with_services
 from sim.planted import Mutant, Patch, left_out, left_out_later
 from store.clocks import WallMs
 from store.lightputs import LightPuts
@@ -26,14 +25,8 @@ def with_lite(seed: int) -> list[Fault]:
 
 
 def _switching(seed: int) -> list[Fault]:
-    """Lite topics, and masters that take turns while all processes live."""
-    chance = random.Random(seed)
-    found = [Fault(0.0, SERVICES_ON, NODES[0]), Fault(0.0, LITE_ON, NODES[0])]
-    at = 900.0
-    while at < 3700:
-        found.append(Fault(at, "switch_master", NODES[0], level=chance.random()))
-        at += chance.uniform(150, 500)
-    return found
+    """Lite topics, and masters that take turns."""
+    return taking_turns(seed, LITE_ON)
 
 
 # -- who is told, and who is given what ------------------------------------------------------------

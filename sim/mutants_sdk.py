@@ -13,8 +13,9 @@ from node.consuming.groups import GroupCoordinator, Heartbeat
 from node.core.metadatalog import MetadataLog
 from node.deferred import publishservice
 from node.deferred.publishservice import PublishService
+from sim.channels import CLIENT
 from sim.faults import NODES, SDK_ON, SERVICES_ON, Fault
-from sim.mutants_services import with_sdk
+from sim.mutants_services import taking_turns, with_sdk
 from sim.mutants_steps import at_steps
 from sim.planted import Mutant, Patch, left_out_later
 from sim.sdkhistory import PUBLISHED, WRITTEN
@@ -35,6 +36,30 @@ def _claims_believed() -> list[Patch]:
         return answer
 
     return [(GroupCoordinator, "heartbeat", heartbeat)]
+
+
+def _commits_go_back() -> list[Patch]:
+    """A commit that arrives after a newer one counts."""
+    original = Metadata._apply_offsets
+    return [
+        (
+            Metadata,
+            "_apply_offsets",
+            lambda self, change: original(self, {**change, "forward": False}),
+        )
+    ]
+
+
+def _groups_kept() -> list[Patch]:
+    """A master that leads again knows its members of the last time, and no grace."""
+    original = SimBroker._role_changed
+
+    def role_changed(self: Any, grace_until: Any) -> None:
+        groups = self.groups
+        original(self, grace_until)
+        self.groups = groups
+
+    return [(SimBroker, "_role_changed", role_changed)]
 
 
 # -- the SDK's policy ------------------------------------------------------------------------------
@@ -150,6 +175,23 @@ def _faltering(seed: int) -> list[Fault]:
     return found
 
 
+def _held_up(seed: int) -> list[Fault]:
+    """Weather: the SDK's programs, and connections that hold up what is sent."""
+    chance = random.Random(seed)
+    found = [Fault(0.0, SERVICES_ON, NODES[0]), Fault(0.0, SDK_ON, NODES[0])]
+    at = 700.0
+    while at < 3800:
+        lasts = chance.uniform(300, 1400)
+        found += [Fault(at, "cut_link", node, CLIENT, lasts) for node in NODES]
+        at += lasts + chance.uniform(100, 400)
+    return found
+
+
+def _taking_turns(seed: int) -> list[Fault]:
+    """Weather: the SDK's programs, and masters that take turns."""
+    return taking_turns(seed, SDK_ON)
+
+
 def _bug(
     name: str,
     story: str,
@@ -186,6 +228,13 @@ SDK = [
         "group-commits-unstored",
         "a commit is answered, and not stored",
         left_out_later(MetadataLog, "commit"),
+    ),
+    _bug("group-commits-back", "an older commit takes a group back", _commits_go_back, _held_up),
+    _bug(
+        "groups-untold",
+        "members of an old mastership are believed",
+        _groups_kept,
+        _taking_turns,
     ),
     _bug("group-begins-behind", "a message is passed over by who takes over", _begins_behind),
     _bug("group-reads-on", "a queue that was taken away is read on", _reads_on),

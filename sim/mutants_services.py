@@ -1,24 +1,34 @@
 """Planted bugs of the services: POP, retries, dead letters, delays, transactions, their tables."""
 
+import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from node.consuming import retrytopics
 from node.consuming.offsetranges import OffsetRanges
 from node.consuming.popqueue import PopQueue
 from node.consuming.popservice import PopService
-from node.consuming.retrytopics import RetryTopics
+from node.consuming.retrytopics import RetryTopics, retry_topic
+from node.core.admission import Admission
+from node.core.metadatalog import MetadataLog
+from node.deferred import redirect
 from node.deferred.delayservice import DelayService
 from node.deferred.halfmessages import Decision, HalfMessages
 from node.deferred.pendingtimers import PendingTimers
 from node.deferred.transactionservice import TransactionService
 from node.engine.log import Log
 from node.replication.roles import Replication
-from sim.faults import NODES, SDK_ON, SERVICES_ON, Fault, plan, sdk
+from sim.faults import NODES, POISON_ON, SDK_ON, SERVICES_ON, Fault, plan, sdk
 from sim.planted import Mutant, Patch, left_out, left_out_later
+from sim.servicehistory import RETRIES_MAX
 from store.clocks import ForwardSteps, MonoMs
+from store.messagestore import MessageStore
 from store.metadata import Metadata
 from store.offsets import PhyOffset
+from store.status import BrokerRole
 
 # -- POP -------------------------------------------------------------------------------------------
 
@@ -116,6 +126,39 @@ def _attempts_uncounted() -> list[Patch]:
         await original(self, topic, record, 0, *more)
 
     return [(RetryTopics, "_put", put)]
+
+
+def _attempts(most: int) -> list[Patch]:
+    """A group's messages have so many attempts, whatever the group's own number is."""
+
+    async def store_again(self: Any, group: str, topic: str, record: Any) -> None:
+        failed = record.reconsume_times + 1
+        if failed >= most:
+            await self._dead(group, record, failed)
+            return
+        origin = {"RETRY_TOPIC": record.topic}
+        await self._put(retry_topic(group, topic), record, failed, origin)
+
+    return [(RetryTopics, "store_again", store_again)]
+
+
+def _origin_untold() -> list[Patch]:
+    original = RetryTopics._put
+
+    async def put(self: Any, topic: str, record: Any, failed: int, *_: Any) -> None:
+        await original(self, topic, record, failed, {})
+
+    return [(RetryTopics, "_put", put)]
+
+
+def _origin_is_the_last() -> list[Patch]:
+    """A copy names the copy that it was made of."""
+
+    def stored(record: Any, topic: str, properties: Any, failed: int | None = None) -> Any:
+        named = {**properties, "ORIGIN_MESSAGE_ID": record.message_id}
+        return redirect.stored_again(record, topic, named, failed)
+
+    return [(retrytopics, "stored_again", stored)]
 
 
 def _done_before_it_is_stored() -> list[Patch]:
@@ -244,6 +287,41 @@ def _answered_at_once() -> list[Patch]:
     return [(Log, "settle", settle)]
 
 
+def _applied_at_once() -> list[Patch]:
+    """A change counts as soon as it is stored."""
+    original = MetadataLog._put
+
+    def put(self: Any, change: Any) -> Any:
+        found = original(self, change)
+        self._tables.apply(json.dumps(change).encode())
+        return found
+
+    return [(MetadataLog, "_put", put)]
+
+
+def _snapshot_ahead() -> list[Patch]:
+    """Tables are handed over as if the next change were in them."""
+    original = Metadata.snapshot
+    return [(Metadata, "snapshot", lambda self: replace(original(self), applied=self.applied + 1))]
+
+
+def _slaves_store() -> list[Patch]:
+    """A node's services go on while it is a slave, and its store takes what they have."""
+    original = MessageStore._not_writable
+
+    def not_writable(self: Any) -> Any:
+        role, self.role = self.role, BrokerRole.SYNC_MASTER
+        try:
+            return original(self)
+        finally:
+            self.role = role
+
+    return [
+        (Admission, "may_store", lambda self: True),
+        (MessageStore, "_not_writable", not_writable),
+    ]
+
+
 def _ranges_forgotten() -> list[Patch]:
     """Only a run from the front counts as done."""
     return [(OffsetRanges, "add", lambda self, first, end: None)]
@@ -254,6 +332,22 @@ def with_services(seed: int) -> list[Fault]:
     chance = random.Random(seed)
     found = [*plan(chance, 3600.0, True), Fault(0.0, SERVICES_ON, NODES[0])]
     return sorted(found, key=lambda fault: fault.at)
+
+
+def with_poison(seed: int) -> list[Fault]:
+    """A run's usual faults, services, and messages that nobody can process."""
+    return [*with_services(seed), Fault(0.0, POISON_ON, NODES[0])]
+
+
+def taking_turns(seed: int, *more: str) -> list[Fault]:
+    """Services, and masters that take turns while all processes live. more: what else is on."""
+    chance = random.Random(seed)
+    found = [Fault(0.0, kind, NODES[0]) for kind in (SERVICES_ON, *more)]
+    at = 900.0
+    while at < 3700:
+        found.append(Fault(at, "switch_master", NODES[0], level=chance.random()))
+        at += chance.uniform(150, 500)
+    return found
 
 
 def with_sdk(seed: int) -> list[Fault]:
@@ -315,10 +409,22 @@ SERVICES = [
         _progress_from_the_end,
         _failing_over,
     ),
+    _bug(
+        "pop-untold",
+        "an old mastership's leases and progress are believed",
+        left_out(PopService, "role_changed"),
+        taking_turns,
+    ),
     _bug("pop-ranges-forgotten", "ranges that are done are forgotten", _ranges_forgotten),
     _bug("retry-lost", "no message is stored again", left_out_later(RetryTopics, "store_again")),
     _bug("retry-uncounted", "attempts are not counted", _attempts_uncounted),
     _bug("retry-first-done", "done before the copy is stored", _done_before_it_is_stored),
+    _bug(
+        "retry-for-ever", "a message has no last attempt", partial(_attempts, 1 << 20), with_poison
+    ),
+    _bug("retry-once-less", "an attempt is left out", partial(_attempts, RETRIES_MAX), with_poison),
+    _bug("retry-origin-untold", "a copy does not say where it is from", _origin_untold),
+    _bug("retry-origin-last", "a copy names the copy before it", _origin_is_the_last, with_poison),
     _bug("dead-letters-lost", "no dead letter is stored", left_out_later(RetryTopics, "_dead")),
     _bug("levels-early", "a level is not waited for", _levels_early),
     _bug("levels-shrink", "a jump of the clock shortens a level", _jumps_shorten, _jumping),
@@ -360,5 +466,8 @@ SERVICES = [
         left_out(TransactionService, "role_changed"),
         _failing_over,
     ),
+    _bug("slaves-store", "a slave's services go on", _slaves_store, taking_turns),
+    _bug("tables-ahead", "tables have what is not confirmed", _applied_at_once),
+    _bug("tables-skip", "a slave's tables lack a change", _snapshot_ahead),
     _bug("answered-at-once", "no put waits for replicas", _answered_at_once),
 ]

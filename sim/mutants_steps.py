@@ -3,14 +3,17 @@
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from node.deferred.delayservice import DelayService
+from node.deferred.halfmessages import Decisions
 from node.deferred.pendingtimers import PendingTimers
+from node.deferred.publishservice import STAGED_TOPIC
 from node.deferred.transactionservice import DISCARD_TOPIC, OP_TOPIC, TransactionService
 from node.engine.log import Log
 from sim.faults import NODES, SDK_ON, SERVICES_ON, Fault
-from sim.planted import Mutant, Patch, left_out
+from sim.planted import Mutant, Patch, left_out, left_out_later
 from sim.servicehistory import COMMITTED, DELAYED
 from sim.stepfaults import DOWN_MS, STEP
 from store.status import PutMessageStatus
@@ -40,10 +43,15 @@ def at_steps(*steps: str, sdk: bool = False) -> Callable[[int], list[Fault]]:
     return plan
 
 
-def deposed_in_between(seed: int) -> list[Fault]:
-    """Weather: the SDK's programs, and masters that lose their replicas and then their lease."""
+def deposed_in_between(seed: int, sdk: bool = True) -> list[Fault]:
+    """Weather: programs, and masters that lose their replicas and then their lease.
+
+    sdk: programs of the SDK, else those that call the services themselves.
+    """
     chance = random.Random(seed)
-    found = [Fault(0.0, SERVICES_ON, NODES[0]), Fault(0.0, SDK_ON, NODES[0])]
+    found = [Fault(0.0, SERVICES_ON, NODES[0])]
+    if sdk:
+        found.append(Fault(0.0, SDK_ON, NODES[0]))
     at = 700.0
     while at < 3600:
         for node, other in (("a", "b"), ("a", "c"), ("b", "c")):
@@ -64,6 +72,31 @@ def _told_safe() -> list[Patch]:
         return replace(result, status=PutMessageStatus.PUT_OK)
 
     return [(Log, "put_and_wait", put_and_wait)]
+
+
+def _staged_unsafe() -> list[Patch]:
+    """What is staged is told to be, and no replica may have it."""
+    original = Log.put_and_wait
+
+    async def put_and_wait(self: Any, batch: Any) -> Any:
+        if batch.topic == STAGED_TOPIC and self._refused() is None:
+            return self.write_now(batch)
+        return await original(self, batch)
+
+    return [(Log, "put_and_wait", put_and_wait)]
+
+
+def _decisions_stale() -> list[Patch]:
+    """A master that leads again believes what it decided in its last mastership."""
+    original = TransactionService._forget
+
+    def forget(self: Any) -> None:
+        decisions = self._decisions
+        self._decisions = Decisions()
+        original(self)
+        self._decisions = decisions
+
+    return [(TransactionService, "_forget", forget)]
 
 
 def _refused_is_delivered() -> list[Patch]:
@@ -88,6 +121,24 @@ def _bug(
 
 STEPS = [
     _bug("retry-unsafe", "what may be lost is told safe", _told_safe, deposed_in_between),
+    _bug(
+        "staged-unsafe",
+        "what is staged is told safe before replicas have it",
+        _staged_unsafe,
+        deposed_in_between,
+    ),
+    _bug(
+        "decisions-unsafe",
+        "a decision is told before replicas have it",
+        left_out_later(TransactionService, "_safe"),
+        partial(deposed_in_between, sdk=False),
+    ),
+    _bug(
+        "decisions-stale",
+        "a decision of an earlier mastership is told made",
+        _decisions_stale,
+        partial(deposed_in_between, sdk=False),
+    ),
     _bug(
         "timers-not-put-back",
         "what was refused is forgotten",

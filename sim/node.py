@@ -96,12 +96,11 @@ class Node:
         self.master: Master | None = None
         self.slave: Slave | None = None
         self.services: Services | None = None
-        # Told of what a call came to, before its answer goes out: path, request, reply.
-        self.on_answered: Callable[[Node, str, Any, Any], None] = lambda *_: None
-        self.on_check: Callable[[Check], None] = lambda check: None  # to a half message's producer
-        self.on_settled: Callable[[Node], None] = lambda node: (
-            None
-        )  # after each event, with services
+        # Told of what a call came to, before its answer goes out: request, reply, when it came.
+        self.on_answered: Callable[[Node, Any, Any, float], None] = lambda *_: None
+        # To a half message's producer.
+        self.on_check: Callable[[Node, Check], None] = lambda node, check: None
+        self.on_settled: list[Callable[[Node], None]] = []  # after each event, with services
         self.peers: dict[str, Node] = {}
         self.traps = Traps()  # of the whole run
         self.on_stopped: Callable[[Node, Trap], None] = lambda node, trap: None
@@ -199,7 +198,8 @@ class Node:
             except OSError as error:
                 self._end(error)
                 return
-            self.on_settled(self)
+            for look in self.on_settled:
+                look(self)
         if self.master is not None:
             self._send()
         self.ghost.settled(self)
@@ -517,7 +517,7 @@ class Node:
 
     def ask_producer(self, check: Check) -> None:
         """Ask what became of a half message."""
-        self.on_check(check)
+        self.on_check(self, check)
 
     def may_be_behind(self) -> bool:
         """Others may have confirmed more: a slave, a master that has only begun.

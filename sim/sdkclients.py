@@ -183,7 +183,7 @@ class SdkPrograms:
 
     # -- what nodes answer ---------------------------------------------------------------------
 
-    def _answered(self, node: Node, path: str, request: Any, reply: Any) -> None:
+    def _answered(self, node: Node, request: Any, reply: Any, came: float) -> None:
         """Before the answer goes out."""
         now, history = self.world.now, self.history
         who = node.name if node.master is None else f"{node.name} in epoch {node.master.epoch}"
@@ -195,7 +195,7 @@ class SdkPrograms:
             case wire.LeaveRequest():
                 history.left(request.member_id)
             case wire.CommitRequest():
-                history.commits(request.member_id, _offsets(request.offsets), now, who)
+                history.commits(request.member_id, _offsets(request.offsets), came, who)
             case wire.OffsetsRequest():
                 history.knows(_offsets(reply.offsets), who)
             case wire.PublishRequest():

@@ -51,7 +51,7 @@ class Seat:
     """
 
     told: float
-    queues: set[Queue]
+    queues: dict[Queue, float]  # since when, in the world's time
     asked: str = ""  # the mastership that answered
 
 
@@ -81,14 +81,15 @@ class SdkHistory:
         for name, seat in self.seats.items():
             if name == member or now - seat.told >= self.in_touch_ms:
                 continue
-            both = granted & seat.queues
+            both = granted & seat.queues.keys()
             if both:
                 raise Violation(
                     f"{node} grants {sorted(both)[0]} to {member} while {name} reads it, which "
                     f"{seat.asked} answered {now - seat.told:.0f} ms ago"
                 )
-        before = self.seats[member].queues if self.in_touch(member, now) else set()
-        self.seats[member] = Seat(now, granted | (owned & before), node)
+        before = self.seats[member].queues if self.in_touch(member, now) else {}
+        mine = granted | (owned & before.keys())
+        self.seats[member] = Seat(now, {queue: before.get(queue, now) for queue in mine}, node)
 
     def left(self, member: str) -> None:
         """A member leaves, and lets go of everything before."""
@@ -119,11 +120,12 @@ class SdkHistory:
             self.takeovers += 1
         self.readers[queue] = member
 
-    def commits(self, member: str, offsets: dict[Queue, int], now: float, node: str) -> None:
-        """A master takes a commit: of what was handed out, and was given to nobody else."""
+    def commits(self, member: str, offsets: dict[Queue, int], came: float, node: str) -> None:
+        """A master takes a commit: of what was handed out, and was nobody else's when it came."""
         for queue, offset in offsets.items():
             for name, seat in self.seats.items():
-                if name != member and seat.asked == node and self.may_read(name, queue, now):
+                others = name != member and seat.asked == node
+                if others and self.in_touch(name, came) and seat.queues.get(queue, came) < came:
                     raise Violation(f"{node} takes {member}'s commit of {queue}, {name}'s queue")
             if offset > self.frontier.get(queue, 0):
                 raise Violation(

@@ -13,6 +13,7 @@ from sim.deliveries import Deliveries, Mastership
 from sim.loop import SimLoop
 from sim.node import Node
 from sim.stage import Stage
+from sim.witness import Violation
 from store.errors import StoreError
 
 T = TypeVar("T")
@@ -25,6 +26,17 @@ def mastership(node: Node) -> Mastership:
     """Who answers."""
     assert node.master is not None, "masters answer"
     return node.name, node.boot, node.master.epoch
+
+
+def check_not_recorded(node: Node, broker: Broker, group: str, found: list[Popped]) -> None:
+    """A master gives messages away: its own tables do not say that they are done."""
+    tables = broker.metadata.tables
+    for handle in (popped.handle for popped in found):
+        place = (group, handle.topic, handle.queue_id)
+        ranges = tables.acknowledged(*place)
+        done = any(first <= handle.offset < end for first, end in ranges)
+        if done or handle.offset < tables.committed(*place):
+            raise Violation(f"{node.name} gives {place} {handle.offset}, and has recorded it done")
 
 
 class Calls:
@@ -102,8 +114,10 @@ class Consumption:
         self._chance = chance
         self.draining = False  # everything is acknowledged
 
-    async def use(self, group: str, popped: Popped) -> None:
-        """Acknowledge a message, or do otherwise by it."""
+    async def use(self, group: str, popped: Popped, hopeless: bool = False) -> None:
+        """Acknowledge a message, or do otherwise by it. hopeless: it cannot be processed."""
+        if hopeless:
+            return
         chance = 1.0 if self.draining else self._chance.random()
         handle = popped.handle
         if chance < 0.1:

@@ -2,7 +2,9 @@
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 
+from node.consuming.retrytopics import dead_letter_topic
 from node.deferred.transactionservice import DISCARD_TOPIC
 from sim.clients import read_all
 from sim.node import Node
@@ -12,14 +14,18 @@ from sim.servicehistory import (
     GROUP,
     ORDERLY,
     QUEUES,
+    RETRIES_MAX,
     TOPIC,
     Sent,
     ServiceHistory,
+    hopeless,
     retry_of,
 )
 from sim.witness import Violation
 from store.delay import SCHEDULE_TOPIC
 from store.metadata import SYSTEM_TOPIC
+from store.offsets import QueueOffset
+from store.record import Record
 
 RATE = 0.98  # a node's clocks run at most 1 % fast, against the world and against another's
 SLACK_MS = 30.0
@@ -56,6 +62,9 @@ def unfinished(node: Node) -> str:
 def final(master: Node, history: ServiceHistory, clocks_jumped: bool) -> None:
     """All checks, after the services have done what was to be done. Raises Violation."""
     _consumed(master, history)
+    _given_up_in_time(master, history)
+    for group in (GROUP, ORDERLY):
+        _origins_kept(master, group)
     _delivered_once(master, history)
     _never_early(master, history, clocks_jumped)
     _ended_one_way(master, history)
@@ -65,6 +74,15 @@ def final(master: Node, history: ServiceHistory, clocks_jumped: bool) -> None:
 def _bodies(node: Node, topic: str, queue_id: int = 0) -> list[bytes]:
     """A queue from its beginning."""
     return [body for _, body in read_all(node, (topic, queue_id))]
+
+
+def _records(node: Node, topic: str, queue_id: int = 0) -> Iterator[Record]:
+    """As `_bodies`, with all that a record says."""
+    low, high = node.store.queue_range(topic, queue_id)
+    for offset in range(low, high):
+        record = node.store.record_at(topic, queue_id, QueueOffset(offset))
+        if record is not None:
+            yield record
 
 
 def _fates(sent: list[Sent], found: list[bytes]) -> Counter[bytes]:
@@ -88,10 +106,49 @@ def _consumed(master: Node, history: ServiceHistory) -> None:
     if refused:
         raise Violation(f"refused and stored: {sorted(refused)[:3]}")
     for group in (GROUP, ORDERLY):
-        dead = set(_bodies(master, f"%DLQ%{group}"))
+        dead = set(_bodies(master, dead_letter_topic(group)))
         missing = stored - history.acknowledged.get(group, set()) - dead
         if missing:
             raise Violation(f"{group} has never consumed {sorted(missing)[:3]}")
+
+
+def _given_up_in_time(master: Node, history: ServiceHistory) -> None:
+    """A message that nobody can process is a dead letter after all its attempts, not before."""
+    for record in _records(master, dead_letter_topic(GROUP)):
+        if not hopeless(GROUP, record.body):
+            continue
+        given = history.attempts.get(record.body, set())
+        if given != set(range(1, RETRIES_MAX + 2)) or record.reconsume_times != RETRIES_MAX + 1:
+            raise Violation(
+                f"{record.body!r} is a dead letter after {record.reconsume_times} attempts, given "
+                f"were {sorted(given)}"
+            )
+
+
+def _origins_kept(master: Node, group: str) -> None:
+    """A copy is its message, says which one, and how often that was tried."""
+    originals = {r.body: r for queue_id in range(QUEUES) for r in _records(master, TOPIC, queue_id)}
+    for copy in _records(master, retry_of(group)):
+        _says_origin(copy, originals, {"RETRY_TOPIC": TOPIC}, RETRIES_MAX)
+    for copy in _records(master, dead_letter_topic(group)):
+        unique = copy.properties.get("UNIQ_KEY", "")
+        origin = {"DLQ_ORIGIN_TOPIC": TOPIC, "DLQ_ORIGIN_MESSAGE_ID": unique}
+        _says_origin(copy, originals, origin, RETRIES_MAX + 1)
+
+
+def _says_origin(
+    copy: Record, originals: dict[bytes, Record], origin: dict[str, str], attempts_max: int
+) -> None:
+    """origin: properties that it has beside those of its message."""
+    first = originals[copy.body]
+    wanted = {"ORIGIN_MESSAGE_ID": first.message_id, **origin, **first.properties}
+    wrong = {name for name, value in wanted.items() if copy.properties.get(name) != value}
+    if wrong - {"__CRC32#"}:
+        raise Violation(f"{copy.topic} has {first.body!r} with {copy.properties}, not {wanted}")
+    if (copy.born_time, copy.born_host) != (first.born_time, first.born_host):
+        raise Violation(f"{copy.topic} has {first.body!r}, born {copy.born_time}")
+    if not 1 <= copy.reconsume_times <= attempts_max:
+        raise Violation(f"{copy.topic} has {first.body!r} after {copy.reconsume_times} attempts")
 
 
 def _delivered_once(master: Node, history: ServiceHistory) -> None:

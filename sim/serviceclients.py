@@ -15,25 +15,29 @@ from node.deferred.transactionservice import Check
 from node.filters.tagfilter import EVERYTHING
 from sim.loop import SimLoop
 from sim.node import Node
-from sim.servicecalls import REFUSED, Calls, Consumption, mastership
+from sim.servicecalls import REFUSED, Calls, Consumption, check_not_recorded, mastership
 from sim.servicehistory import (
     COMMITTED,
     DELAYED,
     GROUP,
     ORDERLY,
+    POISON,
     PRODUCERS,
     QUEUES,
     RETRIES_MAX,
     TOPIC,
     Sent,
     ServiceHistory,
+    hopeless,
 )
 from sim.stage import Stage
+from sim.witness import Violation
 from store.metadata import TopicConfig, new_group
 from store.record import Host
 from store.status import PutMessageStatus
 
 HOST = Host("127.0.0.1", 1)
+POISON_SHARE = 0.1
 
 
 class ServiceClients:
@@ -46,6 +50,8 @@ class ServiceClients:
         self.chance = cluster.world.chance("service clients")
         self.draining = False  # no more is sent
         self.ready = False
+        self.poisons = False  # some messages are such that no consumer can process them
+        self._poisoning = cluster.world.chance("poisoned messages")
         world = cluster.world
         self.loop = SimLoop(
             lambda delay, do: world.after(delay, do),
@@ -57,7 +63,7 @@ class ServiceClients:
         self._number = 0
         for node in cluster.nodes:
             node.on_check = self._asked
-            node.on_settled = self._look
+            node.on_settled.append(self._look)
 
     def begin(self) -> None:
         """Start all programs."""
@@ -98,6 +104,7 @@ class ServiceClients:
         return {
             "popped": history.deliveries,
             "popped_again": history.repeats,
+            "poisoned": len(history.attempts),
             "delayed": len(history.delayed),
             "recalled": sum(sent.recalled == "ok" for sent in history.delayed),
             "half_messages": len(history.halves),
@@ -175,7 +182,9 @@ class ServiceClients:
     async def _produce(self) -> None:
         await self._until_ready()
         while not self.draining:
-            sent = Sent(b"p%d" % len(self.history.popped))
+            poison = self.poisons and self._poisoning.random() < POISON_SHARE
+            name = POISON if poison else b"p"
+            sent = Sent(name + b"%d" % len(self.history.popped))
             self.history.popped.append(sent)
             await self._send(sent, TOPIC, self.chance.randrange(QUEUES), lambda node: {})
             await self._calls.pause(60)
@@ -244,7 +253,11 @@ class ServiceClients:
         commit = sent.decision == "commit"
 
         async def end(node: Node, broker: Broker) -> None:
+            broker.admission.check_current()
+            epoch = mastership(node)[2]
             await broker.transactions.end([sent.origin], commit, PRODUCERS)
+            if sent.settled_in < 0:
+                sent.settled_in = epoch
 
         for _ in range(3):
             try:
@@ -257,11 +270,16 @@ class ServiceClients:
                 sent.decided = True
                 return
 
-    def _asked(self, check: Check) -> None:
+    def _asked(self, node: Node, check: Check) -> None:
         """A node asks what became of a half message; the question may be lost."""
         body = check.record.body
         known = next((sent for sent in self.history.halves if sent.body == body), None)
-        if known is None or self.chance.random() < 0.3:
+        if known is None:
+            return
+        if node.master is None:
+            raise Violation(f"{node.name} asks about {body!r}, and is a slave")
+        self.history.asked(mastership(node), known)
+        if self.chance.random() < 0.3:
             return
         known.origin = check.origin
         if known.decision:
@@ -290,11 +308,12 @@ class ServiceClients:
                 continue  # with the same attempt: its answer may be lost
             attempt += 1
             for popped in found:
-                await self._consumption.use(group, popped)
+                await self._consumption.use(group, popped, hopeless(group, popped.body))
 
     async def _pop(self, request: PopRequest, node: Node, broker: Broker) -> list[Popped]:
         deadline = asyncio.get_running_loop().time() + 0.3
         found = await broker.pop.wait(request, deadline)
         if found:
+            check_not_recorded(node, broker, request.group, found)
             self.history.delivered(mastership(node), node.mono(), request, found)
         return found

@@ -11,11 +11,17 @@ TOPIC, DELAYED, COMMITTED = "P", "D", "X"
 GROUP, ORDERLY, PRODUCERS = "g", "o", "t"
 QUEUES = 2
 RETRIES_MAX = 2
+POISON = b"poison"  # how a message begins that no consumer of GROUP can process
 
 
 def retry_of(group: str) -> str:
     """Where a group finds again what it did not acknowledge."""
     return retry_topic(group, TOPIC)
+
+
+def hopeless(group: str, body: bytes) -> bool:
+    """Whether no consumer of a group can process a message."""
+    return group == GROUP and body.startswith(POISON)
 
 
 @dataclass(slots=True)
@@ -30,6 +36,7 @@ class Sent:
     recalled: str = ""  # ok, or maybe
     decision: str = ""  # what its producer wants: commit, rollback, or nothing
     decided: bool = False  # that was answered
+    settled_in: int = -1  # the epoch in which that was answered first
     origin: int = -1  # of a half message, its first queue offset
     stored: float = 0.0  # world time
     stored_by: "Mastership | None" = None
@@ -48,6 +55,7 @@ class ServiceHistory(Deliveries):
     ends: dict[tuple[Mastership, str], int] = field(default_factory=dict)
     places: dict[tuple[str, bytes], Place] = field(default_factory=dict)  # of the last delivery
     masterships: set[Mastership] = field(default_factory=set)
+    attempts: dict[bytes, set[int]] = field(default_factory=dict)  # of messages without hope
 
     def delivered(
         self, who: Mastership, now: float, request: PopRequest, found: list[Popped]
@@ -60,6 +68,8 @@ class ServiceHistory(Deliveries):
             most = RETRIES_MAX + 1 if request.group == GROUP else popped.attempt
             if not least <= popped.attempt <= most:
                 raise Violation(f"{who} gives {place} as attempt {popped.attempt}")
+            if hopeless(request.group, popped.body):
+                self.attempts.setdefault(popped.body, set()).add(popped.attempt)
             self._alone(who, now, place, popped.body)
             self.leased(who, now, request, handle)
         if request.group == ORDERLY:
@@ -92,6 +102,11 @@ class ServiceHistory(Deliveries):
                 place = (ORDERLY, handle.topic, handle.queue_id, earlier)
                 if place not in together and place not in self.passed:
                     raise Violation(f"{who} gives {handle} before {earlier} is done")
+
+    def asked(self, who: Mastership, sent: Sent) -> None:
+        """A master asks what became of a half message: nobody of its epoch or before was told."""
+        if 0 <= sent.settled_in <= who[2]:
+            raise Violation(f"{who} asks about {sent.body!r}, decided in epoch {sent.settled_in}")
 
     def stored(self, who: Mastership, topic: str, end: int, world: float, wall: int) -> None:
         """How far a queue of a master has come."""

@@ -75,8 +75,8 @@ class Process(Protocol):
     def ask_producer(self, check: Check) -> None:
         """Ask what became of a half message."""
 
-    def on_answered(self, node: Any, path: str, request: Any, reply: Any) -> None:
-        """A call is answered."""
+    def on_answered(self, node: Any, request: Any, reply: Any, came: float) -> None:
+        """A call is answered. came: the world's time when its request came."""
 
 
 class SimClock:
@@ -145,8 +145,8 @@ class Services:
         self._validated = 0  # so many callbacks had run when the broker was last asked
         self.broker = self.loop.run_now(self._make)
         self.rpc = SimServer(node, self._methods(), self._spawn, self._failed)  # type: ignore[arg-type]
-        self.rpc.answered = lambda path, request, reply: node.on_answered(
-            node, path, request, reply
+        self.rpc.answered = lambda request, reply, came: node.on_answered(
+            node, request, reply, came
         )
         self.loop.run_now(self._start)
 

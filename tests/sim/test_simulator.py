@@ -24,7 +24,7 @@ from sim.mutants import MUTANTS, Mutant
 from sim.mutants_clocks import CLOCKS, jumps
 from sim.mutants_election import slow_etcd_and_short_cuts
 from sim.mutants_lite import with_lite
-from sim.mutants_services import with_sdk, with_services
+from sim.mutants_services import with_poison, with_sdk
 from sim.mutants_steps import at_steps
 from sim.network import Network, Weather, stream
 from sim.shrink import shrink
@@ -57,10 +57,11 @@ def test_elected_groups_keep_their_promises_while_the_set_changes_late() -> None
 
 
 def test_services_keep_their_promises_and_do_the_same_again() -> None:
-    outcomes = [run(seed, with_services(seed), elected=True) for seed in (1, 2, 3, 1)]
+    outcomes = [run(seed, with_poison(seed), elected=True) for seed in (1, 2, 3, 1)]
     assert [outcome.violation for outcome in outcomes] == [""] * 4
     assert outcomes[0].digest == outcomes[3].digest
-    for what in ("popped", "popped_again", "delayed", "half_messages_decided", "failed_over"):
+    counted = ("popped", "popped_again", "poisoned", "delayed", "half_messages_decided")
+    for what in (*counted, "failed_over"):
         assert sum(outcome.counts[what] for outcome in outcomes) > 0, what
 
 
@@ -107,6 +108,9 @@ QUICK = (
     "send-new-sequence",
     "sink-ids-by-chance",
     "pop-begins-anew",
+    "retry-for-ever",
+    "tables-ahead",
+    "group-commits-back",
     "levels-early",
     "halves-visible",
     "ack-before-slave",

@@ -1,0 +1,106 @@
+"""What the confirmed records of metadata say, held against the tables that nodes go by.
+
+A node answers from its tables, and hands them to whoever begins to follow it: nothing may be in
+them that a failover could take back. Where groups are, the observer counts for itself: a committed
+offset never goes back, in whatever order commits arrive.
+"""
+
+import json
+from dataclasses import dataclass, field
+
+from sim.clients import read_all
+from sim.node import Node
+from sim.witness import Violation
+from store.metadata import SYSTEM_TOPIC, Metadata
+
+Place = tuple[str, str]  # topic, group
+Offsets = dict[Place, dict[int, int]]
+
+
+@dataclass(slots=True)
+class _Replay:
+    """A node's tables as they should be. boot: its process."""
+
+    boot: int
+    changes: int = -1  # of the tables that were looked at last
+    tables: Metadata = field(default_factory=Metadata)
+    reached: Offsets = field(default_factory=dict)
+
+    def apply(self, body: bytes) -> None:
+        """One record more."""
+        self.tables.apply(body)
+        self.tables.applied += 1
+        change = json.loads(body)
+        ended = change.get("ends", ())  # of light queues that are forgotten
+        self.reached = {place: row for place, row in self.reached.items() if place[0] not in ended}
+        for topic, offsets in change["offsets"].items() if change["op"] == "offsets" else ():
+            row = self.reached.setdefault((topic, change["group"]), {})
+            for queue, offset in offsets.items():
+                row[int(queue)] = max(int(offset), row.get(int(queue), 0))
+
+
+class ConfirmedTables:
+    """The records that any node shows, and what each node should have made of them."""
+
+    def __init__(self) -> None:
+        self._bodies: list[bytes] = []
+        self._replays: dict[str, _Replay] = {}
+
+    def settled(self, node: Node) -> None:
+        """After an event of a node with services. Raises Violation."""
+        if node.older or node.lost_disk or node.services is None:
+            return  # it may lack what its tables should say
+        self._read(node)
+        tables = node.services.broker.metadata.tables
+        replay = self._replays.get(node.name)
+        if replay is not None and (replay.boot, replay.changes) == (node.boot, tables.changes):
+            return
+        if replay is None or replay.boot != node.boot or replay.tables.applied > tables.applied:
+            replay = self._replays[node.name] = _Replay(node.boot)
+        if tables.applied > len(self._bodies):
+            raise Violation(
+                f"{node.name} has applied {tables.applied} changes, confirmed are "
+                f"{len(self._bodies)}"
+            )
+        for body in self._bodies[replay.tables.applied : tables.applied]:
+            replay.apply(body)
+        replay.changes = tables.changes
+        self._compare(node.name, tables, replay)
+
+    def _read(self, node: Node) -> None:
+        queue = node.store.queues.get(SYSTEM_TOPIC, 0)
+        if queue is None or queue.max_offset <= len(self._bodies):
+            return
+        for offset, body in read_all(node, (SYSTEM_TOPIC, 0), len(self._bodies)):
+            if offset != len(self._bodies):
+                raise Violation(f"{node.name} shows no change {len(self._bodies)}, but {offset}")
+            self._bodies.append(body)
+
+    @staticmethod
+    def _compare(name: str, tables: Metadata, replay: _Replay) -> None:
+        wanted = replay.tables
+        if _rows(tables.offsets) != _rows(replay.reached):
+            raise Violation(
+                f"{name} has groups at {_other(tables.offsets, replay.reached)} after "
+                f"{tables.applied} changes"
+            )
+        for table in ("groups", "done", "delay_offsets", "timers", "sinks"):
+            found, said = getattr(tables, table), getattr(wanted, table)
+            if found != said:
+                raise Violation(
+                    f"{name} has {table} {found} after {tables.applied} changes, they say {said}"
+                )
+
+
+def _rows(offsets: Offsets) -> dict[tuple[str, str, int], int]:
+    return {(*place, queue): at for place, row in offsets.items() for queue, at in row.items()}
+
+
+def _other(found: Offsets, wanted: Offsets) -> dict[tuple[str, str, int], tuple[int, int]]:
+    """Where two tables differ: what is found, and what is wanted; -1 for nothing."""
+    ours, theirs = _rows(found), _rows(wanted)
+    return {
+        place: (ours.get(place, -1), theirs.get(place, -1))
+        for place in ours.keys() | theirs.keys()
+        if ours.get(place) != theirs.get(place)
+    }
