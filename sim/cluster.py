@@ -450,7 +450,7 @@ class Cluster:
             master = self.keeper.master
             why = "no master" if master is None else servicechecks.unfinished(master)
             if master is not None and self.sdk is not None:
-                why = why or sdkchecks.unfinished(master)
+                why = why or sdkchecks.unfinished(master, self.sdk.history)
             if master is not None and self.lite is not None:
                 why = why or litechecks.unfinished(master, self.lite.history)
             if not why:

@@ -187,6 +187,18 @@ def _held_up(seed: int) -> list[Fault]:
     return found
 
 
+def _stormy(seed: int) -> list[Fault]:
+    """Weather: the SDK's programs, members that stand still, a network that loses and delays."""
+    chance = random.Random(seed)
+    found = [Fault(0.0, SERVICES_ON, NODES[0]), Fault(0.0, SDK_ON, NODES[0])]
+    for k in range(6):
+        at = 600.0 + 550 * k
+        found.append(Fault(at, "weather", NODES[0], lasts=500.0, level=chance.uniform(0.5, 1.0)))
+        if chance.random() < 0.5:
+            found.append(Fault(at, "member_pause", NODES[0], "", 300.0, chance.random()))
+    return found
+
+
 def _taking_turns(seed: int) -> list[Fault]:
     """Weather: the SDK's programs, and masters that take turns."""
     return taking_turns(seed, SDK_ON)
@@ -262,6 +274,12 @@ SDK = [
         "the next master stores a part again",
         _ids_by_chance,
         at_steps(f"after {PUBLISHED}", sdk=True),
+    ),
+    _bug(
+        "sink-parts-unread",
+        "a part that cannot be read yet is stored again",
+        lambda: [(publishservice._Earlier, "readable", True)],
+        _stormy,
     ),
     _bug(
         "sink-parts-passed-over",

@@ -8,8 +8,10 @@ from sim.sdkhistory import GROUP, PUBLISHED, QUEUES, WRITTEN, SdkHistory
 from sim.witness import Violation
 
 
-def unfinished(node: Node) -> str:
+def unfinished(node: Node, history: SdkHistory) -> str:
     """What is still to be done, empty for nothing."""
+    if history.under_way:
+        return f"{history.under_way} programs still send or publish"
     if node.services is None or node.may_be_behind():
         return "no master that knows its log"
     tables = node.services.broker.metadata.tables

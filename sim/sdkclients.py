@@ -5,6 +5,7 @@ the simulated nodes. What nodes answer is looked at before the answer goes out.
 """
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, cast
 
@@ -248,14 +249,19 @@ class SdkPrograms:
         producer = process.client.producer(timeout=chance.choice((0.8, CALL_SECONDS)))
         while not self.draining:
             sent = [self._new(process) for _ in range(chance.choice((1, 1, 2, 4)))]
-            if chance.random() < 0.3:
-                await self._told(sent, self._send_batch(producer, sent, chance.randrange(QUEUES)))
-            else:
-                queue_id = chance.randrange(QUEUES) if chance.random() < 0.5 else None
-                await asyncio.gather(
-                    *(self._told([one], self._send(producer, one, queue_id)) for one in sent)
-                )
+            with self.history.busy():
+                await self._send_some(producer, sent, chance)
             await process.pause(80)
+
+    async def _send_some(self, producer: Any, sent: list[Written], chance: random.Random) -> None:
+        """As a batch, or each for itself."""
+        if chance.random() < 0.3:
+            await self._told(sent, self._send_batch(producer, sent, chance.randrange(QUEUES)))
+            return
+        queue_id = chance.randrange(QUEUES) if chance.random() < 0.5 else None
+        await asyncio.gather(
+            *(self._told([one], self._send(producer, one, queue_id)) for one in sent)
+        )
 
     def _new(self, process: Process) -> Written:
         made = Written(b"%s-%d" % (process.name.encode(), len(self.history.written)), process.name)
@@ -354,7 +360,8 @@ class SdkPrograms:
             try:
                 if name not in sinks:
                     sinks[name] = await process.client.sink(name)
-                await self._publish_next(process, sinks[name])
+                with self.history.busy():
+                    await self._publish_next(process, sinks[name])
             except (sdk.Retryable, sdk.ResultUnknown):
                 pass
             await process.pause(150)

@@ -5,6 +5,8 @@ that a master answered lets it count on its queues: for its session, and for the
 master, which knows nothing of it. Of the members in touch one at most reads a queue.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from sim.witness import Violation
@@ -70,7 +72,17 @@ class SdkHistory:
     takeovers: int = 0
     readers: dict[Queue, str] = field(default_factory=dict)
     in_touch_ms: float = 1000.0
+    under_way: int = 0  # sends and publications that programs are at
     holes: bool = False  # segments are lost: readers are told of what is lost, and go on
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """A program is at something that may yet be stored."""
+        self.under_way += 1
+        try:
+            yield
+        finally:
+            self.under_way -= 1
 
     # -- the group -----------------------------------------------------------------------------
 
