@@ -147,7 +147,15 @@ class Call:
 
     def begin(self) -> None:
         """Tell the node of it; a machine without the process says so."""
-        self.up.send(self._at_node(self._begun))
+        begun = self._at_node(self._begun)
+
+        def arrive() -> None:
+            services = self._served_by()
+            if services is not None:
+                services.rpc.accept(self)
+            begun()
+
+        self.up.send(arrive)
 
     def write(self, data: bytes) -> None:
         """A request."""
@@ -168,14 +176,22 @@ class Call:
         node = self.node
 
         def arrive() -> None:
-            if node.up and node.boot == self.boot and node.services is not None:
+            if self._served_by() is not None:
                 node.guarded(do)()
-            elif node.up or node.chance_of_reset.random() < RESETS:
-                self.network.call(node.name, CLIENT, self._reset)
             else:
-                self.network.world.after(KEEPALIVE_MS, self._reset)
+                self._end_connection(node.up or node.chance_of_reset.random() < RESETS)
 
         return arrive
+
+    def _served_by(self) -> Serving | None:
+        """What runs in the process that the call began with; None once that is gone."""
+        node = self.node
+        return node.services if node.up and node.boot == self.boot else None
+
+    def _end_connection(self, reset: bool) -> None:
+        """The program is told of it by a reset, or notices by itself, as where that is lost."""
+        if not (reset and self.network.call(self.node.name, CLIENT, self._reset)):
+            self.network.world.after(KEEPALIVE_MS, self._reset)
 
     # -- at the node ---------------------------------------------------------------------------
 
@@ -202,10 +218,7 @@ class Call:
     def process_died(self, reset: bool) -> None:
         """The node's process is gone: nothing more comes from it."""
         self.down.closed = True
-        if reset:
-            self.network.call(self.node.name, CLIENT, self._reset)
-        else:
-            self.network.world.after(KEEPALIVE_MS, self._reset)
+        self._end_connection(reset)
 
     # -- at the program ------------------------------------------------------------------------
 
@@ -420,11 +433,14 @@ class SimServer:
         # time when the request came.
         self.answered: Callable[[Any, Any, float], None] = lambda request, reply, came: None
 
+    def accept(self, call: Call) -> None:
+        """A call arrives, also where the process stands still: it ends with the process."""
+        self._calls[call] = None
+
     def begin(self, call: Call) -> None:
-        """A call arrives."""
+        """The process begins with a call."""
         call.requests = asyncio.Queue()
         call.task = self._spawn(self._serve(call))
-        self._calls[call] = None
 
     async def _serve(self, call: Call) -> None:
         handler = self._methods.by_path[call.path]
