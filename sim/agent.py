@@ -202,7 +202,7 @@ class Agent:
         )
 
     def note(self, found: Membership) -> None:
-        """In a thread of the node: begins and ends some time later, and may end unheard."""
+        """In a thread of the node: begins and ends some time later, maybe too late for anybody."""
         node = self.node
 
         def write() -> None:

@@ -211,7 +211,7 @@ class Ghost:
         before = self.held.get(who, 0)
         if before >= len(wrote):
             return
-        # Only these change what it has of that: a look at the bytes is dear.
+        # Only these change what it has of that: reading the bytes is costly.
         state = (len(wrote), node.bytes.end(), node.disk.changes, node.disk.syncs)
         if self._noted_at.get(who) != state:
             self._noted_at[who] = state

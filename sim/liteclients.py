@@ -338,7 +338,7 @@ class LiteClients:
             raise Violation(f"{node.name} counts {broker.lite.subscriptions} of {total}")
 
     def _watch(self, node: Node, broker: Broker) -> None:
-        """Hear what a process tells its clients, and what it forgets."""
+        """Be told what a process tells its clients, and what it forgets."""
         process = node.name, node.boot
         if process in self._evicted:
             return

@@ -37,7 +37,7 @@ class Subscriptions:
     named: dict[str, set[str]] = field(default_factory=dict)  # by client
     everything: set[str] = field(default_factory=set)
 
-    def hears(self, client: str, name: str) -> bool:
+    def wants(self, client: str, name: str) -> bool:
         """Whether a client is given messages of a lite topic."""
         return client in self.everything or name in self.named.get(client, ())
 
@@ -99,7 +99,7 @@ class LiteHistory(Deliveries):
         self, node: Process, who: Mastership, request: PopRequest, found: list[Popped]
     ) -> None:
         """A master gives messages away: of what its consumer subscribes to, in order."""
-        hears = self.of(node, request.group)
+        subscriptions = self.of(node, request.group)
         for popped in found:
             handle = popped.handle
             name = lite_topic_of(handle.topic)
@@ -111,7 +111,7 @@ class LiteHistory(Deliveries):
                 raise Violation(f"{handle.topic} {handle.offset} was {known!r}: {popped.body!r}")
             lease = self.leases.get((who, place))
             again = lease is not None and lease.end > node.mono()  # else it is given to two
-            if not (hears.hears(request.client, name) or again):
+            if not (subscriptions.wants(request.client, name) or again):
                 raise Violation(f"{who} gives {popped.body!r} to {request.client}, unasked")
             if handle.offset < self.forgotten.get((who[:2], handle.topic), 0):
                 raise Violation(f"{who} gives {place}, which is forgotten")
@@ -121,10 +121,10 @@ class LiteHistory(Deliveries):
 
     def nothing_for(self, node: Process, pop: PopService, subscriber: Subscriber) -> None:
         """A master has nothing for a consumer: or what there is, it knows of, and looks at next."""
-        hears = self.of(node, subscriber.group)
+        subscriptions = self.of(node, subscriber.group)
         for name in NAMES:
             queue = queue_of(name)
-            if queue in subscriber.ready or not hears.hears(subscriber.client, name):
+            if queue in subscriber.ready or not subscriptions.wants(subscriber.client, name):
                 continue
             low, high = node.store.queue_range(queue, 0)
             begin = max(low, self.ends.get(queue, 0))

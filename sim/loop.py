@@ -112,7 +112,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
     ) -> "asyncio.Future[T]":
-        """In a thread: it begins and ends some time later, and may end unheard."""
+        """In a thread: it begins and ends some time later, maybe too late for anybody."""
         future: asyncio.Future[T] = self.create_future()
 
         def work() -> None:

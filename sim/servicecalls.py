@@ -60,9 +60,9 @@ class Calls:
         future: asyncio.Future[T] = self._loop.create_future()
 
         def answer(result: T, error: Exception | None) -> None:
-            network.call(node.name, "client", lambda: hear(result, error))
+            network.call(node.name, "client", lambda: tell(result, error))
 
-        def hear(result: T, error: Exception | None) -> None:
+        def tell(result: T, error: Exception | None) -> None:
             if future.done():
                 return
             if error is not None:
@@ -79,7 +79,7 @@ class Calls:
             raise
 
     def tell_others(self, work: Callable[[Node, Broker], Awaitable[None]]) -> None:
-        """Call all other nodes; nobody hears what came of it."""
+        """Call all other nodes; nobody is told what came of it."""
         for node in self._nodes:
             if node is not self._target:
                 self._send(node, work, lambda result, error: None)

@@ -17,7 +17,7 @@ class Violation(Exception):
 
 
 class Witness:
-    """Looks at each node after every event; the dear looks only where something changed."""
+    """Looks at each node after every event; what is costly only where something changed."""
 
     def __init__(self) -> None:
         self.promised: dict[str, int] = {}  # the newest epoch that a node has answered to

@@ -98,7 +98,7 @@ class Joint(Generic[K, T]):
     """
 
     def __init__(self) -> None:
-        self._background = Background(self._unheard)
+        self._background = Background(self._not_awaited)
         self._under_way: dict[K, asyncio.Task[T]] = {}
 
     async def call(self, key: K, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -120,7 +120,7 @@ class Joint(Generic[K, T]):
         await self._background.stop()
 
     @staticmethod
-    def _unheard(error: Exception) -> None:
+    def _not_awaited(error: Exception) -> None:
         """It is raised in those who wait; there may be none any more."""
         if isinstance(error, DuologError):
             log.debug("a shared call failed: %s", error)

@@ -96,7 +96,7 @@ class GroupCoordinator:
         held: dict[Queue, str] = {}
         for name, member in members.items():
             if member.expires_ms > mono_ms + SESSION_MS_MAX:
-                return f"{name} lives for {member.expires_ms - mono_ms} ms unheard"
+                return f"{name} lives for {member.expires_ms - mono_ms} ms without a heartbeat"
             foreign = {queue for queue in member.granted if queue[0] not in member.topics}
             if foreign:
                 return f"{name} was granted {sorted(foreign)}, and reads {member.topics}"

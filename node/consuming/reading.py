@@ -57,10 +57,11 @@ class Reader:
         count = min(selection.messages_max, chosen.at_once)
         bits = self._filters.bits(selection.group, key[0], chosen)
         wanted = Wanted(count, selection.bytes_max, chosen.codes, bits)
-        result = chosen.chosen(self._core.store.get(*key, QueueOffset(offset), wanted))
+        start = QueueOffset(offset)
+        result = chosen.chosen(self._core.store.get(*key, start, wanted))
         if result.count or not self._replication.may_be_behind():
             return result
-        return result.where_behind(QueueOffset(offset))
+        return result.where_behind(start)
 
     def suggested_endpoint(self, physical_offset: int) -> str:
         """suggestPullingFromSlave: where a reader at a log offset had better read, or empty.

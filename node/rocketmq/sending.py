@@ -95,7 +95,7 @@ def queue_of(message: Sent, config: TopicConfig, turn: int) -> int:
     return turn % config.queues
 
 
-def _unheard(error: Exception) -> None:
+def _not_awaited(error: Exception) -> None:
     """It is raised in those who wait; a client that hung up does not."""
     if isinstance(error, sdk.DuologError | StoreError):
         log.debug("a message was not stored", reason=str(error))
@@ -114,7 +114,7 @@ class Sender:
         self._role_since = time.monotonic()
         self._older: set[str] = set()  # topics that had messages when the role changed
         self._older_end = 0  # of the log, then
-        self._background = Background(_unheard)
+        self._background = Background(_not_awaited)
         self._storing: dict[str, asyncio.Task[PutResult]] = {}
 
     async def stop(self) -> None:

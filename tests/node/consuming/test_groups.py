@@ -155,7 +155,7 @@ def test_a_coordinator_says_what_is_wrong_with_it() -> None:
     member.owned, member.granted = set(), {("U", 1)}
     assert groups.validate(START) == "group G: b was granted [('U', 1)], and reads ('T',)"
     member.granted, member.expires_ms = set(), MonoMs(300_001)
-    assert groups.validate(START) == "group G: b lives for 300001 ms unheard"
+    assert groups.validate(START) == "group G: b lives for 300001 ms without a heartbeat"
     member.wish = Wish("CONFIG")
     assert groups.validate(START) == "group G: its members go by several strategies"
     groups._groups["G"].members.clear()

@@ -1,4 +1,4 @@
-"""Lite topics: each client hears its own set of them, and each one gives its messages in order."""
+"""Lite topics: each client subscribes to its own set, and each one's messages come in order."""
 
 import asyncio
 import json
@@ -76,21 +76,21 @@ async def take(api: Api, group: str = "g", **how: Any) -> list[tuple[str, bytes]
     if received.handles:
         reply = await api.ack(group, *received.handles, topic="P")
         assert reply.status.code == Code.OK
-    return heard(received)
+    return given(received)
 
 
-def heard(received: Received) -> list[tuple[str, bytes]]:
+def given(received: Received) -> list[tuple[str, bytes]]:
     return [(made.system_properties.lite_topic, made.body) for made in received.messages]
 
 
-async def test_a_client_gets_what_it_hears_and_nothing_else(api: Api, other: Api) -> None:
+async def test_a_client_gets_what_it_subscribes_to_and_nothing_else(api: Api, other: Api) -> None:
     await send(api, "a", b"a0", b"a1")
     await send(api, "b", b"b0")
     await send(api, "c", b"c0")
     assert await sync(api, "a", "b") == Code.OK
     assert await sync(other, "b", "c") == Code.OK
     received = await api.receive("g", "P")
-    assert sorted(heard(received)) == [("a", b"a0"), ("a", b"a1"), ("b", b"b0")]
+    assert sorted(given(received)) == [("a", b"a0"), ("a", b"a1"), ("b", b"b0")]
     first = received.messages[0]
     assert first.system_properties.message_type == definition.MessageType.LITE
     assert dict(first.user_properties) == {}
@@ -104,7 +104,7 @@ async def test_a_lite_topic_gives_nothing_more_while_its_messages_are_out(api: A
     await sync(api, "a", "b")
     await send(api, "a", b"a0", b"a1", b"a2")
     first = await api.receive("g", "P", count=1)
-    assert heard(first) == [("a", b"a0")]
+    assert given(first) == [("a", b"a0")]
     await send(api, "b", b"b0")
     assert await take(api, count=1) == [("b", b"b0")]
     assert await take(api) == []
@@ -140,19 +140,19 @@ async def test_the_same_attempt_gets_the_same_messages(api: Api) -> None:
     await send(api, "c", b"c0")
     await send(api, "a", b"a1")  # behind what is out
     again = await api.receive("g", "P", attempt_id="one", count=2)
-    assert sorted(heard(again)) == [("a", b"a0"), ("b", b"b0")]
+    assert sorted(given(again)) == [("a", b"a0"), ("b", b"b0")]
     again = await api.receive("g", "P", attempt_id="one", count=3)
-    assert heard(again)[2:] == [("c", b"c0")]
+    assert given(again)[2:] == [("c", b"c0")]
     await api.ack("g", again.handles[2], topic="P")
     again = await api.receive("g", "P", attempt_id="one")
-    assert sorted(heard(again)) == sorted(heard(first)) == [("a", b"a0"), ("b", b"b0")]
+    assert sorted(given(again)) == sorted(given(first)) == [("a", b"a0"), ("b", b"b0")]
     dead = await api.ack("g", *first.handles, topic="P")
     assert {entry.status.code for entry in dead.entries} == {Code.INVALID_RECEIPT_HANDLE}
     assert (await api.ack("g", *again.handles, topic="P")).status.code == Code.OK
     assert await take(api, attempt_id="two") == [("a", b"a1")]
 
 
-async def test_a_waiting_poll_hears_of_messages_and_of_subscriptions(api: Api) -> None:
+async def test_a_waiting_poll_is_notified_of_messages_and_of_subscriptions(api: Api) -> None:
     await send(api, "early", b"e0")
     await sync(api, "a")
 
@@ -189,7 +189,7 @@ async def test_two_clients_share_a_lite_topic_in_order(api: Api, other: Api) -> 
     assert found == bodies
 
 
-async def test_another_set_replaces_what_a_client_hears(api: Api) -> None:
+async def test_another_set_replaces_what_a_client_subscribes_to(api: Api) -> None:
     await sync(api, "a", "b")
     assert await sync(api, "b", "c", action=ADD_ALL) == Code.OK
     for name in "abc":
@@ -277,7 +277,7 @@ async def test_subscriptions_that_are_refused(
     assert await sync(api, *names, **how) == code
 
 
-async def test_a_group_hears_the_lite_topics_of_one_topic(api: Api) -> None:
+async def test_a_group_subscribes_to_lite_topics_of_one_topic(api: Api) -> None:
     async with duolog.Client(f"127.0.0.1:{api.node.port}") as client:
         await client.admin.create_topic("Q", 1, message_type="LITE")
         await sync(api, "a")
@@ -335,7 +335,9 @@ async def test_there_are_only_so_many_lite_topics(start_node: StartNode) -> None
     await api.close()
 
 
-async def test_in_an_exclusive_group_the_last_that_asks_hears(api: Api, other: Api) -> None:
+async def test_in_an_exclusive_group_the_last_that_asks_is_given_messages(
+    api: Api, other: Api
+) -> None:
     async with duolog.Client(f"127.0.0.1:{api.node.port}") as client:
         found = await client.admin.put_group("g", lite_topic="P", lite_exclusive=True)
         assert found.lite_exclusive
@@ -362,7 +364,7 @@ async def test_in_an_exclusive_group_the_last_that_asks_hears(api: Api, other: A
     listening = asyncio.ensure_future(listen())
     await until(lambda: told == ["settings"])
     await sync(api, "a", "b")
-    await sync(other, "b", "a", action=ADD_ALL)  # repeats what it thinks it hears
+    await sync(other, "b", "a", action=ADD_ALL)  # repeats what it takes its subscriptions to be
     await send(api, "a", b"a0")
     await send(api, "b", b"b0")
     assert await take(other) == []
@@ -375,7 +377,7 @@ async def test_in_an_exclusive_group_the_last_that_asks_hears(api: Api, other: A
     await asyncio.gather(listening, return_exceptions=True)
 
 
-async def test_a_client_that_leaves_hears_nothing_more(api: Api, parent: Node) -> None:
+async def test_a_client_that_leaves_is_given_nothing_more(api: Api, parent: Node) -> None:
     await sync(api, "a")
     lite = broker_of(parent).lite
     assert lite.subscriptions == 1
@@ -448,7 +450,7 @@ async def test_progress_survives_a_restart(start_node: StartNode, tmp_path: Path
     await node.stop()
     node = await start_node(tmp_path / "d")
     api = Api(node)
-    assert await take(api) == []  # it has not said what it hears
+    assert await take(api) == []  # it has not subscribed
     await sync(api, "a", "b", action=ADD_ALL)
     assert sorted(await take(api)) == [("a", b"a1"), ("b", b"b0")]
     await api.close()
@@ -490,14 +492,14 @@ async def test_a_lost_answer_does_not_come_again_to_a_client_that_unsubscribed(
     lost = await api.receive("g", "P", attempt_id="one")
     await sync(api, "a", action=REMOVE)
     assert (await api.change("g", lost.handles[0], 0, topic="P")).status.code == Code.OK
-    assert heard(await api.receive("g", "P", attempt_id="one")) == []
+    assert given(await api.receive("g", "P", attempt_id="one")) == []
     assert await take(other) == [("a", b"a0")]
     await sync(api, "*")
     await send(api, "a", b"a1")
     lost = await api.receive("g", "P", attempt_id="two")
     await sync(api, "*", action=REMOVE)
     assert (await api.change("g", lost.handles[0], 0, topic="P")).status.code == Code.OK
-    assert heard(await api.receive("g", "P", attempt_id="two")) == []
+    assert given(await api.receive("g", "P", attempt_id="two")) == []
     assert await take(other) == [("a", b"a1")]
 
 
@@ -525,7 +527,7 @@ async def test_what_is_forgotten_is_given_to_nobody_and_what_follows_once(
     assert await take(api) == []
     await send(api, "a", b"2")
     received = await api.receive("g", "P")
-    assert heard(received) == [("a", b"2")]
+    assert given(received) == [("a", b"2")]
     await send(api, "a", b"3")
     await until(lambda: not broker.lite._going)
     assert await take(other) == []  # the first one has what was stored before
@@ -594,7 +596,9 @@ async def test_any_node_takes_subscriptions_and_the_next_master_goes_on(
         await api.close()
 
 
-async def test_a_client_hears_all_replica_groups(start_node: StartNode, tmp_path: Path) -> None:
+async def test_a_client_is_given_messages_of_all_replica_groups(
+    start_node: StartNode, tmp_path: Path
+) -> None:
     nodes = await start_groups(start_node, tmp_path)
     first, second = nodes.values()
     async with duolog.Client(f"127.0.0.1:{first.port}", timeout=10) as client:
@@ -608,36 +612,32 @@ async def test_a_client_hears_all_replica_groups(start_node: StartNode, tmp_path
     await there.close()
 
 
-async def test_a_directory_without_tables_has_no_topics_of_light_queues(
-    start_node: StartNode, tmp_path: Path
-) -> None:
-    node = await start_node(tmp_path / "d")
-    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
-        await client.admin.create_topic("P", 2, message_type="LITE")
-    api = Api(node)
-    await send(api, "a", b"a0")
-    await api.close()
-    await node.stop()
-    for path in (tmp_path / "d" / "config").iterdir():
-        path.unlink()
-    node = await start_node(tmp_path / "d")
-    assert set(broker_of(node).metadata.topics) == {"P"}
-
-
-async def test_topics_that_queues_tell_of_keep_their_type(
-    start_node: StartNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node = await start_node(tmp_path / "d")
-    # As where other changes came first and are lost: the log does not claim to have them all.
-    monkeypatch.setattr(Metadata, "empty", property(lambda tables: False))
+async def _without_its_tables(start_node: StartNode, directory: Path) -> Node:
+    """A node with lite topics, started again where the files of its tables are gone."""
+    node = await start_node(directory)
     async with duolog.Client(f"127.0.0.1:{node.port}") as client:
         await client.admin.create_topic("P", 2, message_type="LITE", lite_ttl_minutes=1)
     api = Api(node)
     await send(api, "a", b"a0")
     await api.close()
     await node.stop()
-    for path in (tmp_path / "d" / "config").iterdir():
+    for path in (directory / "config").iterdir():
         path.unlink()
-    node = await start_node(tmp_path / "d")
+    return await start_node(directory)
+
+
+async def test_a_directory_without_tables_has_no_topics_of_light_queues(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    node = await _without_its_tables(start_node, tmp_path / "d")
+    assert set(broker_of(node).metadata.topics) == {"P"}
+
+
+async def test_topics_that_queues_tell_of_keep_their_type(
+    start_node: StartNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As where other changes came first and are lost: the log does not claim to have them all.
+    monkeypatch.setattr(Metadata, "empty", property(lambda tables: False))
+    node = await _without_its_tables(start_node, tmp_path / "d")
     found = broker_of(node).metadata.topics["P"]
     assert (found.queues, found.message_type, found.lite_ttl_minutes) == (2, "LITE", 1)
