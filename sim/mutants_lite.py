@@ -196,7 +196,7 @@ def _bug(
 
 LITE = [
     _bug("lite-everybody-told", "a lite topic's messages are everybody's", _everybody_is_told),
-    _bug("lite-arrivals-unheard", "nobody is told of a message", left_out(LiteService, "arrived")),
+    _bug("lite-arrivals-untold", "nobody is told of a message", left_out(LiteService, "arrived")),
     _bug("lite-not-told-again", "nobody is told of what comes again", _not_told_again),
     _bug("lite-still-ready", "who unsubscribes is given what was ready", _still_ready),
     _bug(
@@ -210,7 +210,7 @@ LITE = [
     _bug("lite-uncounted", "the subscriptions of who left still count", _uncounted),
     _bug("lite-out-of-order", "a lite topic gives on", _out_of_order),
     _bug(
-        "lite-role-unheard",
+        "lite-role-untold",
         "a new master tells nobody what there is",
         left_out(LiteService, "role_changed"),
         _switching,
