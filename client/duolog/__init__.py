@@ -33,6 +33,7 @@ from duolog._descriptions import (
 )
 from duolog._errors import (
     BadRequest,
+    BufferFull,
     Busy,
     CorruptBatch,
     DuologError,
@@ -51,6 +52,7 @@ from duolog._errors import (
     UnknownTopic,
 )
 from duolog._message import Batch, Message
+from duolog._posted import Posted
 from duolog._producer import Producer
 from duolog._receipts import BatchReceipt, Part, Receipt
 from duolog._start import Start
@@ -63,6 +65,7 @@ __all__ = [
     "BadRequest",
     "Batch",
     "BatchReceipt",
+    "BufferFull",
     "Busy",
     "Client",
     "ClusterStatus",
@@ -84,6 +87,7 @@ __all__ = [
     "NodeStatus",
     "NotMaster",
     "Part",
+    "Posted",
     "Producer",
     "QueueOffset",
     "QueueStats",

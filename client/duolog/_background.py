@@ -22,7 +22,7 @@ CANCEL_AGAIN_SECONDS = 1.0  # a cancellation may be lost where it meets an error
 STOP_SECONDS = 60.0  # what has not ended by then takes no cancellation: a bug of its own
 
 
-def report(error: Exception) -> None:
+def report(error: BaseException) -> None:
     """Log an error that nobody waits for."""
     log.error("a background task failed", exc_info=error)
 
@@ -185,7 +185,7 @@ async def all_of(*works: Coroutine[Any, Any, T]) -> list[T]:
 
 
 async def close_all(*stages: Iterable[Callable[[], Awaitable[None]]]) -> None:
-    """Close everything, stage after stage, whatever fails; then raise the first error.
+    """Close everything, stage after stage, whatever fails; then raise the first error, log others.
 
     A cancellation ends the stage under way; the later ones are closed all the same, and it is
     raised in place of an error.
@@ -198,7 +198,24 @@ async def close_all(*stages: Iterable[Callable[[], Awaitable[None]]]) -> None:
         except asyncio.CancelledError as cancellation:
             cancelled = cancelled or cancellation
             continue
-        first = first or next((one for one in found if isinstance(one, BaseException)), None)
+        for error in found:
+            if isinstance(error, BaseException) and first is not None:
+                log.warning("this could not be closed either: %r", error)
+            elif isinstance(error, BaseException):
+                first = error
     error = cancelled or first
     if error is not None:
         raise error
+
+
+async def close_after(kind: object, close: Callable[[], Awaitable[None]]) -> None:
+    """Close at the end of an `async with`: the error that ends it, if there is one, goes on.
+
+    kind: its class.
+    """
+    try:
+        await close()
+    except DuologError as error:
+        if kind is None:
+            raise
+        log.warning("closing after another error: %r", error)

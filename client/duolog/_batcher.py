@@ -1,26 +1,54 @@
-"""Single sends that batch by themselves: while a batch is on its way, the next one fills.
+"""Messages that are sent one by one go out together: while a batch is on its way, the next fills.
 
-One batch at a time for each queue and terms, so that messages of a key stay in order. The first
-message goes out alone and at once, unless there is a linger; what comes meanwhile goes together.
+One batch at a time for each queue and terms, so that messages of a key stay in order; of messages
+for any queue, several. The first message goes out alone and at once, unless there is a linger; what
+comes meanwhile goes together.
 """
 
 import asyncio
-from dataclasses import dataclass, field
+import copy
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from math import inf
+from typing import Any
 
 from duolog._background import Background
-from duolog._columns import pack
-from duolog._errors import BadRequest, DuologError, ResultUnknown, Timeout
+from duolog._columns import pack, repeat
+from duolog._errors import BadRequest, BufferFull, MessageTooLarge, ResultUnknown
+from duolog._posted import ALL, MESSAGE_BYTES, Posted, Posting, Told
 from duolog._receipts import Part, Receipt
-from duolog._sending import Batch, Sender, Terms
+from duolog._sending import PLAIN, Batch, Sender, Terms
 from duolog._topics import Slot
 
 BATCH_BYTES = 1 << 20
 BATCH_MESSAGES = 16_384
+BUFFER_BYTES = 64 << 20  # some 400,000 messages of 100 bytes
+SIDE_BY_SIDE = 4  # batches of messages for any queue
+MANY = 256  # messages that do not wait for the batch before them, where they need not
+FAILED_MAX = 1000  # batches whose errors nobody has been told
 
 
 def producer_closed() -> BadRequest:
     """A send that a closed producer refuses, or has not begun: nothing was stored."""
     return BadRequest("the producer is closed")
+
+
+@dataclass(frozen=True, slots=True)
+class Buffering:
+    """How messages wait to be sent.
+
+    linger: seconds that a batch waits for more. bytes: of messages that are not answered, at most.
+    loop: the producer's, where other threads post; None: whoever posts runs in it.
+    """
+
+    linger: float = 0.0
+    bytes: int = BUFFER_BYTES
+    loop: asyncio.AbstractEventLoop | None = None
+
+
+AT_ONCE = Buffering()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,181 +62,294 @@ class Message:
     text: bytes
 
 
-@dataclass(slots=True)
-class _Filling:
-    """Single sends of one queue and terms that wait to go out together."""
+class Filling:
+    """Messages of one queue and terms: the batches that wait, and those on their way."""
 
-    topic: str
-    slot: Slot | None
-    terms: Terms
-    bodies: list[bytes] = field(default_factory=list)
-    texts: list[bytes] = field(default_factory=list)
-    futures: list["asyncio.Future[Receipt]"] = field(default_factory=list)
-    deadline: float = 0.0
-    running: bool = False
+    __slots__ = ("limit", "on_way", "running", "slot", "terms", "topic", "waiting")
 
-    def add(self, body: bytes, text: bytes, deadline: float) -> "asyncio.Future[Receipt]":
-        """One more; its receipt comes by the future."""
-        future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        self.bodies.append(body)
-        self.texts.append(text)
-        self.futures.append(future)
-        self.deadline = max(self.deadline, deadline)
-        return future
+    def __init__(self, topic: str, slot: Slot | None, terms: Terms) -> None:
+        self.topic, self.slot, self.terms = topic, slot, terms
+        self.limit = SIDE_BY_SIDE if slot is None else 1  # of `running`
+        self.waiting: deque[Posting] = deque()  # the last one fills
+        self.on_way: dict[Posting, None] = {}
+        self.running = 0  # that send what waits, one batch after the other
 
-    def take(self) -> "tuple[list[bytes], list[bytes], list[asyncio.Future[Receipt]]]":
-        """As many as fit into a batch, in the order in which they came: bodies, texts, futures."""
-        count = self._fit()
-        bodies, self.bodies = self.bodies[:count], self.bodies[count:]
-        texts, self.texts = self.texts[:count], self.texts[count:]
-        futures, self.futures = self.futures[:count], self.futures[count:]
-        return bodies, texts, futures
-
-    def batch(self, bodies: list[bytes], texts: list[bytes]) -> Batch:
-        """Messages of this queue and terms."""
-        return Batch(self.topic, self.slot, self.terms, pack(bodies), pack(texts), len(bodies))
-
-    def close(self) -> None:
-        """Nobody sends what is left."""
-        self.running = False
-        _reject(self.futures, producer_closed())
-
-    def _fit(self) -> int:
-        size = 0
-        for count, body in enumerate(self.bodies[:BATCH_MESSAGES]):
-            size += len(body)
-            if size > BATCH_BYTES and count:
-                return count
-        return min(len(self.bodies), BATCH_MESSAGES)
-
-    def give_up(self, future: "asyncio.Future[Receipt]", seconds: float) -> DuologError:
-        """The error of a send whose time is over; a message not yet on its way is taken back."""
-        if future in self.futures:
-            at = self.futures.index(future)
-            del self.futures[at], self.bodies[at], self.texts[at]
-            return Timeout(f"{self.topic}: not sent within {seconds:g} s")
-        return ResultUnknown(
-            f"{self.topic}: no answer within {seconds:g} s; the message may or may not be stored"
-        )
+    def wants_another(self) -> bool:
+        """Tell whether somebody is to send what waits."""
+        if not self.waiting or self.running >= self.limit:
+            return False
+        many = len(self.waiting) > 1 or len(self.waiting[0].bodies) >= MANY
+        return many or not self.running
 
 
 class Batcher:
-    """Sends single messages of one producer."""
+    """Sends single messages of one producer.
 
-    def __init__(self, sender: Sender, linger: float) -> None:
+    All of it runs in the producer's loop, but for `add`, `hold` and `filling_of`: where the loop is
+    given, any thread may call these.
+    """
+
+    def __init__(self, sender: Sender, buffering: Buffering = AT_ONCE) -> None:
         self._sender = sender
-        self._linger = linger
-        self._filling: dict[tuple[str, Slot | None, Terms], _Filling] = {}
+        self._linger = buffering.linger
+        self.buffer_bytes = buffering.bytes
+        loop = buffering.loop
+        self._call: Callable[..., object] = _now if loop is None else loop.call_soon_threadsafe
+        self.lock = threading.RLock()  # of the fillings, and of what is used
+        self._plain: dict[str, Filling] = {}  # for any queue
+        self._fillings: dict[tuple[str, Slot | None, Terms], Filling] = {}
+        self._busy: dict[Filling, None] = {}
+        self.used = 0
+        self._failed: deque[Posting] = deque()  # with errors that nobody was told
+        self._older: list[Exception] = []  # of those that came before
+        self._older_count = 0
         self._draining = Background()
         self._closed = False
-        self._alone = 0  # sends that go out without a task of their own
+        self._alone: dict[object, None] = {}  # sends that go out without a batch of their own
         self._quiet = asyncio.Event()
+        self._due = inf  # when messages are looked for whose time is over
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- what comes ----------------------------------------------------------------------------
 
     async def send(self, message: Message, seconds: float) -> Receipt:
         """Have a message stored; raises as `Producer.send`."""
-        if self._closed:
-            raise producer_closed()
-        filling = self._filling_of(message.topic, message.slot, message.terms)
-        if not filling.running and self._linger <= 0:
+        filling = self.filling_of(message.topic, message.slot, message.terms)
+        with self.lock:
+            alone = not (filling.running or self._closed) and self._linger <= 0
+            if alone:
+                self._run(filling)
+        if alone:
             return await self._send_alone(filling, message, seconds)
-        loop = asyncio.get_running_loop()
-        future = filling.add(message.body, message.text, loop.time() + seconds)
-        if not filling.running:
-            filling.running = True
-            self._begin(filling)
-        try:
-            async with asyncio.timeout(seconds):
-                return await future
-        except TimeoutError:
-            raise filling.give_up(future, seconds) from None
+        deadline = asyncio.get_running_loop().time() + seconds
+        return await self.add(filling, message.body, message.text, deadline).awaited()
 
-    def _filling_of(self, topic: str, slot: Slot | None, terms: Terms) -> _Filling:
-        found = self._filling.get((topic, slot, terms))
-        if found is None:
-            found = _Filling(topic, slot, terms)
-            if not terms.deliver_time:  # a time is hardly asked for twice
-                self._filling[topic, slot, terms] = found
+    def add(
+        self,
+        filling: Filling,
+        body: bytes,
+        text: bytes,
+        deadline: float,
+        on_done: Told | None = None,
+    ) -> Posted:
+        """Take a message, to be sent some time. Raises BadRequest once it is closed."""
+        # For each message of programs that post hundreds of thousands a second: all in one piece.
+        cost = len(body) + len(text) + MESSAGE_BYTES
+        with self.lock:
+            if self._closed:
+                raise producer_closed()
+            self.used += cost
+            waiting = filling.waiting
+            if waiting and waiting[-1].cost + cost <= BATCH_BYTES:
+                posting = waiting[-1]
+            else:
+                posting = Posting()
+                waiting.append(posting)
+            bodies = posting.bodies
+            handle = Posted(posting, len(bodies))
+            bodies.append(body)
+            posting.texts.append(text)
+            posting.deadlines.append(deadline)
+            posting.cost += cost
+            if on_done is not None:
+                posting.told.append((handle, on_done))
+            begins = filling.running < filling.limit and filling.wants_another()
+            if begins:
+                self._run(filling)
+        if begins:
+            self._call(self._begin, filling)
+        if deadline < self._due:
+            self._call(self._arm, deadline)
+        return handle
+
+    def filling_of(self, topic: str, slot: Slot | None, terms: Terms) -> Filling:
+        """Where messages for a queue and on terms go."""
+        plain = slot is None and terms is PLAIN
+        found = self._plain.get(topic) if plain else self._fillings.get((topic, slot, terms))
+        if found is not None:
+            return found
+        found = Filling(topic, slot, terms)
+        if plain:
+            found = self._plain.setdefault(topic, found)
+        else:
+            found = self._fillings.setdefault((topic, slot, terms), found)
         return found
 
-    async def _send_alone(self, filling: _Filling, message: Message, seconds: float) -> Receipt:
+    def refuse_more(self) -> None:
+        """Raise BufferFull where the buffer is used up."""
+        if self.used >= self.buffer_bytes:
+            raise BufferFull(
+                f"{self.used} bytes are not answered yet; buffer_bytes is {self.buffer_bytes}"
+            )
+
+    def hold(self, filling: Filling, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Have some work see to what waits in a filling; it ends with `leave`."""
+        self._run(filling)
+        self._call(lambda: self._closed or self._draining.start(work()))
+
+    def leave(self, filling: Filling, refused: list[tuple[Posted, Exception]]) -> None:
+        """What waited in a held filling is elsewhere, but for what is refused."""
+        for handle, error in refused:
+            posting, place = handle.at
+            if not handle.done:  # else its time was over
+                posting.fail_some({place: error})
+        with self.lock:
+            left = list(filling.waiting)
+            filling.waiting.clear()
+        for posting in left:
+            posting.left()
+            self._is_over(filling, posting)
+        self._rests(filling)
+
+    def _run(self, filling: Filling) -> None:
+        """Somebody will send what waits in it."""
+        filling.running += 1
+        self._busy[filling] = None
+
+    # -- what goes -----------------------------------------------------------------------------
+
+    async def _send_alone(self, filling: Filling, message: Message, seconds: float) -> Receipt:
         """Send a message while nothing else is on its way: no task, no future in between."""
-        filling.running = True
-        self._alone += 1
+        one = object()
+        self._alone[one] = None
         try:
-            batch = filling.batch([message.body], [message.text])
+            batch = _batch(filling, [message.body], [message.text])
             (part,) = await self._sender.send(batch, seconds)
         finally:
-            self._alone -= 1
+            del self._alone[one]
             self._quiet.set()
-            if filling.bodies and self._closed:
-                filling.close()
-            elif filling.bodies:  # what came meanwhile goes out together
-                self._begin(filling)
-            else:
-                filling.running = False
-        return self._receipt(part, 0)
+            if self._rests(filling):
+                self._begin(filling)  # what came meanwhile goes out together
+        return part.receipt(0, self._sender.unique_key)
 
-    def _begin(self, filling: _Filling) -> None:
+    def _begin(self, filling: Filling) -> None:
         """Drain it in the background."""
-        drain = self._draining.start(self._drain(filling))
-        # Where it is cancelled before its first step, nothing of it runs, and nobody is answered.
-        drain.add_done_callback(lambda _: filling.close() if drain.cancelled() else None)
+        if not self._closed:
+            self._draining.start(self._drain(filling))
 
-    async def _drain(self, filling: _Filling) -> None:
-        """Send what has filled up, batch after batch, until nothing is left."""
-        try:
-            if self._linger > 0:
-                await asyncio.sleep(self._linger)
-            while filling.bodies:
-                bodies, texts, futures = filling.take()
-                left = filling.deadline - asyncio.get_running_loop().time()
-                try:
-                    parts = await self._sender.send(filling.batch(bodies, texts), left)
-                except Exception as error:
-                    _reject(futures, error)
-                    continue
-                except BaseException:  # cancelled in mid-way: nobody is left waiting
-                    _reject(futures, ResultUnknown("the producer was closed"))
-                    raise
-                self._resolve(parts, futures)
-        finally:
-            filling.close()
+    async def _drain(self, filling: Filling) -> None:
+        """Send what waits, batch after batch, until nothing is left."""
+        if self._linger > 0:
+            await asyncio.sleep(self._linger)
+        while self._rests(filling):
+            with self.lock:
+                posting = filling.waiting.popleft()
+                filling.on_way[posting] = None
+            await self._send(filling, posting)
+            self._is_over(filling, posting)
 
-    def _resolve(self, parts: list[Part], futures: "list[asyncio.Future[Receipt]]") -> None:
-        for part in parts:
-            for k in range(part.count):
-                future = futures[part.first + k]
-                if not future.done():
-                    future.set_result(self._receipt(part, k))
+    def _rests(self, filling: Filling) -> bool:
+        """Tell whether anything waits; if not, whoever asks sends no more of it."""
+        with self.lock:
+            if filling.waiting:
+                return True
+            filling.running -= 1
+            if not filling.running:
+                self._busy.pop(filling, None)
+                if filling.terms.deliver_time:  # a time is hardly asked for twice
+                    self._fillings.pop((filling.topic, filling.slot, filling.terms), None)
+            return False
 
-    def _receipt(self, part: Part, k: int) -> Receipt:
-        return Receipt(
-            part.topic,
-            part.queue_id,
-            part.queue_offset + k,
-            self._sender.unique_key(part.sequence + k),
-            part.store_time_ms,
-            part.status,
-            part.duplicate,
-            part.epoch,
-            part.group,
-        )
+    async def _send(self, filling: Filling, posting: Posting) -> None:
+        bodies, texts, deadline = posting.take()
+        parts: list[Part] = []
+        lost: dict[int, Exception] = {}
+        todo = [(0, len(bodies))] if bodies else []
+        while todo:
+            first, end = todo.pop()
+            left = deadline - asyncio.get_running_loop().time()
+            try:
+                batch = _batch(filling, bodies[first:end], texts[first:end], first)
+                parts += await self._sender.send(batch, left)
+            except Exception as error:
+                if isinstance(error, MessageTooLarge) and end - first > 1:
+                    # A node stores all of a batch or nothing: the others shall not suffer.
+                    middle = (first + end) // 2
+                    todo += [(middle, end), (first, middle)]
+                else:
+                    lost.update(dict.fromkeys(range(first, end), error))
+        posting.stored(parts, lost, self._sender.unique_key)
 
-    async def flush(self) -> None:
-        """Wait until every send that was started has its answer."""
-        while self._draining.busy or self._alone:
-            await self._draining.finish()
-            if self._alone:
-                self._quiet.clear()
-                await self._quiet.wait()
+    def _is_over(self, filling: Filling, posting: Posting) -> None:
+        with self.lock:
+            filling.on_way.pop(posting, None)
+            self.used -= posting.cost
+        if posting.unasked():
+            self._failed.append(posting)
+        if len(self._failed) > FAILED_MAX:
+            errors = self._failed.popleft().unasked()
+            self._older = self._older or errors[:1]
+            self._older_count += len(errors)
+
+    # -- the end of their time -----------------------------------------------------------------
+
+    def _arm(self, deadline: float) -> None:
+        """Look for messages whose time is over, when the first one's is."""
+        if self._closed or deadline >= self._due:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = deadline
+        self._timer = asyncio.get_running_loop().call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        self._due, self._timer = inf, None
+        now, earliest = asyncio.get_running_loop().time(), inf
+        for filling, posting in self._postings():
+            earliest = min(earliest, posting.expire(now, filling.topic))
+        if earliest < inf:
+            self._arm(earliest)
+
+    def _postings(self) -> list[tuple[Filling, Posting]]:
+        """All that have no answer yet."""
+        with self.lock:
+            return [(busy, one) for busy in self._busy for one in (*busy.on_way, *busy.waiting)]
+
+    async def answered(self) -> None:
+        """Wait until every message that was taken before has its answer."""
+        alone = list(self._alone)
+        for _ in ("where they wait for their queue", "where they go to it"):
+            for _, posting in self._postings():
+                await posting.settled(ALL)
+        while not self._alone.keys().isdisjoint(alone):
+            self._quiet.clear()
+            await self._quiet.wait()
+        await asyncio.sleep(0)  # whoever waits for a message of these is told first
+
+    def raise_unasked(self) -> None:
+        """Raise the first error that nobody was told, if there is one; it tells of the others."""
+        errors, count = self._older, self._older_count
+        self._older, self._older_count = [], 0
+        while self._failed:
+            found = self._failed.popleft().unasked()
+            errors, count = errors or found[:1], count + len(found)
+        if not errors:
+            return
+        error = copy.copy(errors[0])  # its handle tells of one message
+        if count > 1:
+            error.add_note(f"{count} messages that were posted failed")
+        raise error
 
     async def close(self) -> None:
         """Give up what is still on its way."""
         self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
         await self._draining.stop()
+        for filling, posting in self._postings():
+            going = posting in filling.on_way
+            posting.failed(ResultUnknown("the producer was closed") if going else producer_closed())
+            self._is_over(filling, posting)
+        for filling in list(self._busy):
+            filling.waiting.clear()
+        self._busy.clear()
 
 
-def _reject(futures: "list[asyncio.Future[Receipt]]", error: Exception) -> None:
-    for future in futures:
-        if not future.done():
-            future.set_exception(error)
+def _now(do: Callable[..., object], *arguments: object) -> None:
+    do(*arguments)
+
+
+def _batch(filling: Filling, bodies: list[bytes], texts: list[bytes], first: int = 0) -> Batch:
+    packed = pack(texts) if any(texts) else repeat(b"", len(texts))
+    count = len(bodies)
+    return Batch(filling.topic, filling.slot, filling.terms, pack(bodies), packed, count, first)

@@ -5,7 +5,8 @@ import zlib
 from collections.abc import Sequence
 
 from duolog._admin import Admin, status_of, topics_at
-from duolog._background import close_all
+from duolog._background import close_after, close_all
+from duolog._batcher import BUFFER_BYTES, Buffering
 from duolog._connection import ATTEMPT_SECONDS
 from duolog._consumer import Consumer
 from duolog._consumption import Consumption
@@ -73,18 +74,34 @@ class Client:
         self.admin = Admin(self._router, timeout)
 
     def producer(
-        self, *, timeout: float | None = None, linger: float = 0.0, producer_id: bytes | None = None
+        self,
+        *,
+        timeout: float | None = None,
+        linger: float = 0.0,
+        buffer_bytes: int = BUFFER_BYTES,
+        producer_id: bytes | None = None,
     ) -> Producer:
         """A producer.
 
         Args:
             timeout: seconds of one send, retries included.
             linger: seconds to wait for further messages before a batch goes out.
+            buffer_bytes: of messages that are posted and not answered, at most.
             producer_id: 10 bytes; only where sequences are kept by the caller.
         """
         if producer_id is not None and len(producer_id) != 10:
             raise BadRequest(f"a producer id must have 10 bytes, not {len(producer_id)}")
-        made = Producer(self._router, self._topics, timeout or self._timeout, linger, producer_id)
+        return self.make_producer(timeout, Buffering(linger, buffer_bytes), producer_id)
+
+    def make_producer(
+        self, timeout: float | None, buffering: Buffering, producer_id: bytes | None = None
+    ) -> Producer:
+        """Not called by users: `producer`, that may take messages from other threads."""
+        if buffering.bytes < 1:
+            raise BadRequest(f"buffer_bytes is {buffering.bytes}; it must be above 0")
+        made = Producer(
+            self._router, self._topics, timeout or self._timeout, buffering, producer_id
+        )
         self._producers.append(made)
         return made
 
@@ -273,6 +290,6 @@ class Client:
         """Use it in `async with`."""
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: object, *_: object) -> None:
         """Close."""
-        await self.close()
+        await close_after(kind, self.close)

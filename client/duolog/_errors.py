@@ -5,7 +5,8 @@ DuologError
 │   ├── Unavailable           no endpoint could be reached, or the connection broke
 │   ├── Timeout               the deadline of the call passed; see the class
 │   ├── NotMaster             the node does not take writes now
-│   └── Busy                  the node has no room or is held up
+│   ├── Busy                  the node has no room or is held up
+│   └── BufferFull            the producer's buffer is used up
 ├── Fatal                     the same call will fail again
 │   ├── BadRequest            a limit or a rule is broken
 │   │   └── MessageTooLarge
@@ -70,6 +71,10 @@ class Busy(Retryable):
     """The node has no room, or is held up by its disk."""
 
 
+class BufferFull(Retryable):
+    """What was posted and not yet answered fills the producer's buffer; this one was not taken."""
+
+
 class Fatal(DuologError):
     """The same call will fail again."""
 
@@ -123,6 +128,7 @@ _CODES: dict[type[DuologError], grpc.StatusCode] = {
     Timeout: grpc.StatusCode.DEADLINE_EXCEEDED,
     NotMaster: grpc.StatusCode.FAILED_PRECONDITION,
     Busy: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    BufferFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
     MessageTooLarge: grpc.StatusCode.INVALID_ARGUMENT,
     BadRequest: grpc.StatusCode.INVALID_ARGUMENT,
     UnknownTopic: grpc.StatusCode.NOT_FOUND,

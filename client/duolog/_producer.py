@@ -2,17 +2,28 @@
 
 import asyncio
 import contextlib
+import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from duolog._background import together
-from duolog._batcher import BATCH_BYTES, BATCH_MESSAGES, Batcher, Message, producer_closed
+from duolog._background import close_after, together
+from duolog._batcher import (
+    AT_ONCE,
+    BATCH_BYTES,
+    BATCH_MESSAGES,
+    Batcher,
+    Buffering,
+    Message,
+    producer_closed,
+)
 from duolog._columns import pack, property_text, repeat
+from duolog._posted import Posted
 from duolog._receipts import BatchReceipt, Part, Receipt
 from duolog._router import Router
 from duolog._sending import IN_FLIGHT_MAX, PLAIN, Batch, Sender, Terms
 from duolog._topics import Slot, TopicCache
+from duolog._unrouted import Draft, Place, Unrouted
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +55,7 @@ class Producer:
         router: Router,
         topics: TopicCache,
         timeout: float,
-        linger: float = 0.0,
+        buffering: Buffering = AT_ONCE,
         producer_id: bytes | None = None,
     ) -> None:
         """Not called by users.
@@ -55,8 +66,11 @@ class Producer:
         self._topics = topics
         self._timeout = timeout
         self._sender = Sender(router, topics, producer_id)
-        self._batcher = Batcher(self._sender, linger)
+        self._batcher = Batcher(self._sender, buffering)
+        self._unrouted = Unrouted(self._batcher, topics)
         self._closed = False
+        self._loop = buffering.loop
+        self._clock: Callable[[], float] | None = None
 
     @property
     def producer_id(self) -> bytes:
@@ -106,13 +120,88 @@ class Producer:
         terms = Terms.of(delay, deliver_at, delay_level, self._runtime.wall_ms())
         seconds = self._timeout if timeout is None else timeout
         text = property_text(tags, [*([key] if key else []), *keys], properties)
+        if type(body) is not bytes:
+            body = _copied(body)
         slot = None
         self._check_open()
+        if (key is not None or queue_id is not None) and self._unrouted.holds(topic):
+            place = Place(topic, key, queue_id, group)
+            deadline = asyncio.get_running_loop().time() + seconds
+            return await self._unrouted.post(
+                Draft(place, terms, body, text, deadline, None)
+            ).awaited()
         if queue_id is not None:
             slot = await self._topics.slot(topic, queue_id, group, seconds)
         elif key is not None:
             slot = await self.slot_of(topic, key, seconds)
         return await self._batcher.send(Message(topic, slot, terms, body, text), seconds)
+
+    def post(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | None = None,
+        keys: Sequence[str] = (),
+        tags: str | None = None,
+        properties: dict[str, str] | None = None,
+        queue_id: int | None = None,
+        group: str | None = None,
+        delay: float | None = None,
+        deliver_at: int | None = None,
+        delay_level: int | None = None,
+        timeout: float | None = None,
+        on_done: Callable[[Posted], object] | None = None,
+    ) -> Posted:
+        """Take one message and return at once: the fastest way to send one message a call.
+
+        Messages of a key, or of a queue, are stored in the order in which they were posted, where
+        their delay is the same. What becomes of a message is told by the handle, which may be
+        awaited, and to `on_done`; an error that nobody is told so is raised by `flush` and `close`.
+        A task that posts without a pause keeps everything else waiting, also what sends the
+        messages: let it await something now and then.
+
+        Args:
+            topic, body, key, keys, tags, properties, queue_id, group: as for `send`, and
+            delay, deliver_at, delay_level: as for `send`.
+            timeout: seconds for everything, from now on.
+            on_done: called with the handle once it is done, in the client's loop; it may post.
+
+        Raises:
+            BufferFull: messages that are not answered fill `buffer_bytes`: this one was not taken;
+                `flush`, or wait for some of them.
+            BadRequest: it was not taken. What a node refuses is told by the handle.
+        """
+        self._check_open()
+        if self._loop is None:
+            asyncio.get_running_loop()  # raises where another thread posts
+        batcher = self._batcher
+        if batcher.used >= batcher.buffer_bytes:
+            batcher.refuse_more()
+        if type(body) is not bytes:
+            body = _copied(body)
+        terms = PLAIN
+        if delay is not None or deliver_at is not None or delay_level is not None:
+            terms = Terms.of(delay, deliver_at, delay_level, self._runtime.wall_ms())
+        text = b""
+        if tags is not None or key is not None or keys or properties:
+            text = property_text(tags, [*([key] if key else []), *keys], properties)
+        now = (self._clock or self._begin_clock())()
+        deadline = now + (self._timeout if timeout is None else timeout)
+        slot = None
+        if key is not None or queue_id is not None:
+            place = Place(topic, key, queue_id, group)
+            slot = self._unrouted.slot_at_hand(place, now)
+            if slot is None:
+                return self._unrouted.post(Draft(place, terms, body, text, deadline, on_done))
+        return batcher.add(batcher.filling_of(topic, slot, terms), body, text, deadline, on_done)
+
+    def _begin_clock(self) -> Callable[[], float]:
+        """The loop's clock: without the loop, where its time is the system's."""
+        loop = self._loop or asyncio.get_running_loop()
+        plain = type(loop).time is asyncio.BaseEventLoop.time
+        self._clock = time.monotonic if plain else loop.time
+        return self._clock
 
     async def slot_of(self, topic: str, key: str, seconds: float) -> Slot:
         """Not called by users: the queue that messages of a key go to."""
@@ -209,21 +298,38 @@ class Producer:
             raise producer_closed()
 
     async def flush(self) -> None:
-        """Wait until every send that was started has its answer."""
-        await self._batcher.flush()
+        """Wait until every message that was sent or posted before has its answer.
+
+        Raises an error of a posted message that nobody was told; a note says of how many.
+        """
+        await self._batcher.answered()
+        self._batcher.raise_unasked()
 
     async def close(self) -> None:
-        """Wait (bounded) for sends under way, then refuse new ones. May be called again."""
+        """Wait (bounded) for sends under way, then refuse new ones. May be called again.
+
+        Raises an error of a posted message that nobody was told.
+        """
         self._closed = True
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._timeout):
-                await self.flush()
-        await self._batcher.close()
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._timeout):
+                    await self._batcher.answered()
+        finally:
+            await self._batcher.close()
+        self._batcher.raise_unasked()
 
     async def __aenter__(self) -> "Producer":
         """Use it in `async with`."""
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: object, *_: object) -> None:
         """Close."""
-        await self.close()
+        await close_after(kind, self.close)
+
+
+def _copied(body: bytes) -> bytes:
+    """A body that its owner may change meanwhile. Raises TypeError for what is none."""
+    if not isinstance(body, bytes | bytearray | memoryview):
+        raise TypeError(f"a body is bytes, not {type(body).__name__}")
+    return bytes(body)

@@ -1,5 +1,6 @@
 """Where messages were stored: what a producer is answered."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from duolog.wire import duolog_pb2 as wire
@@ -56,6 +57,20 @@ class Part:
     duplicate: bool = False
     epoch: int = 0
     group: str = ""
+
+    def receipt(self, k: int, unique_key: Callable[[int], str]) -> Receipt:
+        """Where the k-th of its messages is. unique_key: gives that of a sequence."""
+        return Receipt(
+            self.topic,
+            self.queue_id,
+            self.queue_offset + k,
+            unique_key(self.sequence + k),
+            self.store_time_ms,
+            self.status,
+            self.duplicate,
+            self.epoch,
+            self.group,
+        )
 
 
 def parts_of(

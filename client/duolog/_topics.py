@@ -27,6 +27,7 @@ class LogEnd:
 
 
 NO_END = LogEnd(0, 0)
+_UNKNOWN: tuple[float, list[Slot]] = (0.0, [])
 
 
 class TopicCache:
@@ -68,6 +69,11 @@ class TopicCache:
             return known[1]
         # All wait for the same answer: sends go on in the order they came.
         return await self._asking.call((topic, create), lambda: self._ask(topic, timeout, create))
+
+    def at_hand(self, topic: str, now: float) -> list[Slot]:
+        """What `slots` says without asking, by any thread; empty where it would ask."""
+        until, slots = self._known.get(topic, _UNKNOWN)
+        return slots if now < until else []
 
     async def _ask(self, topic: str, timeout: float, create: bool) -> list[Slot]:
         """As `slots`; a topic is unknown only where every group of the cluster says so."""

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeVar
 
 from duolog import _client
 from duolog._admin import Admin as AsyncAdmin
+from duolog._batcher import BUFFER_BYTES, Buffering
 from duolog._consumer import Consumer as AsyncConsumer
 from duolog._descriptions import (
     ClusterStatus,
@@ -27,6 +28,7 @@ from duolog._descriptions import (
 )
 from duolog._errors import Unavailable
 from duolog._message import Batch, Message
+from duolog._posted import Posted as AsyncPosted
 from duolog._producer import Producer as AsyncProducer
 from duolog._receipts import BatchReceipt, Receipt
 from duolog._start import Start
@@ -49,7 +51,8 @@ class _Thread:
     def __init__(self) -> None:
         self.process = os.getpid()
         self.loop = asyncio.new_event_loop()
-        threading.Thread(target=self._run, name="duolog-clients", daemon=True).start()
+        self.thread = threading.Thread(target=self._run, name="duolog-clients", daemon=True)
+        self.thread.start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -77,14 +80,18 @@ class _Loop:
     """A client's part of the event loop."""
 
     def __init__(self) -> None:
-        self._loop = _Thread.running().loop
+        running = _Thread.running()
+        self.loop, self._thread = running.loop, running.thread
         self._closed = False
 
     def start(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
         if self._closed:
             work.close()
             raise Unavailable("the client is closed")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("on_done runs in the thread of all clients, which cannot wait")
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.start(work).result()
@@ -97,6 +104,32 @@ class _Loop:
 
     def stop(self) -> None:
         self._closed = True
+
+
+class Posted:
+    """A message on its way, made by `Producer.post`; see `duolog.Posted`."""
+
+    __slots__ = ("_loop", "_posted")
+
+    def __init__(self, loop: _Loop, posted: AsyncPosted) -> None:
+        """Not called by users."""
+        self._loop = loop
+        self._posted = posted
+
+    @property
+    def done(self) -> bool:
+        """Tell whether it is known what became of the message."""
+        return self._posted.done
+
+    def error(self) -> Exception | None:
+        """Why it may not be stored; None if it is, or not done."""
+        return self._posted.error()
+
+    def receipt(self, timeout: float | None = None) -> Receipt:
+        """Wait until it is stored. Raises as `send`; TimeoutError after `timeout` seconds."""
+        if not self._posted.done:
+            self._loop.run(self._posted.settled(timeout))
+        return self._posted.receipt()
 
 
 class Producer:
@@ -141,6 +174,54 @@ class Producer:
             )
         )
 
+    def post(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | None = None,
+        keys: Sequence[str] = (),
+        tags: str | None = None,
+        properties: dict[str, str] | None = None,
+        queue_id: int | None = None,
+        group: str | None = None,
+        delay: float | None = None,
+        deliver_at: int | None = None,
+        delay_level: int | None = None,
+        timeout: float | None = None,
+        on_done: Callable[[Posted], object] | None = None,
+    ) -> Posted:
+        """As `duolog.Producer.post`. Any thread may post.
+
+        on_done: is called in the thread of all clients of the process: it may post, and must not
+        wait for anything.
+        """
+        told = None
+        if on_done is not None:
+            told = _told(self._loop, on_done)
+        return Posted(
+            self._loop,
+            self._producer.post(
+                topic,
+                body,
+                key=key,
+                keys=keys,
+                tags=tags,
+                properties=properties,
+                queue_id=queue_id,
+                group=group,
+                delay=delay,
+                deliver_at=deliver_at,
+                delay_level=delay_level,
+                timeout=timeout,
+                on_done=told,
+            ),
+        )
+
+    def flush(self) -> None:
+        """As `duolog.Producer.flush`."""
+        self._loop.run(self._producer.flush())
+
     def send_batch(
         self,
         topic: str,
@@ -174,16 +255,20 @@ class Producer:
         )
 
     def close(self) -> None:
-        """Wait for sends under way, then refuse new ones."""
+        """Wait for sends under way, then refuse new ones; raises as `duolog.Producer.close`."""
         self._loop.run(self._producer.close())
 
     def __enter__(self) -> "Producer":
         """Use it in `with`."""
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, value: object, trace: object) -> None:
         """Close."""
-        self.close()
+        self._loop.run(self._producer.__aexit__(kind, value, trace))
+
+
+def _told(loop: _Loop, on_done: Callable[[Posted], object]) -> Callable[[AsyncPosted], object]:
+    return lambda posted: on_done(Posted(loop, posted))
 
 
 class Transactions:
@@ -423,9 +508,16 @@ class Client:
         self._client = self._loop.call(lambda: _client.Client(endpoints, timeout=timeout))
         self.admin = Admin(self._loop, self._client.admin)
 
-    def producer(self, *, timeout: float | None = None, linger: float = 0.0) -> Producer:
+    def producer(
+        self,
+        *,
+        timeout: float | None = None,
+        linger: float = 0.0,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> Producer:
         """A producer."""
-        made = self._loop.call(lambda: self._client.producer(timeout=timeout, linger=linger))
+        buffering = Buffering(linger, buffer_bytes, self._loop.loop)
+        made = self._loop.call(lambda: self._client.make_producer(timeout, buffering))
         return Producer(self._loop, made)
 
     def transactions(

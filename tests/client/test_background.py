@@ -9,7 +9,7 @@ from typing import Any
 import duolog
 import pytest
 from duolog._background import Background, Joint, all_of, close_all, together
-from duolog._batcher import Batcher, Message
+from duolog._batcher import Batcher, Buffering, Message
 from duolog._connection import AppendStream
 from duolog._receipts import Part
 from duolog._sending import Terms
@@ -285,7 +285,7 @@ class SlowSender:
 
 
 async def test_what_lingers_when_the_producer_is_closed_is_not_sent() -> None:
-    batcher = Batcher(SlowSender(), 60.0)  # type: ignore[arg-type]
+    batcher = Batcher(SlowSender(), Buffering(60.0))  # type: ignore[arg-type]
     waiting = asyncio.ensure_future(batcher.send(Message("T", None, Terms(), b"x", b""), 30))
     await asyncio.sleep(0.01)
     await batcher.close()
@@ -296,7 +296,7 @@ async def test_what_lingers_when_the_producer_is_closed_is_not_sent() -> None:
 
 
 async def test_a_send_whose_batch_was_never_begun_is_answered() -> None:
-    batcher = Batcher(SlowSender(), 60.0)  # type: ignore[arg-type]
+    batcher = Batcher(SlowSender(), Buffering(60.0))  # type: ignore[arg-type]
     waiting = asyncio.ensure_future(batcher.send(Message("T", None, Terms(), b"x", b""), 30))
     async with asyncio.timeout(20):
         while not batcher._draining.busy:
@@ -309,7 +309,7 @@ async def test_a_send_whose_batch_was_never_begun_is_answered() -> None:
 
 async def test_what_waited_behind_a_single_send_is_not_sent_by_a_closed_producer() -> None:
     sender = SlowSender()
-    batcher = Batcher(sender, 0.0)  # type: ignore[arg-type]
+    batcher = Batcher(sender)  # type: ignore[arg-type]
     slot: Slot = ("g", 0)
     message = Message("T", slot, Terms(), b"x", b"")
     alone = asyncio.ensure_future(batcher.send(message, 10))

@@ -1,0 +1,554 @@
+"""Posted messages: what is taken is sent in order, and what becomes of it is told to somebody."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import duolog
+import pytest
+from duolog import _batcher
+from duolog._batcher import BATCH_BYTES, Buffering
+from duolog._columns import unpack_numbers
+from duolog._posted import MESSAGE_BYTES
+from duolog._producer import Producer
+from duolog._receipts import Part
+from duolog._router import Router
+from duolog._sending import Batch
+from duolog._topics import Slot, TopicCache
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+SLOTS: list[Slot] = [("g", 0), ("g", 1), ("g", 2)]
+
+
+class Queues(TopicCache):
+    """Knows the queues of every topic, once it may; `none` does not exist."""
+
+    def __init__(self, router: Router) -> None:
+        super().__init__(router)
+        self.let = asyncio.Event()
+        self.let.set()
+        self.told: set[str] = set()
+        self.asked = 0
+        self.error: Exception | None = None
+
+    async def slots(self, topic: str, timeout: float, create: bool = False) -> list[Slot]:
+        """Three, all in one group."""
+        self.asked += 1
+        await self.let.wait()
+        if self.error is not None:
+            raise self.error
+        if topic == "none":
+            raise duolog.UnknownTopic(topic)
+        self.told.add(topic)
+        return SLOTS
+
+    async def slot(self, topic: str, queue_id: int, group: str | None, timeout: float) -> Slot:
+        """The one of that number."""
+        return group or "g", queue_id
+
+    def at_hand(self, topic: str, now: float) -> list[Slot]:
+        """What was asked for before."""
+        return SLOTS if topic in self.told else []
+
+
+class Nodes:
+    """Stores batches when it is let; what says `bad` is refused, and its whole batch with it."""
+
+    def __init__(self) -> None:
+        self.let = asyncio.Event()
+        self.let.set()
+        self.batches: list[tuple[Slot | None, list[bytes]]] = []
+        self.under_way: dict[Slot | None, int] = {}
+        self.most: dict[Slot | None, int] = {}
+        self.error: Exception | None = None
+
+    async def send(self, batch: Batch, seconds: float) -> list[Part]:
+        """As `Sender.send`."""
+        self.under_way[batch.slot] = self.under_way.get(batch.slot, 0) + 1
+        self.most[batch.slot] = max(self.most.get(batch.slot, 0), self.under_way[batch.slot])
+        try:
+            await asyncio.wait_for(self.let.wait(), seconds)
+            await asyncio.sleep(0)
+        except TimeoutError:
+            raise duolog.ResultUnknown("no answer") from None
+        finally:
+            self.under_way[batch.slot] -= 1
+        if self.error is not None:
+            raise self.error
+        blob, offsets = batch.bodies
+        ends = unpack_numbers(offsets, "I")
+        bodies = [blob[ends[k] : ends[k + 1]] for k in range(batch.count)]
+        if b"bad" in bodies:
+            raise duolog.MessageTooLarge("bad")
+        first = sum(len(those) for slot, those in self.batches if slot == batch.slot)
+        self.batches.append((batch.slot, bodies))
+        queue_id = 9 if batch.slot is None else batch.slot[1]
+        return [Part(batch.topic, queue_id, batch.first, batch.count, first, 0, 0, "PUT_OK")]
+
+    def of(self, slot: Slot | None) -> list[bytes]:
+        """What a queue has, in its order."""
+        return [body for at, bodies in self.batches if at == slot for body in bodies]
+
+
+class Bench:
+    """A producer, and the nodes that it sends to."""
+
+    def __init__(self, timeout: float = 20.0, **buffering: Any) -> None:
+        router = Router(("127.0.0.1:1",))
+        self.queues, self.nodes = Queues(router), Nodes()
+        self.producer = Producer(router, self.queues, timeout, Buffering(**buffering))
+        self.producer._sender.send = self.nodes.send  # type: ignore[method-assign]
+
+
+@pytest.fixture
+async def bench() -> Bench:
+    return Bench()
+
+
+async def test_what_is_posted_while_a_batch_is_on_its_way_goes_together(bench: Bench) -> None:
+    handles = [bench.producer.post("T", b"%d" % k, queue_id=1, group="g") for k in range(1000)]
+    assert not any(handle.done for handle in handles)
+    with pytest.raises(BlockingIOError):
+        handles[0].receipt()
+    receipts = [await handle for handle in handles]
+    assert [one.queue_offset for one in receipts] == list(range(1000))
+    assert bench.nodes.of(("g", 1)) == [b"%d" % k for k in range(1000)]
+    assert len(bench.nodes.batches) < 5
+    assert handles[7].receipt() == await handles[7] == receipts[7]
+    assert handles[7].error() is None
+    await bench.producer.close()
+
+
+async def test_messages_of_a_key_keep_their_order_also_before_their_queue_is_known(
+    bench: Bench,
+) -> None:
+    bench.queues.let.clear()
+    producer = bench.producer
+    early = [producer.post("T", b"early %d" % k, key="a") for k in range(10)]
+    waits = asyncio.ensure_future(early[3]._wait())
+    await asyncio.sleep(0)
+    early += [producer.post("T", b"more %d" % k, queue_id=2) for k in range(3)]
+    bench.queues.let.set()
+    late = [producer.post("T", b"late %d" % k, key="a") for k in range(10)]
+    queue_id = (await late[-1]).queue_id
+    later = await producer.post("T", b"at hand", key="a")
+    assert later.queue_id == queue_id == (await waits).queue_id == early[3].receipt().queue_id
+    assert await producer.slot_of("T", "a", 1) == ("g", queue_id)
+    wanted = [b"early %d" % k for k in range(10)] + [b"late %d" % k for k in range(10)]
+    assert [b for b in bench.nodes.of(("g", queue_id)) if b[:4] != b"more"] == [*wanted, b"at hand"]
+    assert [b for b in bench.nodes.of(("g", 2)) if b[:4] == b"more"] == [
+        b"more 0",
+        b"more 1",
+        b"more 2",
+    ]
+    await producer.close()
+
+
+async def test_a_send_comes_after_what_was_posted_before_it(bench: Bench) -> None:
+    posted = bench.producer.post("T", b"1", key="a")
+    sent = await bench.producer.send("T", b"2", key="a")
+    assert ((await posted).queue_offset, sent.queue_offset) == (0, 1)
+    bench.queues.told.clear()
+    bench.producer.post("T", b"3", queue_id=sent.queue_id)
+    last = await bench.producer.send("T", b"4", queue_id=sent.queue_id)
+    assert last.queue_offset == 3
+
+
+async def test_a_queue_has_one_batch_on_its_way_and_any_queue_several(bench: Bench) -> None:
+    body = bytes(BATCH_BYTES // 8)
+    for _ in range(64):
+        bench.producer.post("T", body)
+        bench.producer.post("T", body, queue_id=0, group="g")
+    await bench.producer.flush()
+    assert bench.nodes.most[("g", 0)] == 1
+    assert 1 < bench.nodes.most[None] <= 4
+    assert max(len(b"".join(bodies)) for _, bodies in bench.nodes.batches) <= BATCH_BYTES
+
+
+async def test_an_error_that_nobody_asked_for_is_raised_by_flush_once(bench: Bench) -> None:
+    bench.nodes.error = duolog.Unavailable("gone")
+    handles = [bench.producer.post("T", b"x") for _ in range(3)]
+    with pytest.raises(duolog.Unavailable) as failure:
+        await bench.producer.flush()
+    assert failure.value.__notes__ == ["3 messages that were posted failed"]
+    await bench.producer.flush()
+    assert isinstance(handles[0].error(), duolog.Unavailable)
+    with pytest.raises(duolog.Unavailable):
+        await handles[1]
+    await bench.producer.close()
+
+
+async def test_an_error_that_was_asked_for_or_told_is_not_raised_again(bench: Bench) -> None:
+    bench.nodes.error = duolog.Unavailable("gone")
+    told: list[duolog.Posted] = []
+    one = bench.producer.post("T", b"x")
+    two = bench.producer.post("T", b"x", on_done=told.append)
+    with pytest.raises(duolog.Unavailable):
+        await one
+    await bench.producer.flush()
+    assert told == [two]
+    assert isinstance(two.error(), duolog.Unavailable)
+
+
+async def test_close_raises_what_nobody_asked_for_but_not_over_another_error(
+    bench: Bench,
+) -> None:
+    bench.nodes.error = duolog.Unavailable("gone")
+    with pytest.raises(duolog.Unavailable):
+        async with bench.producer as producer:
+            producer.post("T", b"x")
+    other = Bench()
+    other.nodes.error = duolog.Unavailable("gone")
+    with pytest.raises(KeyError):
+        async with other.producer as producer:
+            producer.post("T", b"x")
+            raise KeyError
+    with pytest.raises(duolog.BadRequest, match="closed"):
+        producer.post("T", b"x")
+
+
+async def test_a_full_buffer_refuses_and_takes_nothing() -> None:
+    bench = Bench(bytes=3 * (MESSAGE_BYTES + 10))
+    bench.nodes.let.clear()
+    for _ in range(3):
+        bench.producer.post("T", bytes(10))
+    with pytest.raises(duolog.BufferFull, match="buffer_bytes is 222"):
+        bench.producer.post("T", bytes(10))
+    bench.nodes.let.set()
+    await bench.producer.flush()
+    for _ in range(3):
+        bench.producer.post("T", bytes(10))
+    await bench.producer.flush()
+    assert len(bench.nodes.of(None)) == 6
+    assert bench.producer._batcher.used == 0
+
+
+async def test_a_message_whose_time_is_over_is_given_up_alone(bench: Bench) -> None:
+    bench.nodes.let.clear()
+    post: Callable[..., duolog.Posted] = bench.producer.post
+    under_way = post("T", b"1", queue_id=0, group="g", timeout=0.05)
+    await asyncio.sleep(0.01)
+    waits = post("T", b"2", queue_id=0, group="g", timeout=0.02)
+    patient = post("T", b"3", queue_id=0, group="g")
+    with pytest.raises(duolog.Timeout):
+        await waits
+    with pytest.raises(duolog.ResultUnknown):
+        await under_way
+    bench.nodes.let.set()
+    assert (await patient).queue_offset == 0
+    assert bench.nodes.of(("g", 0)) == [b"3"]
+    await bench.producer.flush()
+
+
+async def test_a_message_that_a_node_refuses_does_not_take_others_with_it(bench: Bench) -> None:
+    bodies = [b"bad" if k in (3, 40, 41) else b"%d" % k for k in range(50)]
+    handles = [bench.producer.post("T", body, queue_id=0, group="g") for body in bodies]
+    with pytest.raises(duolog.MessageTooLarge) as failure:
+        await bench.producer.flush()
+    assert failure.value.__notes__ == ["3 messages that were posted failed"]
+    good = [body for body in bodies if body != b"bad"]
+    assert bench.nodes.of(("g", 0)) == good
+    found = [handle.receipt().queue_offset for handle in handles if handle.error() is None]
+    assert found == list(range(47))
+
+
+async def test_a_topic_that_does_not_exist_fails_its_messages_alone(bench: Bench) -> None:
+    told: list[duolog.Posted] = []
+    lost = bench.producer.post("none", b"x", key="a")
+    other = bench.producer.post("none", b"x", key="b", on_done=told.append)
+    kept = bench.producer.post("T", b"x", key="a")
+    with pytest.raises(duolog.UnknownTopic):
+        await lost
+    await kept
+    await bench.producer.flush()
+    assert told == [other]
+    assert bench.producer._batcher.used == 0
+
+
+async def test_a_cancelled_wait_takes_nothing_back_and_leaves_the_error_to_flush(
+    bench: Bench,
+) -> None:
+    bench.nodes.let.clear()
+    handle = bench.producer.post("T", b"x")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(handle._wait(), 0.01)
+    bench.nodes.error = duolog.Unavailable("gone")
+    bench.nodes.let.set()
+    with pytest.raises(duolog.Unavailable):
+        await bench.producer.flush()
+
+
+async def test_a_callback_that_fails_keeps_nobody_else_waiting(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(posted: duolog.Posted) -> None:
+        raise KeyError("of the user")
+
+    told: list[duolog.Posted] = []
+    bench.producer.post("T", b"1", on_done=fails)
+    last = bench.producer.post("T", b"2", on_done=told.append)
+    with caplog.at_level(logging.CRITICAL):
+        await last
+        await bench.producer.flush()
+    assert told == [last]
+
+
+async def test_a_callback_may_post(bench: Bench) -> None:
+    again: list[duolog.Posted] = []
+    bench.producer.post(
+        "T", b"1", key="k", on_done=lambda _: again.append(bench.producer.post("T", b"2", key="k"))
+    )
+    await bench.producer.flush()
+    assert (await again[0]).queue_offset == 1
+
+
+async def test_a_producer_that_is_closed_tells_what_it_gave_up() -> None:
+    bench = Bench(timeout=0.05)
+    bench.nodes.let.clear()
+    bench.queues.let.clear()
+    under_way = bench.producer.post("T", b"1", timeout=60)
+    await asyncio.sleep(0.01)
+    unrouted = bench.producer.post("T", b"2", key="k", timeout=60)
+    with pytest.raises((duolog.BadRequest, duolog.ResultUnknown)) as failure:
+        await bench.producer.close()
+    assert failure.value.__notes__ == ["2 messages that were posted failed"]
+    assert isinstance(under_way.error(), duolog.ResultUnknown)
+    assert isinstance(unrouted.error(), duolog.BadRequest)
+
+
+@pytest.mark.parametrize("body", ["text", None, 7])
+async def test_what_is_no_body_is_refused_at_once(bench: Bench, body: Any) -> None:
+    with pytest.raises(TypeError, match="a body is bytes"):
+        bench.producer.post("T", body)
+
+
+async def test_a_body_that_changes_later_is_sent_as_it_was(bench: Bench) -> None:
+    body = bytearray(b"before")
+    handle = bench.producer.post("T", body)  # type: ignore[arg-type]
+    body[:] = b"after!"
+    await handle
+    assert bench.nodes.of(None) == [b"before"]
+
+
+async def test_all_keys_of_a_topic_wait_for_one_answer(bench: Bench) -> None:
+    bench.queues.error = duolog.Unavailable("nobody answers")
+    handles = [bench.producer.post("T", b"x", key=str(k)) for k in range(50)]
+    with pytest.raises(duolog.Unavailable):
+        await bench.producer.flush()
+    assert bench.queues.asked == 1
+    assert all(isinstance(handle.error(), duolog.Unavailable) for handle in handles)
+
+
+async def test_a_fault_while_the_queues_are_asked_for_is_told_and_keeps_nothing_back(
+    bench: Bench,
+) -> None:
+    bench.queues.error = UnicodeError("of a topic's name")
+    with pytest.raises(UnicodeError):
+        await bench.producer.post("T", b"x", key="k")
+    bench.queues.error = None
+    assert (await bench.producer.post("T", b"x", key="k")).queue_offset == 0
+    assert bench.producer._batcher.used == 0
+
+
+async def test_the_time_of_a_message_is_its_own_also_while_its_queue_is_unknown() -> None:
+    bench = Bench(timeout=0.02)
+    bench.queues.let.clear()
+    patient = bench.producer.post("T", b"1", key="k", timeout=20)
+    hasty = bench.producer.post("T", b"2", key="k")
+    with pytest.raises(duolog.Timeout):
+        await hasty
+    bench.queues.let.set()
+    assert (await patient).queue_offset == 0
+
+
+async def test_posts_by_number_know_their_queue_after_the_first(bench: Bench) -> None:
+    await bench.producer.post("T", b"1", queue_id=1)
+    assert not bench.producer.post("T", b"2", queue_id=1).at[0]._moved
+    await bench.producer.flush()
+    assert bench.queues.asked == 1
+    with pytest.raises(duolog.UnknownTopic):
+        await bench.producer.post("T", b"3", queue_id=1, group="elsewhere")
+
+
+async def test_a_flush_does_not_wait_for_what_comes_later(bench: Bench) -> None:
+    ended = asyncio.Event()
+
+    async def send(topic: str) -> None:
+        while not ended.is_set():
+            await bench.producer.send(topic, b"x")
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as tasks:
+        for topic in "ABC":
+            tasks.create_task(send(topic))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            for _ in range(20):
+                await bench.producer.flush()
+        ended.set()
+
+
+async def test_no_error_is_forgotten_however_many_batches_fail(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_batcher, "FAILED_MAX", 2)
+    bench.nodes.error = duolog.Unavailable("gone")
+    for _ in range(7):
+        bench.producer.post("T", b"x", queue_id=0, group="g")
+        with pytest.raises(duolog.Unavailable):
+            await bench.producer.post("T", b"x", queue_id=0, group="g")
+    for _ in range(50):
+        bench.producer.post("T", b"x", on_done=lambda _: None)
+    with pytest.raises(duolog.Unavailable) as failure:
+        await bench.producer.flush()
+    assert failure.value.__notes__ == ["7 messages that were posted failed"]
+    assert not bench.producer._batcher._failed
+    await bench.producer.flush()
+
+
+def told(done: asyncio.Event) -> Callable[[duolog.Posted], None]:
+    return lambda _: done.set()
+
+
+async def test_errors_that_were_told_are_not_kept(bench: Bench) -> None:
+    bench.nodes.error = duolog.Unavailable("gone")
+    for _ in range(50):
+        done = asyncio.Event()
+        bench.producer.post("T", b"x", on_done=told(done))
+        await done.wait()
+    assert not bench.producer._batcher._failed
+
+
+async def test_a_note_of_how_many_failed_is_not_on_the_handles_error(bench: Bench) -> None:
+    bench.nodes.error = duolog.Unavailable("gone")
+    handles = [bench.producer.post("T", b"x") for _ in range(3)]
+    with pytest.raises(duolog.Unavailable):
+        await bench.producer.flush()
+    assert not hasattr(handles[0].error(), "__notes__")
+
+
+async def test_a_cancellation_raised_by_a_callback_ends_nothing(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(posted: duolog.Posted) -> None:
+        raise asyncio.CancelledError
+
+    told: list[duolog.Posted] = []
+    bench.producer.post("T", b"1", on_done=fails)
+    second = bench.producer.post("T", b"2", on_done=told.append)
+    async with asyncio.timeout(10):
+        await bench.producer.flush()
+        await bench.producer.post("T", b"3")
+    assert told == [second]
+    assert bench.producer._batcher.used == 0
+
+
+async def test_messages_of_a_key_with_the_same_delay_keep_their_order(bench: Bench) -> None:
+    when = 4_000_000_000_000
+    for k in range(30):
+        bench.producer.post("T", b"%d" % k, key="a", deliver_at=when)
+        if k % 7 == 3:
+            await asyncio.sleep(0)
+    await bench.producer.flush()
+    (found,) = (found for slot in SLOTS if (found := bench.nodes.of(slot)))
+    assert found == [b"%d" % k for k in range(30)]
+    assert not bench.producer._batcher._fillings
+
+
+async def test_an_error_is_told_where_the_waiter_was_cancelled_at_the_last_moment(
+    bench: Bench,
+) -> None:
+    bench.nodes.error = duolog.Unavailable("gone")
+    handle = bench.producer.post("T", b"x")
+    waiter = asyncio.ensure_future(handle._wait())
+    while not handle.done:
+        await asyncio.sleep(0)
+    waiter.cancel()
+    with pytest.raises(duolog.Unavailable):
+        await bench.producer.flush()
+    with pytest.raises(asyncio.CancelledError):
+        await waiter
+
+
+async def test_a_cancelled_send_leaves_no_error_also_where_its_queue_was_unknown(
+    bench: Bench,
+) -> None:
+    bench.queues.let.clear()
+    bench.nodes.error = duolog.Unavailable("gone")
+    first = bench.producer.post("T", b"1", key="k", on_done=lambda _: None)
+    sending = asyncio.ensure_future(bench.producer.send("T", b"2", key="k"))
+    await asyncio.sleep(0)
+    sending.cancel()
+    await asyncio.sleep(0)
+    bench.queues.let.set()
+    await bench.producer.flush()
+    assert first.done
+    assert sending.cancelled()
+
+
+async def test_a_closed_producer_refuses_for_good_and_has_nothing_left() -> None:
+    bench = Bench(timeout=0.05, bytes=100)
+    bench.nodes.let.clear()
+    bench.producer.post("T", bytes(80), queue_id=0, group="g", timeout=60)
+    await asyncio.sleep(0.01)
+    closing = asyncio.ensure_future(bench.producer.close())
+    await asyncio.sleep(0.01)
+    with pytest.raises(duolog.BadRequest, match="closed"):
+        bench.producer.post("T", b"x")
+    with pytest.raises(duolog.ResultUnknown):
+        await closing
+    with pytest.raises(duolog.BadRequest, match="closed"):
+        bench.producer.post("T", b"x")
+    assert bench.producer._batcher.used == 0
+    assert not bench.producer._batcher._busy
+    timer = bench.producer._batcher._timer
+    assert timer is None or timer.cancelled()
+
+
+async def test_a_post_by_another_thread_is_refused_and_takes_nothing(bench: Bench) -> None:
+    await bench.producer.post("T", b"1")
+    with pytest.raises(RuntimeError):
+        await asyncio.to_thread(bench.producer.post, "T", b"2")
+    assert (await bench.producer.post("T", b"3")).queue_offset == 1
+
+
+KEYS = (None, "a", "b", "c")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(KEYS), st.sampled_from((b"", b"", b"", b"bad")), st.booleans()),
+        max_size=60,
+    ),
+    st.booleans(),
+)
+def test_every_message_has_one_outcome_and_its_place_in_its_queue(
+    posts: list[tuple[str | None, bytes, bool]], known: bool
+) -> None:
+    async def run() -> None:
+        bench = Bench()
+        if known:
+            await bench.queues.slots("T", 1)
+        done: list[duolog.Posted] = []
+        handles = []
+        for number, (key, bad, pause) in enumerate(posts):
+            body = bad or b"%d" % number
+            handles.append(bench.producer.post("T", body, key=key, on_done=done.append))
+            if pause:
+                await asyncio.sleep(0)
+        await bench.producer.flush()
+        assert sorted(map(id, done)) == sorted(map(id, handles))
+        for handle, (_, bad, _) in zip(handles, posts, strict=True):
+            assert (handle.error() is None) == (not bad)
+        for slot in SLOTS:
+            found = bench.nodes.of(slot)
+            assert found == sorted(found, key=int)
+        stored = [body for _, bodies in bench.nodes.batches for body in bodies]
+        assert len(stored) == sum(not bad for _, bad, _ in posts)
+        assert bench.producer._batcher.used == 0
+        assert not bench.producer._batcher._busy
+
+    asyncio.run(run())
