@@ -5,7 +5,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from duolog._batcher import Batcher, Filling
 from duolog._groupreader import GroupReader
+from duolog._posted import Posting
 from duolog._prefetch import Prefetch
 from duolog._sending import _Delivery
 
@@ -115,6 +117,33 @@ def _unknown_is_refused() -> list[Patch]:
 
 
 # -- sinks -----------------------------------------------------------------------------------------
+
+
+def _side_by_side() -> list[Patch]:
+    """Each message of a queue goes out at once, in a batch of its own."""
+    original = Batcher.add
+
+    def add(self: Any, filling: Filling, *message: Any) -> Any:
+        filling.limit = 99
+        filling.waiting.append(Posting())
+        return original(self, filling, *message)
+
+    return [
+        (Batcher, "add", add),
+        (Filling, "wants_another", lambda self: True),
+    ]
+
+
+def _misplaced() -> list[Patch]:
+    """Places are counted from the end of what was sent together."""
+    original = Posting.receipt_of
+    return [
+        (
+            Posting,
+            "receipt_of",
+            lambda self, place: original(self, self._count - 1 - place),
+        )
+    ]
 
 
 def _number_again() -> list[Patch]:
@@ -263,6 +292,8 @@ SDK = [
         _unknown_is_refused,
         at_steps(f"after {WRITTEN}", sdk=True),
     ),
+    _bug("posts-side-by-side", "posts to a queue do not wait for each other", _side_by_side),
+    _bug("posts-misplaced", "a posted message is told the place of another", _misplaced),
     _bug("sink-number-again", "a number is published again", _number_again),
     _bug(
         "sink-answered-unstored",

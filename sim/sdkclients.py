@@ -14,6 +14,8 @@ from duolog import _errors as sdk
 from duolog._client import Client
 from duolog._columns import pack
 from duolog._consumer import Consumer
+from duolog._producer import Producer
+from duolog._receipts import Receipt
 from duolog._runtime import Runtime
 from duolog._sink import Sink
 from duolog.wire import duolog_pb2 as wire
@@ -248,35 +250,62 @@ class SdkPrograms:
         chance = process.chance
         producer = process.client.producer(timeout=chance.choice((0.8, CALL_SECONDS)))
         while not self.draining:
-            sent = [self._new(process) for _ in range(chance.choice((1, 1, 2, 4)))]
+            sent = [self._new(process) for _ in range(chance.choice((1, 1, 2, 4, 8)))]
             with self.history.busy():
                 await self._send_some(producer, sent, chance)
             await process.pause(80)
 
-    async def _send_some(self, producer: Any, sent: list[Written], chance: random.Random) -> None:
+    async def _send_some(
+        self, producer: Producer, sent: list[Written], chance: random.Random
+    ) -> None:
         """As a batch, or each for itself."""
         if chance.random() < 0.3:
             await self._told(sent, self._send_batch(producer, sent, chance.randrange(QUEUES)))
             return
         queue_id = chance.randrange(QUEUES) if chance.random() < 0.5 else None
+        if chance.random() < 0.4:
+            await self._post_all(producer, sent, queue_id)
+            return
         await asyncio.gather(
             *(self._told([one], self._send(producer, one, queue_id)) for one in sent)
         )
+
+    async def _post_all(
+        self, producer: Producer, sent: list[Written], queue_id: int | None
+    ) -> None:
+        """Post all at once: what a queue, or a key, is given is stored in that order."""
+        handles = [
+            producer.post(WRITTEN, one.body, queue_id=queue_id, key=_key_of(one, queue_id))
+            for one in sent
+        ]
+        last: dict[str | None, tuple[int, int]] = {}
+        for one, handle in zip(sent, handles, strict=True):
+            await self._told([one], self._note_receipt(one, handle))
+            if one.outcome != "ok":
+                continue
+            key = _key_of(one, queue_id)
+            if not last.get(key, (one.place[0], -1)) < one.place:
+                raise Violation(f"{one.body!r} is at {one.place}, posted after {last.get(key)}")
+            last[key] = one.place
+        await producer.flush()  # nothing that nobody was told
+
+    @staticmethod
+    async def _note_receipt(one: Written, receipt: Awaitable[Receipt]) -> None:
+        found = await receipt
+        if found.status == "PUT_OK":
+            one.outcome, one.place = "ok", (found.queue_id, found.queue_offset)
 
     def _new(self, process: Process) -> Written:
         made = Written(b"%s-%d" % (process.name.encode(), len(self.history.written)), process.name)
         self.history.written.append(made)
         return made
 
-    @staticmethod
-    async def _send(producer: Any, one: Written, queue_id: int | None) -> None:
-        key = None if queue_id is not None else one.body.decode()[-1]
-        receipt = await producer.send(WRITTEN, one.body, queue_id=queue_id, key=key)
-        if receipt.status == "PUT_OK":
-            one.outcome, one.place = "ok", (receipt.queue_id, receipt.queue_offset)
+    async def _send(self, producer: Producer, one: Written, queue_id: int | None) -> None:
+        key = _key_of(one, queue_id)
+        await self._note_receipt(one, producer.send(WRITTEN, one.body, queue_id=queue_id, key=key))
 
     @staticmethod
-    async def _send_batch(producer: Any, sent: list[Written], queue_id: int) -> None:
+    async def _send_batch(producer: Producer, sent: list[Written], queue_id: int) -> None:
         receipt = await producer.send_batch(WRITTEN, [one.body for one in sent], queue_id=queue_id)
         for part in receipt.parts:
             for k in range(part.count):
@@ -401,6 +430,11 @@ class SdkPrograms:
             else:
                 made.answered = True
                 return
+
+
+def _key_of(one: Written, queue_id: int | None) -> str | None:
+    """What tells a message's queue where it is sent to none by number."""
+    return None if queue_id is not None else one.body.decode()[-1]
 
 
 def member_id(process: Process) -> str:
