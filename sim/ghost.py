@@ -8,16 +8,12 @@ under test says of itself.
 from collections import Counter
 from collections.abc import Iterable
 
-import numpy as np
-
 from ha.groupstate import Replica, SyncStateSet
 from ha.master import Master
 from ha.progress import ConnectionState
 from sim.etcd import SimEtcd
-from sim.platter import same_until
 from sim.watched import Watched
 from sim.witness import Violation, Witness
-from store.kernels.jit import U8
 from store.status import BrokerRole
 
 __all__ = ["Ghost", "Violation"]
@@ -110,16 +106,17 @@ class Ghost:
             )
 
     @staticmethod
-    def _first_missing(node: Watched, wanted: bytearray, durable: bool, start: int = 0) -> int:
-        """How far a node's log is these bytes, from an offset on."""
+    def _first_missing(
+        node: Watched, wanted: bytearray, durable: bool, start: int = 0, end: int | None = None
+    ) -> int:
+        """How far a node's log is these bytes, from an offset on and until another."""
         first = max(node.bytes.first, start)
-        mine = node.bytes.read(first, len(wanted), durable)
-        return first + same_until(mine, _array(wanted)[first:])
+        return node.bytes.same_until(first, wanted[first:end], durable)
 
     def failed(self, node: Watched) -> None:
         """A node's disk fails in the middle of an event: what it has confirmed by then counts."""
         if node.master is not None:
-            self._check_master(node)
+            self._check_master(node, node.bytes.end())
 
     def died(self, node: Watched) -> None:
         """A node ends."""
@@ -165,16 +162,15 @@ class Ghost:
         if node.older and self.etcd is not None:
             self._must_be_complete(node, "counts as a member", found_out=True)
         key = self._followed(node)
-        self._note(key, node)
+        end = node.bytes.end()
+        self._note(key, node, end)
         wrote = self.logs.get(key)
         if wrote is None:
             raise Violation(f"{node.name} follows {key}, which has never begun")
-        end = node.bytes.end()
         if end > len(wrote):
             raise Violation(f"{node.name} has {end}, its master {len(wrote)}")
         start = max(node.bytes.first, end - 2048)
-        mine, theirs = node.bytes.read(start, end), _array(wrote)[start:end]
-        if same_until(mine, theirs) < end - start:
+        if node.bytes.same_until(start, wrote[start:end]) < end:
             raise Violation(f"{node.name} holds other bytes than its master in {start}..{end}")
         if end == len(wrote):
             node.lost_power = node.lost_disk = False
@@ -191,19 +187,19 @@ class Ghost:
         process = node.adopted.rpartition(b" ")[2]
         return node.slave.epoch, node.slave.master_node, int(process or 0)
 
-    def _capture(self, node: Watched) -> Mastership:
+    def _capture(self, node: Watched, end: int) -> Mastership:
         """Take in what a master has written since it was looked at."""
         assert node.master is not None, "masters write"
         key = (node.master.epoch, node.name, node.boot)
         wrote = self.logs.setdefault(key, bytearray())
-        end = node.bytes.end()
         if end < len(wrote):
             raise Violation(f"{node.name} wrote {len(wrote)} bytes in epoch {key[0]}, has {end}")
-        wrote += node.bytes.read(len(wrote), end).tobytes()
-        self._note(key, node)
+        if end > len(wrote):
+            wrote += node.bytes.read(len(wrote), end).tobytes()
+        self._note(key, node, end)
         return key
 
-    def _note(self, key: Mastership, node: Watched) -> None:
+    def _note(self, key: Mastership, node: Watched, end: int) -> None:
         wrote = self.logs.get(key)
         if wrote is None:
             return
@@ -212,22 +208,21 @@ class Ghost:
         if before >= len(wrote):
             return
         # Only these change what it has of that: reading the bytes is costly.
-        state = (len(wrote), node.bytes.end(), node.disk.changes, node.disk.syncs)
+        state = (len(wrote), end, node.disk.changes, node.disk.syncs)
         if self._noted_at.get(who) != state:
             self._noted_at[who] = state
-            end = self._first_missing(node, wrote, self.durable, before)
-            self.held[who] = max(before, end)
+            self.held[who] = max(before, self._first_missing(node, wrote, self.durable, before))
 
     def accepts(self, node: Watched, master: Master, needed: int) -> None:
         """A master stores a put, or lets it wait: as many nodes as it says must be with it."""
-        key = self._capture(node)
+        key = self._capture(node, node.bytes.end())
         nodes = {replica.node for (k, replica) in self.held if k == key}
         if len(nodes) < needed:
             raise Violation(f"{node.name} counts {needed} replicas, only {sorted(nodes)} joined")
 
     def acknowledged(self, node: Watched, body: bytes) -> None:
         """A master says OK: enough nodes must hold the put, I4."""
-        key = self._capture(node)
+        key = self._capture(node, node.bytes.end())
         end = node.bytes.record_end(body)
         if end < 0:
             raise Violation(f"{node.name} acknowledged {body[:24]!r}, which is not in its log")
@@ -285,12 +280,13 @@ class Ghost:
         told = node.store.replicated_offset or 0
         if not node.older and told > self.told.get(node.name, 0):
             self.told[node.name] = told
-        self.witness.check(node)
+        end = node.bytes.end()
+        self.witness.check(node, end)
         if node.master is not None:
-            self._check_master(node)
+            self._check_master(node, end)
         elif node.slave is not None and node.slave.state is ConnectionState.TRANSFER:
-            self._note(self._followed(node), node)
-        self._nothing_unsafe_shows(node)
+            self._note(self._followed(node), node, end)
+        self._nothing_unsafe_shows(node, end)
 
     def settled(self, node: Watched) -> None:
         """An event's consequences have been drawn."""
@@ -301,8 +297,8 @@ class Ghost:
         if wrong:
             raise Violation(f"{node.name}: {wrong}")
 
-    def _check_master(self, node: Watched) -> None:
-        key = self._capture(node)
+    def _check_master(self, node: Watched, log_end: int) -> None:
+        key = self._capture(node, log_end)
         confirmed = node.store.replicated_offset or 0
         if node.ordered is BrokerRole.ASYNC_MASTER:
             self._begin_again()
@@ -311,7 +307,7 @@ class Ghost:
         if confirmed < self.confirmed.get(node.name, 0):
             raise Violation(f"{node.name}: the confirm offset fell to {confirmed}")
         self.confirmed[node.name] = confirmed
-        if confirmed > node.bytes.end():
+        if confirmed > log_end:
             raise Violation(f"{node.name} confirms {confirmed}, its log ends before")
         self._waits_for_all(node)
         # No message is lost with the blank at the end: another mastership may begin in its place.
@@ -342,19 +338,18 @@ class Ghost:
         if not self._opened:
             self.safe.clear()
 
-    def _nothing_unsafe_shows(self, node: Watched) -> None:
+    def _nothing_unsafe_shows(self, node: Watched, end: int) -> None:
         """Whatever its role, a node's readers see no byte that was not confirmed by enough."""
         if not self._opened:
             return
         shown = max(
             node.store.confirm_offset, node.store.known_confirmed, self.witness.noted_by(node)
         )
-        proved = min(self._proved.get(node.name, 0), node.bytes.end())
+        proved = min(self._proved.get(node.name, 0), end)
         if shown > proved:
-            wanted = self.safe[:shown]
-            proved = self._first_missing(node, wanted, False, proved)
+            proved = self._first_missing(node, self.safe, False, proved, shown)
             while proved < shown and (known := _damage_at(node, proved)):
-                proved = self._first_missing(node, wanted, False, known)
+                proved = self._first_missing(node, self.safe, False, known, shown)
             if proved < node.store.log.before_blank(shown):
                 raise Violation(
                     f"{node.name} takes {shown} for confirmed, only {proved} of it is safe"
@@ -366,7 +361,3 @@ def _damage_at(node: Watched, offset: int) -> int:
     """Where damage ends that a node knows of, and shows nobody; 0 for none at an offset."""
     known = node.store.log.corrupt_ranges
     return next((found.end for found in known if found.start <= offset < found.end), 0)
-
-
-def _array(data: bytearray) -> U8:
-    return np.frombuffer(data, np.uint8)

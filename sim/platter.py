@@ -58,6 +58,19 @@ class LogBytes:
         segments = self._segments(False)
         return segments[0][0] if segments else 0
 
+    def same_until(self, start: int, wanted: bytes | bytearray, durable: bool = False) -> int:
+        """Offset up to which a disk has these bytes, which are wanted from an offset on."""
+        for at, inode in self._segments(durable):
+            data = inode.durable if durable else inode.seen
+            low = start - at
+            if low >= 0 and low + len(wanted) <= len(data):
+                if data[low : low + len(wanted)].tobytes() == wanted:
+                    return start + len(wanted)
+                break
+        return start + same_until(
+            self.read(start, start + len(wanted), durable), np.frombuffer(wanted, np.uint8)
+        )
+
     def read(self, start: int, end: int, durable: bool = False) -> U8:
         """The bytes of a range; zeros where there are none."""
         found: U8 = np.zeros(max(0, end - start), np.uint8)
@@ -70,16 +83,18 @@ class LogBytes:
 
     def end(self) -> int:
         """Where the last record ends, by the sizes that the records themselves claim."""
-        while self._starts and self._size_at(self._starts[-1]) != self._end - self._starts[-1]:
-            self._end = self._starts.pop()
-        if not self._starts:
-            self._end = self.first
-        size = self._size_at(self._end)
+        starts, end = self._starts, self._end
+        while starts and self._size_at(starts[-1]) != end - starts[-1]:
+            end = starts.pop()
+        if not starts:
+            end = self.first
+        size = self._size_at(end)
         while size:
-            self._starts.append(self._end)
-            self._end += size
-            size = self._size_at(self._end)
-        return self._end
+            starts.append(end)
+            end += size
+            size = self._size_at(end)
+        self._end = end
+        return end
 
     def record_end(self, needle: bytes) -> int:
         """Where the record ends that holds some bytes, the last one that does; -1 for none."""
@@ -92,11 +107,13 @@ class LogBytes:
         return (*self._starts, end)[int(inside)]
 
     def _size_at(self, offset: int) -> int:
-        start, data = self._view(offset)
+        changes, start, data = self._last
+        if changes != self.disk.changes or not start <= offset < start + len(data):
+            start, data = self._view(offset)
         if offset - start + _HEAD.size > len(data):
             return 0
         size, magic = _HEAD.unpack_from(data, offset - start)
-        return int(size) if magic in _MAGICS else 0
+        return size if magic in _MAGICS else 0
 
     def read_head(self, offset: int) -> bytes:
         """Size and magic of the record at an offset."""

@@ -8,7 +8,8 @@ from typing import Any
 
 from ha.epochs import EPOCH_TOPIC
 from ha.progress import ConnectionState
-from sim.platter import Noted, identity_on, membership_on, noted_on, same_until
+from ha.slave import Slave
+from sim.platter import Noted, identity_on, membership_on, noted_on
 from sim.watched import Watched
 
 
@@ -82,9 +83,9 @@ class Witness:
 
     # -- after every event ---------------------------------------------------------------------
 
-    def check(self, node: Watched) -> None:
-        """What a node claims is so."""
-        self._end_is_true(node)
+    def check(self, node: Watched, end: int) -> None:
+        """What a node claims is so. end: of its log, by its bytes."""
+        self._end_is_true(node, end)
         self._note_is_true(node)
         self._flushed_is_true(node)
         machine = node.master or node.slave
@@ -92,8 +93,11 @@ class Witness:
         if self._changed(node, "identity", machine.identity):
             self._identity_is_written(node, machine.identity)
         if self._changed(node, "history", machine.history.entries):
-            self._epochs_have_barriers(node, machine.history.entries)
-        self._tables_are_adopted(node)
+            self._epochs_have_barriers(node, machine.history.entries, end)
+        if node.slave is not None and node.slave.state is ConnectionState.TRANSFER:
+            followed = (node.slave.master_node, node.slave.epoch, node.adopted)
+            if self._others(node, "tables", followed):
+                self._tables_are_adopted(node, node.slave)
         if node.machine is not None:
             saved = node.machine.group.saved
             if self._changed(node, "membership", saved):
@@ -120,11 +124,8 @@ class Witness:
         self.starts[node.name] = (node.boot, starts)
 
     @staticmethod
-    def _tables_are_adopted(node: Watched) -> None:
+    def _tables_are_adopted(node: Watched, slave: Slave) -> None:
         """Whoever follows a master has its metadata, from the handshake on."""
-        slave = node.slave
-        if slave is None or slave.state is not ConnectionState.TRANSFER:
-            return
         wanted = f"{slave.master_node} {slave.epoch} ".encode()
         if not node.adopted.startswith(wanted):
             raise Violation(f"{node.name} follows {wanted!r} with the tables of {node.adopted!r}")
@@ -136,9 +137,16 @@ class Witness:
         self._last[key] = value
         return True
 
-    def _end_is_true(self, node: Watched) -> None:
+    def _others(self, node: Watched, what: str, values: tuple[object, ...]) -> bool:
+        key = (node.name, what)
+        if self._last.get(key) == values:
+            return False
+        self._last[key] = values
+        return True
+
+    @staticmethod
+    def _end_is_true(node: Watched, end: int) -> None:
         log = node.store.log
-        end = node.bytes.end()
         if end != log.wrote_offset and not log.corrupt_ranges and node.disk.size("commitlog") >= 0:
             raise Violation(
                 f"{node.name} says its log ends at {log.wrote_offset}, it does at {end}"
@@ -160,8 +168,8 @@ class Witness:
         before = min(self._flushed.get(node.name, 0), claimed)
         start = max(before, node.bytes.first)
         if claimed > start:
-            seen = node.bytes.read(start, claimed)
-            there = start + same_until(seen, node.bytes.read(start, claimed, durable=True))
+            seen = node.bytes.read(start, claimed).tobytes()
+            there = node.bytes.same_until(start, seen, durable=True)
             if there < claimed:
                 raise Violation(f"{node.name} calls {claimed} flushed, its disk has {there}")
         self._flushed[node.name] = claimed
@@ -178,9 +186,8 @@ class Witness:
             raise Violation(f"{node.name} goes by {wanted}, its disk has {found}")
 
     @staticmethod
-    def _epochs_have_barriers(node: Watched, entries: tuple[Any, ...]) -> None:
+    def _epochs_have_barriers(node: Watched, entries: tuple[Any, ...], end: int) -> None:
         """Every epoch that a node knows of begins with its barrier, in this node's own log."""
-        end = node.bytes.end()
         for entry in entries:
             if node.store.log.corrupt_ranges or entry.start < node.bytes.first:
                 continue

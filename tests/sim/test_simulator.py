@@ -359,7 +359,7 @@ def test_the_end_of_a_log_is_found_in_its_bytes() -> None:
     last = node.store.log.queue.files[0]
     last.wrote -= 8
     with pytest.raises(Violation, match="says its log ends at"):
-        node.ghost.witness.check(node)
+        node.ghost.witness.check(node, node.bytes.end())
     last.wrote += 8
     last.memory[:end] = 0
     assert node.bytes.end() == 0
@@ -389,7 +389,7 @@ def test_a_promise_that_is_not_on_disk_is_noticed() -> None:
     assert node.master is not None
     node.master.identity = replace(node.master.identity, promised_epoch=Epoch(9))
     with pytest.raises(Violation, match="its disk has"):
-        node.ghost.witness.check(node)
+        node.ghost.witness.check(node, node.bytes.end())
 
 
 def test_a_log_that_differs_is_noticed() -> None:
