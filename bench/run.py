@@ -19,7 +19,7 @@ from typing import Any
 
 import duolog
 
-from bench import limits, manyqueues, replication, services, spark
+from bench import limits, manyqueues, posts, replication, services, spark
 from bench.harness import Figure, Node, new_page_rate, print_table, running
 from demo import measure
 from demo.measure import Load
@@ -222,6 +222,8 @@ FIGURES: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
     "due": services.due,
     "idle_polls": services.idle_polls,
     "python_client": services.python_client,
+    "posts": posts.posts,
+    "many_sends": posts.many_sends,
     "many_queues": manyqueues.many_queues,
     "very_many_queues": manyqueues.very_many_queues,
     "spark_read_small": spark.read_small,

@@ -126,12 +126,11 @@ def _side_by_side() -> list[Patch]:
     def add(self: Any, filling: Filling, *message: Any) -> Any:
         filling.limit = 99
         filling.waiting.append(Posting())
-        return original(self, filling, *message)
+        handle = original(self, filling, *message)
+        self.hold(filling, lambda: self._drain(filling))
+        return handle
 
-    return [
-        (Batcher, "add", add),
-        (Filling, "wants_another", lambda self: True),
-    ]
+    return [(Batcher, "add", add)]
 
 
 def _misplaced() -> list[Patch]:

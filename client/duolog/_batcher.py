@@ -9,7 +9,7 @@ import asyncio
 import copy
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -51,17 +51,6 @@ class Buffering:
 AT_ONCE = Buffering()
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One message, with the text of its properties. slot: its queue; None: any."""
-
-    topic: str
-    slot: Slot | None
-    terms: Terms
-    body: bytes
-    text: bytes
-
-
 class Filling:
     """Messages of one queue and terms: the batches that wait, and those on their way."""
 
@@ -73,13 +62,6 @@ class Filling:
         self.waiting: deque[Posting] = deque()  # the last one fills
         self.on_way: dict[Posting, None] = {}
         self.running = 0  # that send what waits, one batch after the other
-
-    def wants_another(self) -> bool:
-        """Tell whether somebody is to send what waits."""
-        if not self.waiting or self.running >= self.limit:
-            return False
-        many = len(self.waiting) > 1 or len(self.waiting[0].bodies) >= MANY
-        return many or not self.running
 
 
 class Batcher:
@@ -112,17 +94,21 @@ class Batcher:
 
     # -- what comes ----------------------------------------------------------------------------
 
-    async def send(self, message: Message, seconds: float) -> Receipt:
-        """Have a message stored; raises as `Producer.send`."""
-        filling = self.filling_of(message.topic, message.slot, message.terms)
-        with self.lock:
-            alone = not (filling.running or self._closed) and self._linger <= 0
+    def send(
+        self, filling: Filling, body: bytes, text: bytes, seconds: float
+    ) -> Awaitable[Receipt]:
+        """Have a message stored; awaiting what it returns raises as `Producer.send`."""
+        if not filling.running and self._linger <= 0:
+            with self.lock:
+                alone = not (filling.running or self._closed)
+                if alone:
+                    self._run(filling)
             if alone:
-                self._run(filling)
-        if alone:
-            return await self._send_alone(filling, message, seconds)
-        deadline = asyncio.get_running_loop().time() + seconds
-        return await self.add(filling, message.body, message.text, deadline).awaited()
+                return self._send_alone(filling, body, text, seconds)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Receipt] = loop.create_future()
+        self.add(filling, body, text, loop.time() + seconds).answer(answer)
+        return answer
 
     def add(
         self,
@@ -138,14 +124,18 @@ class Batcher:
         with self.lock:
             if self._closed:
                 raise producer_closed()
-            self.used += cost
             waiting = filling.waiting
-            if waiting and waiting[-1].cost + cost <= BATCH_BYTES:
-                posting = waiting[-1]
-            else:
-                posting = Posting()
-                waiting.append(posting)
+            fits = waiting and waiting[-1].cost + cost <= BATCH_BYTES
+            posting = waiting[-1] if fits else Posting()
             bodies = posting.bodies
+            many = len(bodies) == MANY if fits else bool(waiting)
+            begins = filling.running < filling.limit and (many or not filling.running)
+            arms = deadline < self._due
+            if (begins or arms) and self._call is _now:
+                asyncio.get_running_loop()  # raises where none runs, before anything is taken
+            if not fits:
+                waiting.append(posting)
+            self.used += cost
             handle = Posted(posting, len(bodies))
             bodies.append(body)
             posting.texts.append(text)
@@ -153,12 +143,11 @@ class Batcher:
             posting.cost += cost
             if on_done is not None:
                 posting.told.append((handle, on_done))
-            begins = filling.running < filling.limit and filling.wants_another()
             if begins:
                 self._run(filling)
         if begins:
             self._call(self._begin, filling)
-        if deadline < self._due:
+        if arms:
             self._call(self._arm, deadline)
         return handle
 
@@ -208,12 +197,14 @@ class Batcher:
 
     # -- what goes -----------------------------------------------------------------------------
 
-    async def _send_alone(self, filling: Filling, message: Message, seconds: float) -> Receipt:
+    async def _send_alone(
+        self, filling: Filling, body: bytes, text: bytes, seconds: float
+    ) -> Receipt:
         """Send a message while nothing else is on its way: no task, no future in between."""
         one = object()
         self._alone[one] = None
         try:
-            batch = _batch(filling, [message.body], [message.text])
+            batch = _batch(filling, [body], [text])
             (part,) = await self._sender.send(batch, seconds)
         finally:
             del self._alone[one]

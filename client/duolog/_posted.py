@@ -29,7 +29,7 @@ class Posting:
 
     __slots__ = (
         *("_apart", "_asked", "_awaited", "_count", "_error", "_key", "_left", "_moved", "_parts"),
-        *("_sent", "_went", "bodies", "cost", "deadlines", "ended", "texts", "told"),
+        *("_sent", "_went", "bodies", "cost", "deadlines", "ended", "sends", "texts", "told"),
     )
 
     def __init__(self) -> None:
@@ -47,6 +47,7 @@ class Posting:
         self._error: Exception | None = None
         self._moved: dict[int, Posted] = {}
         self._apart: dict[int, Exception] = {}  # whose time was over before
+        self.sends: dict[int, asyncio.Future[Receipt]] = {}  # answered when it is known
         self._awaited: list[tuple[int, asyncio.Future[None]]] = []
         self.told: list[tuple[Posted, Told]] = []
         self._asked: set[int] = set()  # whose error somebody knows
@@ -91,6 +92,7 @@ class Posting:
         awaited, self._awaited = self._awaited, []
         self._awaited = [one for one in awaited if one[0] not in errors]
         told = self._untell(errors)
+        self._answer({place: self.sends.pop(place) for place in errors.keys() & self.sends.keys()})
         _wake([one for one in awaited if one[0] in errors])
         self._call_back(told)
 
@@ -135,8 +137,27 @@ class Posting:
         self.bodies, self.texts, self.deadlines = [], [], []
         awaited, self._awaited = self._awaited, []
         told, self.told = self.told, []
+        sends, self.sends = self.sends, {}
+        self._answer(sends)
         _wake(awaited)
         self._call_back(told)
+
+    def _answer(self, sends: "dict[int, asyncio.Future[Receipt]]") -> None:
+        """Whoever sent them goes on, or was cancelled: then nobody wants to know of an error."""
+        if not (self.lost_any or len(self._parts) > 1):  # the usual case, made short
+            receipt, key = self._parts[0].receipt, self._key
+            for place, future in sends.items():
+                if not future.done():
+                    future.set_result(receipt(place, key))
+            return
+        for place, future in sends.items():
+            error = self.error_of(place)
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(self.receipt_of(place))
+            else:
+                future.set_exception(error)
 
     def _untell(self, places: Container[int]) -> "list[tuple[Posted, Told]]":
         """Take those out who are to be called back of some places. Others may come meanwhile."""
@@ -190,7 +211,9 @@ class Posting:
         if error is not None:
             raise error.with_traceback(None)
         at = place if self._went is None else bisect_left(self._went, place)
-        part = next(part for part in self._parts if at < part.first + part.count)
+        part = self._parts[0]
+        if len(self._parts) > 1:
+            part = next(part for part in self._parts if at < part.first + part.count)
         return part.receipt(at - part.first, self._key)
 
     @property
@@ -262,6 +285,10 @@ class Posted:
     def __await__(self) -> Generator[Any, None, Receipt]:
         """Wait for the receipt. Raises as `Producer.send`; a cancellation takes nothing back."""
         return self._wait().__await__()
+
+    def answer(self, future: "asyncio.Future[Receipt]") -> None:
+        """Not called by users: a future that gets its receipt or error. Not of one that is done."""
+        self._posting.sends[self._place] = future
 
     async def settled(self, timeout: float | None) -> None:
         """Not called by users: wait until it is done. Raises TimeoutError."""

@@ -6,6 +6,7 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from threading import get_ident
 
 from duolog._background import close_after, together
 from duolog._batcher import (
@@ -14,7 +15,6 @@ from duolog._batcher import (
     BATCH_MESSAGES,
     Batcher,
     Buffering,
-    Message,
     producer_closed,
 )
 from duolog._columns import pack, property_text, repeat
@@ -47,6 +47,17 @@ class Many:
         return Batch(self.topic, self.slot, self.terms, pack(bodies), texts, len(bodies), first)
 
 
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message, with the text of its properties. slot: its queue; None: any."""
+
+    topic: str
+    slot: Slot | None
+    terms: Terms
+    body: bytes
+    text: bytes
+
+
 class Producer:
     """Sends messages. Made by `Client.producer()`; safe to use from many tasks of one loop."""
 
@@ -70,6 +81,7 @@ class Producer:
         self._unrouted = Unrouted(self._batcher, topics)
         self._closed = False
         self._loop = buffering.loop
+        self._thread = 0  # of the loop
         self._clock: Callable[[], float] | None = None
 
     @property
@@ -117,11 +129,15 @@ class Producer:
             Timeout, Unavailable, Busy, NotMaster: nothing was stored, it may work later.
             ResultUnknown: it may or may not have been stored.
         """
-        terms = Terms.of(delay, deliver_at, delay_level, self._runtime.wall_ms())
         seconds = self._timeout if timeout is None else timeout
-        text = property_text(tags, [*([key] if key else []), *keys], properties)
         if type(body) is not bytes:
             body = _copied(body)
+        terms = PLAIN
+        if delay is not None or deliver_at is not None or delay_level is not None:
+            terms = Terms.of(delay, deliver_at, delay_level, self._runtime.wall_ms())
+        text = b""
+        if tags is not None or key is not None or keys or properties:
+            text = property_text(tags, [*([key] if key else []), *keys], properties)
         slot = None
         self._check_open()
         if (key is not None or queue_id is not None) and self._unrouted.holds(topic):
@@ -134,7 +150,8 @@ class Producer:
             slot = await self._topics.slot(topic, queue_id, group, seconds)
         elif key is not None:
             slot = await self.slot_of(topic, key, seconds)
-        return await self._batcher.send(Message(topic, slot, terms, body, text), seconds)
+        batcher = self._batcher
+        return await batcher.send(batcher.filling_of(topic, slot, terms), body, text, seconds)
 
     def post(
         self,
@@ -172,9 +189,11 @@ class Producer:
                 `flush`, or wait for some of them.
             BadRequest: it was not taken. What a node refuses is told by the handle.
         """
-        self._check_open()
-        if self._loop is None:
-            asyncio.get_running_loop()  # raises where another thread posts
+        # For each message of programs that post hundreds of thousands a second.
+        if self._closed:
+            raise producer_closed()
+        if self._loop is None and get_ident() != self._thread:
+            self._check_thread()
         batcher = self._batcher
         if batcher.used >= batcher.buffer_bytes:
             batcher.refuse_more()
@@ -188,13 +207,20 @@ class Producer:
             text = property_text(tags, [*([key] if key else []), *keys], properties)
         now = (self._clock or self._begin_clock())()
         deadline = now + (self._timeout if timeout is None else timeout)
-        slot = None
-        if key is not None or queue_id is not None:
+        if key is None and queue_id is None:
+            filling = batcher.filling_of(topic, None, terms)
+        else:
             place = Place(topic, key, queue_id, group)
             slot = self._unrouted.slot_at_hand(place, now)
             if slot is None:
                 return self._unrouted.post(Draft(place, terms, body, text, deadline, on_done))
-        return batcher.add(batcher.filling_of(topic, slot, terms), body, text, deadline, on_done)
+            filling = batcher.filling_of(topic, slot, terms)
+        return batcher.add(filling, body, text, deadline, on_done)
+
+    def _check_thread(self) -> None:
+        """Note whose thread it is. Raises RuntimeError where no loop runs: another one's."""
+        asyncio.get_running_loop()  # a system call: not for each message
+        self._thread = get_ident()
 
     def _begin_clock(self) -> Callable[[], float]:
         """The loop's clock: without the loop, where its time is the system's."""
@@ -212,7 +238,8 @@ class Producer:
     async def send_message(self, message: Message, seconds: float) -> Receipt:
         """Not called by users: `send`, with the properties' text and on any terms."""
         self._check_open()
-        return await self._batcher.send(message, seconds)
+        filling = self._batcher.filling_of(message.topic, message.slot, message.terms)
+        return await self._batcher.send(filling, message.body, message.text, seconds)
 
     def unique_key(self, sequence: int) -> str:
         """UNIQ_KEY that the node gives the message of a sequence."""

@@ -16,7 +16,6 @@ import grpc
 
 from duolog._background import Background
 from duolog._backoff import BackOff
-from duolog._batcher import Message
 from duolog._columns import property_text
 from duolog._connection import Connection, uncancelled
 from duolog._errors import (
@@ -28,7 +27,7 @@ from duolog._errors import (
     Timeout,
     error_of,
 )
-from duolog._producer import Many, Producer
+from duolog._producer import Many, Message, Producer
 from duolog._router import FRESH_SECONDS, Router
 from duolog._sending import Terms
 from duolog.wire import duolog_pb2 as wire

@@ -9,10 +9,10 @@ from typing import Any
 import duolog
 import pytest
 from duolog._background import Background, Joint, all_of, close_all, together
-from duolog._batcher import Batcher, Buffering, Message
+from duolog._batcher import Batcher, Buffering
 from duolog._connection import AppendStream
 from duolog._receipts import Part
-from duolog._sending import Terms
+from duolog._sending import PLAIN
 from duolog._topics import Slot
 from duolog.wire import duolog_pb2 as wire
 
@@ -284,9 +284,13 @@ class SlowSender:
         return ""
 
 
+async def _send(batcher: Batcher, slot: Slot | None) -> duolog.Receipt:
+    return await batcher.send(batcher.filling_of("T", slot, PLAIN), b"x", b"", 30)
+
+
 async def test_what_lingers_when_the_producer_is_closed_is_not_sent() -> None:
     batcher = Batcher(SlowSender(), Buffering(60.0))  # type: ignore[arg-type]
-    waiting = asyncio.ensure_future(batcher.send(Message("T", None, Terms(), b"x", b""), 30))
+    waiting = asyncio.ensure_future(_send(batcher, None))
     await asyncio.sleep(0.01)
     await batcher.close()
     async with asyncio.timeout(20):
@@ -297,7 +301,7 @@ async def test_what_lingers_when_the_producer_is_closed_is_not_sent() -> None:
 
 async def test_a_send_whose_batch_was_never_begun_is_answered() -> None:
     batcher = Batcher(SlowSender(), Buffering(60.0))  # type: ignore[arg-type]
-    waiting = asyncio.ensure_future(batcher.send(Message("T", None, Terms(), b"x", b""), 30))
+    waiting = asyncio.ensure_future(_send(batcher, None))
     async with asyncio.timeout(20):
         while not batcher._draining.busy:
             await asyncio.sleep(0)
@@ -311,10 +315,9 @@ async def test_what_waited_behind_a_single_send_is_not_sent_by_a_closed_producer
     sender = SlowSender()
     batcher = Batcher(sender)  # type: ignore[arg-type]
     slot: Slot = ("g", 0)
-    message = Message("T", slot, Terms(), b"x", b"")
-    alone = asyncio.ensure_future(batcher.send(message, 10))
+    alone = asyncio.ensure_future(_send(batcher, slot))
     await asyncio.sleep(0)
-    behind = asyncio.ensure_future(batcher.send(message, 10))
+    behind = asyncio.ensure_future(_send(batcher, slot))
     await asyncio.sleep(0)
     await batcher.close()
     sender.let.set()
@@ -322,7 +325,7 @@ async def test_what_waited_behind_a_single_send_is_not_sent_by_a_closed_producer
     with pytest.raises(duolog.BadRequest, match="the producer is closed"):
         await behind
     with pytest.raises(duolog.BadRequest, match="the producer is closed"):
-        await batcher.send(message, 10)
+        await _send(batcher, slot)
     assert not others()
 
 

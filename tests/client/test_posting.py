@@ -514,6 +514,58 @@ async def test_a_post_by_another_thread_is_refused_and_takes_nothing(bench: Benc
     assert (await bench.producer.post("T", b"3")).queue_offset == 1
 
 
+def test_a_post_where_the_loop_does_not_run_is_refused_and_takes_nothing() -> None:
+    with asyncio.Runner() as runner:
+
+        async def begin() -> Bench:
+            bench = Bench()
+            await bench.producer.post("T", b"1")
+            return bench
+
+        bench = runner.run(begin())
+        with pytest.raises(RuntimeError):
+            bench.producer.post("T", b"2")
+        assert bench.producer._batcher.used == 0
+        runner.run(bench.producer.close())
+    assert bench.nodes.of(None) == [b"1"]
+
+
+async def test_sends_that_go_together_each_learn_their_own_outcome(bench: Bench) -> None:
+    send, nodes = bench.producer.send, bench.nodes
+    nodes.let.clear()
+    first = asyncio.ensure_future(send("T", b"0"))
+    await asyncio.sleep(0)
+    bodies = [b"1", b"2", b"bad", b"4", b"5"]
+    sends = [asyncio.ensure_future(send("T", body)) for body in bodies]
+    late = asyncio.ensure_future(send("T", b"late", timeout=0.01))
+    with pytest.raises(duolog.Timeout):
+        await late
+    sends[0].cancel()
+    nodes.let.set()
+    found = await asyncio.gather(*sends, return_exceptions=True)
+    assert isinstance(found[0], asyncio.CancelledError)
+    assert isinstance(found[2], duolog.MessageTooLarge)
+    receipts = [await first, *(one for one in found if isinstance(one, duolog.Receipt))]
+    stored = nodes.of(None)
+    assert [stored[one.queue_offset] for one in receipts] == [b"0", b"2", b"4", b"5"]
+    await bench.producer.flush()  # whoever sent them knows of the errors
+
+
+async def test_sends_that_fail_together_leave_nothing_to_tell(bench: Bench) -> None:
+    bench.nodes.let.clear()
+    sends = [asyncio.ensure_future(bench.producer.send("T", b"%d" % k)) for k in range(5)]
+    await asyncio.sleep(0)
+    sends[1].cancel()
+    bench.nodes.error = duolog.Unavailable("no node")
+    bench.nodes.let.set()
+    found = await asyncio.gather(*sends, return_exceptions=True)
+    assert [type(one) for one in found] == [
+        *[duolog.Unavailable, asyncio.CancelledError],
+        *[duolog.Unavailable] * 3,
+    ]
+    await bench.producer.flush()
+
+
 KEYS = (None, "a", "b", "c")
 
 
