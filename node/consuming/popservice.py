@@ -143,6 +143,7 @@ class PopService:
         self._queues.clear()
         self._saved.clear()
         self._dirty.clear()
+        self._settled.clear()  # it may not be in the log
         for line in self._lines.values():
             line.set_all()
 
