@@ -63,7 +63,7 @@ class Caretaker:
         """A group whose first node lost its only log before anybody was told anything."""
         etcd = self.cluster.etcd
         truth = etcd.truth
-        told = truth is not None and truth.opened and len(self.cluster.ghost.sure) > 0
+        told = truth is not None and truth.opened and len(self.cluster.ghost.safe) > 0
         if self.master is not None or truth is None or told or etcd.restored:
             self._no_master_since = None
             return

@@ -225,7 +225,6 @@ class Cluster:
             self.programs.poisons = self._has(faults.POISON_ON)
             self.programs.begin()
         if self.sdk is not None:
-            self.sdk.history.holes = self._has("lose_segment")
             self.sdk.begin()
         if self.lite is not None:
             self.lite.begin()
@@ -282,7 +281,7 @@ class Cluster:
 
     def _pause(self, fault: Fault, node: Node) -> None:
         self.ghost.mark("paused")
-        node.paused_until = self.world.now + fault.lasts
+        node.standstill.begin(fault.lasts)
 
     def _cut_link(self, fault: Fault, node: Node) -> None:
         both = {(fault.node, fault.other), (fault.other, fault.node)}
@@ -429,7 +428,7 @@ class Cluster:
             node.disk.full = False
             node.disk.syncs_to_fail = 0
             node.sync_ms = 1.0
-            node.paused_until = 0.0
+            node.standstill.end()
             if self.setup.services:  # no timer waits for hours that were jumped over
                 node.wall_offset = self._wall_peak
         if self.sdk is not None:

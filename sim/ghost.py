@@ -80,7 +80,11 @@ class Ghost:
         if epoch > 1:
             self.mark("failed_over")
         self.witness.leads(node, epoch)
-        self._must_be_complete(node, "was elected", always=True)
+        truth = self.etcd.truth if self.etcd is not None else None
+        if truth is None or truth.epoch <= epoch:
+            self._must_be_complete(node, "was elected", always=True)
+        else:  # paused since it won: the lease is over, and the next master has acknowledged more
+            self.mark("led_too_late")
 
     def members_changed(self, nodes: Iterable[Watched]) -> None:
         """The registry has another SyncStateSet: whoever is in it has everything, I1."""

@@ -28,6 +28,7 @@ from sim.later import drive
 from sim.network import End, Network, stream
 from sim.platter import LogBytes
 from sim.services import Services
+from sim.standstill import Standstill
 from sim.stepfaults import Stopped, Trap, TrappedStore, Traps
 from sim.witness import Violation
 from sim.world import World
@@ -83,7 +84,7 @@ class Node:
         self.needs_reboot = False  # a sync failed: the page cache is not the platter
         self.cuts = 0
         self.truncated_bytes = 0  # of the running slave's, as far as it was looked at
-        self.paused_until = 0.0
+        self.standstill = Standstill(world)
         self.sync_ms = 1.0
         self.follows = ""
         self.ordered = BrokerRole.SLAVE  # its role, as it was told at its start
@@ -143,8 +144,7 @@ class Node:
         def run(*arguments: Any) -> None:
             if self.boot != boot or not self.up:
                 return
-            if self.world.now < self.paused_until:
-                self.world.at(self.paused_until, lambda: run(*arguments))
+            if self.standstill.defers(lambda: run(*arguments)):
                 return
             try:
                 do(*arguments)

@@ -37,6 +37,7 @@ from sim.sdkhistory import (
 )
 from sim.services import GROUP_GRACE_MS
 from sim.stage import Stage
+from sim.standstill import Standstill
 from sim.witness import Violation
 
 ENDPOINTS = ("a:1", "b:1", "c:1")
@@ -56,7 +57,7 @@ class Process:
         self.world = world = programs.world
         self.chance = world.chance(f"sdk program:{name}")
         self.alive = True
-        self.paused_until = 0.0
+        self.standstill = Standstill(world)
         self.loop = SimLoop(self._later, lambda: world.now / 1000, world.chance(f"sdk loop:{name}"))
         network, by_name = programs.cluster.network, programs.cluster.by_name
 
@@ -80,11 +81,7 @@ class Process:
         self.world.after(delay, lambda: self._run(do))
 
     def _run(self, do: Callable[[], None]) -> None:
-        if not self.alive:
-            return
-        if self.world.now < self.paused_until:
-            self.world.at(self.paused_until, lambda: self._run(do))
-        else:
+        if self.alive and not self.standstill.defers(lambda: self._run(do)):
             do()
 
     def begin(self, program: Callable[["Process"], Coroutine[Any, Any, None]]) -> None:
@@ -156,7 +153,7 @@ class SdkPrograms:
             self.members[slot].kill()
             self.members[slot] = self._new_member(slot)
         else:
-            self.members[slot].paused_until = self.world.now + lasts
+            self.members[slot].standstill.begin(lasts)
 
     def drain(self) -> None:
         """No more is sent."""
@@ -165,7 +162,7 @@ class SdkPrograms:
     def heal(self) -> None:
         """Nobody stands still any more."""
         for process in (*self.members, *self._others):
-            process.paused_until = 0.0
+            process.standstill.end()
 
     def stop(self) -> None:
         """The run is over."""

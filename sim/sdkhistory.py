@@ -73,7 +73,6 @@ class SdkHistory:
     readers: dict[Queue, str] = field(default_factory=dict)
     in_touch_ms: float = 1000.0
     under_way: int = 0  # sends and publications that programs are at
-    holes: bool = False  # segments are lost: readers are told of what is lost, and go on
 
     @contextmanager
     def busy(self) -> Iterator[None]:
@@ -124,7 +123,7 @@ class SdkHistory:
         if known != body:
             raise Violation(f"{queue} {offset} was {known!r} and is {body!r} for {member}")
         frontier = self.frontier.get(queue, 0)
-        if offset > frontier and not self.holes:
+        if offset > frontier:
             raise Violation(f"{member} is given {queue} {offset}, and nobody {frontier}")
         self.repeats += offset < frontier
         self.frontier[queue] = max(frontier, offset + 1)

@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -79,9 +79,11 @@ class SharingMember:
         runtime = connection.runtime
         self.member_id = f"{runtime.process_id()}-{runtime.chance.randbytes(6).hex()}"
         self._generation = 0
+        self._known_until = 0.0  # loop time: no other member was given our queues before
 
     async def share(self, owned: Iterable[Queue]) -> Share:
-        """A heartbeat."""
+        """A heartbeat. Who was silent for a session claims nothing: others may have it by now."""
+        loop = asyncio.get_running_loop()
         request = wire.HeartbeatRequest(
             group=self._group,
             member_id=self.member_id,
@@ -93,9 +95,17 @@ class SharingMember:
             wanted=_refs(self._how.queues),
             sql=self._sql,
         )
-        reply = await self._connection.call(
-            lambda left: self._connection.groups.Heartbeat(request, timeout=left), self._timeout
-        )
+        asked = loop.time()
+
+        def ask(left: float) -> Awaitable[wire.HeartbeatReply]:
+            nonlocal asked
+            asked = loop.time()
+            if asked >= self._known_until:
+                request.ClearField("owned")
+            return self._connection.groups.Heartbeat(request, timeout=left)
+
+        reply = await self._connection.call(ask, self._timeout)
+        self._known_until = asked + self._session
         self._generation = reply.generation
         return Share({(ref.topic, ref.queue_id) for ref in reply.queues}, reply.pending)
 

@@ -30,6 +30,8 @@ from ha.progress import ConnectionState
 from ha.slave import Slave
 from node.cli.cluster import row_of
 from node.config import ConfigError, load
+from node.consuming.reading import Selection
+from node.filters.tagfilter import EVERYTHING
 from node.replication import slavestream
 from node.replication.stream import HA_METHOD
 from node.server import Node
@@ -112,6 +114,36 @@ async def test_a_slave_holds_the_masters_log_byte_for_byte(group: Group) -> None
             body for queue in range(4) for body in (await reader.pull("T", queue, 0)).body_list()
         ]
     assert {b"%d" % k for k in range(5000)} <= set(seen)
+
+
+async def test_a_slave_passes_over_no_message_that_its_master_has(group: Group) -> None:
+    """A group would commit beyond them, and never see them."""
+    master = await group.start_master()
+    slave = await group.start_slave()
+    await in_sync(master)
+    async with group.client(master) as client:
+        await client.admin.create_topic("T", 1)
+        async with client.producer() as producer:
+            await producer.send_batch("T", [b"x" * 60_000] * 60)
+    await caught_up(master, slave)
+    await slave.stop()
+    await master.stop()
+    (group.root / "s" / "commitlog" / f"{1 << 20:020d}").unlink()
+    slave = await group.start_slave()
+    assert broker_of(slave).store.log.corrupt_ranges
+    reader, everything = broker_of(slave).reader, Selection(EVERYTHING, 32, 1 << 20)
+    read = reader.read(("T", 0), 0, everything)
+    while read.next_offset < 16:
+        assert read.count == 1
+        read = reader.read(("T", 0), read.next_offset, everything)
+    with pytest.raises(duolog.NotMaster, match="lacks messages of T/0 between offsets 1"):
+        while True:
+            read = reader.read(("T", 0), read.next_offset, everything)
+    assert 16 <= read.next_offset < 20, "up to the hole it serves"
+    master = await group.start_master()
+    await caught_up(master, slave)
+    async with group.client(slave) as client:
+        assert sum([(await client.pull("T", 0, k)).count > 0 for k in range(60)]) == 60
 
 
 async def test_metadata_reaches_the_slave_through_the_log(group: Group) -> None:
