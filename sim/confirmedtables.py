@@ -2,7 +2,7 @@
 
 A node answers from its tables, and hands them to whoever begins to follow it: nothing may be in
 them that a failover could take back. Where groups are, the observer counts for itself: a committed
-offset never goes back, in whatever order commits arrive.
+offset never goes back, in whatever order commits arrive, unless an older copy led for a while.
 """
 
 import json
@@ -26,7 +26,7 @@ class _Replay:
     tables: Metadata = field(default_factory=Metadata)
     reached: Offsets = field(default_factory=dict)
 
-    def apply(self, body: bytes) -> None:
+    def apply(self, body: bytes, may_go_back: bool) -> None:
         """One record more."""
         self.tables.apply(body)
         self.tables.applied += 1
@@ -36,7 +36,8 @@ class _Replay:
         for topic, offsets in change["offsets"].items() if change["op"] == "offsets" else ():
             row = self.reached.setdefault((topic, change["group"]), {})
             for queue, offset in offsets.items():
-                row[int(queue)] = max(int(offset), row.get(int(queue), 0))
+                back = may_go_back and not change.get("forward")
+                row[int(queue)] = max(int(offset), 0 if back else row.get(int(queue), 0))
 
 
 class ConfirmedTables:
@@ -63,7 +64,7 @@ class ConfirmedTables:
                 f"{len(self._bodies)}"
             )
         for body in self._bodies[replay.tables.applied : tables.applied]:
-            replay.apply(body)
+            replay.apply(body, node.ghost.marks["older_copy_led"] > 0)
         replay.changes = tables.changes
         self._compare(node.name, tables, replay)
 

@@ -79,6 +79,8 @@ class Ghost:
             raise Violation(f"{node.name} leads epoch {epoch}, as {first} did")
         if epoch > 1:
             self.mark("failed_over")
+        if node.older:
+            self.mark("older_copy_led")  # it told readers of an end before what they had read
         self.witness.leads(node, epoch)
         truth = self.etcd.truth if self.etcd is not None else None
         if truth is None or truth.epoch <= epoch:

@@ -195,7 +195,8 @@ class SdkPrograms:
             case wire.LeaveRequest():
                 history.left(request.member_id)
             case wire.CommitRequest():
-                history.commits(request.member_id, _offsets(request.offsets), came, who)
+                back = not request.forward and node.ghost.marks["older_copy_led"] > 0
+                history.commits(request.member_id, _offsets(request.offsets), came, who, back)
             case wire.OffsetsRequest():
                 history.knows(_offsets(reply.offsets), who)
             case wire.PublishRequest():

@@ -131,8 +131,13 @@ class SdkHistory:
             self.takeovers += 1
         self.readers[queue] = member
 
-    def commits(self, member: str, offsets: dict[Queue, int], came: float, node: str) -> None:
-        """A master takes a commit: of what was handed out, and was nobody else's when it came."""
+    def commits(
+        self, member: str, offsets: dict[Queue, int], came: float, node: str, may_go_back: bool
+    ) -> None:
+        """A master takes a commit: of what was handed out, and was nobody else's when it came.
+
+        may_go_back: an older copy led, and told readers that there is less than they had read.
+        """
         for queue, offset in offsets.items():
             for name, seat in self.seats.items():
                 others = name != member and seat.asked == node
@@ -143,7 +148,8 @@ class SdkHistory:
                     f"{node} takes {member}'s commit of {queue} {offset}; "
                     f"{self.frontier.get(queue, 0)} was not consumed"
                 )
-            self.committed[queue] = max(self.committed.get(queue, 0), offset)
+            known = 0 if may_go_back else self.committed.get(queue, 0)
+            self.committed[queue] = max(known, offset)
 
     def knows(self, offsets: dict[Queue, int], node: str) -> None:
         """A master tells where the group is: not beyond what was consumed."""
