@@ -10,6 +10,8 @@ again. What was staged and never published goes with the log's old segments.
 
 import asyncio
 import hashlib
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -22,6 +24,7 @@ from google.protobuf.message import DecodeError
 from node.core.core import Core
 from node.deferred.appends import Appends
 from node.engine.log import Outcome
+from node.wirecodec import without_first
 from store.columns import Columns
 from store.errors import CorruptRecord, StoreError
 from store.messagestore import MessageStore, PutBatch
@@ -45,7 +48,6 @@ PAUSE_SECONDS = 0.02
 READ_ROWS, READ_BYTES = 4096, 8 << 20
 UNCONFIRMED_MAX = 8  # requests that are stored ahead of what replicas have
 _SEQUENCES = 1 << 24  # of one staged request: more messages than a batch may have
-_FIRST_OF_PART = "000000"  # how the unique key of such a sequence ends, in hex
 _LATER = frozenset(
     (
         wire.SERVICE_NOT_AVAILABLE,
@@ -64,7 +66,10 @@ class _Turn:
 
 
 class _Earlier:
-    """Which parts of a batch are stored already, where the table of sequences has forgotten it."""
+    """What is stored of a batch already, where the table of sequences has forgotten it.
+
+    Of a part that may be its first messages only: a log is cut between any two records.
+    """
 
     def __init__(self, store: MessageStore, producer: bytes, published_after: int) -> None:
         """producer: id of the batch. published_after: log offset that no copy lies below."""
@@ -72,27 +77,31 @@ class _Earlier:
         self._producer = producer
         self._after = published_after
         self._end = store.log.max_offset  # every copy that an earlier try stored lies below
-        self._found: dict[tuple[str, int], set[str]] = {}
+        self._found: dict[tuple[str, int], Counter[str]] = {}
 
     @property
     def readable(self) -> bool:
-        """Queues and index have all that an earlier try stored, so `holds` can tell."""
+        """Queues and index have all that an earlier try stored, so `held` can tell."""
         return self._store.dispatcher.reput_from >= self._end
 
-    async def holds(self, request: wire.AppendRequest) -> bool:
-        """Tell whether a request of the batch is in its queue."""
-        key = _unique_key(request)
+    async def held(self, request: wire.AppendRequest) -> int:
+        """How many messages of a part, from its first on, are in its queue."""
         if self._store.options.message_index_enable:
-            return self._store.lookups.by_unique_key(request.topic, key) is not None
+            lookup = self._store.lookups.by_unique_key
+            return bisect_left(
+                range(_count(request)),
+                True,
+                key=lambda k: lookup(request.topic, _unique_key(request, k)) is None,
+            )
         place = (request.topic, request.queue_id)
         if place not in self._found:
             # Once for all parts: what is stored from here on is stored in their order.
             self._found[place] = await self._read(*place)
-        return key in self._found[place]
+        return self._found[place][_part_of(_unique_key(request, 0))]
 
-    async def _read(self, topic: str, queue_id: int) -> set[str]:
-        """Unique keys that parts in a queue begin with: without an index, only its records tell."""
-        found: set[str] = set()
+    async def _read(self, topic: str, queue_id: int) -> Counter[str]:
+        """Messages of each part in a queue: without an index, only its records tell."""
+        found: Counter[str] = Counter()
         queue = self._store.queues.get(topic, queue_id)
         word = f"UNIQ_KEY\x01{self._producer.hex().upper()}".encode()
         at = queue.next_from(queue.min_offset, self._after) if queue is not None else 0
@@ -102,9 +111,8 @@ class _Earlier:
             )
             for _, _, text in result.rows():
                 if word in text:
-                    key = decode_properties(text.decode(errors="replace")).get("UNIQ_KEY", "")
-                    if key.endswith(_FIRST_OF_PART):
-                        found.add(key)
+                    properties = decode_properties(text.decode(errors="replace"))
+                    found[_part_of(properties.get("UNIQ_KEY", ""))] += 1
             if result.next_offset <= at:
                 return found
             at = result.next_offset
@@ -273,7 +281,7 @@ class PublishService:
             if record.properties.get("SINK") != sink:
                 raise sdk.BadRequest(f"staged request {offset} belongs to another sink")
             known = record.properties.get("COUNT")  # not of what an older version staged
-            count += int(known) if known else len(_parsed(record.body).body_offsets) // 4 - 1
+            count += int(known) if known else _count(_parsed(record.body))
         return count
 
     async def _staged(self, offset: int) -> Record:
@@ -372,8 +380,10 @@ class PublishService:
                 if not request.again:
                     return None  # a later part is stored, so this one is
                 if earlier.readable:
-                    if await earlier.holds(request):
+                    held = await earlier.held(request)
+                    if held == _count(request):
                         return None
+                    request = without_first(request, held)
                     request.again = False
                     continue
             elif reply.status not in _LATER:
@@ -385,8 +395,18 @@ class PublishService:
             await asyncio.sleep(PAUSE_SECONDS)
 
 
-def _unique_key(request: wire.AppendRequest) -> str:
-    return (request.producer_id + request.sequence.to_bytes(6, "big")).hex().upper()
+def _count(request: wire.AppendRequest) -> int:
+    return len(request.body_offsets) // 4 - 1
+
+
+def _unique_key(request: wire.AppendRequest, k: int) -> str:
+    """Of message k of a part."""
+    return (request.producer_id + (request.sequence + k).to_bytes(6, "big")).hex().upper()
+
+
+def _part_of(unique_key: str) -> str:
+    """What the unique keys of a part's messages begin with: its sequences end in three bytes."""
+    return unique_key[:-6]
 
 
 def _check_sink(sink: str) -> None:

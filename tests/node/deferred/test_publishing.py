@@ -5,7 +5,7 @@ from pathlib import Path
 
 import duolog
 import pytest
-from duolog._columns import pack
+from duolog._columns import crc32, pack
 from duolog._sink import Sink, SinkState
 from duolog.wire import duolog_pb2 as wire
 
@@ -105,6 +105,49 @@ async def test_a_batch_whose_sequences_are_forgotten_is_finished_without_doublin
         assert await sink.publish(0, staged) is True
         bodies = [body for body in await stored(client) if not body.startswith(b"of")]
         assert bodies == [b"%d" % k for k in range(6)]
+
+
+@pytest.mark.parametrize("index", [True, False])
+@pytest.mark.parametrize("survived", [1, 3, 5])
+async def test_of_a_part_that_a_log_was_cut_in_the_rest_is_published(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch, index: bool, survived: int
+) -> None:
+    """The last batch of a dead master may have reached the next one in part."""
+    node = await start_node(producers_max=1, message_index_enable=index)
+    metadata, service = broker_of(node).metadata, broker_of(node).publishes
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await client.admin.create_topic("T", 1)
+        sink = await client.sink("s")
+        bodies = [b"%d" % k for k in range(5)]
+        staged = [await stage(sink, b"first"), await stage(sink, *bodies), await stage(sink, b"5")]
+        put, puts = service._put, 0
+
+        async def interrupted(request: wire.AppendRequest, *rest: object) -> object:
+            nonlocal puts
+            puts += 1
+            if puts == 1:
+                return await put(request, *rest)  # type: ignore[arg-type]
+            if puts == 2:
+                without_properties = [b""] * survived
+                columns = pack(bodies[:survived]), pack(without_properties)
+                (request.bodies, request.body_offsets) = columns[0]
+                (request.properties, request.property_offsets) = columns[1]
+                request.crc32 = crc32(*columns[0], *columns[1])
+                await put(request, *rest)  # type: ignore[arg-type]
+            raise duolog.Busy("the node stands still here")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(service, "_put", interrupted)
+            patch.setattr(metadata, "note", lambda change: None)  # all notes of it are lost
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1):
+                    await sink.publish(0, staged)
+        assert await stored(client) == [b"first", *bodies[:survived]]
+        async with client.producer() as producer:
+            await producer.send("T", b"of another")  # the sink's sequences are forgotten
+        assert await sink.publish(0, staged) is True
+        found = [body for body in await stored(client) if body != b"of another"]
+        assert found == [b"first", *bodies, b"5"]
 
 
 @pytest.mark.parametrize("index", [True, False])
