@@ -76,6 +76,7 @@ MUST_SEE = (
     "lite_forgotten",
     "member_kill",
     "member_pause",
+    "publisher_kill",
     "killed_at_step",
 )
 

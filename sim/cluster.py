@@ -404,7 +404,7 @@ class Cluster:
             self.ghost.mark(fault.kind)
             self.sdk.strike(fault.kind, fault.level, fault.lasts)
 
-    _member_pause = _member_kill
+    _member_pause = _publisher_kill = _member_kill
 
     def _index_on(self, fault: Fault, node: Node) -> None:
         """Nothing happens: the setup looks for it."""

@@ -96,7 +96,7 @@ def services(chance: random.Random) -> list[Fault]:
 
 
 def sdk(chance: random.Random, duration: float) -> list[Fault]:
-    """Whether programs of the SDK use them, and what becomes of its members; in every other run."""
+    """Whether programs of the SDK use them, and what becomes of these; in every other run."""
     if chance.random() < 0.5:
         return []
     found = [Fault(0.0, SDK_ON, NODES[0], level=round(chance.random(), 3))]
@@ -104,7 +104,7 @@ def sdk(chance: random.Random, duration: float) -> list[Fault]:
         found.append(
             Fault(
                 round(chance.uniform(600, duration), 3),
-                chance.choice(("member_kill", "member_pause")),
+                chance.choice(("member_kill", "member_pause", "publisher_kill")),
                 NODES[0],
                 lasts=round(chance.choice((200, 1000, 2500)) * chance.uniform(0.5, 1.5), 3),
                 level=round(chance.random(), 3),

@@ -43,6 +43,7 @@ from sim.witness import Violation
 ENDPOINTS = ("a:1", "b:1", "c:1")
 CALL_SECONDS = 2.0
 MEMBERS = 3
+PUBLISHERS = 2
 SINKS = ("k0", "k1")
 NO_TEXTS = (b"", b"")
 MAYBE = (sdk.ResultUnknown,)
@@ -107,6 +108,9 @@ class Process:
         await asyncio.sleep(self.chance.expovariate(1 / mean_ms) / 1000)
 
 
+Program = Callable[[Process], Coroutine[Any, Any, None]]
+
+
 class SdkPrograms:
     """All of them."""
 
@@ -119,6 +123,7 @@ class SdkPrograms:
         self.ready = False
         self._numbers: dict[Process, int] = {}
         self.members: list[Process] = []
+        self._publishers: list[Process] = []
         self._others: list[Process] = []
         for node in cluster.nodes:
             node.on_answered = self._answered
@@ -129,29 +134,32 @@ class SdkPrograms:
 
     def begin(self) -> None:
         """Start all programs."""
-        self._others = [Process(self, name) for name in ("setup", "w0", "w1", "s0", "s1")]
+        self._others = [Process(self, name) for name in ("setup", "w0", "w1")]
         setup, *writers = self._others
         setup.begin(self._set_up)
-        for writer in writers[:2]:
+        for writer in writers:
             writer.begin(self._write)
-        for publisher in writers[2:]:
-            publisher.begin(self._publish)
-        self.members = [self._new_member(slot) for slot in range(MEMBERS)]
+        self._publishers = [self._new("s", slot, self._publish) for slot in range(PUBLISHERS)]
+        self.members = [self._new("m", slot, self._consume) for slot in range(MEMBERS)]
 
-    def _new_member(self, slot: int) -> Process:
-        process = Process(self, f"m{slot}.{len(self._numbers)}")
+    def _new(self, kind: str, slot: int, program: Program) -> Process:
+        process = Process(self, f"{kind}{slot}.{len(self._numbers)}")
         self.number_of(process)
-        process.begin(self._consume)
+        process.begin(program)
         return process
 
     def strike(self, kind: str, level: float, lasts: float) -> None:
-        """A fault of a program: a member is killed and another one started, or it stands still."""
+        """A fault of a program: it is killed and another one started, or a member stands still."""
         if not self.members:
             return
         slot = int(level * 997) % MEMBERS
-        if kind == "member_kill":
+        if kind == "publisher_kill":
+            slot %= PUBLISHERS
+            self._publishers[slot].kill()
+            self._publishers[slot] = self._new("s", slot, self._publish)
+        elif kind == "member_kill":
             self.members[slot].kill()
-            self.members[slot] = self._new_member(slot)
+            self.members[slot] = self._new("m", slot, self._consume)
         else:
             self.members[slot].standstill.begin(lasts)
 
@@ -161,12 +169,12 @@ class SdkPrograms:
 
     def heal(self) -> None:
         """Nobody stands still any more."""
-        for process in (*self.members, *self._others):
+        for process in (*self.members, *self._publishers, *self._others):
             process.standstill.end()
 
     def stop(self) -> None:
         """The run is over."""
-        for process in (*self.members, *self._others):
+        for process in (*self.members, *self._publishers, *self._others):
             process.kill()
 
     def counts(self) -> dict[str, int]:
@@ -248,7 +256,7 @@ class SdkPrograms:
         chance = process.chance
         producer = process.client.producer(timeout=chance.choice((0.8, CALL_SECONDS)))
         while not self.draining:
-            sent = [self._new(process) for _ in range(chance.choice((1, 1, 2, 4, 8)))]
+            sent = [self._written(process) for _ in range(chance.choice((1, 1, 2, 4, 8)))]
             with self.history.busy():
                 await self._send_some(producer, sent, chance)
             await process.pause(80)
@@ -293,7 +301,7 @@ class SdkPrograms:
         if found.status == "PUT_OK":
             one.outcome, one.place = "ok", (found.queue_id, found.queue_offset)
 
-    def _new(self, process: Process) -> Written:
+    def _written(self, process: Process) -> Written:
         made = Written(b"%s-%d" % (process.name.encode(), len(self.history.written)), process.name)
         self.history.written.append(made)
         return made
