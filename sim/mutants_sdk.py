@@ -191,6 +191,17 @@ def _parts_passed_over() -> list[Patch]:
     return [(MetadataLog, "note", note)]
 
 
+def _rest_left_out() -> list[Patch]:
+    """Of a part that a log was cut in, the rest is never stored."""
+    original = publishservice._Earlier.held
+
+    async def held(self: Any, request: Any) -> int:
+        count = await original(self, request)
+        return publishservice._count(request) if count else 0
+
+    return [(publishservice._Earlier, "held", held)]
+
+
 def _faltering(seed: int) -> list[Fault]:
     """Weather: members stand still for about as long as a session, or are killed."""
     chance = random.Random(seed)
@@ -215,16 +226,18 @@ def _held_up(seed: int) -> list[Fault]:
     return found
 
 
-def _stormy(seed: int) -> list[Fault]:
-    """Weather: the SDK's programs, members that stand still, a network that loses and delays."""
+def _publishers_die(seed: int) -> list[Fault]:
+    """Weather: publishers that are killed, and a network that loses and delays."""
     chance = random.Random(seed)
     found = [Fault(0.0, SERVICES_ON, NODES[0]), Fault(0.0, SDK_ON, NODES[0])]
     for k in range(6):
-        at = 600.0 + 550 * k
-        found.append(Fault(at, "weather", NODES[0], lasts=500.0, level=chance.uniform(0.5, 1.0)))
-        if chance.random() < 0.5:
-            found.append(Fault(at, "member_pause", NODES[0], "", 300.0, chance.random()))
-    return found
+        level = chance.uniform(0.5, 1.0)
+        found.append(Fault(600.0 + 550 * k, "weather", NODES[0], lasts=500.0, level=level))
+    at = 600.0
+    while at < 3600:
+        found.append(Fault(at, "publisher_kill", NODES[0], level=chance.random()))
+        at += chance.uniform(40, 150)
+    return sorted(found, key=lambda fault: fault.at)
 
 
 def _taking_turns(seed: int) -> list[Fault]:
@@ -309,7 +322,13 @@ SDK = [
         "sink-parts-unread",
         "a part that cannot be read yet is stored again",
         lambda: [(publishservice._Earlier, "readable", True)],
-        _stormy,
+        _publishers_die,
+    ),
+    _bug(
+        "sink-rest-left-out",
+        "a part whose first messages are stored counts as stored",
+        _rest_left_out,
+        _publishers_die,
     ),
     _bug(
         "sink-parts-passed-over",
