@@ -413,7 +413,7 @@ class SdkPrograms:
             queue_id = chance.randrange(QUEUES)
             bodies = [
                 b"%s-%d-%d-%d-%d" % (sink.name.encode(), batch, tag, part, k)
-                for k in range(chance.randint(1, 3))
+                for k in range(chance.choice((1, 2, 3, 12)))
             ]
             made.bodies.setdefault(queue_id, []).extend(bodies)
             number = await sink.stage(
