@@ -310,9 +310,11 @@ class Ghost:
             self._begin_again()
             end = node.store.log.before_blank(len(self.logs[key]))
             self._take(self.safe, key, end, f"{node.name} wrote")
-        if confirmed < self.confirmed.get(node.name, 0):
+        before = self.confirmed.get(node.name, 0)
+        if confirmed < before:
             raise Violation(f"{node.name}: the confirm offset fell to {confirmed}")
-        self.confirmed[node.name] = confirmed
+        if confirmed > before:  # the next mastership may begin in the place of a blank
+            self.confirmed[node.name] = node.store.log.before_blank(confirmed)
         if confirmed > log_end:
             raise Violation(f"{node.name} confirms {confirmed}, its log ends before")
         self._waits_for_all(node)

@@ -240,6 +240,16 @@ def _publishers_die(seed: int) -> list[Fault]:
     return sorted(found, key=lambda fault: fault.at)
 
 
+def _parts_cut(seed: int) -> list[Fault]:
+    """Weather: masters that die behind a part, and a network that delays what they sent of it."""
+    found = at_steps(f"after {PUBLISHED}", sdk=True)(seed)
+    chance = random.Random(seed)
+    for k in range(6):
+        level = chance.uniform(0.6, 1.0)
+        found.append(Fault(600.0 + 550 * k, "weather", NODES[0], lasts=500.0, level=level))
+    return sorted(found, key=lambda fault: fault.at)
+
+
 def _taking_turns(seed: int) -> list[Fault]:
     """Weather: the SDK's programs, and masters that take turns."""
     return taking_turns(seed, SDK_ON)
@@ -328,7 +338,7 @@ SDK = [
         "sink-rest-left-out",
         "a part whose first messages are stored counts as stored",
         _rest_left_out,
-        _publishers_die,
+        _parts_cut,
     ),
     _bug(
         "sink-parts-passed-over",
