@@ -1,16 +1,19 @@
 """Planted bugs of group coordination, of the SDK's policy and of sinks."""
 
 import itertools
+import math
 import random
 from collections.abc import Callable
 from typing import Any
 
 from duolog._batcher import Batcher, Filling
 from duolog._groupreader import GroupReader
+from duolog._membership import SharingMember
 from duolog._posted import Posting
 from duolog._prefetch import Prefetch
 from duolog._sending import _Delivery
 
+from node.consuming import reading
 from node.consuming.groups import GroupCoordinator, Heartbeat
 from node.core.metadatalog import MetadataLog
 from node.deferred import publishservice
@@ -98,6 +101,17 @@ def _fetched_is_consumed() -> list[Patch]:
             self._consumed((reply.topic, reply.queue_id), reply.next_offset)
 
     return [(GroupReader, "_take", take)]
+
+
+def _claims_kept() -> list[Patch]:
+    """A member claims what it read last, however long nobody has heard it."""
+    original = SharingMember.share
+
+    async def share(self: Any, owned: Any) -> Any:
+        self._known_until = math.inf
+        return await original(self, owned)
+
+    return [(SharingMember, "share", share)]
 
 
 def _new_sequence() -> list[Patch]:
@@ -250,6 +264,31 @@ def _parts_cut(seed: int) -> list[Fault]:
     return sorted(found, key=lambda fault: fault.at)
 
 
+def _silent_between_masters(seed: int) -> list[Fault]:
+    """Weather: members that stand still for longer than a session, and masters that take turns."""
+    found = taking_turns(seed, SDK_ON)
+    chance = random.Random(seed)
+    at = 700.0
+    while at < 3500:
+        lasts = chance.uniform(1000, 1600)
+        found.append(Fault(at, "member_pause", NODES[0], "", lasts, chance.random()))
+        at += chance.uniform(200, 600)
+    return sorted(found, key=lambda fault: fault.at)
+
+
+def _segments_lost(seed: int) -> list[Fault]:
+    """Weather: nodes that lose segments while readers move about."""
+    chance = random.Random(seed)
+    found = [Fault(0.0, SERVICES_ON, NODES[0]), Fault(0.0, SDK_ON, NODES[0])]
+    at = 1200.0
+    while at < 3700:
+        node = chance.choice(NODES)
+        found.append(Fault(at, "lose_segment", node, lasts=1.0, level=chance.random()))
+        found += [Fault(at + 1, "cut_link", node, other, 300.0) for other in NODES if other != node]
+        at += chance.uniform(300, 600)
+    return found
+
+
 def _taking_turns(seed: int) -> list[Fault]:
     """Weather: the SDK's programs, and masters that take turns."""
     return taking_turns(seed, SDK_ON)
@@ -298,6 +337,18 @@ SDK = [
         "members of an old mastership are believed",
         _groups_kept,
         _taking_turns,
+    ),
+    _bug(
+        "group-silent-claims",
+        "a member that was silent for too long claims what it read",
+        _claims_kept,
+        _silent_between_masters,
+    ),
+    _bug(
+        "group-slave-passes-over",
+        "a damaged slave has readers pass over what its master has",
+        lambda: [(reading, "_passes_over", lambda result: False)],
+        _segments_lost,
     ),
     _bug("group-begins-behind", "a message is passed over by who takes over", _begins_behind),
     _bug("group-reads-on", "a queue that was taken away is read on", _reads_on),
