@@ -265,15 +265,18 @@ def _parts_cut(seed: int) -> list[Fault]:
 
 
 def _silent_between_masters(seed: int) -> list[Fault]:
-    """Weather: members that stand still for longer than a session, and masters that take turns."""
-    found = taking_turns(seed, SDK_ON)
+    """Weather: members that stand still for longer than a session, until the next master leads."""
     chance = random.Random(seed)
+    found = [Fault(0.0, SERVICES_ON, NODES[0]), Fault(0.0, SDK_ON, NODES[0])]
     at = 700.0
-    while at < 3500:
-        lasts = chance.uniform(1000, 1600)
+    while at < 2800:
+        lasts = chance.uniform(1300, 1700)
         found.append(Fault(at, "member_pause", NODES[0], "", lasts, chance.random()))
-        at += chance.uniform(200, 600)
-    return sorted(found, key=lambda fault: fault.at)
+        at += lasts
+        switch = at - chance.uniform(20, 300)
+        found.append(Fault(switch, "switch_master", NODES[0], level=chance.random()))
+        at += chance.uniform(100, 400)
+    return found
 
 
 def _segments_lost(seed: int) -> list[Fault]:
