@@ -540,6 +540,26 @@ async def test_a_filter_that_hardly_ever_matches_holds_nobody_up(api: Api, node:
     assert longest < 1.0
 
 
+async def test_what_an_earlier_mastership_settled_and_never_recorded_is_not_confirmed(
+    api: Api, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its message is given again: whoever says again that it is done is told so."""
+
+    async def unrecorded() -> None:
+        """The mastership ends before."""
+
+    monkeypatch.setattr(broker_of(node).pop, "_save", unrecorded)
+    await api.send(message(b"x"))
+    received = await api.receive("g")
+    for _ in range(2):
+        done = await api.ack("g", *received.handles)
+        assert done.entries[0].status.code == Code.OK
+    broker_of(node).pop.role_changed()
+    assert (await api.receive("g")).bodies == [b"x"]
+    stale = await api.ack("g", *received.handles)
+    assert stale.entries[0].status.code == Code.INVALID_RECEIPT_HANDLE
+
+
 async def test_a_reset_holds_though_progress_was_not_recorded_yet(api: Api) -> None:
     await api.send(message(b"x"))
     async with duolog.Client(f"127.0.0.1:{api.node.port}") as client:
