@@ -108,7 +108,7 @@ async def test_a_stream_that_is_cancelled_while_it_ends_watches_no_queue_any_mor
     """gRPC cancels a call again while its reader, which lost its cancellation, is waited for."""
     broker = broker_of(await start_node(tmp_path / "d"))
     await broker.metadata.put_topic(TopicConfig("T", 1))
-    reading = asyncio.Event()
+    reading, over = asyncio.Event(), asyncio.Event()
 
     async def requests() -> AsyncIterator[wire.SubscribeRequest]:
         yield wire.SubscribeRequest(add=[wire.QueueOffset(topic="T")], credit_bytes=1)
@@ -116,7 +116,7 @@ async def test_a_stream_that_is_cancelled_while_it_ends_watches_no_queue_any_mor
             reading.set()
             await asyncio.sleep(60)
         reading.set()
-        await asyncio.sleep(60)
+        await over.wait()
 
     service = messages.MessagesService(broker)
     context: Any = None  # nothing is answered
@@ -126,6 +126,9 @@ async def test_a_stream_that_is_cancelled_while_it_ends_watches_no_queue_any_mor
         reading.clear()
         assert not call.done()
         call.cancel()
+    await asyncio.sleep(0)
+    assert not call.done()
+    over.set()
     with pytest.raises(asyncio.CancelledError):
         await call
     assert (open_streams, len(broker.log.board)) == ([], 0)
