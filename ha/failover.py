@@ -62,6 +62,7 @@ from store.disk import Disk, no_room
 BOOTSTRAP_MS = 200  # an empty node leaves the beginning to one that has a log
 PAUSE_MS = 1000  # after a mastership that could not begin
 HAND_OVER_MS = 2000  # longest pause of a planned switch
+STANDSTILL_SHARE = 0.5  # of a master's patience: without an event for so long, it stood still
 DISCARDED_MAX = 32
 
 
@@ -133,6 +134,8 @@ class Failover:
         self._numbers = 0
         self._opportunity: tuple[int, MonoMs] | None = None  # state revision, when to elect
         self._not_before_ms = MonoMs(0)
+        self._stepped_ms = MonoMs(0)
+        self._awake_ms = MonoMs(0)  # since when it has not stood still
         self._handing: _HandingOver | None = None
         self._unclean: ElectUnclean | None = None
 
@@ -152,6 +155,21 @@ class Failover:
         return self.provenance.notice(self.view.state, self.me.replica)
 
     @property
+    def stranded(self) -> str:
+        """Why nobody is elected before an operator acts; empty: somebody may be."""
+        view, state = self.view, self.view.state
+        if state is None or not state.opened or view.lock is not None:
+            return ""
+        if not succession.nobody_left(view, state):
+            return ""
+        lost = ", ".join(sorted(replica.node for replica in state.sync_state_set))
+        return (
+            f"no replica of the SyncStateSet is left: {lost} came back with an empty disk, or "
+            "after a loss of power. Elect the node that holds the most by hand: "
+            "`cluster elect --unclean`"
+        )
+
+    @property
     def led_epoch(self) -> Epoch:
         """The epoch this node leads, or led last."""
         return self._led_epoch
@@ -167,6 +185,7 @@ class Failover:
     def step(self, event: Event, now_ms: MonoMs) -> list[Effect]:
         """What follows from an event. Raises OSError where the disk fails, and BadStoreFile."""
         effects: list[Effect] = []
+        self._notice_standstill(now_ms)
         match event:
             case Leased(lease, deadline_ms):
                 self._leased(lease, deadline_ms)
@@ -229,6 +248,12 @@ class Failover:
         """The mastership could not begin: leave it to another node for a while."""
         self._not_before_ms = MonoMs(now_ms + PAUSE_MS)
         return self._abandon_lease(f"could not lead: {reason}")
+
+    def _notice_standstill(self, now_ms: MonoMs) -> None:
+        """What members did while a master stood still, it has not read yet: they are not late."""
+        stood_ms, self._stepped_ms = now_ms - self._stepped_ms, now_ms
+        if self._master is not None and stood_ms > self._master.patience_ms * STANDSTILL_SHARE:
+            self._awake_ms = now_ms
 
     def _is_pending(self, number: int) -> bool:
         return self._pending is not None and self._pending.number == number
@@ -476,7 +501,8 @@ class Failover:
         if state is None or self._may_begin_again(state):
             delay, new = self._beginning(state)
         elif self.me.replica not in state.sync_state_set:
-            self.reason = "not in the SyncStateSet: acknowledged messages may be missing here"
+            outside = "not in the SyncStateSet: acknowledged messages may be missing here"
+            self.reason = "; ".join(filter(None, (outside, self.stranded)))
             return []
         elif self._facts.promised_epoch() > state.epoch:
             self.reason = f"epoch {self._facts.promised_epoch()} was seen, the registry's is older"
@@ -565,6 +591,7 @@ class Failover:
             master.progress(now_ms),
             view.replicas,
             view.drained,
+            self._awake_ms,
         )
         wanted = sync.wanted(seen, now_ms)
         if wanted is None and (sync.unsettled or self._opens_alone(sync, master)):

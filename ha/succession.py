@@ -23,6 +23,14 @@ def delay_ms(view: View, state: GroupState, me: Replica) -> int:
     return delay + SUCCESSOR_MS if successor_lives else delay
 
 
+def nobody_left(view: View, state: GroupState) -> bool:
+    """Every member's node is back as another replica: no member can ever be elected again."""
+    found = [view.replicas.get(replica.node) for replica in state.sync_state_set]
+    return all(row is not None for row in found) and not any(
+        lives(replica, view.replicas) for replica in state.sync_state_set
+    )
+
+
 def best_successor(view: View, state: GroupState, me: Replica, master: Mastership) -> str:
     """The member that lives, is not drained and holds the most; empty: there is none."""
     live = [

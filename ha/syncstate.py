@@ -3,7 +3,8 @@
 Rules: whoever the registry may hold in the set now is required, also while a change is on its way
 or its outcome is unknown; a member that goes is required until the registry has said yes; a member
 that comes holds everything confirmed and everything from before this epoch; two incarnations of a
-node are two replicas; the set never shrinks below the number of replicas that puts ask for.
+node are two replicas; the set never shrinks below the number of replicas that puts ask for, and a
+member that is there does not go unless so many are there without it.
 """
 
 from collections.abc import Collection, Mapping
@@ -19,7 +20,8 @@ class Seen:
     """What a change of the set is decided by.
 
     needed: replicas that puts ask for. floor: what a replica must hold to come in. patience_ms: how
-    long a member may be away or behind while it still lives.
+    long a member may be away or behind while it still lives. awake_ms: since when the master has
+    not stood still; before that, what members did may not have been read yet.
     """
 
     needed: int
@@ -28,6 +30,7 @@ class Seen:
     progress: Mapping[Replica, ReplicaProgress]
     registered: Mapping[str, Registration]
     drained: Collection[str]
+    awake_ms: MonoMs
 
 
 class SyncState:
@@ -84,20 +87,42 @@ class SyncState:
             if replica.node in renewed or self._is_late(replica, seen, now_ms)
         ]
         # Those who are surely gone first: who stays for the number's sake should be of use.
-        leaving.sort(key=lambda replica: (replica.node not in renewed, replica in seen.progress))
+        leaving.sort(
+            key=lambda replica: (
+                replica.node not in renewed,
+                replica in seen.progress,
+                lives(replica, seen.registered),
+            )
+        )
         found = set(self.members) | joining
         for replica in leaving:
-            if len(found) > seen.needed or replica.node in renewed:
+            if replica.node in renewed or self._can_spare(replica, found, seen):
                 found.discard(replica)
         return frozenset(found) if found != self.members else None
+
+    def _can_spare(self, replica: Replica, found: Collection[Replica], seen: Seen) -> bool:
+        """Whether puts can be confirmed by who is left, or no worse than before.
+
+        A late member that is there is worth more than one that is away: without it nothing is
+        confirmed sooner, and it may be the last one that holds everything.
+        """
+        left = [other for other in found if other != replica]
+        there = [other for other in left if other == self.me or other in seen.progress]
+        return len(there if replica in seen.progress else left) >= seen.needed
 
     def _is_late(self, replica: Replica, seen: Seen, now_ms: MonoMs) -> bool:
         reached = seen.progress.get(replica)
         if reached is not None:
             self._gone_ms.pop(replica, None)
-            return replica.node in seen.drained or reached.lag_ms > seen.patience_ms
+            since = MonoMs(now_ms - reached.lag_ms)
+            return replica.node in seen.drained or self._is_over(since, seen, now_ms)
         gone_since = self._gone_ms.setdefault(replica, now_ms)
-        return not lives(replica, seen.registered) or now_ms - gone_since > seen.patience_ms
+        return not lives(replica, seen.registered) or self._is_over(gone_since, seen, now_ms)
+
+    @staticmethod
+    def _is_over(since_ms: MonoMs, seen: Seen, now_ms: MonoMs) -> bool:
+        """Whether patience is: the time in which the master stood still counts against nobody."""
+        return now_ms - max(since_ms, seen.awake_ms) > seen.patience_ms
 
 
 def lives(replica: Replica, registered: Mapping[str, Registration]) -> bool:

@@ -149,6 +149,7 @@ class FailoverService:
         self._beat = time.monotonic()
         self._wake: asyncio.TimerHandle | None = None
         self._told: Mandate | None = None  # the last one that is in the log, without its deadline
+        self._stranded = ""  # as it was logged
         self.routes: dict[str, View] = {}
         replication.known_master = self._known_master
 
@@ -255,6 +256,10 @@ class FailoverService:
     def step(self, event: Event) -> None:
         """Feed the machine."""
         self._feed(self._driver.step, event)
+        stranded = self.machine.stranded
+        if stranded and not self._stranded:
+            log.error("the group needs an operator", reason=stranded)
+        self._stranded = stranded
 
     def _feed(self, tell: Callable[[T], None], what: T) -> None:
         """If that fails the node ends: the machine's state cannot be trusted any more."""

@@ -441,6 +441,29 @@ def test_a_replaced_disk_is_not_the_member_it_was() -> None:
     assert "not in the SyncStateSet" in back.machine.reason
 
 
+def test_a_group_without_any_of_its_members_says_that_an_operator_must_act(
+    three: Electorate,
+) -> None:
+    three.until(lambda: names(three.state) == set("abc"))
+    for name in "abc":
+        three.kill(name)
+    back = [three.restart(name, new_disk(90 + k), 4242 + k) for k, name in enumerate("ab")]
+    three.run(6000)
+    for voter in back:
+        assert voter.machine.stranded == "", "c may come back"
+        assert "SyncStateSet" in voter.machine.reason
+    back.append(three.restart("c", new_disk(99), 99))
+    three.run(6000)
+    for voter in back:
+        assert "no replica of the SyncStateSet is left: a, b, c came" in voter.machine.stranded
+        assert "cluster elect --unclean" in voter.machine.reason
+    back[0].step(ElectUnclean(three.state.epoch, "t"))
+    assert back[0].master is not None
+    assert back[0].machine.stranded == ""
+    three.run(500)
+    assert back[1].machine.stranded == ""
+
+
 def test_a_node_that_has_not_noted_its_start_yet_follows_nobody(three: Electorate) -> None:
     leader = three.leader
     assert leader is not None
@@ -752,6 +775,31 @@ def test_a_master_that_has_handed_over_stops_before_it_reads_anything(three: Ele
     assert leader.master is None
     assert leader.answers == [""]
     assert leader.machine.lease == lease, "it lives, and may follow at once"
+
+
+def test_a_master_that_stood_still_calls_nobody_late_for_what_it_has_not_read(
+    three: Electorate,
+) -> None:
+    leader = three.leader
+    assert leader is not None
+    assert leader.master is not None
+    three.until(lambda: names(three.state) == set("abc"))
+    three.run(100)
+
+    def lone_step(later: int) -> set[str]:
+        """Nothing that the others send is read."""
+        three.now += later
+        leader.renew()
+        leader.step(Tick())
+        return names(three.state)
+
+    put(leader.master, b"unread")
+    patience = leader.master.patience_ms
+    assert lone_step(patience // 2) == set("abc")
+    assert lone_step(patience // 2 + 1) == set("abc")  # it stood still, though its lease lasts
+    assert lone_step(patience // 2) == set("abc")
+    assert lone_step(patience // 2) == set("abc")
+    assert len(lone_step(1)) == 2  # it has looked for long enough
 
 
 def test_an_answer_to_what_was_not_asked_changes_nothing(three: Electorate) -> None:

@@ -23,7 +23,7 @@ def state(*members: Replica) -> SyncState:
 def wanted(
     sync: SyncState, progress: dict[Replica, ReplicaProgress], now_ms: int = 0, **how: Any
 ) -> Any:
-    seen = replace(Seen(2, 100, 1000, progress, ALL, ()), **how)
+    seen = replace(Seen(2, 100, 1000, progress, ALL, (), MonoMs(-10_000)), **how)
     return sync.wanted(seen, MonoMs(now_ms))
 
 
@@ -117,6 +117,43 @@ def test_of_two_members_that_are_of_little_use_the_one_that_lags_stays_for_the_n
     late = {B: ReplicaProgress(200, 1001)}
     dead = {name: row for name, row in ALL.items() if name != "c"}
     assert wanted(state(A, B, C), late, registered=dead) == {A, B}
+
+
+def test_a_member_that_lags_stays_while_too_few_others_are_there_to_confirm_anything() -> None:
+    late = {C: ReplicaProgress(150, 1001)}
+    sync = state(A, B, C)
+    assert wanted(sync, late) is None  # B is away, and nothing is confirmed without it
+    assert wanted(sync, late, drained=("c",)) is None
+    assert wanted(sync, {**late, B: ReplicaProgress(200, 0)}) == {A, B}
+    assert wanted(state(A, B, C), late, needed=1) == {A, B}
+
+
+def test_a_member_that_is_away_makes_room_for_one_that_lags() -> None:
+    late = {C: ReplicaProgress(150, 1001)}
+    sync = state(A, B, C)
+    wanted(sync, late, now_ms=0)
+    assert wanted(sync, late, now_ms=1001) == {A, C}
+
+
+def test_of_two_members_that_are_away_the_one_that_lives_stays_for_the_number() -> None:
+    for dead, alive in ((B, C), (C, B)):
+        registered = {name: row for name, row in ALL.items() if name != dead.node}
+        sync = state(A, B, C)
+        wanted(sync, held((B, 200), (C, 200)), now_ms=0)
+        wanted(sync, {}, now_ms=0)
+        assert wanted(sync, {}, now_ms=1001, registered=registered) == {A, alive}
+
+
+def test_the_time_in_which_the_master_stood_still_counts_against_nobody() -> None:
+    late = {B: ReplicaProgress(200, 0), C: ReplicaProgress(150, 5000)}
+    sync = state(A, B, C)
+    assert wanted(sync, late, now_ms=9000, awake_ms=MonoMs(9000)) is None
+    assert wanted(sync, late, now_ms=10_000, awake_ms=MonoMs(9000)) is None
+    assert wanted(sync, late, now_ms=10_001, awake_ms=MonoMs(9000)) == {A, B}
+    away = state(A, B, C)
+    wanted(away, held((B, 200)), now_ms=0)
+    assert wanted(away, held((B, 200)), now_ms=10_000, awake_ms=MonoMs(9000)) is None
+    assert wanted(away, held((B, 200)), now_ms=10_001, awake_ms=MonoMs(9000)) == {A, B}
 
 
 def test_a_node_with_a_new_disk_takes_its_old_place() -> None:

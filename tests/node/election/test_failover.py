@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import re
+import shutil
 import threading
 import time
 from dataclasses import replace
@@ -434,6 +435,28 @@ async def test_an_unclean_election_is_an_explicit_order(voters: Voters) -> None:
         status = await client.admin.node_status()
         assert lagging in status.replication.discarded[0]
         assert master in status.replication.discarded[0]
+
+
+async def test_a_group_that_lost_all_its_disks_tells_an_operator_in_log_and_status(
+    voters: Voters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await voters.start_all()
+    for name in "abc":
+        await voters.stop(name)
+        shutil.rmtree(voters.root / name)
+    for name in "abc":
+        await voters.start(name)
+    await until(lambda: all(service(node).machine.stranded for node in voters.nodes.values()))
+    await until(lambda: service(voters.nodes["b"]).machine.reason.endswith("--unclean`"))
+    told = [row for row in capsys.readouterr().out.split("\n") if "needs an operator" in row]
+    assert len(told) == 3, "once in each node's log"
+    assert "came back with an empty disk" in told[0]
+    async with voters.client("b") as client:
+        status = (await client.admin.node_status()).replication
+        assert "cluster elect --unclean" in status.reason
+        await client.admin.elect_unclean(status.epoch)
+    await voters.whole()
+    assert voters.leader is voters.nodes["b"]
 
 
 async def test_a_registry_that_lost_the_group_is_a_problem_of_every_node_and_is_mended_by_hand(
