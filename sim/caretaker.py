@@ -121,6 +121,10 @@ class Caretaker:
         """The atlas: what page caches acknowledged stays somewhere it can be had from."""
         return self.cluster.setup.durable or (node.up and self._another_is_intact(node))
 
+    def may_fail_sync(self, node: Node) -> bool:
+        """A sync that was to fail, when it comes to that: the set may have changed meanwhile."""
+        return self.cluster.setup.durable or self._another_is_intact(node)
+
     def may_lose_disk(self, node: Node) -> bool:
         """Also of a member; a registry that forgets at the same time is too much."""
         return not self.cluster.etcd.restored and self._another_is_intact(node)

@@ -278,6 +278,7 @@ class Cluster:
     def _fail_sync(self, fault: Fault, node: Node) -> None:
         if self._may_lose_power(node):
             node.disk.syncs_to_fail = 1
+            node.disk.may_fail_now = lambda: self.keeper.may_fail_sync(node)
 
     def _pause(self, fault: Fault, node: Node) -> None:
         self.ghost.mark("paused")

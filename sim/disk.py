@@ -120,6 +120,7 @@ class SimDisk:
         self.changes = 0  # of names
         self.syncs = 0  # of files that were open, done ones
         self.syncs_to_fail = 0
+        self.may_fail_now: Callable[[], bool] = lambda: True  # asked when a sync is about to fail
         self.failed_syncs = 0
         self.full = False
         self.mapped_max = 12
@@ -154,8 +155,8 @@ class SimDisk:
         return made
 
     def strike_sync(self, inode: Inode) -> None:
-        """Fail a sync if that is planned."""
-        if self.syncs_to_fail:
+        """Fail a sync if that is planned, and as soon as it may."""
+        if self.syncs_to_fail and self.may_fail_now():
             self.syncs_to_fail -= 1
             self.failed_syncs += 1
             inode.lose_sync()

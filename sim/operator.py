@@ -142,6 +142,10 @@ class Operator:
         others = [other for other in self.cluster.nodes if other is not node]
         return node.up and not self._zombies and all(self.trusted(other) for other in others)
 
+    def may_fail_sync(self, node: Node) -> bool:
+        """A sync that was to fail: nobody else has lost anything since that was decided."""
+        return True
+
     def may_lose_disk(self, node: Node) -> bool:
         """One after the other: whoever lost something has it back first."""
         others = [other for other in self.cluster.nodes if other is not node]
