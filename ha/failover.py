@@ -377,7 +377,7 @@ class Failover:
         if self.group.distrust() and self._unclean is None:
             return effects
         try:
-            claim = self.provenance.claim(self.view, self.me.replica, self.group.keys)
+            claim = self.provenance.claim(self.group, self.me.replica)
         except BadState as error:
             return effects + self._distrust_now(str(error))
         proven = self._is_proven(claim)
@@ -453,22 +453,22 @@ class Failover:
 
     def _is_proven(self, claim: Claim) -> bool:
         """The registry has noted this start, and nothing says that this is an older copy."""
-        state, me = self.view.state, self.me.replica
-        if claim is not Claim.CLAIMED:
-            return False
-        return not self.provenance.lacks_what_it_acknowledged(state, me)
+        return claim is Claim.CLAIMED and not self.provenance.lacks_what_it_acknowledged
 
     def _prove_itself(self, claim: Claim) -> list[Effect]:
         """Nothing else is done before the registry has noted this start of this directory."""
-        why = self.provenance.why_older(claim)
+        why, start = self.provenance.why_older(claim), self.provenance.start
         if why:
             return self._renew(why)
-        return self._send(_Kind.START, self._changes.claim(self.provenance.start))
+        if not self.group.is_marked(start):
+            row, _ = self.view.start_of(self.me.replica, self.group.keys)
+            return self.group.mark(start, row)
+        return self._send(_Kind.START, self._changes.claim(start))
 
     def _renew(self, reason: str) -> list[Effect]:
         """Go on as another replica: one that must catch up before it counts or may be elected."""
         stop = self._abandon_lease if self.role is Role.LEADING else self._stand
-        effects = stop(f"this directory is an older copy: {reason}")
+        effects = stop(f"this directory lacks what it has acknowledged: {reason}")
         try:
             incarnation = self._facts.renew(reason)
         except OSError as error:
@@ -476,7 +476,7 @@ class Failover:
                 raise
             return [
                 *effects,
-                *self._stand("no disk space to record that this directory is an older copy"),
+                *self._stand("no disk space to record that this directory is another replica now"),
             ]
         self.provenance.renewed(reason)
         self.me = replace(self.me, replica=replace(self.me.replica, incarnation=incarnation))

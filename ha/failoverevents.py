@@ -97,7 +97,7 @@ class Contradicted:
 
 @dataclass(frozen=True, slots=True)
 class FoundOlder:
-    """The master refuses this node: it lacks what it has acknowledged."""
+    """This node lacks what it has acknowledged: its master says so, or its log is damaged."""
 
     reason: str
 

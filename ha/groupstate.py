@@ -6,7 +6,7 @@
 | lock | the master's lease | who is the master now; gone: elect |
 | replica/NODE | NODE's lease | that it lives: incarnation, addresses |
 | drained/NODE | - | it shall not be the master, nor count for puts |
-| start/NODE/INCARNATION | - | the newest start of its directory: an older copy's is lower |
+| start/NODE/INCARNATION | - | the newest start of its directory: an older copy does not know it |
 """
 
 import json

@@ -11,6 +11,7 @@ from ha.failoverevents import Effect, Note, Observe
 from ha.groupstate import BadState, GroupState, Keys, View, view_of
 from ha.membership import Membership
 from ha.registry import Snapshot
+from ha.starts import Start
 from store.clocks import MonoMs
 from store.disk import Disk
 
@@ -113,21 +114,30 @@ class KnownGroup:
         file it is noted in memory, and saved at a later look.
         """
         state = self.view.state
-        if state is None:
-            return []
-        self.membership = Membership(state.group_id, state.version, self.membership.starts)
-        if self.noting:
-            return []  # the older one first
-        if self.membership == self.saved:
-            return []
+        if state is not None:
+            known = self.membership
+            self.membership = replace(known, group_id=state.group_id, version=state.version)
+        return self._save()
+
+    def _save(self) -> list[Effect]:
+        if self.noting or self.membership == self.saved:
+            return []  # the older one first, or nothing new
         self.noting = True
         return [Note(self.membership)]
+
+    def is_marked(self, start: Start) -> bool:
+        """This directory will know a start for its own: the start may be claimed."""
+        return start in self.saved.marks
+
+    def mark(self, start: Start, row: Start | None) -> list[Effect]:
+        """Note a start that is to be claimed in the place of a row of the registry."""
+        if start in self.membership.marks:
+            return []  # a full disk has no room now: at a later look
+        self.membership = replace(self.membership, marks=start.marked(row, self.membership.marks))
+        return self._save()
 
     def noted(self, noted: Membership | None) -> list[Effect]:
         """Take the disk's word; None: it has no room now."""
         self.noting = False
         self.saved = noted or self.saved
-        if noted is not None and self.membership != noted:
-            self.noting = True
-            return [Note(self.membership)]  # seen meanwhile
-        return []
+        return self._save() if noted is not None else []  # what was seen meanwhile

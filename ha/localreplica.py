@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ha.epochs import EpochHistory
 from ha.identity import Identity
+from store.commitlog import CorruptRange
 from store.messagestore import MessageStore
 
 
@@ -28,3 +29,14 @@ class LocalReplica:
     me: Member
     identity: Identity
     history: EpochHistory
+
+
+def was_never_synced(store: MessageStore, damage: CorruptRange) -> bool:
+    """Whether a power cut left this hole, among bytes that nobody may count on (ADR 6).
+
+    What lies below the confirm offset of the checkpoint was on disk: a hole there is damage.
+    """
+    mapped = store.log.queue.find(damage.start)
+    if mapped is None or damage.start < store.checkpoint.confirm_phy_offset:
+        return False
+    return damage.is_torn(mapped.memory, mapped.start)

@@ -26,7 +26,7 @@ from ha.frames import Ack, BadFrame, Hello, Refusal, Refuse, Reset, Truncate, We
 from ha.groupstate import Replica
 from ha.grouptransfer import GroupTransferService
 from ha.handshake import Stream, Verdict
-from ha.localreplica import LocalReplica
+from ha.localreplica import LocalReplica, was_never_synced
 from ha.mandate import Mandate, ReplicaProgress
 from ha.masterevents import (
     Close,
@@ -163,15 +163,10 @@ class Master:
         """Cut where a power cut left a hole among bytes that were never synced.
 
         Without replicas the records after the hole are kept; but replicas hold other bytes there,
-        or none, and a log that differs from theirs helps nobody. What lies below the confirm offset
-        of the checkpoint was on disk: a hole there is damage, and is kept for repair.
+        or none, and a log that differs from theirs helps nobody. Other damage is kept for repair.
         """
-        log = self.store.log
-        for found in sorted(log.corrupt_ranges):
-            mapped = log.queue.find(found.start)
-            if mapped is None or found.start < self.store.checkpoint.confirm_phy_offset:
-                continue
-            if found.is_torn(mapped.memory, mapped.start):
+        for found in sorted(self.store.log.corrupt_ranges):
+            if was_never_synced(self.store, found):
                 self.store.events.problem(
                     f"log cut at {found.start}: the rest was never fully synced"
                 )

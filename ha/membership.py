@@ -9,11 +9,14 @@ is written over, and a power cut leaves one line whole.
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from ha.crc32c import crc32c
+from ha.starts import ANY_RUN, Marks, Start
 from store.disk import Disk, no_room
 from store.errors import BadStoreFile
 
@@ -26,12 +29,14 @@ LINES = 2
 class Membership:
     """group_id: empty for none yet. version: of the newest group state that was seen.
 
-    starts: how often a node was started with this directory (see `ha.starts`).
+    starts: how often a node was started with this directory. marks: which of these starts the
+    registry may have noted (see `ha.starts`).
     """
 
     group_id: str = ""
     version: int = 0
     starts: int = 0
+    marks: Marks = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,8 @@ class _Line:
     def crc(self) -> int:
         found = self.membership
         starts = f" {found.starts}" if found.starts else ""  # earlier versions had none
-        return crc32c(f"{self.written} {found.group_id} {found.version}{starts}".encode())
+        marks = "".join(f" {mark.number}:{mark.run}" for mark in found.marks)
+        return crc32c(f"{self.written} {found.group_id} {found.version}{starts}{marks}".encode())
 
     def to_bytes(self) -> bytes:
         text = json.dumps(
@@ -52,10 +58,12 @@ class _Line:
                 "groupId": self.membership.group_id,
                 "version": self.membership.version,
                 "starts": self.membership.starts,
+                "marks": [[mark.number, mark.run] for mark in self.membership.marks],
                 "crc32c": self.crc,
             }
-        )
-        return text.encode().ljust(LINE_BYTES - 1) + b"\n"
+        ).encode()
+        assert len(text) < LINE_BYTES, "a line is a sector long, and its marks are few"
+        return text.ljust(LINE_BYTES - 1) + b"\n"
 
 
 def save(disk: Disk, membership: Membership) -> None:
@@ -112,9 +120,25 @@ def _newest(disk: Disk) -> _Line | None:
 def _parse(data: bytes) -> _Line | None:
     try:
         value = json.loads(data)
-        starts = int(value.get("starts", 0))
-        membership = Membership(str(value["groupId"]), int(value["version"]), starts)
-        line = _Line(int(value["written"]), membership)
-        return line if value["crc32c"] == line.crc else None
+        line = _Line(int(value["written"]), _membership(value))
+        if value["crc32c"] != line.crc:
+            return None
+        return line if "marks" in value else _of_an_earlier_version(line)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return None
+
+
+def _membership(value: Mapping[str, Any]) -> Membership:
+    return Membership(
+        str(value["groupId"]),
+        int(value["version"]),
+        int(value.get("starts", 0)),
+        tuple(Start(int(number), str(run)) for number, run in value.get("marks", ())),
+    )
+
+
+def _of_an_earlier_version(line: _Line) -> _Line:
+    """Its starts were counted and not marked: each of them may have been claimed."""
+    starts = line.membership.starts
+    marks = (Start(starts, ANY_RUN),) if starts else ()
+    return replace(line, membership=replace(line.membership, marks=marks))

@@ -1,12 +1,13 @@
 """Older copies: is this node's directory the newest of itself, and is that of its master?
 
 A directory that was restored from a backup, or copied, has the incarnation that it always had. It
-gives itself away by the number of its start, which the registry has seen before, or by lacking
-what it has acknowledged; a master's gives itself away by lacking what was confirmed.
+gives itself away by not knowing the start that the registry has noted, or by lacking what it has
+acknowledged; a master's gives itself away by lacking what was confirmed.
 """
 
 from ha.epochs import Epoch
-from ha.groupstate import GroupState, Keys, Replica, View
+from ha.groupstate import GroupState, Replica
+from ha.knowngroup import KnownGroup
 from ha.starts import Claim, Start
 
 
@@ -23,7 +24,9 @@ class Provenance:
     def notice(self, state: GroupState | None, me: Replica) -> str:
         """What an operator should know; empty: nothing."""
         if self.older_copy and (state is None or me not in state.sync_state_set):
-            return f"its directory is an older copy; it must catch up first: {self.older_copy}"
+            return (
+                f"its directory lacks what it has acknowledged; it must catch up: {self.older_copy}"
+            )
         if self.contradiction and state is not None and state.epoch == self._contradicted_epoch:
             return f"its master's directory is an older copy: {self.contradiction}"
         return ""
@@ -31,19 +34,17 @@ class Provenance:
     # -- this node's own -----------------------------------------------------------------------
 
     def refused(self, reason: str) -> None:
-        """The master refuses this node: it lacks what it has acknowledged."""
+        """This node lacks what it has acknowledged: its master says so, or its log is damaged."""
         self._refused = reason
 
-    def claim(self, view: View, me: Replica, keys: Keys) -> Claim:
-        """This start beside the newest one that the registry has seen. Raises BadState."""
-        row, _ = view.start_of(me, keys)
-        return self.start.against(row)
+    def claim(self, group: KnownGroup, me: Replica) -> Claim:
+        """This start beside the newest one that the registry has noted. Raises BadState."""
+        row, _ = group.view.start_of(me, group.keys)
+        return self.start.against(row, group.membership.marks)
 
-    def lacks_what_it_acknowledged(self, state: GroupState | None, me: Replica) -> bool:
-        """The master has refused this node, which is in the SyncStateSet still."""
-        members = state.sync_state_set if state is not None else frozenset()
-        if self._refused and me not in members:
-            self._refused = ""  # it does not count as that replica any more
+    @property
+    def lacks_what_it_acknowledged(self) -> bool:
+        """This node is not the replica any more that the SyncStateSet has, or may soon have."""
         return bool(self._refused)
 
     def why_older(self, claim: Claim) -> str:
@@ -51,8 +52,8 @@ class Provenance:
         if self._refused or claim is not Claim.OLDER:
             return self._refused
         return (
-            f"start {self.start.number} of this directory was claimed by another process: this "
-            "directory is an older copy, or a copy of it is running"
+            f"the registry has noted a start that this directory (start {self.start.number}) knows "
+            "nothing of: this directory is an older copy, or a copy of it is running"
         )
 
     def renewed(self, reason: str) -> None:

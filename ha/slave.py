@@ -3,7 +3,8 @@
 Rules: only whole, verified records are applied, at the log's end, within the epoch that the
 handshake settled; nothing of an epoch older than the promised one is accepted; a promise is durable
 before it is answered; the log is never cut below what was confirmed to clients; what is
-acknowledged as received is in the log, as durable on disk.
+acknowledged as received is in the log, as durable on disk; where damage has taken some of that, an
+elected group's replica becomes another one before its log is cut and repaired.
 
 | state | means |
 |-------|-------|
@@ -34,7 +35,7 @@ from ha.frames import (
     Truncate,
     Welcome,
 )
-from ha.localreplica import LocalReplica
+from ha.localreplica import LocalReplica, was_never_synced
 from ha.progress import ConnectionState
 from ha.slaveevents import (
     Adopt,
@@ -56,6 +57,7 @@ from store.clocks import MonoMs
 from store.kernels import scan
 from store.kernels.jit import EMPTY_I64, I64, U8
 from store.offsets import PhyOffset
+from store.status import BrokerRole
 
 ROWS_MAX = 16384
 CUTS_MAX = 8  # truncations and resets of one connection
@@ -86,6 +88,7 @@ class Slave:
         self._pending = b""
         self._start = 0  # where an empty log begins
         self._cuts = 0
+        self._damaged_as: int | None = None  # the incarnation in which its log was damaged
         self._acked = (-1, -1)
         self._ack_tail = frames.ack_tail(replica.me.node, replica.identity.incarnation)
         self._heartbeat_ms = 5000
@@ -158,6 +161,10 @@ class Slave:
     def _say_hello(self) -> list[Effect]:
         self.state, self.reason = ConnectionState.HANDSHAKE, ""
         self._pending = b""
+        if not self.store.log.corrupt_ranges:
+            self._damaged_as = None
+        elif self._damaged_as is None:
+            self._damaged_as = self.identity.incarnation
         return [Send(frames.encode(self.hello()))]
 
     def hello(self) -> Hello:
@@ -245,6 +252,8 @@ class Slave:
                     f"records up to {self._promised} that were confirmed: not repaired "
                     "from it"
                 )
+            if self._counts_still():
+                return self._lacks_acknowledged(frame.start)
             self._cut(frame.start)
         if log.queue.files and frame.start != self.end:
             return self._close(
@@ -288,8 +297,27 @@ class Slave:
             return [Contradicts(epoch, reason), *self._suspend(reason)]
         if not log.is_boundary(end):
             return self._close(f"truncation to {end}, which is inside a record")
+        if self._counts_still():
+            return self._lacks_acknowledged(log.sound_end)
         self._cut(end)
         return [Applied(), *self._say_hello()]
+
+    def _counts_still(self) -> bool:
+        """Its log lost bytes to damage, and an elected group may count on this replica for them.
+
+        Until the log is cut nobody elects it: it is damaged. After that it must be another replica.
+        """
+        log = self.store.log
+        first = min(log.corrupt_ranges, default=None)
+        elected = self.store.options.broker_role is BrokerRole.AUTO
+        if first is None or not elected or was_never_synced(self.store, first):
+            return False
+        return self._damaged_as == self.identity.incarnation
+
+    def _lacks_acknowledged(self, at: int) -> list[Effect]:
+        """The log is cut and repaired once this node is another replica."""
+        reason = f"its log is damaged at {at}: what it has acknowledged there must be copied again"
+        return [OlderCopy(reason), *self._suspend(reason)]
 
     def _cut(self, end: int) -> None:
         before = self.end

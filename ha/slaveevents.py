@@ -89,7 +89,10 @@ class Contradicts:
 
 @dataclass(frozen=True, slots=True)
 class OlderCopy:
-    """This node lacks what it has acknowledged, its master says: it must not count as before."""
+    """This node lacks what it has acknowledged: it must become another replica.
+
+    Its master says so, or its log is damaged and is repaired once that is done.
+    """
 
     reason: str
 
@@ -119,7 +122,7 @@ class SlaveOwner(Protocol):
         """The master of an epoch lacks what was confirmed."""
 
     def older_copy(self, reason: str) -> None:
-        """This node's directory is an older copy."""
+        """This node lacks what it has acknowledged."""
 
     def close_stream(self, reason: str) -> None:
         """End the connection, then say `Lost`."""

@@ -31,6 +31,7 @@ from ha.mandate import Mandate
 from ha.master import Master
 from ha.membership import Membership
 from ha.registry import LeaseGone, Put, Snapshot, Transaction
+from ha.starts import Start
 from sim.config import Setup
 from sim.etcd import TIMEOUT_MS, SimEtcd
 from sim.ghost import Ghost
@@ -195,6 +196,7 @@ class Agent:
     def commit(self, number: int, transaction: Transaction) -> None:
         """Send a transaction."""
         self._leases_are_own(transaction)
+        self._starts_are_marked(transaction)
         self._ask(
             lambda reply: self.etcd.commit(self.node.name, transaction, reply),
             lambda result: self._committed(number, result),
@@ -238,6 +240,13 @@ class Agent:
                     f"{self.node.name} binds {change.key} to lease {change.lease}, "
                     f"its own is {self._last_lease}"
                 )
+
+    def _starts_are_marked(self, transaction: Transaction) -> None:
+        key = self.etcd.keys.start(Replica(self.node.name, self.node.incarnation))
+        for change in transaction.changes:
+            if isinstance(change, Put) and change.key == key:
+                start = Start.from_bytes(change.value)
+                self.node.ghost.witness.claims(self.node, start.number, start.run)
 
     def _ask(self, send: Any, answered: Any, nothing: failoverevents.Event) -> None:
         """A call with a deadline: whichever of answer and deadline comes first counts."""

@@ -1,10 +1,12 @@
-"""Planted bugs of what is known to be confirmed, and of directories that are older copies."""
+"""Planted bugs of what is known to be confirmed, and of directories that lack some of that."""
 
 import random
+from dataclasses import replace
 from typing import Any
 
 from ha import starts
 from ha.failover import Failover
+from ha.knowngroup import KnownGroup
 from ha.master import Master
 from ha.provenance import Provenance
 from ha.slave import Slave
@@ -32,19 +34,38 @@ def _copies_believed() -> list[Patch]:
     """The incarnation alone says who a replica is; it travels in a copy."""
     original = Provenance.claim
 
-    def claim(self: Any, view: Any, me: Any, keys: Any) -> Any:
-        found = original(self, view, me, keys)
+    def claim(self: Any, group: Any, me: Any) -> Any:
+        found = original(self, group, me)
         return starts.Claim.UNCLAIMED if found is starts.Claim.OLDER else found
 
     return [(Provenance, "claim", claim)]
+
+
+def _starts_only_counted() -> list[Patch]:
+    """A start with a higher number than the registry has follows the one that it has."""
+
+    def against(self: Any, row: Any, marks: Any) -> Any:
+        if row is None or row.number < self.number:
+            return starts.Claim.UNCLAIMED
+        return starts.Claim.CLAIMED if row == self else starts.Claim.OLDER
+
+    return [(starts.Start, "against", against)]
+
+
+def _claimed_unmarked() -> list[Patch]:
+    """A start is claimed while its mark is on the way to the disk, or before."""
+    return [(KnownGroup, "is_marked", lambda self, start: True)]
 
 
 def _never_renewed() -> list[Patch]:
     """An older copy says so, and goes on as the replica that it was."""
 
     def renew(self: Any, reason: str) -> Any:
-        start = self.provenance.start
+        start, group = self.provenance.start, self.group
         self.provenance = Provenance(starts.Start(start.number + 1, start.run))
+        row, _ = self.view.start_of(self.me.replica, group.keys)
+        marks = (row,) if row is not None else ()
+        group.membership = replace(group.membership, marks=marks)
         return []
 
     return [(Failover, "_renew", renew)]
@@ -71,6 +92,11 @@ def _note_not_believed() -> list[Patch]:
     return [(ConfirmNote, "settle", settle)]
 
 
+def _damage_counts() -> list[Patch]:
+    """A member of the set stays one while its damaged log is cut, and copied again."""
+    return [(Slave, "_counts_still", lambda self: False)]
+
+
 def weather(seed: int) -> list[Fault]:
     """Copies, and little else."""
     chance = random.Random(seed)
@@ -78,6 +104,38 @@ def weather(seed: int) -> list[Fault]:
     if chance.random() < 0.5:
         at = round(chance.uniform(400, 3600), 3)
         found.append(Fault(at, "kill", chance.choice("abc"), lasts=200.0, level=chance.random()))
+    return sorted(found, key=lambda fault: fault.at)
+
+
+def starts_without_etcd(seed: int) -> list[Fault]:
+    """A copy of an earlier run starts several times while etcd is away, and is the first there."""
+    chance = random.Random(seed)
+    node, other, third = chance.sample("abc", 3)
+    taken = chance.uniform(400, 800)
+    killed = taken + chance.uniform(20, 300)
+    put_back = killed + 100 + chance.uniform(5, 100)
+    away = put_back + chance.uniform(10, 200)
+    back = away + chance.uniform(1500, 2000)
+    found = [
+        Fault(taken, "take_copy", node),
+        Fault(killed, "kill", node, lasts=50.0),
+        Fault(put_back, "put_back", node, lasts=1.0, level=0.9),
+        Fault(away, "etcd_outage", node, lasts=back - away),
+        *(Fault(back - 150 * k, "kill", node, lasts=20.0) for k in range(1, 6)),
+        *(Fault(back - 400, "kill", name, lasts=600.0) for name in (other, third)),
+    ]
+    return sorted(found, key=lambda fault: fault.at)
+
+
+def lost_segments(seed: int) -> list[Fault]:
+    """The newest whole segment is lost, while frames are, too: few know what is confirmed."""
+    chance = random.Random(seed)
+    level = chance.uniform(0.25, 0.5)
+    found = [Fault(chance.uniform(250, 400), "weather", "a", lasts=3500.0, level=level)]
+    for _ in range(2):
+        at = chance.uniform(700, 3000)
+        lasts = chance.uniform(20, 800)
+        found.append(Fault(at, "lose_segment", chance.choice("abc"), lasts=lasts, level=0.999))
     return sorted(found, key=lambda fault: fault.at)
 
 
@@ -98,5 +156,20 @@ COPIES = [
     ),
     Mutant(
         "members-believed", "a member that lost its tail counts", _members_believed, True, weather
+    ),
+    Mutant(
+        "starts-only-counted",
+        "a backup counts up without etcd, and is elected",
+        _starts_only_counted,
+        True,
+        starts_without_etcd,
+    ),
+    Mutant("claimed-unmarked", "a start is claimed unmarked", _claimed_unmarked, True, weather),
+    Mutant(
+        "damage-counts",
+        "a member that lost a segment counts",
+        _damage_counts,
+        True,
+        lost_segments,
     ),
 ]

@@ -749,7 +749,7 @@ class Node:
             self.agent.step(Contradicted(epoch, reason))
 
     def older_copy(self, reason: str) -> None:
-        """This node's directory is an older copy."""
+        """This node lacks what it has acknowledged."""
         self.ghost.mark("refused_as_older")
         if self.agent is not None:
             self.agent.step(FoundOlder(reason))

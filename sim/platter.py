@@ -147,6 +147,19 @@ def identity_on(disk: SimDisk) -> dict[str, Any]:
 
 def membership_on(disk: SimDisk) -> tuple[str, int, int]:
     """Group, version and starts that the membership file would name after a power cut."""
+    found = _newest_line(disk)
+    if not found:
+        return "", 0, 0
+    return str(found["groupId"]), int(found["version"]), int(found["starts"])
+
+
+def marks_on(disk: SimDisk) -> list[tuple[int, str]]:
+    """The starts that the membership file would mark after a power cut: number and run."""
+    return [(int(number), str(run)) for number, run in _newest_line(disk).get("marks", ())]
+
+
+def _newest_line(disk: SimDisk) -> dict[str, Any]:
+    """Of the membership file, after a power cut; empty where there is none."""
     inode = disk.inodes(True).get(MEMBERSHIP)
     found: list[dict[str, Any]] = []
     data = inode.durable.tobytes() if inode is not None else b""
@@ -155,10 +168,7 @@ def membership_on(disk: SimDisk) -> tuple[str, int, int]:
             found.append(json.loads(data[at : at + LINE_BYTES]))
         except ValueError:
             continue
-    newest = max(found, key=lambda row: int(row["written"]), default=None)
-    if newest is None:
-        return "", 0, 0
-    return str(newest["groupId"]), int(newest["version"]), int(newest["starts"])
+    return max(found, key=lambda row: int(row["written"]), default={})
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 from ha.epochs import EPOCH_TOPIC
 from ha.progress import ConnectionState
 from ha.slave import Slave
-from sim.platter import Noted, identity_on, membership_on, noted_on
+from sim.platter import Noted, identity_on, marks_on, membership_on, noted_on
 from sim.watched import Watched
 
 
@@ -69,6 +69,12 @@ class Witness:
         _, version, _ = membership_on(node.disk)
         if version < seen:
             raise Violation(f"{node.name} acts on version {seen}, its disk has {version}")
+
+    @staticmethod
+    def claims(node: Watched, number: int, run: str) -> None:
+        """A node has the registry note its start: its own directory knows that one first."""
+        if (number, run) not in marks_on(node.disk):
+            raise Violation(f"{node.name} claims start {number}, which its disk does not mark")
 
     def leads(self, node: Watched, epoch: int) -> None:
         """A node opens an epoch."""

@@ -203,16 +203,17 @@ class FailoverService:
         return part.identity.promised_epoch
 
     def _renew(self, reason: str) -> int:
-        """Another incarnation for this directory: it is an older copy."""
+        """Another incarnation for this directory: it lacks what it has acknowledged."""
         part = self._replication.master or self._replication.slave
         assert part is not None, "one of both"
         incarnation = secrets.randbits(64)
         if self._promising is not None:
-            # It writes the same file. An older copy is rare, and a loop that stands still is seen.
+            # It writes the same file. This is rare, and a loop that stands still is seen.
             concurrent.futures.wait([self._promising])
         part.renew(incarnation)
         log.error(
-            "this node's directory is an older copy: it does not count until it has caught up",
+            "this node's directory lacks what it has acknowledged: "
+            "it does not count until it has caught up",
             reason=reason,
             incarnation=f"{incarnation:016x}",
         )
@@ -228,7 +229,7 @@ class FailoverService:
         self.step(failoverevents.Contradicted(epoch, reason))
 
     def older_copy(self, reason: str) -> None:
-        """The replication stream shows that this node's directory is an older copy."""
+        """The replication stream shows that this node lacks what it has acknowledged."""
         self.step(failoverevents.FoundOlder(reason))
 
     def _known_master(self) -> tuple[str, int]:

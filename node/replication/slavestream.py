@@ -48,7 +48,7 @@ class Listener(Protocol):
         """The master of an epoch lacks what was confirmed."""
 
     def older_copy(self, reason: str) -> None:
-        """This node's directory is an older copy."""
+        """This node lacks what it has acknowledged."""
 
 
 class ReplicationClient:
@@ -201,7 +201,7 @@ class ReplicationClient:
             self._listener.contradicted(epoch, reason)
 
     def older_copy(self, reason: str) -> None:
-        """This node's directory is an older copy."""
+        """This node lacks what it has acknowledged."""
         if self._listener is not None:
             self._listener.older_copy(reason)
 

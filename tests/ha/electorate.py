@@ -81,6 +81,7 @@ class Voter:
         self.released: list[tuple[object, PutMessageStatus]] = []  # puts that waited
         self.cut_off = False  # from the registry
         self.lose_replies = False
+        self.lose_requests = False  # to change anything: no answer comes either
         self.refuse_to_lead = ""
         self.slow = False  # the registry's answers wait in `late`, with what they were worth
         self.late: list[Event] = []
@@ -151,6 +152,8 @@ class Voter:
         table = self.group.table
         if self.slow:
             self.late.append(Committed(number, table.commit(transaction)))
+            return
+        if self.lose_requests:
             return
         if self.cut_off:
             self.step(Uncertain(number))

@@ -244,6 +244,7 @@ def scenes() -> Iterator[Scene]:
     for role in STATES:
         for play in (_of_lease, _of_reads, _of_notes, _of_transactions, _of_time, _of_orders):
             yield from play(role)
+    yield from _of_a_start()
     yield from _of_a_mastership()
 
 
@@ -268,6 +269,29 @@ def _of_lease(role: str) -> Iterator[Scene]:
         yield _scene(member, "Leased: the lease it asked for", Leased(fresh, deadline))
     member = Member.made(role)
     yield _scene(member, "LeaseLost: an older one", LeaseLost(99))
+
+
+def _of_a_start() -> Iterator[Scene]:
+    member = _starting()
+    lease = Leased(member.table.grant(3000, member.now), MonoMs(member.now + 60_000))
+    yield _scene(member, "Leased: its start is not marked yet", lease)
+    yield _scene(member, "Noted: the mark of its start", Noted(member.machine.membership))
+    member = _starting()
+    own_start_is_older(member)
+    member.step(member.seen())
+    member.step(lease)  # it is another replica from now on
+    yield _scene(member, "Tick: its start is not marked yet", Tick())
+
+
+def _starting() -> Member:
+    """A process that has just begun, and has read the registry."""
+    member = Member.made("STANDING")
+    name = member.voter.name
+    member.group.kill(name)
+    member = Member(member.group, member.group.restart(name), member.now)
+    member.step(Changed())
+    member.step(member.seen())
+    return member
 
 
 def _of_reads(role: str) -> Iterator[Scene]:

@@ -94,7 +94,9 @@ def open_master(
 
 
 def open_slave(disk: SimDisk | None = None, name: str = "s", **how: Any) -> Slave:
-    store = open_store(disk or new_disk(1), BrokerRole.SLAVE, **how)
+    """role: AUTO for a slave of an elected group; with roles by hand where it is not given."""
+    role = how.pop("role", BrokerRole.SLAVE)
+    store = open_store(disk or new_disk(1), role, **how)
     who = identity.settle(
         store.disk,
         Identity(name, 2, boot_id="boot"),

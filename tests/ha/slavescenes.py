@@ -23,7 +23,8 @@ from ha.master import Master
 from ha.slave import Slave
 from ha.slaveevents import Connected, Event, Flushed, Lost, Received, Tick
 from store.clocks import MonoMs
-from tests.ha.pair import Link, flush, open_master, open_slave, put
+from store.status import BrokerRole
+from tests.ha.pair import Link, close, flush, open_master, open_slave, put
 from tests.ha.scenes import Scene, names
 
 STATES = ("READY", "HANDSHAKE", "TRANSFER", "SUSPEND")
@@ -156,6 +157,21 @@ def scenes() -> Iterator[Scene]:
         copy = Copy.made(state)
         flush(copy.slave)
         yield _played(copy, "Flushed: what was received is on disk", Flushed())
+    yield from _of_damage()
+
+
+def _of_damage() -> Iterator[Scene]:
+    """The log of an elected group's member has lost its first record."""
+    disk = close(Copy.made("READY").slave)
+    disk._names["commitlog/" + disk.list("commitlog")[0]].seen[60] ^= 1
+    copy = Copy.made("READY")
+    copy.slave = open_slave(disk, role=BrokerRole.AUTO)
+    copy.enter("HANDSHAKE")
+    welcome = Received(_encode(copy.welcome(start=0)))
+    yield _played(copy, "Received Welcome: the log is damaged, and counts", welcome)
+    copy.slave.renew(7)
+    copy.enter("HANDSHAKE")
+    yield _played(copy, "Received Welcome: the log is damaged, and does not count", welcome)
 
 
 def _played(copy: Copy, name: str, event: Event, later: int = 0) -> Scene:

@@ -21,6 +21,7 @@ from ha.failoverevents import (
     Lead,
     Leased,
     LeaseLost,
+    Note,
     Noted,
     Observe,
     Observed,
@@ -83,7 +84,9 @@ def test_a_node_that_could_not_read_anything_yet_writes_nothing() -> None:
     assert voter.said == [Observe(), AskLease()]
     voter.step(Changed())
     assert voter.said[2] == Observe()
-    assert isinstance(voter.said[3], Commit)
+    assert isinstance(voter.said[3], Note)
+    assert voter.said[3].membership.starts == 1
+    assert isinstance(voter.said[4], Commit)
 
 
 def test_no_put_is_taken_before_a_second_replica_is_in_sync() -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,14 @@ import pytest
 from ha import membership
 from ha.crc32c import crc32c
 from ha.membership import LINE_BYTES, LINES, PATH, Membership
+from ha.starts import ANY_RUN, Marks, Start
 from store.errors import BadStoreFile
 from store.osdisk import OsDisk
 from tests.ha.pair import new_disk
 from tests.support import Fault, FaultDisk
 
 
-def line(written: int, group: str, version: int, crc: int, **more: int) -> bytes:
+def line(written: int, group: str, version: int, crc: int, **more: object) -> bytes:
     row = {"written": written, "groupId": group, "version": version, **more, "crc32c": crc}
     return json.dumps(row).encode().ljust(LINE_BYTES - 1) + b"\n"
 
@@ -28,8 +30,8 @@ def lay(path: Path, data: bytes) -> OsDisk:
 
 def test_the_line_with_the_highest_number_counts(tmp_path: Path) -> None:
     lines = [
-        line(8, "g", 5, crc32c(b"8 g 5 2"), starts=2),
-        line(7, "g", 4, crc32c(b"7 g 4 2"), starts=2),
+        line(8, "g", 5, crc32c(b"8 g 5 2"), starts=2, marks=[]),
+        line(7, "g", 4, crc32c(b"7 g 4 2"), starts=2, marks=[]),
     ]
     for both in (lines, lines[::-1]):
         assert membership.load(lay(tmp_path, b"".join(both))) == Membership("g", 5, 2)
@@ -41,8 +43,41 @@ def test_a_line_of_an_earlier_version_counts_no_starts(tmp_path: Path) -> None:
     membership.save(disk, Membership("g", 9, 1))
     assert membership.load(disk) == Membership("g", 9, 1)
     assert (tmp_path / PATH).read_bytes()[:LINE_BYTES] == line(
-        4, "g", 9, crc32c(b"4 g 9 1"), starts=1
+        4, "g", 9, crc32c(b"4 g 9 1"), starts=1, marks=[]
     )
+
+
+def test_starts_that_an_earlier_version_counted_are_all_marked(tmp_path: Path) -> None:
+    disk = lay(tmp_path, line(3, "g", 9, crc32c(b"3 g 9 4"), starts=4) * LINES)
+    old = Membership("g", 9, 4, (Start(4, ANY_RUN),))
+    assert membership.load(disk) == old
+    membership.save(disk, replace(old, starts=5))
+    assert membership.load(disk) == replace(old, starts=5), "and no others, once it is written anew"
+
+
+def test_marks_are_kept_and_vouched_for(tmp_path: Path) -> None:
+    disk = OsDisk(tmp_path)
+    (tmp_path / "config").mkdir()
+    marked = Membership("g", 9, 4, (Start(2, "r2"), Start(4, "r4")))
+    membership.save(disk, marked)
+    assert membership.load(disk) == marked
+    crc = crc32c(b"0 g 9 4 2:r2 4:r4")
+    written = line(0, "g", 9, crc, starts=4, marks=[[2, "r2"], [4, "r4"]])
+    assert (tmp_path / PATH).read_bytes() == written * LINES
+    with pytest.raises(BadStoreFile, match="no line of it is whole"):
+        membership.load(lay(tmp_path, written.replace(b"r2", b"r3") * LINES))
+
+
+def test_the_most_marks_that_there_may_be_fit_into_a_line(tmp_path: Path) -> None:
+    disk = OsDisk(tmp_path)
+    (tmp_path / "config").mkdir()
+    marks: Marks = ()
+    for number in range(9_999_000, 9_999_100):
+        marks = Start(number, f"{number:016x}").marked(None, marks)
+    most = Membership("f" * 16, 1 << 31, 1 << 31, marks)
+    membership.save(disk, most)
+    membership.save(disk, most)
+    assert membership.load(disk) == most
 
 
 def test_lines_are_written_in_turn(tmp_path: Path) -> None:

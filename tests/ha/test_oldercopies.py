@@ -6,12 +6,13 @@ import pytest
 
 from ha import masterevents
 from ha.failover import Role
-from ha.failoverevents import Changed, FoundOlder
+from ha.failoverevents import Changed, Commit, FoundOlder, Noted
 from ha.frames import Refusal, Refuse, decode
 from ha.groupstate import Replica
+from ha.membership import note
 from ha.registry import Put, Transaction
 from ha.slaveevents import Connected, Send
-from ha.starts import Claim, Start
+from ha.starts import ANY_RUN, MARKS_MAX, Claim, Marks, Start
 from store.clocks import MonoMs
 from tests.ha.electorate import KEYS, Electorate, Voter, names
 from tests.ha.pair import log_bytes, new_disk, put
@@ -40,15 +41,46 @@ def incarnation(voter: Voter) -> int:
 
 
 def test_what_a_row_of_the_registry_says_of_a_start() -> None:
-    mine = Start(5, "mine")
-    assert mine.against(None) is Claim.UNCLAIMED
-    assert mine.against(Start(4, "other")) is Claim.UNCLAIMED
-    assert mine.against(Start(5, "mine")) is Claim.CLAIMED
-    assert mine.against(Start(5, "other")) is Claim.OLDER
-    assert mine.against(Start(6, "mine")) is Claim.OLDER
+    mine, marks = Start(5, "mine"), (Start(2, "two"), Start(4, "four"))
+    assert mine.against(None, marks) is Claim.UNCLAIMED
+    assert mine.against(mine, marks) is Claim.CLAIMED
+    assert mine.against(mine, ()) is Claim.CLAIMED
+    for known in marks:
+        assert mine.against(known, marks) is Claim.UNCLAIMED
+    for stranger in (Start(2, "x"), Start(3, "x"), Start(4, "x"), Start(5, "x"), Start(6, "x")):
+        assert mine.against(stranger, marks) is Claim.OLDER
+    assert mine.against(Start(1, "x"), marks) is Claim.UNCLAIMED, "the registry fell back"
+    assert mine.against(Start(1, "x"), ()) is Claim.OLDER
     assert Start.from_bytes(mine.to_bytes()) == mine
     with pytest.raises(ValueError, match="cannot read"):
         Start.from_bytes(b"[]")
+
+
+def test_all_starts_of_an_earlier_version_are_known_and_no_later_ones() -> None:
+    mine, marks = Start(9, "mine"), (Start(4, ANY_RUN),)
+    for number in (1, 4):
+        assert mine.against(Start(number, "x"), marks) is Claim.UNCLAIMED
+    for number in (5, 9, 10):
+        assert mine.against(Start(number, "x"), marks) is Claim.OLDER
+
+
+def test_marks_begin_with_what_the_registry_has_had_and_are_bounded() -> None:
+    first, none = Start(1, "one"), Start(0, ANY_RUN)
+    assert first.marked(None, ()) == (none, first)
+    assert first.against(Start(1, "another"), (none, first)) is Claim.OLDER
+    second = Start(2, "two")
+    both = second.marked(None, (none, first))
+    assert both == (none, first, second), "the first claim may still be made"
+    third = Start(3, "three")
+    assert third.marked(first, both) == (first, second, third)
+    assert third.marked(second, both) == (second, third), "the first claim was made before it"
+    assert third.marked(Start(0, "x"), both) == (*both, third), "of a registry that fell back"
+    marks: Marks = both
+    for number in range(3, 30):
+        marks = Start(number, f"{number}").marked(None, marks)
+    assert len(marks) == MARKS_MAX
+    assert marks[0] == none
+    assert [mark.number for mark in marks[1:]] == list(range(30 - MARKS_MAX + 1, 30))
 
 
 def test_restarts_of_the_true_directory_are_believed(three: Electorate) -> None:
@@ -130,6 +162,176 @@ def test_a_copy_of_an_earlier_run_is_not_elected_though_it_is_alone(three: Elect
     assert all(log_bytes(v.store) == log_bytes(older.store) for v in others)
 
 
+def start_without_the_registry(group: Electorate, name: str, times: int) -> Voter:
+    """Start a directory again and again while the registry is away; at last it is back."""
+    for _ in range(times):
+        voter = group.restart(name)
+        voter.cut_off = True
+        group.run(500)
+        group.kill(name)
+    return group.restart(name)
+
+
+@pytest.mark.parametrize("times", [1, 4, 40])
+def test_a_copy_of_an_earlier_run_counts_up_without_the_registry_and_is_older_all_the_same(
+    three: Electorate, times: int
+) -> None:
+    victim = three.leader
+    assert victim is not None
+    copy, was = victim.disk.copied(), incarnation(victim)
+    three.kill(victim.name)
+    three.restart(victim.name)
+    three.until(lambda: names(three.state) == set("abc") and three.leader is not None)
+    confirmed(three, b"1", b"2")
+    for name in "abc":
+        three.kill(name)
+    three.voters[victim.name].disk = copy
+    older = start_without_the_registry(three, victim.name, times)
+    three.run(8000)
+    assert three.leader is None
+    assert incarnation(older) != was
+    for name in "abc":
+        if name != victim.name:
+            three.restart(name)
+    three.until(lambda: three.leader is not None and names(three.state) == set("abc"))
+    assert all(log_bytes(v.store) == log_bytes(older.store) for v in three.voters.values())
+
+
+def test_a_copy_that_was_made_before_its_process_reached_the_registry_is_older(
+    three: Electorate,
+) -> None:
+    name = next(name for name in "abc" if three.voters[name] is not three.leader)
+    was = incarnation(three.voters[name])
+    three.kill(name)
+    again = three.restart(name)
+    copy = again.disk.copied()
+    three.until(lambda: names(three.state) == set("abc"))
+    three.run(500)
+    confirmed(three, b"1", b"2")
+    for other in "abc":
+        three.kill(other)
+    three.run(4000)  # all leases end
+    three.voters[name].disk = copy
+    older = start_without_the_registry(three, name, 2)
+    three.run(8000)
+    assert three.leader is None
+    assert incarnation(older) != was
+
+
+def test_copies_of_two_directories_that_are_put_back_in_turn_are_both_older(
+    three: Electorate,
+) -> None:
+    copies = {name: three.voters[name].disk.copied() for name in "ab"}
+    before = {name: incarnation(three.voters[name]) for name in "ab"}
+    for name in "ab":
+        three.kill(name)
+        three.restart(name)
+        three.until(lambda: three.leader is not None and names(three.state) == set("abc"))
+        three.run(1000)
+    confirmed(three, b"1", b"2")
+    sure = log_bytes(three.voters["c"].store)
+    for name in "abc":
+        three.kill(name)
+    for name, copy in copies.items():
+        three.voters[name].disk = copy
+        start_without_the_registry(three, name, 3)
+    three.run(8000)
+    assert three.leader is None
+    assert all(incarnation(three.voters[name]) != before[name] for name in "ab")
+    three.restart("c")
+    three.until(lambda: three.leader is not None and names(three.state) == set("abc"))
+    three.run(1000)
+    assert all(log_bytes(v.store).startswith(sure) for v in three.voters.values())
+
+
+def test_a_true_directory_is_believed_however_often_the_registry_did_not_answer(
+    three: Electorate,
+) -> None:
+    was = incarnation(three.voters["b"])
+    three.kill("b")
+    start_without_the_registry(three, "b", 10)
+    three.kill("b")
+    for _ in range(3):  # each claims its start, and dies before it hears of it
+        again = three.restart("b")
+        again.lose_replies = True
+        three.run(1000)
+        three.kill("b")
+    again = three.restart("b")
+    three.until(lambda: names(three.state) == set("abc"))
+    assert incarnation(again) == was
+
+
+def test_a_directory_whose_late_claim_is_made_after_its_next_start_is_believed(
+    three: Electorate,
+) -> None:
+    """Its mark was written before it was sent; the claim that came in between fails."""
+    was = incarnation(three.voters["b"])
+    three.kill("b")
+    late = three.restart("b")
+    late.lose_requests = True
+    three.run(1000)
+    claim = next(said for said in late.said if isinstance(said, Commit)).transaction
+    (start,) = [change for change in claim.changes if isinstance(change, Put)]
+    three.kill("b")
+    again = three.restart("b")
+    assert three.table.commit(claim) is not None
+    three.until(lambda: names(three.state) == set("abc"))
+    three.run(1000)
+    assert incarnation(again) == was
+    assert three.table.rows[start.key].value == again.machine.provenance.start.to_bytes()
+
+
+def test_a_registry_that_forgot_the_last_starts_makes_no_older_copies(three: Electorate) -> None:
+    key = KEYS.start(three.voters["b"].machine.me.replica)
+    was, rows = incarnation(three.voters["b"]), [three.table.rows[key].value]
+    for _ in range(3):
+        three.kill("b")
+        three.restart("b")
+        three.until(lambda: names(three.state) == set("abc"))
+        three.run(1000)
+        rows.append(three.table.rows[key].value)
+    assert len(set(rows)) == 4
+    for row in rows:
+        three.kill("b")
+        three.table.commit(Transaction((), (Put(key, row),)))
+        again = three.restart("b")
+        three.until(lambda: names(three.state) == set("abc"))
+        three.run(1000)
+        assert incarnation(again) == was
+    three.table.commit(Transaction((), (Put(key, rows[0]),)))  # while it runs
+    three.run(1000)
+    assert incarnation(again) == was
+    assert three.table.rows[key].value not in rows
+
+
+def test_a_start_is_claimed_once_its_mark_is_on_the_disk(three: Electorate) -> None:
+    three.kill("b")
+    again = three.restart("b")
+    again.slow_disk = True
+    three.run(2000)
+    assert not [said for said in again.said if isinstance(said, Commit)]
+    (noted,) = again.late_notes
+    assert again.machine.provenance.start in noted.marks
+    again.slow_disk = False
+    again.step(Noted(note(again.disk, noted)))
+    assert [said for said in again.said if isinstance(said, Commit)]
+
+
+def test_a_full_disk_leaves_a_start_unclaimed_until_it_has_room(three: Electorate) -> None:
+    three.kill("b")
+    again = three.restart("b")
+    again.slow_disk = True
+    three.run(500)
+    for _ in range(2):
+        again.step(Noted(None))
+        assert not [said for said in again.said if isinstance(said, Commit)]
+        three.run(2000)
+        assert len(again.late_notes) > 1, "it is noted again at a later look"
+    again.slow_disk = False
+    again.step(Noted(note(again.disk, again.late_notes[-1])))
+    assert [said for said in again.said if isinstance(said, Commit)]
+
+
 def test_a_copy_of_the_same_run_is_removed_by_a_member_that_knows_more(three: Electorate) -> None:
     victim = three.leader
     assert victim is not None
@@ -179,7 +381,10 @@ def test_a_member_that_comes_back_with_less_does_not_count_as_before(three: Elec
     assert three.leader is leader
 
 
-def test_who_is_refused_and_does_not_count_anyway_stays_what_it_is(three: Electorate) -> None:
+def test_who_is_refused_is_another_replica_though_no_set_that_was_read_has_it(
+    three: Electorate,
+) -> None:
+    """Its master has proposed a set with this replica: that change may still be made."""
     leader = three.leader
     assert leader is not None
     voter = next(voter for voter in three.voters.values() if voter is not leader)
@@ -189,8 +394,40 @@ def test_who_is_refused_and_does_not_count_anyway_stays_what_it_is(three: Electo
     voter.step(Changed())
     voter.step(FoundOlder("it lacks a record"))
     voter.step(Changed())
-    assert voter.machine.me.replica == was
-    assert voter.machine.notice == ""
+    assert incarnation(voter) != was.incarnation
+    assert "it lacks a record" in voter.machine.notice
+
+
+def test_a_member_with_a_damaged_log_counts_no_more_while_a_new_master_repairs_it(
+    three: Electorate,
+) -> None:
+    """The new master has heard of nothing that is confirmed: it cannot say what is missing."""
+    leader = three.leader
+    assert leader is not None
+    next_one, damaged = (three.voters[name] for name in "abc" if name != leader.name)
+    end = 0
+    while len(leader.store.log.queue.files) < 3:
+        end = confirmed(three, b"x" * 900)
+    sure = log_bytes(leader.store)[:end]
+    next_one.store.checkpoint.confirm_phy_offset = 0
+    next_one.store.checkpoint.note.lower_to(0)
+    for name in "abc":
+        three.kill(name)
+    three.run(4000)  # all leases end
+    disk = damaged.disk
+    disk.remove(sorted(f"commitlog/{name}" for name in disk.list("commitlog"))[1])
+    was = damaged.machine.me.replica
+    again, leads = three.restart(damaged.name), three.restart(next_one.name)
+    again.unfit = "damaged"
+    three.until(lambda: three.leader is leads)
+    while again.store.log.corrupt_ranges or again.store.log.max_offset < end:
+        counts = again.machine.me.replica in three.state.sync_state_set
+        assert again.store.log.corrupt_ranges or not counts, "repaired in part, and counted on"
+        three.run(25)
+    three.until(lambda: again.machine.me.replica in three.state.sync_state_set)
+    assert again.machine.me.replica != was
+    assert log_bytes(again.store)[:end] == sure
+    assert names(three.state) >= {damaged.name, next_one.name}
 
 
 def test_an_older_copy_without_room_to_say_so_stands_until_there_is_some(

@@ -46,6 +46,7 @@ from ha.slaveevents import (
 from sim.disk import SimDisk
 from store.clocks import MonoMs, WallMs
 from store.columns import Columns
+from store.commitlog import CorruptRange
 from store.kernels import scan
 from store.messagestore import PutBatch
 from store.offsets import QueueOffset
@@ -546,6 +547,111 @@ def test_a_damaged_slave_is_repaired_by_a_new_master_that_can_confirm_nothing_wi
     Link(second, damaged).pump()
     assert damaged.state is ConnectionState.TRANSFER, damaged.reason
     assert log_bytes(damaged.store) == log_bytes(second.store)
+
+
+def without_its_second_segment(slave: Slave) -> SimDisk:
+    """Kill a slave, and lose a file from the middle of its log."""
+    disk = close(slave)
+    disk.remove(sorted(f"commitlog/{name}" for name in disk.list("commitlog"))[1])
+    return disk
+
+
+def test_a_damaged_slave_of_an_elected_group_is_another_replica_before_it_is_repaired() -> None:
+    """Repaired, it may be elected again; until then it lacks what it has acknowledged."""
+    master, slave = several(120), open_slave(role=BrokerRole.AUTO)
+    Link(master, slave).pump()
+    damaged = open_slave(without_its_second_segment(slave), role=BrokerRole.AUTO)
+    before, was = (damaged.end, damaged.store.log.corrupt_ranges), damaged.identity.incarnation
+    for _ in range(2):
+        link = Link(master, damaged)
+        link.pump()
+        (told,) = link.told
+        assert isinstance(told, OlderCopy)
+        assert told.reason == link.closed == damaged.reason
+        assert f"damaged at {damaged.store.log.sound_end}" in told.reason
+        assert damaged.state is ConnectionState.SUSPEND
+        assert before == (damaged.end, damaged.store.log.corrupt_ranges)
+    damaged.renew(was + 1)
+    link = Link(master, damaged)
+    link.pump()
+    assert not link.told
+    assert damaged.state is ConnectionState.TRANSFER
+    assert log_bytes(damaged.store) == log_bytes(master.store)
+    again = open_slave(without_its_second_segment(damaged), role=BrokerRole.AUTO)
+    link = Link(master, again)
+    link.pump()
+    assert [type(told) for told in link.told] == [OlderCopy]
+
+
+def _first_record_end(slave: Slave) -> int:
+    return int.from_bytes(slave.store.log.get_data(0)[:4].tobytes(), "big")
+
+
+def test_damage_that_shows_after_a_repair_is_damage_of_the_new_replica() -> None:
+    master, slave = several(120), open_slave(role=BrokerRole.AUTO)
+    Link(master, slave).pump()
+    damaged = open_slave(without_its_second_segment(slave), role=BrokerRole.AUTO)
+    Link(master, damaged).pump()
+    damaged.renew(7)
+    Link(master, damaged).pump()
+    Link(master, damaged).pump()
+    assert not damaged.store.log.corrupt_ranges
+    damaged.store.log.corrupt_ranges = [CorruptRange(0, 100)]
+    for told in ([OlderCopy], [OlderCopy]):
+        link = Link(master, damaged)
+        link.pump()
+        assert [type(effect) for effect in link.told] == told
+    damaged.renew(8)
+    Link(master, damaged).pump()
+    assert log_bytes(damaged.store) == log_bytes(master.store)
+
+
+def test_a_damaged_slave_that_its_master_refused_is_renewed_once() -> None:
+    """It became another replica after its damage was seen: that is enough."""
+    master, slave = several(120), open_slave(role=BrokerRole.AUTO)
+    Link(master, slave).pump()
+    damaged = open_slave(without_its_second_segment(slave), role=BrokerRole.AUTO)
+    damaged.step(Connected(), MonoMs(0))
+    receive(damaged, Refuse(Epoch(1), Refusal.OLDER_COPY, "why"))
+    damaged.renew(7)
+    link = Link(master, damaged)
+    link.pump()
+    assert not link.told
+    assert log_bytes(damaged.store) == log_bytes(master.store)
+
+
+def test_a_damaged_slave_of_an_elected_group_is_not_cut_below_its_damage_either() -> None:
+    master, slave = several(120), open_slave(role=BrokerRole.AUTO)
+    Link(master, slave).pump()
+    slave.store.checkpoint.note.lower_to(0)  # it has heard of nothing that is confirmed
+    damaged = open_slave(without_its_second_segment(slave), role=BrokerRole.AUTO)
+    before, boundary = damaged.end, _first_record_end(damaged)
+    for told in ([OlderCopy], []):
+        damaged.step(Connected(), MonoMs(0))
+        effects = receive(damaged, Truncate(Epoch(1), boundary))
+        assert [type(effect) for effect in effects if isinstance(effect, OlderCopy)] == told
+        assert damaged.end == (before if told else boundary)
+        damaged.renew(7)
+
+
+def test_a_hole_that_a_power_cut_left_costs_an_elected_slave_no_membership() -> None:
+    """Nobody was told that what lies behind it was on this disk."""
+    for confirm, still in ((0, True), (6000, False)):
+        master, slave = open_master(), open_slave(role=BrokerRole.AUTO)
+        for k in range(12):
+            put(master, b"%d" % k * 900)
+        Link(master, slave).pump()
+        slave.store.checkpoint.confirm_phy_offset = confirm
+        slave.store.checkpoint.flush()
+        disk = close(slave)
+        disk._names["commitlog/" + disk.list("commitlog")[0]].seen[3584:4608] = 0
+        torn = open_slave(disk, role=BrokerRole.AUTO)
+        drain(torn.store)
+        assert torn.store.log.corrupt_ranges
+        link = Link(master, torn)
+        link.pump()
+        assert (torn.state is ConnectionState.TRANSFER) is still
+        assert (link.told == []) is still
 
 
 def test_a_damaged_slave_is_not_repaired_by_a_master_that_lacks_what_was_confirmed() -> None:

@@ -4,8 +4,9 @@ import random
 
 from ha import membership
 from ha.membership import Membership
+from ha.starts import Start
 from sim.disk import SimDisk
-from sim.platter import Noted, membership_on, noted_on
+from sim.platter import Noted, marks_on, membership_on, noted_on
 from store.checkpoint import StoreCheckpoint
 
 
@@ -41,5 +42,14 @@ def test_the_membership_that_a_power_cut_would_leave_names_group_version_and_sta
     membership.save(disk, Membership("g", 3, 7))
     membership.save(disk, Membership("g", 4, 7))
     assert membership_on(disk) == ("g", 4, 7)
+    assert marks_on(disk) == []
     disk.inodes(True)[membership.PATH].durable[:512] = 0  # the newest line is the second one
     assert membership_on(disk) == ("g", 4, 7)
+
+
+def test_the_marks_of_starts_are_those_that_a_power_cut_would_leave() -> None:
+    disk = new_disk()
+    assert marks_on(disk) == []
+    marked = Membership("g", 3, 7, (Start(5, "five"), Start(7, "seven")))
+    membership.save(disk, marked)
+    assert marks_on(disk) == [(5, "five"), (7, "seven")]
