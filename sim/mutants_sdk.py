@@ -14,7 +14,7 @@ from duolog._prefetch import Prefetch
 from duolog._sending import _Delivery
 
 from node.consuming import reading
-from node.consuming.groups import GroupCoordinator, Heartbeat
+from node.consuming.groups import NO_GRACE, GroupCoordinator, Heartbeat
 from node.core.metadatalog import MetadataLog
 from node.deferred import publishservice
 from node.deferred.publishservice import PublishService
@@ -53,6 +53,20 @@ def _commits_go_back() -> list[Patch]:
             lambda self, change: original(self, {**change, "forward": False}),
         )
     ]
+
+
+def _unheard_commits() -> list[Patch]:
+    """A new master takes commits before it has heard who reads what."""
+    original = GroupCoordinator.may_commit
+
+    def may_commit(self: Any, *asked: Any) -> bool:
+        grace_until, self._grace_until_ms = self._grace_until_ms, NO_GRACE
+        try:
+            return original(self, *asked)
+        finally:
+            self._grace_until_ms = grace_until
+
+    return [(GroupCoordinator, "may_commit", may_commit)]
 
 
 def _groups_kept() -> list[Patch]:
@@ -279,6 +293,21 @@ def _silent_between_masters(seed: int) -> list[Fault]:
     return found
 
 
+def _woken_under_the_next_master(seed: int) -> list[Fault]:
+    """Weather: members that stand still for longer than a session, and go on as a master begins."""
+    chance = random.Random(seed)
+    found = [Fault(0.0, SERVICES_ON, NODES[0]), Fault(0.0, SDK_ON, NODES[0])]
+    at = 900.0
+    while at < 3000:
+        lasts = chance.uniform(1400, 1700)
+        found.append(Fault(at, "member_pause", NODES[0], "", lasts, chance.random()))
+        at += lasts
+        switch = at - chance.uniform(5, 120)
+        found.append(Fault(switch, "switch_master", NODES[0], level=chance.random()))
+        at += chance.uniform(300, 600)
+    return found
+
+
 def _segments_lost(seed: int) -> list[Fault]:
     """Weather: nodes that lose segments while readers move about."""
     chance = random.Random(seed)
@@ -328,6 +357,12 @@ SDK = [
         "anybody commits for a queue",
         lambda: [(GroupCoordinator, "may_commit", lambda self, *_: True)],
         _faltering,
+    ),
+    _bug(
+        "group-unheard-commits",
+        "a new master takes a silent member's commit for a queue that another one reads",
+        _unheard_commits,
+        _woken_under_the_next_master,
     ),
     _bug(
         "group-commits-unstored",

@@ -140,9 +140,12 @@ class SdkHistory:
         """
         for queue, offset in offsets.items():
             for name, seat in self.seats.items():
-                others = name != member and seat.asked == node
-                if others and self.in_touch(name, came) and seat.queues.get(queue, came) < came:
-                    raise Violation(f"{node} takes {member}'s commit of {queue}, {name}'s queue")
+                reads = self.in_touch(name, came) and seat.queues.get(queue, came) < came
+                if name != member and reads:
+                    raise Violation(
+                        f"{node} takes {member}'s commit of {queue}, which {name} reads, as "
+                        f"{seat.asked} answered"
+                    )
             if offset > self.frontier.get(queue, 0):
                 raise Violation(
                     f"{node} takes {member}'s commit of {queue} {offset}; "

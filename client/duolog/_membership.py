@@ -16,7 +16,7 @@ from typing import Protocol
 
 from duolog._connection import Connection, Others
 from duolog._consumption import Consumption
-from duolog._errors import BadRequest, DuologError, UnknownTopic
+from duolog._errors import BadRequest, DuologError, StaleMember, UnknownTopic
 from duolog.wire import duolog_pb2 as wire
 
 Queue = tuple[str, int]
@@ -80,10 +80,17 @@ class SharingMember:
         self.member_id = f"{runtime.process_id()}-{runtime.chance.randbytes(6).hex()}"
         self._generation = 0
         self._known_until = 0.0  # loop time: no other member was given our queues before
+        self._reads: set[Queue] = set()  # by the last heartbeat: what we read, or may read since
+        self._sharing = asyncio.Lock()  # an older claim must not land on a newer one
 
     async def share(self, owned: Iterable[Queue]) -> Share:
         """A heartbeat. Who was silent for a session claims nothing: others may have it by now."""
+        async with self._sharing:
+            return await self._share(sorted(owned))
+
+    async def _share(self, owned: Sequence[Queue]) -> Share:
         loop = asyncio.get_running_loop()
+        self._reads = set(owned)  # what is claimed no more may be another's, whatever is answered
         request = wire.HeartbeatRequest(
             group=self._group,
             member_id=self.member_id,
@@ -102,12 +109,15 @@ class SharingMember:
             asked = loop.time()
             if asked >= self._known_until:
                 request.ClearField("owned")
+                self._reads = set()
             return self._connection.groups.Heartbeat(request, timeout=left)
 
         reply = await self._connection.call(ask, self._timeout)
         self._known_until = asked + self._session
         self._generation = reply.generation
-        return Share({(ref.topic, ref.queue_id) for ref in reply.queues}, reply.pending)
+        granted = {(ref.topic, ref.queue_id) for ref in reply.queues}
+        self._reads |= granted
+        return Share(granted, reply.pending)
 
     async def offsets(self, queues: Sequence[Queue]) -> dict[Queue, int]:
         """The group's committed offsets."""
@@ -118,7 +128,21 @@ class SharingMember:
         return {(found.topic, found.queue_id): found.offset for found in reply.offsets}
 
     async def commit(self, offsets: dict[Queue, int], forward: bool) -> None:
-        """Commit, unless a queue went to another member."""
+        """Commit, unless a queue went to another member.
+
+        A new master knows nobody, and takes no commit before a heartbeat. Who was silent for a
+        session has nothing to claim there.
+        """
+        try:
+            await self._commit(offsets, forward)
+        except StaleMember:
+            if asyncio.get_running_loop().time() >= self._known_until:
+                raise
+            async with self._sharing:
+                await self._share(sorted(self._reads))
+            await self._commit(offsets, forward)
+
+    async def _commit(self, offsets: dict[Queue, int], forward: bool) -> None:
         request = wire.CommitRequest(
             group=self._group,
             member_id=self.member_id,

@@ -95,13 +95,15 @@ class GroupsService(stubs.GroupsServicer):
                 )
             table.setdefault(offset.topic, {})[offset.queue_id] = offset.offset
         queues = {(topic, queue) for topic, row in table.items() for queue in row}
+        await broker.metadata.ensure_group(request.group)
+        # Nothing is waited for between this and the write: a queue may change hands meanwhile.
         if request.member_id and not broker.groups.may_commit(
             request.group, request.member_id, queues, broker.times.mono_ms()
         ):
             raise sdk.StaleMember(
-                "one of these queues has been assigned to another member of the group"
+                "one of these queues has been assigned to another member of the group, or this "
+                "master has not heard of the member yet"
             )
-        await broker.metadata.ensure_group(request.group)
         if table:
             await broker.metadata.commit(request.group, table, request.forward)
         return wire.CommitReply()

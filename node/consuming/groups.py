@@ -197,16 +197,18 @@ class GroupCoordinator:
     def may_commit(
         self, group_name: str, member_id: str, queues: set[Queue], mono_ms: MonoMs
     ) -> bool:
-        """Tell whether a member may commit for queues: nobody else was given any of them."""
+        """Tell whether a member may commit for queues: they are its own, or surely nobody's.
+
+        While members keep what they read, one that was not heard of yet may read what nobody claims
+        here: then only a heartbeat shows whose a queue is.
+        """
         group = self._living(group_name, mono_ms)
-        if group is None:
-            return True
-        if member_id not in group.members:
-            return not queues & self._held_by_others(group, member_id)
-        return all(
-            queue in group.members[member_id].granted or queue in group.members[member_id].owned
-            for queue in queues
-        )
+        member = group.members.get(member_id) if group is not None else None
+        if member is not None:
+            return queues <= member.granted | member.owned
+        if mono_ms < self._grace_until_ms:
+            return False
+        return group is None or not queues & self._held_by_others(group, member_id)
 
     def readers(self, group_name: str, mono_ms: MonoMs) -> dict[Queue, str]:
         """Who reads each queue now."""

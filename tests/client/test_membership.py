@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+import duolog
 import pytest
 from duolog._connection import Connection
 from duolog._consumption import Consumption
@@ -23,7 +24,9 @@ class Node:
         self.now = 100.0
         self.slow: list[float] = []
         self.heard: list[list[Queue]] = []
-        self.groups = SimpleNamespace(Heartbeat=self._heartbeat)
+        self.known = True  # the member, to this master
+        self.committed: list[dict[Queue, int]] = []
+        self.groups = SimpleNamespace(Heartbeat=self._heartbeat, Commit=self._commit)
         self.runtime = SimpleNamespace(process_id=lambda: 7, chance=random.Random(1))
 
     async def call(self, make: Callable[[float], Awaitable[Any]], _timeout: float) -> Any:
@@ -38,7 +41,15 @@ class Node:
     ) -> wire.HeartbeatReply:
         assert timeout > 0
         self.heard.append([(ref.topic, ref.queue_id) for ref in request.owned])
+        self.known = True
         return wire.HeartbeatReply(generation=1, queues=request.owned)
+
+    async def _commit(self, request: wire.CommitRequest, timeout: float) -> wire.CommitReply:
+        assert timeout > 0
+        if not self.known:
+            raise duolog.StaleMember("not heard of yet")
+        self.committed.append({(row.topic, row.queue_id): row.offset for row in request.offsets})
+        return wire.CommitReply()
 
 
 @pytest.fixture
@@ -93,3 +104,55 @@ async def test_a_session_counts_from_when_the_heartbeat_was_sent(node: Node) -> 
     node.now += SESSION - 2.0
     await one.share(OURS)
     assert node.heard == [[], []]
+
+
+async def test_a_commit_to_a_master_that_knows_nobody_is_made_after_a_heartbeat(
+    node: Node,
+) -> None:
+    one = member(node)
+    await one.share([])
+    await one.share(OURS)
+    node.known = False
+    await one.commit({("T", 0): 7}, forward=True)
+    assert node.heard[-1] == OURS, "it claims all that it reads"
+    assert node.committed == [{("T", 0): 7}]
+
+
+async def test_one_that_was_silent_for_a_session_commits_nothing_there(node: Node) -> None:
+    one = member(node)
+    await one.share([])
+    await one.share(OURS)
+    node.known = False
+    node.now += SESSION
+    with pytest.raises(duolog.StaleMember):
+        await one.commit({("T", 0): 7}, forward=True)
+    assert (len(node.heard), node.committed) == (2, [])
+
+
+async def test_what_another_member_has_is_refused_after_a_heartbeat_as_well(node: Node) -> None:
+    one = member(node)
+    await one.share(OURS)
+    asked = 0
+
+    async def refuse(request: wire.CommitRequest, timeout: float) -> wire.CommitReply:
+        nonlocal asked
+        asked += 1
+        raise duolog.StaleMember("another member's")
+
+    node.groups.Commit = refuse
+    with pytest.raises(duolog.StaleMember):
+        await one.commit({("T", 0): 7}, forward=True)
+    assert (asked, len(node.heard)) == (2, 2)
+
+
+async def test_what_could_not_be_claimed_once_is_never_claimed_for_a_commit(node: Node) -> None:
+    one = member(node)
+    await one.share(OURS)
+    node.now += SESSION
+    await one.share(OURS)  # silent for too long: others may have it
+    node.known = False
+    await one.commit({("T", 0): 7}, forward=True)
+    await one.share(OURS[:1])  # the other one was let go of, before anything is answered
+    node.known = False
+    await one.commit({("T", 0): 7}, forward=True)
+    assert node.heard[1:] == [[], [], OURS[:1], OURS[:1]]

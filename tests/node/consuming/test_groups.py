@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 
 import duolog
+import grpc.aio
 import pytest
 from duolog._connection import Connection
 from duolog._membership import SharingMember
@@ -16,6 +17,7 @@ from node.consuming.groups import GroupCoordinator, Heartbeat
 from node.server import Node
 from store.clocks import MonoMs
 from tests.node.conftest import StartNode
+from tests.node.replicas import broker_of
 
 COUNTS = {"T": 8}
 START, LATER = MonoMs(0), MonoMs(10_001)
@@ -182,6 +184,28 @@ def test_a_member_that_was_silent_for_too_long_has_no_claim_to_what_others_were_
     assert groups.may_commit("G", "b", kept, MonoMs(10_005))
 
 
+def test_a_new_coordinator_takes_no_commit_for_what_a_member_it_has_not_heard_may_read() -> None:
+    """Member a was silent under the last master, which gave its queues to b."""
+    groups = GroupCoordinator(grace_until_ms=MonoMs(4000))
+    everything = {("T", queue) for queue in range(8)}
+    assert not groups.may_commit("G", "a", everything, START)  # b has not been heard yet
+    assert beat(groups, "a", set()) == set()
+    assert not groups.may_commit("G", "a", everything, START)
+    beat(groups, "b", everything, now=1)
+    assert groups.may_commit("G", "b", everything, MonoMs(2))
+    assert not groups.may_commit("G", "a", everything, MonoMs(2))
+    assert not groups.may_commit("G", "c", everything, MonoMs(2))
+
+
+def test_once_all_members_were_heard_a_commit_for_what_nobody_reads_is_taken() -> None:
+    groups = GroupCoordinator(grace_until_ms=MonoMs(4000))
+    assert not groups.may_commit("G", "a", {("T", 0)}, MonoMs(3999))
+    assert groups.may_commit("G", "a", {("T", 0)}, MonoMs(4000))
+    beat(groups, "b", set(), now=4000)
+    assert not groups.may_commit("G", "a", {("T", 0)}, MonoMs(4001))
+    assert groups.may_commit("G", "a", {("U", 0)}, MonoMs(4001))
+
+
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["beat", "leave", "die"]))))
 def test_no_queue_is_ever_granted_to_two(steps: list[tuple[str, str]]) -> None:
     groups = GroupCoordinator()
@@ -335,6 +359,29 @@ async def test_a_commit_that_comes_late_does_not_take_the_group_back(
     assert await commit(3, forward=True) == 5
     assert await commit(2, forward=False) == 2  # its user wants to read again
     assert await commit(7, forward=True) == 7
+    await connection.close()
+
+
+async def test_whose_a_queue_is_counts_when_the_commit_is_written(
+    client: duolog.Client, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group has to be made first, and meanwhile another member is given the queue."""
+    await fill(client, 10)
+    connection = Connection((f"127.0.0.1:{node.port}",))
+    broker = broker_of(node)
+    ensure_group = broker.metadata.ensure_group
+
+    async def slowly(name: str) -> None:
+        await ensure_group(name)
+        monkeypatch.undo()
+        other = wire.HeartbeatRequest(group="G", member_id="b", topics=["T"], session_ms=10_000)
+        assert len((await connection.groups.Heartbeat(other)).queues) > 0
+
+    monkeypatch.setattr(broker.metadata, "ensure_group", slowly)
+    offsets = [wire.QueueOffset(topic="T", queue_id=0, offset=5)]
+    request = wire.CommitRequest(group="G", member_id="a", offsets=offsets, forward=True)
+    with pytest.raises(grpc.aio.AioRpcError, match="another member"):
+        await connection.groups.Commit(request)
     await connection.close()
 
 
