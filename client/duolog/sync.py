@@ -9,6 +9,7 @@ import concurrent.futures
 import contextlib
 import os
 import threading
+import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -26,7 +27,7 @@ from duolog._descriptions import (
     TopicDescription,
     TrackState,
 )
-from duolog._errors import Unavailable
+from duolog._errors import BadRequest, DuologError, Unavailable
 from duolog._message import Batch, Message
 from duolog._posted import Posted as AsyncPosted
 from duolog._producer import Producer as AsyncProducer
@@ -49,7 +50,6 @@ class _Thread:
     _starting = threading.Lock()
 
     def __init__(self) -> None:
-        self.process = os.getpid()
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self._run, name="duolog-clients", daemon=True)
         self.thread.start()
@@ -69,24 +69,41 @@ class _Thread:
 
     @classmethod
     def running(cls) -> "_Thread":
-        """This process's; a forked one has none of its parent's threads."""
+        """This process's."""
         with cls._starting:
-            if cls._running is None or cls._running.process != os.getpid():
+            if cls._running is None:
                 cls._running = cls()
             return cls._running
+
+    @classmethod
+    def forget(cls) -> None:
+        """In a child process it does not run."""
+        cls._running, cls._starting = None, threading.Lock()
 
 
 class _Loop:
     """A client's part of the event loop."""
 
+    living: ClassVar["weakref.WeakSet[_Loop]"] = weakref.WeakSet()
+
     def __init__(self) -> None:
         running = _Thread.running()
         self.loop, self._thread = running.loop, running.thread
-        self._closed = False
+        self.closed = False
+        self.forked = False  # in a child, which has none of its parent's threads
+        self.living.add(self)
+
+    def check_process(self) -> None:
+        if self.forked:
+            raise BadRequest(
+                "this client belongs to the process that this one was forked from: "
+                "make another one here"
+            )
 
     def start(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
-        if self._closed:
+        if self.forked or self.closed:
             work.close()
+            self.check_process()
             raise Unavailable("the client is closed")
         if threading.current_thread() is self._thread:
             work.close()
@@ -103,18 +120,26 @@ class _Loop:
         return self.run(made())
 
     def stop(self) -> None:
-        self._closed = True
+        self.closed = True
+
+
+def _forked() -> None:
+    """Of the parent's threads none is left, and any of them may have held a lock."""
+    _Thread.forget()
+    for loop in _Loop.living:
+        loop.forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 class Posted:
     """A message on its way, made by `Producer.post`; see `duolog.Posted`."""
 
     __slots__ = ("_loop", "_posted")
-
-    def __init__(self, loop: _Loop, posted: AsyncPosted) -> None:
-        """Not called by users."""
-        self._loop = loop
-        self._posted = posted
+    _loop: _Loop
+    _posted: AsyncPosted
 
     @property
     def done(self) -> bool:
@@ -130,6 +155,12 @@ class Posted:
         if not self._posted.done:
             self._loop.run(self._posted.settled(timeout))
         return self._posted.receipt()
+
+
+def _handle(loop: _Loop, posted: AsyncPosted) -> Posted:
+    handle = Posted()
+    handle._loop, handle._posted = loop, posted
+    return handle
 
 
 class Producer:
@@ -196,11 +227,20 @@ class Producer:
         on_done: is called in the thread of all clients of the process: it may post, and must not
         wait for anything.
         """
+        loop = self._loop
+        if loop.forked:
+            loop.check_process()
+        if (
+            (key is None and queue_id is None and tags is None and on_done is None)
+            and (delay is None and deliver_at is None and delay_level is None)
+            and not (keys or properties)
+        ):  # the same, with less to hand on
+            return _handle(loop, self._producer.post(topic, body, timeout=timeout))
         told = None
         if on_done is not None:
-            told = _told(self._loop, on_done)
-        return Posted(
-            self._loop,
+            told = _told(loop, on_done)
+        return _handle(
+            loop,
             self._producer.post(
                 topic,
                 body,
@@ -255,8 +295,12 @@ class Producer:
         )
 
     def close(self) -> None:
-        """Wait for sends under way, then refuse new ones; raises as `duolog.Producer.close`."""
-        self._loop.run(self._producer.close())
+        """Wait for sends under way, then refuse new ones; raises as `duolog.Producer.close`.
+
+        In a forked process it does nothing: what was posted is the parent's.
+        """
+        if not self._loop.forked:
+            self._loop.run(self._producer.close())
 
     def __enter__(self) -> "Producer":
         """Use it in `with`."""
@@ -264,11 +308,12 @@ class Producer:
 
     def __exit__(self, kind: object, value: object, trace: object) -> None:
         """Close."""
-        self._loop.run(self._producer.__aexit__(kind, value, trace))
+        if not self._loop.forked:
+            self._loop.run(self._producer.__aexit__(kind, value, trace))
 
 
 def _told(loop: _Loop, on_done: Callable[[Posted], object]) -> Callable[[AsyncPosted], object]:
-    return lambda posted: on_done(Posted(loop, posted))
+    return lambda posted: on_done(_handle(loop, posted))
 
 
 class Transactions:
@@ -561,15 +606,20 @@ class Client:
         return self.start(make).result()
 
     def close(self) -> None:
-        """Close everything that was made from this client. May be called again."""
-        with contextlib.suppress(Unavailable):
-            self._loop.run(self._client.close())
-        self._loop.stop()
+        """As `duolog.Client.close`. In a forked process it does nothing: all is the parent's."""
+        self.__exit__(None)
 
     def __enter__(self) -> "Client":
         """Use it in `with`."""
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *rest: object) -> None:
         """Close."""
-        self.close()
+        if self._loop.forked or self._loop.closed:
+            return
+        try:
+            self._loop.run(self._client.__aexit__(kind, *rest))
+        except DuologError:  # of something that was closed all the same
+            self._loop.stop()
+            raise
+        self._loop.stop()
