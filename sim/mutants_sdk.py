@@ -153,12 +153,12 @@ def _side_by_side() -> list[Patch]:
 
     def add(self: Any, filling: Filling, *message: Any) -> Any:
         filling.limit = 99
-        filling.waiting.append(Posting())
+        self._shut(filling)
         handle = original(self, filling, *message)
-        self.hold(filling, lambda: self._drain(filling))
+        self._shut(filling)
         return handle
 
-    return [(Batcher, "add", add)]
+    return [(Batcher, "add", add), (Filling, "enough", lambda self, others: True)]
 
 
 def _misplaced() -> list[Patch]:

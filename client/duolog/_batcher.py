@@ -2,10 +2,12 @@
 
 One batch at a time for each queue and terms, so that messages of a key stay in order; of messages
 for any queue, several. The first message goes out alone and at once, unless there is a linger; what
-comes meanwhile goes together.
+comes meanwhile goes together. A message that finds room in an open batch costs a few appends: room
+is taken from the producer's buffer in pieces, and a deadline is kept once for those that share it.
 """
 
 import asyncio
+import contextlib
 import copy
 import threading
 from collections import deque
@@ -15,19 +17,37 @@ from math import inf
 from typing import Any
 
 from duolog._background import Background
-from duolog._columns import pack, repeat
+from duolog._columns import pack
 from duolog._errors import BadRequest, BufferFull, MessageTooLarge, ResultUnknown
-from duolog._posted import ALL, MESSAGE_BYTES, Posted, Posting, Told
+from duolog._posted import (
+    ALL,
+    MESSAGE_BYTES,
+    TEXT_BYTES,
+    TOLD_BYTES,
+    Lost,
+    Posted,
+    Posting,
+    Told,
+    without_frames,
+)
 from duolog._receipts import Part, Receipt
 from duolog._sending import PLAIN, Batch, Sender, Terms
 from duolog._topics import Slot
 
 BATCH_BYTES = 1 << 20
 BATCH_MESSAGES = 16_384
-BUFFER_BYTES = 64 << 20  # some 400,000 messages of 100 bytes
-SIDE_BY_SIDE = 4  # batches of messages for any queue
-MANY = 256  # messages that do not wait for the batch before them, where they need not
-FAILED_MAX = 1000  # batches whose errors nobody has been told
+BUFFER_BYTES = 64 << 20  # some 290,000 messages of 100 bytes
+ROOM_BYTES = 32 << 10  # that a batch takes of the buffer at a time
+# Bytes that wait before one more batch goes out beside so many, where it need not come after them.
+# Large ones cost less a message; a program that waits for its answers shall not wait for two.
+ENOUGH_BYTES = (0, 128 << 10, 256 << 10, 512 << 10)
+CROWD = 3  # messages that were awaited together: the first one does not go alone
+TURN_MESSAGES = 256  # at least, in a batch that goes while tasks write as many again
+SIDE_BY_SIDE = len(ENOUGH_BYTES)  # batches of messages for any queue
+FAILED_MAX = 1000  # batches whose errors nobody has been told,
+FAILED_WEIGHT_MAX = 100_000  # and what they keep in all
+SCAN_SHARE = 20  # of the time, one part for looking for messages whose time is over,
+SCAN_SECONDS_MAX = 0.1  # but no later than this
 
 
 def producer_closed() -> BadRequest:
@@ -49,26 +69,61 @@ class Buffering:
 
 
 AT_ONCE = Buffering()
+FULL = Posting()  # takes no message: in the place of a batch that is open
 
 
 class Filling:
     """Messages of one queue and terms: the batches that wait, and those on their way."""
 
-    __slots__ = ("limit", "on_way", "running", "slot", "terms", "topic", "waiting")
+    __slots__ = (
+        *("crowd", "hurry", "limit", "on_way", "open", "running", "slot", "terms", "topic"),
+        "waiting",
+    )
 
     def __init__(self, topic: str, slot: Slot | None, terms: Terms) -> None:
         self.topic, self.slot, self.terms = topic, slot, terms
         self.limit = SIDE_BY_SIDE if slot is None else 1  # of `running`
-        self.waiting: deque[Posting] = deque()  # the last one fills
+        self.waiting: deque[Posting] = deque()
+        self.open = FULL  # the last one that waits, where it takes more
         self.on_way: dict[Posting, None] = {}
         self.running = 0  # that send what waits, one batch after the other
+        self.hurry = asyncio.Event()  # ends the linger
+        self.crowd = 0  # messages that tasks waited for at the same time, lately
+
+    def is_full(self, posting: Posting, cost: int) -> bool:
+        """Tell whether an open batch shall go out without a message that costs so much."""
+        if posting.granted - posting.room + cost > BATCH_BYTES:
+            return True
+        return self.limit > 1 and self._is_half(posting)
+
+    def _is_half(self, posting: Posting) -> bool:
+        """Tell whether it has half of what tasks wait for: they write the others meanwhile."""
+        return max(TURN_MESSAGES, self.crowd // 2) <= len(posting.sends)
+
+    def take(self) -> Posting:
+        """The batch that goes out next."""
+        awaited = sum(len(one.sends) for one in (*self.on_way, *self.waiting))
+        self.crowd = max(awaited, self.crowd * 7 // 8)
+        posting = self.waiting.popleft()
+        self.on_way[posting] = None
+        return posting
+
+    def enough(self, others: int) -> bool:
+        """Tell whether one more batch shall go out beside so many."""
+        if not others:
+            return True
+        if others >= self.limit or not self.waiting:
+            return False
+        first = self.waiting[0]
+        size = first.granted - first.room - TOLD_BYTES * len(first.sends)
+        return len(self.waiting) > 1 or size >= ENOUGH_BYTES[others] or self._is_half(first)
 
 
 class Batcher:
     """Sends single messages of one producer.
 
-    All of it runs in the producer's loop, but for `add`, `hold` and `filling_of`: where the loop is
-    given, any thread may call these.
+    All of it runs in the producer's loop, but for `add`, `hold`, `refuse_more` and `filling_of`:
+    where the loop is given, any thread may call these.
     """
 
     def __init__(self, sender: Sender, buffering: Buffering = AT_ONCE) -> None:
@@ -82,8 +137,11 @@ class Batcher:
         self._fillings: dict[tuple[str, Slot | None, Terms], Filling] = {}
         self._busy: dict[Filling, None] = {}
         self.used = 0
-        self._failed: deque[Posting] = deque()  # with errors that nobody was told
-        self._older: list[Exception] = []  # of those that came before
+        self._roomy: dict[Posting, None] = {}  # that may have room which nobody uses
+        # With errors that nobody was told, and what they keep for these.
+        self._failed: deque[tuple[Posting, int]] = deque()
+        self._failed_weight = 0
+        self._older: Exception | None = None  # the first of those that came before
         self._older_count = 0
         self._draining = Background()
         self._closed = False
@@ -95,19 +153,21 @@ class Batcher:
     # -- what comes ----------------------------------------------------------------------------
 
     def send(
-        self, filling: Filling, body: bytes, text: bytes, seconds: float
+        self, filling: Filling, body: bytes, text: bytes, deadline: float
     ) -> Awaitable[Receipt]:
         """Have a message stored; awaiting what it returns raises as `Producer.send`."""
-        if not filling.running and self._linger <= 0:
+        if not filling.running and self._linger <= 0 and filling.crowd < CROWD:
             with self.lock:
                 alone = not (filling.running or self._closed)
                 if alone:
                     self._run(filling)
             if alone:
-                return self._send_alone(filling, body, text, seconds)
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Receipt] = loop.create_future()
-        self.add(filling, body, text, loop.time() + seconds).answer(answer)
+                return self._send_alone(filling, body, text, deadline)
+        answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        with self.lock:
+            posting, place = self.add(filling, body, text, deadline).at
+            posting.sends[place] = answer
+            posting.room -= TOLD_BYTES  # where that is too much, the next message asks for it too
         return answer
 
     def add(
@@ -120,36 +180,75 @@ class Batcher:
     ) -> Posted:
         """Take a message, to be sent some time. Raises BadRequest once it is closed."""
         # For each message of programs that post hundreds of thousands a second: all in one piece.
-        cost = len(body) + len(text) + MESSAGE_BYTES
+        cost = len(body) + MESSAGE_BYTES
+        if text:
+            cost += len(text) + TEXT_BYTES
+        if on_done is not None:
+            cost += TOLD_BYTES
+        handle = Posted()
         with self.lock:
-            if self._closed:
-                raise producer_closed()
-            waiting = filling.waiting
-            fits = waiting and waiting[-1].cost + cost <= BATCH_BYTES
-            posting = waiting[-1] if fits else Posting()
-            bodies = posting.bodies
-            many = len(bodies) == MANY if fits else bool(waiting)
-            begins = filling.running < filling.limit and (many or not filling.running)
-            arms = deadline < self._due
-            if (begins or arms) and self._call is _now:
-                asyncio.get_running_loop()  # raises where none runs, before anything is taken
-            if not fits:
-                waiting.append(posting)
-            self.used += cost
-            handle = Posted(posting, len(bodies))
-            bodies.append(body)
-            posting.texts.append(text)
-            posting.deadlines.append(deadline)
-            posting.cost += cost
+            posting = filling.open
+            room = posting.room - cost
+            if room < 0 or not posting.earliest <= deadline <= posting.latest:
+                posting = self._opened(filling, cost, deadline)
+                room = posting.room - cost
+            posting.room = room
+            handle._posting = posting
+            handle._place = place = len(posting.bodies)
+            if text:
+                posting.put_text(place, text)
+            posting.bodies.append(body)
             if on_done is not None:
-                posting.told.append((handle, on_done))
-            if begins:
-                self._run(filling)
-        if begins:
-            self._call(self._begin, filling)
-        if arms:
-            self._call(self._arm, deadline)
+                posting.told[place] = handle, on_done
         return handle
+
+    def _opened(self, filling: Filling, cost: int, deadline: float) -> Posting:
+        """A batch that has room for one more message, to be answered by then."""
+        if self._closed:
+            raise producer_closed()
+        if self._call is _now:
+            asyncio.get_running_loop()  # raises where none runs, before anything is taken
+        posting = filling.open
+        if posting is FULL or filling.is_full(posting, cost):
+            self._shut(filling)
+            posting = filling.open = Posting()
+            posting.room = 0
+            filling.waiting.append(posting)
+        if posting.room < cost:
+            self._grant(posting, cost)
+        if not posting.earliest <= deadline <= posting.latest:
+            posting.begin_run(deadline)
+        if not filling.running or filling.enough(filling.running):
+            self._run(filling)
+            self._call(self._begin, filling)
+        elif self._linger > 0 and len(filling.waiting) > 1:
+            self._call(filling.hurry.set)
+        if posting.due < self._due:
+            self._call(self._arm, posting.due)
+        return posting
+
+    def _grant(self, posting: Posting, cost: int) -> None:
+        """Give a batch room from the buffer: for one message in any case, for some where it is."""
+        least = cost - posting.room
+        free = min(self.buffer_bytes - self.used, BATCH_BYTES - posting.granted)
+        more = max(least, min(free, ROOM_BYTES))
+        self.used += more
+        posting.granted += more
+        posting.room += more
+        self._roomy[posting] = None
+
+    def _give_back(self, posting: Posting) -> None:
+        """Take the room that no message has; the next one asks for it again."""
+        self.used -= posting.room
+        posting.granted -= posting.room
+        posting.room = 0
+
+    def _shut(self, filling: Filling) -> None:
+        """The open batch takes no more."""
+        posting, filling.open = filling.open, FULL
+        if posting is not FULL:
+            self._give_back(posting)
+            self._roomy.pop(posting, None)
 
     def filling_of(self, topic: str, slot: Slot | None, terms: Terms) -> Filling:
         """Where messages for a queue and on terms go."""
@@ -165,10 +264,17 @@ class Batcher:
         return found
 
     def refuse_more(self) -> None:
-        """Raise BufferFull where the buffer is used up."""
-        if self.used >= self.buffer_bytes:
+        """Raise BufferFull where the buffer is used up, also by batches that might take more."""
+        with self.lock:
+            while self.used >= self.buffer_bytes and self._roomy:
+                posting, _ = self._roomy.popitem()
+                self._give_back(posting)
+            used = self.used
+            if used >= self.buffer_bytes and self._linger > 0:
+                self._call(self._hurry)  # nothing more will come
+        if used >= self.buffer_bytes:
             raise BufferFull(
-                f"{self.used} bytes are not answered yet; buffer_bytes is {self.buffer_bytes}"
+                f"{used} bytes are not answered yet; buffer_bytes is {self.buffer_bytes}"
             )
 
     def hold(self, filling: Filling, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -176,14 +282,23 @@ class Batcher:
         self._run(filling)
         self._call(lambda: self._closed or self._draining.start(work()))
 
-    def leave(self, filling: Filling, refused: list[tuple[Posted, Exception]]) -> None:
-        """What waited in a held filling is elsewhere, but for what is refused."""
-        for handle, error in refused:
-            posting, place = handle.at
-            if not handle.done:  # else its time was over
-                posting.fail_some({place: error})
+    def put_elsewhere(self, filling: Filling, posting: Posting, place: int) -> Posted:
+        """Add a message of a held filling to another one. The lock is held."""
+        told = posting.told.get(place)
+        on_done = None if told is None else told[1]
+        body, text = posting.bodies[place], posting.text_of(place)
+        handle = self.add(filling, body, text, posting.deadline_of(place), on_done)
+        if told is not None:  # with the handle that its user has
+            handle._posting.told[handle._place] = told
+        return handle
+
+    def leave(self, filling: Filling, refused: dict[Posting, dict[int, Exception]]) -> None:
+        """What waited in a held filling is elsewhere, but for what is refused, by place."""
+        for posting, errors in refused.items():
+            posting.fail_some({k: one for k, one in errors.items() if not posting.knows(k)})
         with self.lock:
             left = list(filling.waiting)
+            self._shut(filling)
             filling.waiting.clear()
         for posting in left:
             posting.left()
@@ -198,20 +313,21 @@ class Batcher:
     # -- what goes -----------------------------------------------------------------------------
 
     async def _send_alone(
-        self, filling: Filling, body: bytes, text: bytes, seconds: float
+        self, filling: Filling, body: bytes, text: bytes, deadline: float
     ) -> Receipt:
         """Send a message while nothing else is on its way: no task, no future in between."""
         one = object()
         self._alone[one] = None
         try:
             batch = _batch(filling, [body], [text])
-            (part,) = await self._sender.send(batch, seconds)
+            left = deadline - asyncio.get_running_loop().time()
+            (part,) = await self._sender.send(batch, left)
         finally:
             del self._alone[one]
             self._quiet.set()
             if self._rests(filling):
                 self._begin(filling)  # what came meanwhile goes out together
-        return part.receipt(0, self._sender.unique_key)
+        return part.receipt(0, self._sender.producer_id)
 
     def _begin(self, filling: Filling) -> None:
         """Drain it in the background."""
@@ -219,24 +335,43 @@ class Batcher:
             self._draining.start(self._drain(filling))
 
     async def _drain(self, filling: Filling) -> None:
-        """Send what waits, batch after batch, until nothing is left."""
-        if self._linger > 0:
-            await asyncio.sleep(self._linger)
+        """Send what waits, batch after batch, until nothing is left, or others see to it."""
+        if self._linger > 0 and filling.running == 1:
+            await self._lingered(filling)
         while self._rests(filling):
             with self.lock:
-                posting = filling.waiting.popleft()
-                filling.on_way[posting] = None
+                posting = filling.take()
+                if posting is filling.open:
+                    self._shut(filling)
+            posting.expire(asyncio.get_running_loop().time(), filling.topic)
             await self._send(filling, posting)
             self._is_over(filling, posting)
 
+    def _hurry(self) -> None:
+        """Let everything go out that waits for more."""
+        if self._linger > 0:
+            with self.lock:
+                busy = list(self._busy)
+            for filling in busy:
+                filling.hurry.set()
+
+    async def _lingered(self, filling: Filling) -> None:
+        """Wait for more; not where a batch is full, or somebody waits for all."""
+        if len(filling.waiting) < 2:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._linger):
+                    await filling.hurry.wait()
+        filling.hurry.clear()
+
     def _rests(self, filling: Filling) -> bool:
-        """Tell whether anything waits; if not, whoever asks sends no more of it."""
+        """Tell whether anything waits for whoever asks; if not, it sends no more of it."""
         with self.lock:
-            if filling.waiting:
+            if filling.waiting and filling.enough(filling.running - 1):
                 return True
             filling.running -= 1
             if not filling.running:
                 self._busy.pop(filling, None)
+                filling.hurry.clear()
                 if filling.terms.deliver_time:  # a time is hardly asked for twice
                     self._fillings.pop((filling.topic, filling.slot, filling.terms), None)
             return False
@@ -244,7 +379,7 @@ class Batcher:
     async def _send(self, filling: Filling, posting: Posting) -> None:
         bodies, texts, deadline = posting.take()
         parts: list[Part] = []
-        lost: dict[int, Exception] = {}
+        lost: list[Lost] = []
         todo = [(0, len(bodies))] if bodies else []
         while todo:
             first, end = todo.pop()
@@ -258,19 +393,47 @@ class Batcher:
                     middle = (first + end) // 2
                     todo += [(middle, end), (first, middle)]
                 else:
-                    lost.update(dict.fromkeys(range(first, end), error))
-        posting.stored(parts, lost, self._sender.unique_key)
+                    lost.append((first, end, without_frames(error)))
+        posting.stored(parts, lost, self._sender.producer_id)
 
     def _is_over(self, filling: Filling, posting: Posting) -> None:
         with self.lock:
             filling.on_way.pop(posting, None)
-            self.used -= posting.cost
-        if posting.unasked():
-            self._failed.append(posting)
-        if len(self._failed) > FAILED_MAX:
-            errors = self._failed.popleft().unasked()
-            self._older = self._older or errors[:1]
-            self._older_count += len(errors)
+            self.used -= posting.granted
+            posting.granted = posting.room = 0
+        self._note_failed(posting)
+
+    # -- errors that nobody was told -----------------------------------------------------------
+
+    def _note_failed(self, posting: Posting) -> None:
+        if not posting.unasked()[0]:
+            return
+        weight = posting.weight
+        self._failed.append((posting, weight))
+        self._failed_weight += weight
+        while len(self._failed) > FAILED_MAX or self._failed_weight > FAILED_WEIGHT_MAX:
+            self._count_first()
+
+    def _count_first(self) -> None:
+        """Keep of a batch only how many of its messages failed, and why the first one did."""
+        posting, weight = self._failed.popleft()
+        self._failed_weight -= weight
+        count, error = posting.unasked()
+        self._older_count += count
+        self._older = self._older or error
+
+    def raise_unasked(self) -> None:
+        """Raise the first error that nobody was told, if there is one; it tells of the others."""
+        while self._failed:
+            self._count_first()
+        first, count = self._older, self._older_count
+        self._older, self._older_count = None, 0
+        if first is None:
+            return
+        error = copy.copy(first)  # its handle tells of one message
+        if count > 1:
+            error.add_note(f"{count} messages that were posted failed")
+        raise error
 
     # -- the end of their time -----------------------------------------------------------------
 
@@ -284,12 +447,27 @@ class Batcher:
         self._timer = asyncio.get_running_loop().call_at(deadline, self._expire)
 
     def _expire(self) -> None:
+        loop = asyncio.get_running_loop()
         self._due, self._timer = inf, None
-        now, earliest = asyncio.get_running_loop().time(), inf
+        now, earliest = loop.time(), inf
         for filling, posting in self._postings():
-            earliest = min(earliest, posting.expire(now, filling.topic))
+            if posting.due <= now:
+                with self.lock:
+                    if posting is filling.open:
+                        self._shut(filling)  # what comes now shall not end with these
+                posting.expire(now, filling.topic)
+            if posting.ended and posting not in filling.on_way:
+                self._drop(filling, posting)
+            earliest = min(earliest, posting.due)
         if earliest < inf:
-            self._arm(earliest)
+            after = loop.time()
+            self._arm(max(earliest, after + min(SCAN_SHARE * (after - now), SCAN_SECONDS_MAX)))
+
+    def _drop(self, filling: Filling, posting: Posting) -> None:
+        """The time of all its messages was over before it went: they keep no room."""
+        with self.lock, contextlib.suppress(ValueError):
+            filling.waiting.remove(posting)
+        self._is_over(filling, posting)
 
     def _postings(self) -> list[tuple[Filling, Posting]]:
         """All that have no answer yet."""
@@ -300,26 +478,14 @@ class Batcher:
         """Wait until every message that was taken before has its answer."""
         alone = list(self._alone)
         for _ in ("where they wait for their queue", "where they go to it"):
-            for _, posting in self._postings():
+            postings = self._postings()
+            self._hurry()
+            for _, posting in postings:
                 await posting.settled(ALL)
         while not self._alone.keys().isdisjoint(alone):
             self._quiet.clear()
             await self._quiet.wait()
         await asyncio.sleep(0)  # whoever waits for a message of these is told first
-
-    def raise_unasked(self) -> None:
-        """Raise the first error that nobody was told, if there is one; it tells of the others."""
-        errors, count = self._older, self._older_count
-        self._older, self._older_count = [], 0
-        while self._failed:
-            found = self._failed.popleft().unasked()
-            errors, count = errors or found[:1], count + len(found)
-        if not errors:
-            return
-        error = copy.copy(errors[0])  # its handle tells of one message
-        if count > 1:
-            error.add_note(f"{count} messages that were posted failed")
-        raise error
 
     async def close(self) -> None:
         """Give up what is still on its way."""
@@ -332,6 +498,7 @@ class Batcher:
             posting.failed(ResultUnknown("the producer was closed") if going else producer_closed())
             self._is_over(filling, posting)
         for filling in list(self._busy):
+            filling.open = FULL
             filling.waiting.clear()
         self._busy.clear()
 
@@ -341,6 +508,7 @@ def _now(do: Callable[..., object], *arguments: object) -> None:
 
 
 def _batch(filling: Filling, bodies: list[bytes], texts: list[bytes], first: int = 0) -> Batch:
-    packed = pack(texts) if any(texts) else repeat(b"", len(texts))
+    """texts: none where all are empty."""
+    packed = pack(texts) if any(texts) else (b"", b"")
     count = len(bodies)
     return Batch(filling.topic, filling.slot, filling.terms, pack(bodies), packed, count, first)

@@ -4,9 +4,9 @@ Nothing is done for each message that was stored, unless somebody waits for it o
 """
 
 import asyncio
-import contextlib
-from bisect import bisect_left
-from collections.abc import Callable, Container, Generator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Generator, Iterable
+from itertools import pairwise
 from math import inf
 from typing import Any
 
@@ -14,10 +14,16 @@ from duolog._background import report
 from duolog._errors import ResultUnknown, Timeout
 from duolog._receipts import Part, Receipt
 
-UniqueKey = Callable[[int], str]  # of a sequence
 Told = Callable[["Posted"], object]
-MESSAGE_BYTES = 64  # what a message takes beside its body and its properties
+Lost = tuple[int, int, Exception]  # messages [first, end), and why they may not be stored
+# What a message takes in memory beside the bytes of its body: the object itself, its places in the
+# columns, its share of what tells its outcome; and beside those of its properties, if it has any.
+MESSAGE_BYTES = 128
+TEXT_BYTES = 64
+TOLD_BYTES = 512  # of one with a callback, or a task that waits for its receipt,
+SEND_BYTES = MESSAGE_BYTES + TOLD_BYTES
 ALL = -1  # in the place of a place: whoever waits for all of them
+RUN_SECONDS = 0.001  # messages may end so much later than they asked for
 
 
 class Posting:
@@ -28,127 +34,176 @@ class Posting:
     """
 
     __slots__ = (
-        *("_apart", "_asked", "_awaited", "_count", "_error", "_key", "_left", "_moved", "_parts"),
-        *("_sent", "_went", "bodies", "cost", "deadlines", "ended", "sends", "texts", "told"),
+        *("_apart", "_asked", "_awaited", "_count", "_error", "_firsts", "_deadlines", "_left"),
+        *("_moved", "_parts", "_part_firsts", "_producer_id", "_sent", "_went", "__weakref__"),
+        *("bodies", "due", "earliest", "ended", "granted", "latest", "room", "sends", "texts"),
+        "told",
     )
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
-        self.texts: list[bytes] = []
-        self.deadlines: list[float] = []  # by the loop's clock
-        self.cost = 0  # bytes of the producer's buffer
+        self.texts: list[bytes] = []  # of the first so many: the others have no properties
+        # Messages with the same deadline, nearly, are a run: the last one's bounds, by the loop's
+        # clock, and where each begins.
+        self.earliest, self.latest = inf, -inf
+        self._firsts: list[int] = []
+        self._deadlines: list[float] = []
+        self.due = inf  # the first of these that is not over
+        self.granted = 0  # bytes of the producer's buffer,
+        self.room = -1  # and those that no message has yet
         self.ended = False
         self._sent = False
         self._left = False
         self._count = 0
         self._went: list[int] | None = None  # places of what was sent; None: all of them
         self._parts: list[Part] = []
-        self._key: UniqueKey = str
+        self._part_firsts: list[int] = []
+        self._producer_id = b""
         self._error: Exception | None = None
         self._moved: dict[int, Posted] = {}
         self._apart: dict[int, Exception] = {}  # whose time was over before
         self.sends: dict[int, asyncio.Future[Receipt]] = {}  # answered when it is known
-        self._awaited: list[tuple[int, asyncio.Future[None]]] = []
-        self.told: list[tuple[Posted, Told]] = []
+        self._awaited: dict[asyncio.Future[None], int] = {}
+        self.told: dict[int, tuple[Posted, Told]] = {}
         self._asked: set[int] = set()  # whose error somebody knows
 
     # -- filling -------------------------------------------------------------------------------
 
+    def begin_run(self, deadline: float) -> None:
+        """The next messages have to be answered by then."""
+        self.earliest, self.latest = deadline, deadline + RUN_SECONDS
+        self._firsts.append(len(self.bodies))
+        self._deadlines.append(self.latest)
+        self.due = min(self.due, self.latest)
+
+    def put_text(self, place: int, text: bytes) -> None:
+        """Take the properties of the message that comes next."""
+        texts = self.texts
+        if len(texts) < place:
+            texts.extend([b""] * (place - len(texts)))
+        texts.append(text)
+
+    def text_of(self, place: int) -> bytes:
+        """A message's properties."""
+        return self.texts[place] if place < len(self.texts) else b""
+
+    def deadline_of(self, place: int) -> float:
+        """When a message has to be answered."""
+        return self._deadlines[bisect_right(self._firsts, place) - 1]
+
+    @property
+    def last_deadline(self) -> float:
+        """When all of them have to be answered."""
+        return max(self._deadlines, default=0.0)
+
     def take(self) -> tuple[list[bytes], list[bytes], float]:
-        """It goes out: bodies, texts, and the latest deadline, of those not yet given up."""
+        """It goes out: bodies, texts (none where all are empty), and the latest deadline, of those
+        not yet given up."""
         self._sent = True
-        bodies, texts, deadlines = self.bodies, self.texts, self.deadlines
+        bodies, texts, deadline = self.bodies, self.texts, self.last_deadline
+        if texts:
+            texts.extend([b""] * (len(bodies) - len(texts)))
         if self._apart:
             went = self._went = [k for k in range(len(bodies)) if k not in self._apart]
-            bodies, texts = [bodies[k] for k in went], [texts[k] for k in went]
-            deadlines = [deadlines[k] for k in went]
-        return bodies, texts, max(deadlines, default=0.0)
+            bodies = [bodies[k] for k in went]
+            texts = [texts[k] for k in went] if texts else []
+            deadline = max(map(self.deadline_of, went), default=0.0)
+        return bodies, texts, deadline
 
-    def expire(self, now: float, topic: str) -> float:
-        """Give up the messages whose time is over; the earliest deadline of the others."""
-        earliest, late = inf, []
-        for place, deadline in enumerate(self.deadlines):
-            if place in self._apart:
-                continue
-            if deadline <= now:
-                late.append(place)
-            else:
-                earliest = min(earliest, deadline)
-        if late:
-            self._give_up(late, topic)
-        return earliest
-
-    def _give_up(self, places: list[int], topic: str) -> None:
+    def expire(self, now: float, topic: str) -> None:
+        """Give up the messages whose time is over."""
+        if now < self.due:
+            return
+        bounds = [*self._firsts, len(self.bodies)]
+        late = [
+            range(first, end)
+            for (first, end), deadline in zip(pairwise(bounds), self._deadlines, strict=True)
+            if deadline <= now
+        ]
+        self.due = min((deadline for deadline in self._deadlines if deadline > now), default=inf)
         error: Exception = Timeout(f"{topic}: the message was not sent in time")
         if self._sent:
             error = ResultUnknown(
                 f"{topic}: no answer in time; the message may or may not be stored"
             )
-        self.fail_some(dict.fromkeys(places, error))
+        if self.due == inf and not self._sent:
+            self.failed(error)
+            return
+        self.fail_some({k: error for run in late for k in run if k not in self._apart})
 
     def fail_some(self, errors: dict[int, Exception]) -> None:
         """Some of them may not be stored, by place; the others go on."""
         self._apart.update(errors)
-        awaited, self._awaited = self._awaited, []
-        self._awaited = [one for one in awaited if one[0] not in errors]
+        awaited = [one for one, place in self._awaited.items() if place in errors]
         told = self._untell(errors)
-        self._answer({place: self.sends.pop(place) for place in errors.keys() & self.sends.keys()})
-        _wake([one for one in awaited if one[0] in errors])
+        self._answer({place: self.sends.pop(place) for place in errors if place in self.sends})
+        self._wake(awaited)
         self._call_back(told)
 
     # -- the end -------------------------------------------------------------------------------
 
-    def stored(self, parts: list[Part], lost: dict[int, Exception], key: UniqueKey) -> None:
+    def stored(self, parts: list[Part], lost: list[Lost], producer_id: bytes) -> None:
         """What was sent is stored, but for some that may not be. Places count what was sent."""
-        self._parts, self._key = parts, key
+        if self.ended:
+            return  # the time of all was over before
+        self._parts, self._producer_id = parts, producer_id
+        self._part_firsts = [part.first for part in parts]
         went = self._went
-        for place, error in lost.items():
-            self._apart.setdefault(place if went is None else went[place], error)
+        if parts or len(lost) > 1:
+            for first, end, error in lost:
+                for place in range(first, end):
+                    self._apart.setdefault(place if went is None else went[place], error)
+        elif lost:
+            self._error = lost[0][2]  # of all of them: nothing is kept for each
         self._end()
 
     def failed(self, error: Exception) -> None:
         """None of them is known to be stored."""
-        self._error = error
-        self._end()
+        if not self.ended:
+            self._error = error
+            self._end()
 
     def move(self, to: "dict[int, Posted]") -> None:
         """Messages go out with others, by place; whoever waits for one of them waits there."""
         self._moved.update(to)
-        awaited, self._awaited = self._awaited, []
-        self._awaited = [one for one in awaited if one[0] not in to]
-        self._untell(to)
-        for place, future in awaited:
+        for place in to:
+            self.told.pop(place, None)
+        for future, place in list(self._awaited.items()):
             if place in to:
                 posting, at = to[place].at
-                posting._awaited.append((at, future))
+                posting._awaited[future] = at
+                del self._awaited[future]
         for place in self._asked & to.keys():
             to[place].dismiss()
 
     def left(self) -> None:
         """All of them were moved, or failed."""
         self._left = True
-        _wake(self._awaited)
-        self._awaited, self.told = [], []
-        self.bodies, self.texts, self.deadlines = [], [], []
+        self._forget()
+        self._wake(list(self._awaited))
 
     def _end(self) -> None:
         self._count = len(self.bodies)
         self.ended = True
-        self.bodies, self.texts, self.deadlines = [], [], []
-        awaited, self._awaited = self._awaited, []
-        told, self.told = self.told, []
+        self.due = inf
+        self._forget()
+        told, self.told = list(self.told.values()), {}
         sends, self.sends = self.sends, {}
         self._answer(sends)
-        _wake(awaited)
+        self._wake(list(self._awaited))
         self._call_back(told)
+
+    def _forget(self) -> None:
+        """What was only needed to send them."""
+        self.bodies, self.texts, self._firsts, self._deadlines = [], [], [], []
 
     def _answer(self, sends: "dict[int, asyncio.Future[Receipt]]") -> None:
         """Whoever sent them goes on, or was cancelled: then nobody wants to know of an error."""
         if not (self.lost_any or len(self._parts) > 1):  # the usual case, made short
-            receipt, key = self._parts[0].receipt, self._key
+            receipt, producer_id = self._parts[0].receipt, self._producer_id
             for place, future in sends.items():
                 if not future.done():
-                    future.set_result(receipt(place, key))
+                    future.set_result(receipt(place, producer_id))
             return
         for place, future in sends.items():
             error = self.error_of(place)
@@ -159,11 +214,11 @@ class Posting:
             else:
                 future.set_exception(error)
 
-    def _untell(self, places: Container[int]) -> "list[tuple[Posted, Told]]":
+    def _untell(self, places: Collection[int]) -> "list[tuple[Posted, Told]]":
         """Take those out who are to be called back of some places. Others may come meanwhile."""
-        told = self.told[:]
-        self.told[: len(told)] = [one for one in told if one[0]._place not in places]
-        return [one for one in told if one[0]._place in places]
+        if not self.told:
+            return []
+        return [self.told.pop(place) for place in places if place in self.told]
 
     def _call_back(self, told: "list[tuple[Posted, Told]]") -> None:
         lost = self.lost_any
@@ -174,6 +229,12 @@ class Posting:
                 on_done(handle)
             except (Exception, asyncio.CancelledError) as error:  # this is nobody's own task
                 report(error)
+
+    def _wake(self, awaited: "list[asyncio.Future[None]]") -> None:
+        for future in awaited:
+            self._awaited.pop(future, None)
+            if not future.done():
+                future.set_result(None)
 
     # -- what is known -------------------------------------------------------------------------
 
@@ -190,12 +251,13 @@ class Posting:
         """Wait until it is known."""
         if not self.knows(place):
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._awaited.append((place, future))
+            self._awaited[future] = place
             try:
                 await future
             except asyncio.CancelledError:
-                with contextlib.suppress(ValueError):
-                    self._awaited.remove((place, future))
+                self._awaited.pop(future, None)
+                posting, _ = self.where(place)
+                posting._awaited.pop(future, None)
                 raise
 
     def error_of(self, place: int) -> Exception | None:
@@ -211,10 +273,8 @@ class Posting:
         if error is not None:
             raise error.with_traceback(None)
         at = place if self._went is None else bisect_left(self._went, place)
-        part = self._parts[0]
-        if len(self._parts) > 1:
-            part = next(part for part in self._parts if at < part.first + part.count)
-        return part.receipt(at - part.first, self._key)
+        part = self._parts[bisect_right(self._part_firsts, at) - 1]
+        return part.receipt(at - part.first, self._producer_id)
 
     @property
     def lost_any(self) -> bool:
@@ -225,19 +285,20 @@ class Posting:
         """Nobody wants to know what becomes of a message."""
         self._asked.add(place)
 
-    def unasked(self) -> list[Exception]:
-        """Errors of messages that nobody was told."""
-        failed = dict(self._apart)
-        if self._error is not None:
-            for place in range(self._count) if self._went is None else self._went:
-                failed.setdefault(place, self._error)
-        return [error for place, error in failed.items() if place not in self._asked]
+    @property
+    def weight(self) -> int:
+        """How much it keeps for the errors of its messages: more than one each only at worst."""
+        return 1 + len(self._apart) + len(self._asked)
 
-
-def _wake(awaited: "list[tuple[int, asyncio.Future[None]]]") -> None:
-    for _, future in awaited:
-        if not future.done():
-            future.set_result(None)
+    def unasked(self) -> tuple[int, Exception | None]:
+        """How many of its messages failed without anybody being told, and the first one's error."""
+        count, first = 0, None
+        places: Iterable[int] = range(self._count) if self._error is not None else self._apart
+        for place in places:
+            if place not in self._asked and place not in self._moved:
+                first = first or self._apart.get(place, self._error)
+                count += 1
+        return count, first
 
 
 class Posted:
@@ -247,12 +308,10 @@ class Posted:
     asks it for, and that no `on_done` is told, is raised by `Producer.flush` and `close`.
     """
 
+    # Made without a constructor: two of three parts of a post's time would be its call.
     __slots__ = ("_place", "_posting")
-
-    def __init__(self, posting: Posting, place: int) -> None:
-        """Not called by users."""
-        self._posting = posting
-        self._place = place
+    _place: int
+    _posting: Posting
 
     @property
     def at(self) -> tuple[Posting, int]:
@@ -286,10 +345,6 @@ class Posted:
         """Wait for the receipt. Raises as `Producer.send`; a cancellation takes nothing back."""
         return self._wait().__await__()
 
-    def answer(self, future: "asyncio.Future[Receipt]") -> None:
-        """Not called by users: a future that gets its receipt or error. Not of one that is done."""
-        self._posting.sends[self._place] = future
-
     async def settled(self, timeout: float | None) -> None:
         """Not called by users: wait until it is done. Raises TimeoutError."""
         async with asyncio.timeout(timeout):
@@ -311,4 +366,15 @@ class Posted:
         return self.receipt()
 
 
-__all__ = ["ALL", "MESSAGE_BYTES", "Posted", "Posting"]
+def without_frames(error: Exception) -> Exception:
+    """An error that may be kept: the frames that it came through would keep all they know of."""
+    found: BaseException | None = error
+    seen: set[int] = set()
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        found.__traceback__ = None
+        found = found.__cause__ or found.__context__
+    return error
+
+
+__all__ = ["ALL", "MESSAGE_BYTES", "Posted", "Posting", "without_frames"]

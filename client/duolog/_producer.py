@@ -15,15 +15,19 @@ from duolog._batcher import (
     BATCH_MESSAGES,
     Batcher,
     Buffering,
+    Filling,
     producer_closed,
 )
 from duolog._columns import pack, property_text, repeat
-from duolog._posted import Posted
+from duolog._posted import MESSAGE_BYTES, SEND_BYTES, Posted
 from duolog._receipts import BatchReceipt, Part, Receipt
 from duolog._router import Router
 from duolog._sending import IN_FLIGHT_MAX, PLAIN, Batch, Sender, Terms
 from duolog._topics import Slot, TopicCache
-from duolog._unrouted import Draft, Place, Unrouted
+from duolog._unrouted import Goal, Place, Unrouted
+
+NOWHERE = Filling("", None, PLAIN)  # takes no message
+DELAY_STEP_MS = 10  # half of what a node takes between two looks for what is due
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +85,12 @@ class Producer:
         self._unrouted = Unrouted(self._batcher, topics)
         self._closed = False
         self._loop = buffering.loop
-        self._thread = 0  # of the loop
-        self._clock: Callable[[], float] | None = None
+        self._thread = 0  # of the loop that runs,
+        self._running: asyncio.AbstractEventLoop | None = None  # which is this one
+        self._clock: Callable[[], float] = time.monotonic
+        if self._loop is not None:
+            self._note_clock(self._loop)
+        self._last = NOWHERE  # where the last message went that could go anywhere
 
     @property
     def producer_id(self) -> bytes:
@@ -118,7 +126,7 @@ class Producer:
             properties: names and values of the user's own.
             queue_id: the queue to use, whatever the key.
             group: the replica group of that queue, where the topic lies in several.
-            delay: seconds until consumers get it (at most 3 days), or
+            delay: seconds until consumers get it (at most 3 days; rounded up to 10 ms), or
             deliver_at: the time (ms) when they get it, or
             delay_level: one of RocketMQ's levels, 1 for 1 s to 18 for 2 h. The receipt of such a
                 message has the queue offset at which it waits.
@@ -129,29 +137,54 @@ class Producer:
             Timeout, Unavailable, Busy, NotMaster: nothing was stored, it may work later.
             ResultUnknown: it may or may not have been stored.
         """
-        seconds = self._timeout if timeout is None else timeout
+        if get_ident() != self._thread:
+            self._check_thread()
+        deadline = self._clock() + (self._timeout if timeout is None else timeout)
+        if (
+            (key is None and queue_id is None and tags is None)
+            and (delay is None and deliver_at is None and delay_level is None)
+            and not (keys or properties)
+            and self._loop is None
+            and type(body) is bytes
+        ):
+            filling = self._last
+            posting = filling.open
+            room = posting.room - len(body) - SEND_BYTES
+            if (
+                room >= 0
+                and posting.earliest <= deadline <= posting.latest
+                and topic == filling.topic
+            ):
+                posting.room = room
+                answer: asyncio.Future[Receipt] = asyncio.Future(loop=self._running)
+                bodies = posting.bodies
+                posting.sends[len(bodies)] = answer
+                bodies.append(body)
+                return await answer
         if type(body) is not bytes:
             body = _copied(body)
-        terms = PLAIN
+        if self._closed:
+            raise producer_closed()
+        terms, text = PLAIN, b""
         if delay is not None or deliver_at is not None or delay_level is not None:
-            terms = Terms.of(delay, deliver_at, delay_level, self._runtime.wall_ms())
-        text = b""
+            terms = Terms.of(delay, deliver_at, delay_level, self._delayed_from())
         if tags is not None or key is not None or keys or properties:
-            text = property_text(tags, [*([key] if key else []), *keys], properties)
+            text = _text(tags, key, keys, properties)
         slot = None
-        self._check_open()
-        if (key is not None or queue_id is not None) and self._unrouted.holds(topic):
-            place = Place(topic, key, queue_id, group)
-            deadline = asyncio.get_running_loop().time() + seconds
-            return await self._unrouted.post(
-                Draft(place, terms, body, text, deadline, None)
-            ).awaited()
-        if queue_id is not None:
-            slot = await self._topics.slot(topic, queue_id, group, seconds)
-        elif key is not None:
-            slot = await self.slot_of(topic, key, seconds)
+        if key is not None or queue_id is not None:
+            if self._unrouted.holds(topic):
+                goal = Goal(Place(topic, key, queue_id, group), terms)
+                return await self._unrouted.post(goal, body, text, deadline, None).awaited()
+            seconds = self._timeout if timeout is None else timeout
+            if queue_id is not None:
+                slot = await self._topics.slot(topic, queue_id, group, seconds)
+            elif key is not None:
+                slot = await self.slot_of(topic, key, seconds)
         batcher = self._batcher
-        return await batcher.send(batcher.filling_of(topic, slot, terms), body, text, seconds)
+        filling = batcher.filling_of(topic, slot, terms)
+        if slot is None and terms is PLAIN:
+            self._last = filling
+        return await batcher.send(filling, body, text, deadline)
 
     def post(
         self,
@@ -190,44 +223,70 @@ class Producer:
             BadRequest: it was not taken. What a node refuses is told by the handle.
         """
         # For each message of programs that post hundreds of thousands a second.
+        if get_ident() != self._thread and self._loop is None:
+            self._check_thread()
+        deadline = self._clock() + (self._timeout if timeout is None else timeout)
+        if (
+            (key is None and queue_id is None and tags is None and on_done is None)
+            and (delay is None and deliver_at is None and delay_level is None)
+            and not (keys or properties)
+            and self._loop is None
+            and type(body) is bytes
+        ):
+            filling = self._last
+            posting = filling.open
+            room = posting.room - len(body) - MESSAGE_BYTES
+            if (
+                room >= 0
+                and posting.earliest <= deadline <= posting.latest
+                and topic == filling.topic
+            ):
+                posting.room = room
+                handle = Posted()
+                handle._posting = posting
+                bodies = posting.bodies
+                handle._place = len(bodies)
+                bodies.append(body)
+                return handle
         if self._closed:
             raise producer_closed()
-        if self._loop is None and get_ident() != self._thread:
-            self._check_thread()
         batcher = self._batcher
         if batcher.used >= batcher.buffer_bytes:
             batcher.refuse_more()
         if type(body) is not bytes:
             body = _copied(body)
-        terms = PLAIN
+        terms, text = PLAIN, b""
         if delay is not None or deliver_at is not None or delay_level is not None:
-            terms = Terms.of(delay, deliver_at, delay_level, self._runtime.wall_ms())
-        text = b""
+            terms = Terms.of(delay, deliver_at, delay_level, self._delayed_from())
         if tags is not None or key is not None or keys or properties:
-            text = property_text(tags, [*([key] if key else []), *keys], properties)
-        now = (self._clock or self._begin_clock())()
-        deadline = now + (self._timeout if timeout is None else timeout)
+            text = _text(tags, key, keys, properties)
         if key is None and queue_id is None:
             filling = batcher.filling_of(topic, None, terms)
+            if terms is PLAIN:
+                self._last = filling
         else:
             place = Place(topic, key, queue_id, group)
-            slot = self._unrouted.slot_at_hand(place, now)
+            slot = self._unrouted.slot_at_hand(place, self._clock())
             if slot is None:
-                return self._unrouted.post(Draft(place, terms, body, text, deadline, on_done))
+                return self._unrouted.post(Goal(place, terms), body, text, deadline, on_done)
             filling = batcher.filling_of(topic, slot, terms)
         return batcher.add(filling, body, text, deadline, on_done)
 
+    def _delayed_from(self) -> int:
+        """The wall clock in ms, rounded up so that messages of the same delay go out together."""
+        return -(-self._runtime.wall_ms() // DELAY_STEP_MS) * DELAY_STEP_MS
+
     def _check_thread(self) -> None:
         """Note whose thread it is. Raises RuntimeError where no loop runs: another one's."""
-        asyncio.get_running_loop()  # a system call: not for each message
+        loop = asyncio.get_running_loop()  # a system call: not for each message
         self._thread = get_ident()
+        self._running = loop
+        self._note_clock(loop)
 
-    def _begin_clock(self) -> Callable[[], float]:
+    def _note_clock(self, loop: asyncio.AbstractEventLoop) -> None:
         """The loop's clock: without the loop, where its time is the system's."""
-        loop = self._loop or asyncio.get_running_loop()
         plain = type(loop).time is asyncio.BaseEventLoop.time
         self._clock = time.monotonic if plain else loop.time
-        return self._clock
 
     async def slot_of(self, topic: str, key: str, seconds: float) -> Slot:
         """Not called by users: the queue that messages of a key go to."""
@@ -239,7 +298,8 @@ class Producer:
         """Not called by users: `send`, with the properties' text and on any terms."""
         self._check_open()
         filling = self._batcher.filling_of(message.topic, message.slot, message.terms)
-        return await self._batcher.send(filling, message.body, message.text, seconds)
+        deadline = asyncio.get_running_loop().time() + seconds
+        return await self._batcher.send(filling, message.body, message.text, deadline)
 
     def unique_key(self, sequence: int) -> str:
         """UNIQ_KEY that the node gives the message of a sequence."""
@@ -338,6 +398,7 @@ class Producer:
         Raises an error of a posted message that nobody was told.
         """
         self._closed = True
+        self._last = NOWHERE  # also of an open batch
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._timeout):
@@ -353,6 +414,16 @@ class Producer:
     async def __aexit__(self, kind: object, *_: object) -> None:
         """Close."""
         await close_after(kind, self.close)
+
+
+def _text(
+    tags: str | None, key: str | None, keys: Sequence[str], properties: dict[str, str] | None
+) -> bytes:
+    if not keys:
+        keys = (key,) if key else ()
+    elif key:
+        keys = (key, *keys)
+    return property_text(tags, keys, properties)
 
 
 def _copied(body: bytes) -> bytes:

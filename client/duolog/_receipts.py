@@ -1,32 +1,91 @@
 """Where messages were stored: what a producer is answered."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from duolog.wire import duolog_pb2 as wire
 
 
-@dataclass(frozen=True, slots=True)
 class Receipt:
-    """Where a message was stored.
+    """Where a message was stored."""
 
-    Attributes:
-        status: PUT_OK, or the name of what it did not wait for (stored all the same).
-        store_time_ms: when the node stored it, ms since 1970.
-        duplicate: the node had it already, from an earlier try.
-        epoch: number of the mastership that answered.
-        group: replica group that the queue lies in.
-    """
+    # A view: a receipt is made for each message, and few are looked at. No constructor: see Posted.
+    __slots__ = ("_part", "_place", "_producer_id")
+    _part: "Part"
+    _place: int
+    _producer_id: bytes
 
-    topic: str
-    queue_id: int
-    queue_offset: int
-    unique_key: str
-    store_time_ms: int
-    status: str = "PUT_OK"
-    duplicate: bool = False
-    epoch: int = 0
-    group: str = ""
+    @property
+    def topic(self) -> str:
+        """Topic name."""
+        return self._part.topic
+
+    @property
+    def queue_id(self) -> int:
+        """Queue in the topic."""
+        return self._part.queue_id
+
+    @property
+    def queue_offset(self) -> int:
+        """Index in the queue."""
+        return self._part.queue_offset + self._place
+
+    @property
+    def unique_key(self) -> str:
+        """The message's UNIQ_KEY property."""
+        return unique_key(self._producer_id, self._part.sequence + self._place)
+
+    @property
+    def store_time_ms(self) -> int:
+        """When the node stored it, ms since 1970."""
+        return self._part.store_time_ms
+
+    @property
+    def status(self) -> str:
+        """PUT_OK, or the name of what it did not wait for (stored all the same)."""
+        return self._part.status
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether the node had it already, from an earlier try."""
+        return self._part.duplicate
+
+    @property
+    def epoch(self) -> int:
+        """Number of the mastership that answered."""
+        return self._part.epoch
+
+    @property
+    def group(self) -> str:
+        """Replica group that the queue lies in."""
+        return self._part.group
+
+    def _values(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in _RECEIPT_FIELDS)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether they tell of the same message, and the same of it."""
+        return isinstance(other, Receipt) and self._values() == other._values()
+
+    def __hash__(self) -> int:
+        """As they are equal."""
+        return hash(self._values())
+
+    def __repr__(self) -> str:
+        """All that it tells."""
+        told = zip(_RECEIPT_FIELDS, self._values(), strict=True)
+        return f"Receipt({', '.join(f'{name}={value!r}' for name, value in told)})"
+
+
+_RECEIPT_FIELDS = (
+    *("topic", "queue_id", "queue_offset", "unique_key", "store_time_ms"),
+    *("status", "duplicate", "epoch", "group"),
+)
+
+
+def unique_key(producer_id: bytes, sequence: int) -> str:
+    """UNIQ_KEY that a node gives the message of a producer's sequence."""
+    return (producer_id + sequence.to_bytes(6, "big")).hex().upper()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +117,13 @@ class Part:
     epoch: int = 0
     group: str = ""
 
-    def receipt(self, k: int, unique_key: Callable[[int], str]) -> Receipt:
-        """Where the k-th of its messages is. unique_key: gives that of a sequence."""
-        return Receipt(
-            self.topic,
-            self.queue_id,
-            self.queue_offset + k,
-            unique_key(self.sequence + k),
-            self.store_time_ms,
-            self.status,
-            self.duplicate,
-            self.epoch,
-            self.group,
-        )
+    def receipt(self, k: int, producer_id: bytes) -> Receipt:
+        """Where the k-th of its messages is."""
+        made = Receipt()
+        made._part = self
+        made._place = k
+        made._producer_id = producer_id
+        return made
 
 
 def parts_of(

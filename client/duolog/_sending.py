@@ -26,7 +26,7 @@ from duolog._errors import (
     Unavailable,
     UnknownTopic,
 )
-from duolog._receipts import Part, parts_of
+from duolog._receipts import Part, parts_of, unique_key
 from duolog._router import Router
 from duolog._topics import LogEnd, Slot, TopicCache
 from duolog.wire import duolog_pb2 as wire
@@ -128,7 +128,7 @@ class Sender:
 
     def unique_key(self, sequence: int) -> str:
         """UNIQ_KEY that the node gives the message of a sequence."""
-        return (self.producer_id + sequence.to_bytes(6, "big")).hex().upper()
+        return unique_key(self.producer_id, sequence)
 
     async def _next_slot(self, topic: str, seconds: float) -> Slot:
         """The queue whose turn it is."""

@@ -5,14 +5,18 @@ What follows for the same topic waits behind them, so that messages of a key sta
 
 import asyncio
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
 from duolog._batcher import Batcher, Filling
-from duolog._errors import UnknownTopic
-from duolog._posted import Posted, Posting, Told
+from duolog._errors import Retryable, UnknownTopic
+from duolog._posted import Posted, Posting, Told, without_frames
 from duolog._sending import Terms
 from duolog._topics import Slot, TopicCache
+
+ASK_AGAIN_SECONDS = 0.02
 
 
 class Place(NamedTuple):
@@ -27,30 +31,59 @@ class Place(NamedTuple):
     group: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A message that is to go to some place. text: of its properties; deadline: as `Batcher`'s."""
+class Goal(NamedTuple):
+    """Where a message goes, and on which terms."""
 
     place: Place
     terms: Terms
-    body: bytes
-    text: bytes
-    deadline: float
-    on_done: Told | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """Why a place is not known, for messages that have to be answered by `until`."""
+
+    error: Exception
+    until: float
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """Messages of one topic. filling: holds them, and nobody sends it."""
+    """Messages of one topic. filling: holds them, and nobody sends it.
+
+    goals: of each batch's messages; one object for all that have the same, which `known` keeps.
+    """
 
     filling: Filling
-    posted: list[tuple[Draft, Posted]] = field(default_factory=list)
-    found: dict[Place, Slot | Exception] = field(default_factory=dict)
+    goals: dict[Posting, list[Goal]] = field(default_factory=dict)
+    known: dict[Goal, Goal] = field(default_factory=dict)
+    found: dict[Place, Slot | _Refusal] = field(default_factory=dict)
 
-    def unknown(self) -> list[Place]:
-        """Places that nobody has looked for."""
-        places = {draft.place: None for draft, _ in self.posted}
-        return [place for place in places if place not in self.found]
+    def messages(self) -> Iterator[tuple[Posting, int, Goal]]:
+        """Those that have no answer, in the order in which they came."""
+        for posting, goals in self.goals.items():
+            for place, goal in enumerate(goals):
+                if not posting.knows(place):
+                    yield posting, place, goal
+
+    def unknown(self) -> tuple[list[Place], float]:
+        """Places to look for, and the last deadline of messages that go there."""
+        places: dict[Place, None] = {}
+        last = -inf
+        for posting, at, goal in self.messages():
+            found, deadline = self.found.get(goal.place), posting.deadline_of(at)
+            if found is None or (isinstance(found, _Refusal) and found.until < deadline):
+                places[goal.place] = None
+                last = max(last, deadline)
+        return list(places), last
+
+    def refused(self) -> dict[Posting, dict[int, Exception]]:
+        """Messages for which there is no place, and why."""
+        errors: dict[Posting, dict[int, Exception]] = {}
+        for posting, at, goal in self.messages():
+            found = self.found.get(goal.place)
+            if isinstance(found, _Refusal) and posting.deadline_of(at) <= found.until:
+                errors.setdefault(posting, {})[at] = found.error
+        return errors
 
 
 class Unrouted:
@@ -71,19 +104,26 @@ class Unrouted:
             return None
         return _among(self._topics.at_hand(place.topic, now), place)
 
-    def post(self, draft: Draft) -> Posted:
-        """Take a message. Raises BadRequest once the producer is closed."""
-        topic, batcher = draft.place.topic, self._batcher
+    def post(
+        self, goal: Goal, body: bytes, text: bytes, deadline: float, on_done: Told | None
+    ) -> Posted:
+        """Take a message. Raises BadRequest once the producer is closed.
+
+        text: of its properties. deadline: by the loop's clock.
+        """
+        topic, batcher = goal.place.topic, self._batcher
         with batcher.lock:
             waiting = self._waiting.get(topic)
+            new = waiting is None
             if waiting is None:
-                waiting = _Waiting(Filling(topic, None, draft.terms))
+                waiting = _Waiting(Filling(topic, None, goal.terms))
                 waiting.filling.limit = 0  # nobody sends it
-            handle = batcher.add(
-                waiting.filling, draft.body, draft.text, draft.deadline, draft.on_done
-            )
-            waiting.posted.append((draft, handle))
-            if topic not in self._waiting:
+                waiting.filling.running = 1  # so that nobody begins to
+            handle = batcher.add(waiting.filling, body, text, deadline, on_done)
+            posting, _ = handle.at
+            waiting.goals.setdefault(posting, []).append(waiting.known.setdefault(goal, goal))
+            if new:
+                waiting.filling.running = 0
                 self._waiting[topic] = waiting
                 batcher.hold(waiting.filling, lambda: self._route(waiting))
         return handle
@@ -91,55 +131,55 @@ class Unrouted:
     async def _route(self, waiting: _Waiting) -> None:
         """Find the queues, and put the messages there."""
         topic = waiting.filling.topic
-        while True:
-            await self._find(topic, waiting)
+        while not await self._found_all(waiting):
             with self._batcher.lock:
-                if not waiting.unknown():
-                    del self._waiting[topic]
-                    refused = self._move(waiting)
-                    break
+                refused = waiting.refused()
+                for posting in [posting for posting in waiting.goals if posting.ended]:
+                    del waiting.goals[posting]
+            for posting, errors in refused.items():
+                posting.fail_some(errors)
+            if refused:
+                await asyncio.sleep(ASK_AGAIN_SECONDS)
+        with self._batcher.lock:
+            del self._waiting[topic]
+            refused = waiting.refused()
+            self._move(waiting, refused)
         self._batcher.leave(waiting.filling, refused)
 
-    async def _find(self, topic: str, waiting: _Waiting) -> None:
-        """Find the queues of all places that nobody has looked for, or why there are none."""
-        places = waiting.unknown()
-        now = asyncio.get_running_loop().time()
-        seconds = max(draft.deadline for draft, _ in waiting.posted) - now
-        try:
-            slots = await self._topics.slots(topic, max(0.001, seconds), create=True)
-        except Exception as error:
-            waiting.found.update(dict.fromkeys(places, error))
-            return
-        for place in places:
-            slot = _among(slots, place)
-            waiting.found[place] = slot or UnknownTopic(
-                f"{topic} has no queue {place.queue_id} in one replica group only: name its group"
-                if place.group is None
-                else f"{topic} has no queues in replica group {place.group!r}"
-            )
+    async def _found_all(self, waiting: _Waiting) -> bool:
+        """Find the queues of all places that nobody has looked for, or why there are none.
 
-    def _move(self, waiting: _Waiting) -> list[tuple[Posted, Exception]]:
-        """Put all messages where they belong; those for which there is no such place."""
-        refused = []
-        moved: dict[Posting, dict[int, Posted]] = {}
-        for draft, handle in waiting.posted:
-            found = waiting.found[draft.place]
-            if isinstance(found, Exception):
-                refused.append((handle, found))
-            elif not handle.done:  # else its time was over
-                posting, place = handle.at
-                moved.setdefault(posting, {})[place] = self._put(found, draft, handle)
+        Tells whether that are all; more may have come meanwhile.
+        """
+        topic = waiting.filling.topic
+        with self._batcher.lock:
+            places, last = waiting.unknown()
+        if not places:
+            return True
+        now = asyncio.get_running_loop().time()
+        try:
+            slots = await self._topics.slots(topic, max(0.001, last - now), create=True)
+        except Exception as error:
+            until = last if isinstance(error, Retryable) else inf
+            waiting.found.update(dict.fromkeys(places, _Refusal(without_frames(error), until)))
+        else:
+            for place in places:
+                waiting.found[place] = _among(slots, place) or _no_such(place)
+        with self._batcher.lock:
+            return not waiting.unknown()[0]
+
+    def _move(self, waiting: _Waiting, refused: dict[Posting, dict[int, Exception]]) -> None:
+        """Put all messages where they belong, but for those that have no place."""
+        batcher, moved = self._batcher, dict[Posting, dict[int, Posted]]()
+        for posting, at, goal in waiting.messages():
+            slot = waiting.found[goal.place]
+            if at in refused.get(posting, ()):
+                continue
+            assert not isinstance(slot, _Refusal), "it is refused"
+            filling = batcher.filling_of(goal.place.topic, slot, goal.terms)
+            moved.setdefault(posting, {})[at] = batcher.put_elsewhere(filling, posting, at)
         for posting, to in moved.items():
             posting.move(to)
-            self._batcher.used -= posting.cost
-            posting.cost = 0
-        return refused
-
-    def _put(self, slot: Slot, draft: Draft, handle: Posted) -> Posted:
-        batcher, on_done = self._batcher, draft.on_done
-        filling = batcher.filling_of(draft.place.topic, slot, draft.terms)
-        told = None if on_done is None else lambda _: on_done(handle)
-        return batcher.add(filling, draft.body, draft.text, draft.deadline, told)
 
 
 def _among(slots: list[Slot], place: Place) -> Slot | None:
@@ -153,3 +193,15 @@ def _among(slots: list[Slot], place: Place) -> Slot | None:
     if len(groups) == 1 and place.group in (None, *groups):
         return groups.pop(), place.queue_id
     return (place.group, place.queue_id) if place.group in groups else None
+
+
+def _no_such(place: Place) -> _Refusal:
+    """Why a topic's queues do not tell which one is meant."""
+    return _Refusal(
+        UnknownTopic(
+            f"{place.topic} has no queue {place.queue_id} in one replica group only: name its group"
+            if place.group is None
+            else f"{place.topic} has no queues in replica group {place.group!r}"
+        ),
+        inf,
+    )

@@ -271,6 +271,8 @@ async def test_a_fault_of_the_append_stream_fails_those_who_wait(
 class SlowSender:
     """Sends when it is let."""
 
+    producer_id = bytes(10)
+
     def __init__(self) -> None:
         self.let = asyncio.Event()
 
@@ -279,13 +281,10 @@ class SlowSender:
         await self.let.wait()
         return [Part("T", 0, 0, batch.count, 0, 0, 0, "PUT_OK")]
 
-    def unique_key(self, sequence: int) -> str:
-        """None."""
-        return ""
-
 
 async def _send(batcher: Batcher, slot: Slot | None) -> duolog.Receipt:
-    return await batcher.send(batcher.filling_of("T", slot, PLAIN), b"x", b"", 30)
+    deadline = asyncio.get_running_loop().time() + 30
+    return await batcher.send(batcher.filling_of("T", slot, PLAIN), b"x", b"", deadline)
 
 
 async def test_what_lingers_when_the_producer_is_closed_is_not_sent() -> None:

@@ -1,0 +1,376 @@
+"""What posts may cost: memory, time, and nobody else's deadline."""
+
+import asyncio
+import gc
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import duolog
+import pytest
+from duolog._posted import Posting
+from duolog._receipts import Part
+from duolog._sending import Terms
+
+from tests.client.postbench import Bench
+
+MIB = 1 << 20
+
+
+# -- memory ---------------------------------------------------------------------------------------
+
+
+def post_until_full(bench: Bench, make: Callable[[int], dict[str, Any]]) -> int:
+    """Post new messages without keeping their handles; how many there was room for."""
+    count = 0
+    while True:
+        try:
+            bench.producer.post("T", **make(count))
+        except duolog.BufferFull:
+            return count
+        count += 1
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda k: {"body": b""},
+        lambda k: {"body": b"%d" % k},
+        lambda k: {"body": bytes([k % 251]) * 100},
+        lambda k: {"body": b"%d" % k, "tags": f"{k}"},
+        lambda k: {"body": b"%d" % k, "key": f"k{k % 1000}"},
+        lambda k: {"body": b"%d" % k, "on_done": lambda _: k},
+        lambda k: {"body": b"%d" % k, "timeout": 30 + k % 7 / 3},
+        lambda k: {"body": b"%d" % k, "key": str(k % 100), "deliver_at": 4 * 10**12 + k % 50},
+    ],
+    ids=["empty", "small", "100 B", "tags", "keys", "callbacks", "deadlines", "delayed"],
+)
+@pytest.mark.parametrize("known", [True, False], ids=["queues known", "unknown"])
+async def test_what_is_posted_takes_no_more_than_the_buffer(
+    make: Callable[[int], dict[str, Any]], known: bool
+) -> None:
+    size = 2 * MIB
+    bench = Bench(bytes=size)
+    bench.nodes.let.clear()
+    if known:
+        await bench.queues.slots("T", 1)
+    bench.queues.let.clear()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        count = post_until_full(bench, make)
+        await asyncio.sleep(0)
+        gc.collect()
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert count > 1000
+    assert taken < 1.1 * size, f"{taken / count:.0f} bytes a message"
+    bench.nodes.let.set()
+    bench.queues.let.set()
+    await bench.producer.flush()
+    assert bench.producer._batcher.used == 0
+
+
+async def test_errors_that_nobody_asks_for_take_no_memory_a_message() -> None:
+    bench = Bench(bytes=MIB)
+    bench.nodes.error = duolog.Unavailable("gone")
+
+    async def rounds(count: int) -> int:
+        posted = 0
+        for _ in range(count):
+            posted += post_until_full(bench, lambda k: {"body": b"x", "queue_id": 0, "group": "g"})
+            while bench.producer._batcher.used:
+                await asyncio.sleep(0)
+        return posted
+
+    await bench.queues.slots("T", 1)
+    await rounds(2)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        posted = await rounds(20)
+        gc.collect()
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert posted > 100_000
+    assert taken < MIB // 2
+    with pytest.raises(duolog.Unavailable):
+        await bench.producer.flush()
+
+
+async def test_messages_whose_time_is_over_give_their_room_back_while_another_is_on_its_way() -> (
+    None
+):
+    bench = Bench(bytes=4000, timeout=0.02)
+    bench.nodes.let.clear()
+    await bench.queues.slots("T", 1)
+    bench.producer.post("T", b"x", queue_id=0, group="g", timeout=60)
+    await asyncio.sleep(0)
+    where = {"body": b"x", "queue_id": 0, "group": "g"}
+    first = post_until_full(bench, lambda k: where)
+    await asyncio.sleep(0.1)
+    assert post_until_full(bench, lambda k: where) >= first - 1
+    await asyncio.sleep(0.1)
+    bench.nodes.let.set()
+    with pytest.raises(duolog.Timeout):
+        await bench.producer.flush()
+    assert bench.nodes.of(("g", 0)) == [b"x"]
+
+
+# -- deadlines ------------------------------------------------------------------------------------
+
+
+async def test_no_message_ends_at_the_deadline_of_another_one_with_the_same_key() -> None:
+    bench = Bench()
+    bench.queues.let.clear()
+    hasty = bench.producer.post("T", b"1", key="k", timeout=0.05)
+    await asyncio.sleep(0)  # its queue is looked for, for so long
+    patient = bench.producer.post("T", b"2", key="k", timeout=20)
+    with pytest.raises(duolog.Timeout):
+        await hasty
+    await asyncio.sleep(0.05)
+    assert not patient.done
+    bench.queues.let.set()
+    assert (await patient).queue_offset == 0
+
+
+async def test_messages_of_other_timeouts_in_one_batch_each_end_in_their_own_time() -> None:
+    bench = Bench()
+    bench.nodes.let.clear()
+    await bench.queues.slots("T", 1)
+    began = time.monotonic()
+    where = {"queue_id": 0, "group": "g"}
+    bench.producer.post("T", b"first", timeout=60, **where)  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    seconds = (0.2, 0.05, 30.0, 0.1, 0.05)
+    ended: dict[int, float] = {}
+
+    def note(place: int) -> Callable[[duolog.Posted], None]:
+        return lambda _: ended.update({place: time.monotonic() - began})
+
+    for place, timeout in enumerate(seconds):
+        bench.producer.post("T", b"x", timeout=timeout, on_done=note(place), **where)  # type: ignore[arg-type]
+    async with asyncio.timeout(20):
+        while len(ended) < 4:
+            await asyncio.sleep(0.01)
+    assert 2 not in ended
+    assert all(ended[place] >= seconds[place] for place in ended)
+    bench.nodes.let.set()
+    await bench.producer.flush()
+    assert bench.nodes.of(("g", 0)) == [b"first", b"x"]
+
+
+async def test_what_a_callback_posts_at_the_end_of_a_deadline_is_sent() -> None:
+    bench = Bench()
+    bench.nodes.let.clear()
+    await bench.queues.slots("T", 1)
+    where = {"queue_id": 0, "group": "g"}
+    bench.producer.post("T", b"1", **where)  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    again: list[duolog.Posted] = []
+
+    def post(late: duolog.Posted) -> None:
+        assert isinstance(late.error(), duolog.Timeout)
+        again.append(bench.producer.post("T", b"2", **where))  # type: ignore[arg-type]
+
+    bench.producer.post("T", b"late", timeout=0.01, on_done=post, **where)  # type: ignore[arg-type]
+    while not again:
+        await asyncio.sleep(0.001)
+    assert not again[0].done
+    bench.nodes.let.set()
+    assert (await again[0]).queue_offset == 1
+    await bench.producer.flush()
+
+
+# -- time -----------------------------------------------------------------------------------------
+
+
+class Counted(Part):
+    """Counts how often anybody looks where it begins."""
+
+    looks = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "first":
+            Counted.looks += 1
+        return super().__getattribute__(name)
+
+
+async def test_receipts_among_many_refused_messages_are_found_without_a_search() -> None:
+    bench = Bench()
+    send = bench.nodes.send
+
+    async def counted(batch: Any, seconds: float) -> list[Part]:
+        return [
+            Counted(*(getattr(part, name) for name in Part.__slots__))
+            for part in await send(batch, seconds)
+        ]
+
+    bench.producer._sender.send = counted  # type: ignore[method-assign]
+    bodies = [b"good" if k % 2 else b"bad" for k in range(400)]
+    handles = [bench.producer.post("T", body, queue_id=0, group="g") for body in bodies]
+    with pytest.raises(duolog.MessageTooLarge):
+        await bench.producer.flush()
+    Counted.looks = 0
+    good = [handle.receipt() for handle in handles if handle.error() is None]
+    assert len(good) == 200
+    assert Counted.looks <= 3 * len(good)
+
+
+# -- linger ---------------------------------------------------------------------------------------
+
+
+async def test_a_flush_waits_for_no_linger() -> None:
+    bench = Bench(linger=60.0)
+    async with asyncio.timeout(10):
+        one = bench.producer.post("T", b"1")
+        await bench.producer.flush()
+        assert one.done
+        two = bench.producer.post("T", b"2", key="k")
+        await asyncio.sleep(0.01)
+        assert not two.done
+        await bench.producer.flush()
+        bench.producer.post("T", b"3", queue_id=0)
+        await bench.producer.close()
+    assert len(bench.nodes.batches) == 3
+
+
+@pytest.mark.parametrize("where", [{}, {"queue_id": 0, "group": "g"}])
+async def test_a_full_batch_waits_for_no_linger(where: dict[str, Any]) -> None:
+    bench = Bench(linger=60.0)
+    await bench.queues.slots("T", 1)
+    body = bytes(100_000)
+    handles = [bench.producer.post("T", body, **where) for _ in range(12)]
+    async with asyncio.timeout(10):
+        await handles[0]
+    await bench.producer.close()
+
+
+async def test_what_lingers_goes_out_where_nothing_more_fits() -> None:
+    bench = Bench(linger=60.0, bytes=50_000)
+    post_until_full(bench, lambda k: {"body": b"x"})
+    async with asyncio.timeout(10):
+        while bench.producer._batcher.used:
+            await asyncio.sleep(0.001)
+
+
+async def test_a_linger_is_waited_out_again_after_a_flush() -> None:
+    bench = Bench(linger=0.05)
+    bench.producer.post("T", b"1")
+    await bench.producer.flush()
+    one = bench.producer.post("T", b"2")
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not one.done
+    assert (await one).queue_offset == 1
+
+
+# -- the rest -------------------------------------------------------------------------------------
+
+
+async def test_posts_with_the_same_delay_share_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    asked: list[Terms] = []
+    send = bench.nodes.send
+
+    async def noted(batch: Any, seconds: float) -> list[Part]:
+        asked.append(batch.terms)
+        return await send(batch, seconds)
+
+    bench.producer._sender.send = noted  # type: ignore[method-assign]
+    clock = iter(range(1_700_000_000_001, 1_700_000_000_041))
+    monkeypatch.setattr(type(bench.producer._runtime), "wall_ms", lambda _: next(clock))
+    for _ in range(20):
+        bench.producer.post("T", b"x", delay=1.0)
+        bench.producer.post("T", b"x", delay=2.0)
+    await bench.producer.flush()
+    times = sorted({terms.deliver_time for terms in asked})
+    assert len(asked) == len(times) == 8
+    assert times[0] == 1_700_000_001_010, "never early"
+    assert times[3] == 1_700_000_001_040
+
+
+async def test_a_flush_begun_by_a_callback_ends() -> None:
+    bench = Bench()
+    async with asyncio.TaskGroup() as tasks:
+        flushes: list[asyncio.Task[None]] = []
+
+        def flush(_: duolog.Posted) -> None:
+            flushes.append(tasks.create_task(bench.producer.flush()))
+
+        for _ in range(3):
+            bench.producer.post("T", b"x", on_done=flush)
+        async with asyncio.timeout(10):
+            await bench.producer.flush()
+            await asyncio.gather(*flushes)
+    assert len(flushes) == 3
+
+
+async def test_a_batch_that_is_posted_to_is_refused_to_other_threads() -> None:
+    bench = Bench()
+    bench.producer.post("T", b"1")
+    assert bench.producer._last.open.room > 0
+    with pytest.raises(RuntimeError):
+        await asyncio.to_thread(bench.producer.post, "T", b"2")
+    await bench.producer.flush()
+    assert bench.nodes.of(None) == [b"1"]
+
+
+async def test_what_no_message_uses_of_the_buffer_is_left_to_others() -> None:
+    bench = Bench(bytes=100_000)
+    bench.nodes.let.clear()
+    for k in range(20):
+        bench.producer.post("T", bytes(4000), queue_id=k, group="g")
+    count = post_until_full(bench, lambda k: {"body": bytes(1000)})
+    assert 12 < count < 20
+    batcher = bench.producer._batcher
+    used = sum(one.granted - one.room for _, one in batcher._postings())
+    assert used >= 100_000
+    for _ in range(10):
+        with pytest.raises(duolog.BufferFull):
+            bench.producer.post("T", b"x")
+    bench.nodes.let.set()
+    await bench.producer.flush()
+    assert batcher.used == 0
+
+
+async def test_a_closed_producer_refuses_what_an_open_batch_has_room_for() -> None:
+    bench = Bench(timeout=0.05)
+    bench.producer.post("T", b"1")
+    closing = asyncio.ensure_future(bench.producer.close())
+    await asyncio.sleep(0)
+    for _ in range(2):
+        with pytest.raises(duolog.BadRequest, match="closed"):
+            bench.producer.post("T", b"x")
+        with pytest.raises(duolog.BadRequest, match="closed"):
+            await bench.producer.send("T", b"x")
+    await closing
+    assert bench.nodes.of(None) == [b"1"]
+
+
+async def test_sends_of_many_tasks_go_in_a_few_batches_side_by_side() -> None:
+    bench = Bench()
+
+    async def send(count: int) -> None:
+        for _ in range(count):
+            await bench.producer.send("T", b"x")
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(1000):
+            tasks.create_task(send(10))
+    sizes = [len(bodies) for _, bodies in bench.nodes.batches]
+    assert sum(sizes) == 10_000
+    assert len(sizes) < 50
+    assert bench.nodes.most[None] > 1
+    sent = [await bench.producer.send("T", b"%d" % k) for k in range(60)]
+    assert [one.queue_offset for one in sent] == list(range(10_000, 10_060))
+    assert bench.producer._last.crowd < 3, "one that sends alone waits for no task again"
+
+
+def test_a_handle_costs_no_call() -> None:
+    assert duolog.Posted.__init__ is object.__init__
+    assert not hasattr(duolog.Posted(), "__dict__")
+    assert not hasattr(Posting(), "__dict__")
