@@ -128,15 +128,16 @@ def starts_without_etcd(seed: int) -> list[Fault]:
 
 
 def lost_segments(seed: int) -> list[Fault]:
-    """The newest whole segment is lost, while frames are, too: few know what is confirmed."""
+    """A segment is lost, and who leads then has lost what it had noted to be confirmed."""
     chance = random.Random(seed)
-    level = chance.uniform(0.25, 0.5)
-    found = [Fault(chance.uniform(250, 400), "weather", "a", lasts=3500.0, level=level)]
-    for _ in range(2):
-        at = chance.uniform(700, 3000)
-        lasts = chance.uniform(20, 800)
-        found.append(Fault(at, "lose_segment", chance.choice("abc"), lasts=lasts, level=0.999))
-    return sorted(found, key=lambda fault: fault.at)
+    damaged, leads, third = chance.sample("abc", 3)
+    at = round(chance.uniform(900, 3000), 3)
+    lasts = chance.uniform(20, 300)
+    return [
+        Fault(at, "power_cut", leads, lasts=lasts),
+        Fault(at + 2, "kill", third, lasts=2000.0),
+        Fault(at + 4, "lose_segment", damaged, lasts=chance.uniform(300, 900), level=0.999),
+    ]
 
 
 COPIES = [
