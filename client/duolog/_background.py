@@ -10,15 +10,17 @@ import contextlib
 import contextvars
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable
+from math import inf
 from typing import Any, Generic, TypeVar
 
-from duolog._errors import DuologError, Unavailable
+from duolog._errors import DuologError, Retryable, Unavailable
 
 K = TypeVar("K")
 T = TypeVar("T")
 log = logging.getLogger("duolog")
 
 CANCEL_AGAIN_SECONDS = 1.0  # a cancellation may be lost where it meets an error
+LATER_SECONDS = 0.1  # by which a deadline counts as a later one
 STOP_SECONDS = 60.0  # what has not ended by then takes no cancellation: a bug of its own
 
 
@@ -99,21 +101,29 @@ class Joint(Generic[K, T]):
 
     def __init__(self) -> None:
         self._background = Background(self._not_awaited)
-        self._under_way: dict[K, asyncio.Task[T]] = {}
+        self._under_way: dict[K, tuple[asyncio.Task[T], float]] = {}  # and its deadline
 
-    async def call(self, key: K, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def call(
+        self, key: K, make: Callable[[], Coroutine[Any, Any, T]], deadline: float = -inf
+    ) -> T:
         """The answer of the call under way with this key, or of one that is made now.
 
-        Raises what the call does; Unavailable where it was stopped meanwhile.
+        Raises what the call does; Unavailable where it was stopped meanwhile. deadline: by the
+        loop's clock, when a call that is made now gives up. Where another's gave up before, one
+        more is made.
         """
-        task = self._under_way.get(key)
-        if task is None:
-            task = self._under_way[key] = self._background.start(make())
-            task.add_done_callback(lambda _: self._under_way.pop(key, None))
-        await asyncio.wait([task])
-        if task.cancelled():
-            raise Unavailable("the call was ended: who made it is being closed")
-        return task.result()
+        while True:
+            begun = self._under_way.get(key)
+            if begun is None:
+                begun = self._under_way[key] = self._background.start(make()), deadline
+                begun[0].add_done_callback(lambda _: self._under_way.pop(key, None))
+            task, until = begun
+            await asyncio.wait([task])
+            if task.cancelled():
+                raise Unavailable("the call was ended: who made it is being closed")
+            later = deadline > until + LATER_SECONDS
+            if not (later and isinstance(task.exception(), Retryable)):
+                return task.result()
 
     async def stop(self) -> None:
         """Cancel the calls under way."""

@@ -37,7 +37,10 @@ class Router:
         """Names of the groups that can be reached, sorted. Raises Unavailable, Timeout."""
         loop = asyncio.get_running_loop()
         if loop.time() >= self._fresh_until:
-            await self._asking.call(None, lambda: self._ask(timeout))
+            deadline = loop.time() + timeout
+            await self._asking.call(
+                None, lambda: self._ask(max(0.001, deadline - loop.time())), deadline
+            )
         return sorted(self._connections)
 
     def unreachable(self) -> list[str]:

@@ -63,12 +63,17 @@ class TopicCache:
 
         create: to send to it; nodes that create topics on their first use do.
         """
-        now = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
         known = self._known.get(topic)
-        if known is not None and now < known[0]:
+        if known is not None and loop.time() < known[0]:
             return known[1]
+        deadline = loop.time() + timeout
         # All wait for the same answer: sends go on in the order they came.
-        return await self._asking.call((topic, create), lambda: self._ask(topic, timeout, create))
+        return await self._asking.call(
+            (topic, create),
+            lambda: self._ask(topic, max(0.001, deadline - loop.time()), create),
+            deadline,
+        )
 
     def at_hand(self, topic: str, now: float) -> list[Slot]:
         """What `slots` says without asking, by any thread; empty where it would ask."""

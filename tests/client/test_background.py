@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import duolog
@@ -266,6 +266,31 @@ async def test_a_fault_of_the_append_stream_fails_those_who_wait(
     assert "a background task failed" in caplog.text
     await stream.close()
     assert not others()
+
+
+async def test_who_has_more_time_asks_again_where_a_shared_call_gave_up() -> None:
+    joint: Joint[None, str] = Joint()
+    loop = asyncio.get_running_loop()
+    asked: list[float] = []
+
+    def ask(seconds: float) -> Callable[[], Any]:
+        async def call() -> str:
+            asked.append(seconds)
+            if len(asked) > 1:
+                return "found"
+            await asyncio.sleep(seconds)
+            raise duolog.Timeout("no answer")
+
+        return call
+
+    now = loop.time()
+    hasty = asyncio.ensure_future(joint.call(None, ask(0.02), now + 0.02))
+    await asyncio.sleep(0)
+    patient = asyncio.ensure_future(joint.call(None, ask(20.0), now + 20))
+    with pytest.raises(duolog.Timeout):
+        await hasty
+    assert await patient == "found"
+    assert asked == [0.02, 20.0]
 
 
 class SlowSender:
