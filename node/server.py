@@ -5,10 +5,8 @@ import contextlib
 import ctypes
 import gc
 import ipaddress
-import logging
 import signal
 import socket
-import sys
 from typing import TYPE_CHECKING
 
 import grpc.aio
@@ -23,9 +21,9 @@ from node.api.groups import GroupsService
 from node.api.messages import MessagesService
 from node.api.reservedport import IN_USE, ListenError, ReservedPort
 from node.broker import EXIT_FENCED, Broker, make_store
-from node.config import Config, ConfigError, NodeSection
-from node.election.etcd import EtcdRegistry
+from node.config import Config, ConfigError
 from node.election.failover import Candidate, FailoverService
+from node.logs import configure_logging
 from node.openfiles import raise_limit
 from node.replication.masterstream import ReplicationService
 from node.tls import Tls
@@ -43,24 +41,6 @@ GRACE_SECONDS = 2.0
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
 SERVICES = ("duolog.v1.Messages", "duolog.v1.Groups", "duolog.v1.Admin")
-
-
-def configure_logging(section: NodeSection) -> None:
-    """Structured lines on stderr."""
-    level = getattr(logging, section.log_level.upper())
-    renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    if section.log_json:
-        renderer = structlog.processors.JSONRenderer()
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
 
 
 def store_host_of(listen: str) -> Host:
@@ -248,6 +228,8 @@ class Node:
         section = self.config.registry
         registry = self._given_registry
         if registry is None:
+            from node.election.etcd import EtcdRegistry  # others need no stubs of etcd
+
             tls = None
             if section.tls_ca is not None:
                 tls = Tls(section.tls_ca, section.tls_cert, section.tls_key)
@@ -299,7 +281,7 @@ def tune_allocator() -> None:
 
 async def serve(config: Config) -> int:
     """Run a node until a signal comes or its disk fails; the exit status."""
-    configure_logging(config.node)
+    configure_logging(config.node.log_level, config.node.log_json)
     tune_allocator()
     raise_limit()
     gc.disable()  # a start makes millions of objects that stay: looking for garbage finds none

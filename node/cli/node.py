@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -52,6 +53,8 @@ def start(
     json_logs: Annotated[bool, typer.Option("--json", help="Write the log as JSON lines.")] = False,
 ) -> None:
     """Run a node in the foreground until SIGTERM or SIGINT."""
+    gc.disable()  # a start makes hundreds of thousands of objects that stay; serve() enables it
+    import node.logs  # noqa: F401 - before others import structlog
     from node.config import ConfigError, load
 
     flags: dict[str, dict[str, object]] = {}

@@ -1,6 +1,8 @@
 """Which machine code the kernels run: a library of these very sources, or what numba compiles."""
 
+import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -39,6 +41,28 @@ def test_a_library_of_other_sources_is_left_alone(monkeypatch: pytest.MonkeyPatc
 def test_where_there_is_no_library_kernels_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, f"store.kernels.{library.NAME}", None)
     assert library.load() is None
+
+
+def test_a_library_for_another_numpy_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> ModuleType:
+        raise RuntimeError("module was compiled against NumPy C-API version 0x10")
+
+    monkeypatch.setattr("store.kernels.library.importlib.import_module", refuse)
+    assert library.load() is None
+
+
+@pytest.mark.long
+def test_what_numba_compiles_agrees_with_the_plain_twins_as_well() -> None:
+    """The tests of this run use the library where there is one."""
+    root = Path(__file__).parent.parent.parent
+    code = (
+        f"import sys; sys.modules['store.kernels.{library.NAME}'] = None\n"
+        "import pytest\n"
+        "status = pytest.main(['-q', '-p', 'no:cacheprovider', 'tests/store/test_kernels.py'])\n"
+        "assert 'numba' in sys.modules\n"
+        "sys.exit(status)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=root, timeout=110)
 
 
 def test_fuzzers_run_kernels_as_plain_python(monkeypatch: pytest.MonkeyPatch) -> None:

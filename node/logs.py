@@ -1,0 +1,33 @@
+"""A node's log: structured lines on stderr, for people or as JSON.
+
+structlog imports rich wherever that is installed, to draw tracebacks that a node does not have
+drawn. A node imports this module before any other, so that structlog does without: a start takes
+30 ms less.
+"""
+
+import logging
+import sys
+
+_imported_rich = sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
+try:
+    import structlog
+finally:
+    if _imported_rich is None:
+        del sys.modules["rich"]  # whoever imports it later gets it
+
+
+def configure_logging(level: str, as_json: bool) -> None:
+    """Structured lines on stderr. level: lowest that is written."""
+    renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    if as_json:
+        renderer = structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )

@@ -1,0 +1,89 @@
+"""What a node imports: a start takes as long as that, and an idle node keeps it in memory."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import duolog.sync
+import pytest
+
+from demo.childnode import ChildNode
+from store.kernels.jit import LIBRARY
+from tests.process.support import ROOT, environment
+
+pytestmark = pytest.mark.process
+
+# Packages, or modules with all below them, that a node with its defaults has no use for.
+UNUSED = (
+    "click",
+    "demo",
+    "docker",
+    "hypothesis",
+    "node.cli.cluster",
+    "node.cli.config",
+    "node.cli.group",
+    "node.cli.msg",
+    "node.cli.pipeline",
+    "node.cli.store",
+    "node.cli.topic",
+    "node.election.etcd",
+    "node.wire",
+    "opentelemetry",
+    "pandas",
+    "pipeline",
+    "pyarrow",
+    "pygments",
+    "pyspark",
+    "requests",
+    "rich",
+    "rocketmq.v5",
+    "sim",
+    "store.dump",
+    "unittest",
+)
+COMPILER = ("numba", "llvmlite")  # where kernels come from a library
+
+
+# `duolog`, and at its end the names of all modules that it imported.
+TRACED = """
+import atexit, pathlib, sys
+target = pathlib.Path(sys.argv.pop(1))
+names = lambda: [name for name, module in sys.modules.items() if module is not None]
+atexit.register(lambda: target.write_text("\\n".join(names())))
+from node.cli.main import main
+main()
+"""
+
+
+class Traced(ChildNode):
+    """A node that writes down what it imported."""
+
+    @property
+    def trace(self) -> Path:
+        """Where to."""
+        return self.data.parent / "imported"
+
+    def start(self) -> None:
+        """As the command line does."""
+        command = [sys.executable, "-c", TRACED, str(self.trace), "node", "start"]
+        command += ["--data", str(self.data), "--listen", self.endpoint]
+        with self.log.open("wb") as output:
+            self.process = subprocess.Popen(
+                command, stdout=output, stderr=output, env=environment(), cwd=ROOT
+            )
+
+
+def test_an_idle_node_imports_only_what_it_needs(tmp_path: Path) -> None:
+    node = Traced(tmp_path / "data")
+    node.start()
+    try:
+        node.wait_port()
+        with duolog.sync.Client(node.endpoint, timeout=60) as client:
+            client.admin.node_status()
+    finally:
+        assert node.stop() == 0
+    imported = node.trace.read_text().splitlines()
+    assert {"grpc.aio", "node.server", "store.recovery", "structlog"} <= set(imported)
+    unused = (*UNUSED, *(COMPILER if LIBRARY is not None else ()))
+    found = [one for one in imported if any(f"{one}.".startswith(f"{name}.") for name in unused)]
+    assert found == []
