@@ -59,7 +59,7 @@ from store.kernels.jit import EMPTY_I64, I64, U8
 from store.offsets import PhyOffset
 from store.status import BrokerRole
 
-ROWS_MAX = 16384
+ROWS_MAX = 8184  # no power of two: see `store.scanahead`
 CUTS_MAX = 8  # truncations and resets of one connection
 RECORD_OVERHEAD_MAX = 128 << 10  # of a record over its body
 _HEAD = struct.Struct(">II")

@@ -24,9 +24,9 @@ from store.kernels.jit import I64, U8
 from store.places import Grouped, PlaceFinder
 from store.queueends import QueueKey
 from store.queues import ConsumeQueues
+from store.scanahead import ROWS_MAX, Lend, ScanAhead, Scanned, Stretch, scan_stretch
 
-ROWS_MAX = 16384
-FEW_ROWS = 512  # looked at once, while there are many queues to be made
+FEW_ROWS = 504  # looked at once, while there are many queues to be made
 NEW_QUEUES_MAX = 16  # made by one step of a store that serves: a few ms
 SEGMENT_MISSING = -1  # beside the scan codes: the log has no file for an offset
 
@@ -81,6 +81,7 @@ class Dispatcher:
     _stopped_short: bool = False  # the last step had too many queues to make
     _places: PlaceFinder = field(default_factory=lambda: PlaceFinder(ROWS_MAX))
     _missing: int = 0
+    _ahead: ScanAhead | None = None
 
     def behind_bytes(self) -> int:
         """dispatchBehindBytes: log that queues and index do not have yet."""
@@ -119,29 +120,55 @@ class Dispatcher:
         end = min(mapped.readable, confirm_offset - mapped.start)
         if start >= end:
             return False  # the segment's end is in the pool's buffer yet
-        result: I64 = np.zeros(2, np.int64)
         if self._stopped_short != (self._rows.shape[1] == FEW_ROWS):
             self._rows, self._spare_rows = self._spare_rows, self._rows
         self._stopped_short = False
-        code = scan.scan(
-            mapped.memory, start, end, mapped.start, check_crc, self.delays_ms, self._rows, result
-        )
-        n = int(result[0])
+        code, n, position = self._scan(Stretch(mapped, start, end, check_crc))
         if n:
             if targets.queues is not None and targets.compare is None:
-                self._begun = max(self._begun, mapped.start + int(result[1]))
+                self._begun = max(self._begun, mapped.start + position)
             put = self._put(mapped.memory, n, targets)
             self.store_time = max(self.store_time, int(self._rows[scan.STORE_TIME, put - 1]))
             if put < n:
                 self._stopped_short = True
                 self.reput_from = int(self._rows[scan.PHY, put])
                 return True
-        self.reput_from = mapped.start + int(result[1])
+        self.reput_from = mapped.start + position
         if code == scan.SCAN_BLANK:
             self.reput_from = self.log.roll_next_file(self.reput_from)
         elif code not in (scan.SCAN_END, scan.SCAN_FULL):
             return self._pass_over(code)
         return True
+
+    def _scan(self, stretch: Stretch) -> Scanned:
+        """Describe a stretch's records in the row table, or take what was scanned ahead."""
+        ahead = self._ahead
+        if ahead is None:
+            return scan_stretch(stretch, self.delays_ms, self._rows)
+        taken = ahead.take(stretch, self._rows)
+        if taken is None:
+            found = scan_stretch(stretch, self.delays_ms, self._rows)
+        else:
+            found, self._rows = taken
+        code, _, position = found
+        if code == scan.SCAN_FULL:
+            ahead.begin(stretch._replace(start=position))
+        return found
+
+    @contextlib.contextmanager
+    def scanning_ahead(self, lend: Lend | None) -> Iterator[None]:
+        """Scan the next stretch in a thread that is lent, while this one's records are placed.
+
+        Nothing may write into the log or cut it meanwhile. None: there is no thread.
+        """
+        if lend is not None:
+            self._ahead = ScanAhead(lend, self.delays_ms)
+        try:
+            yield
+        finally:
+            ahead, self._ahead = self._ahead, None
+            if ahead is not None:
+                ahead.settle()
 
     def index_again(self, end: int) -> None:
         """Index what lies between the newest index entry and an offset, once more."""

@@ -31,7 +31,7 @@ from store.options import StoreOptions
 from store.places import PlaceFinder
 from store.queues import ROOT as QUEUE_ROOT
 
-ROWS = 16384
+ROWS = 8184  # no power of two: see `store.scanahead`
 QUERY_MAX = 32  # what RocketMQ's store answers to one key query by default
 
 

@@ -44,6 +44,7 @@ from store.record import (
 )
 from store.recovery import Recovery, RecoveryReport
 from store.retention import Retention
+from store.scanahead import Lend
 from store.status import BrokerRole, PutMessageStatus, RunningFlags
 from store.steps import at_once
 
@@ -105,6 +106,7 @@ class MessageStore:
         self._cuts = Cuts(
             self.log, self.queues, self.index, self.dispatcher, self.checkpoint, self._flushes
         )
+        self.lend: Lend | None = None  # lends a thread to recovery, where it is set before `start`
         self.fence_reason = ""
         self.replicated_offset: PhyOffset | None = (
             None  # confirmed by replicas; None: not asked for
@@ -141,6 +143,7 @@ class MessageStore:
                 self.idempotence,
                 self.events.progress,
                 self.events.problem,
+                self.lend,
             )
             report = work.run(abnormal, queues_sound)
             self._note_indexed()

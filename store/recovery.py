@@ -29,6 +29,7 @@ from store.queuecheck import Comparison, doubtful, faults_of_units
 from store.queueends import QueueKey
 from store.queuenote import Noted
 from store.queues import ConsumeQueues
+from store.scanahead import Lend
 
 NORMAL_FILES = 3
 # How far back producers' sequences are looked for: longer than anybody repeats a send.
@@ -84,6 +85,7 @@ class Recovery:
     idempotence: IdempotenceTable
     progress: Callable[[int, int], None]
     problem: Callable[[str], None]
+    lend: Lend | None = None  # has a scan run in another thread
     known_end: int = 0  # records up to here had queue entries when the store was opened
     noted: bool = False  # what the note says of the queues' ends is true
     halved: bool = False  # the note's position is inside a record
@@ -361,15 +363,16 @@ class Recovery:
     def _dispatch_to(self, end: int, check_crc: bool, targets: DispatchTargets) -> None:
         start = self.dispatcher.reput_from
         more = True
-        while more:
-            try:
-                more = self.dispatcher.step(end, check_crc, targets)
-            except TooManyUnsynced:
-                more = True
-            if self.queues.is_crowded:
-                self.queues.sync_touched()
-            self.progress(self.dispatcher.reput_from - start, end - start)
-            self.dispatcher.arrivals.clear()
+        with self.dispatcher.scanning_ahead(self.lend):
+            while more:
+                try:
+                    more = self.dispatcher.step(end, check_crc, targets)
+                except TooManyUnsynced:
+                    more = True
+                if self.queues.is_crowded:
+                    self.queues.sync_touched()
+                self.progress(self.dispatcher.reput_from - start, end - start)
+                self.dispatcher.arrivals.clear()
 
     def _used_bytes_after(self, end: int) -> int:
         """Bytes past the end that hold anything: what a cut throws away."""

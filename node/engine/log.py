@@ -126,6 +126,7 @@ class Log:
     async def recover(self) -> RecoveryReport:
         """Start the store, in a thread. Raises what `MessageStore.start` does."""
         loop = asyncio.get_running_loop()
+        self.store.lend = self.threads.submit
         report = await loop.run_in_executor(self.threads, self.store.start)
         try:
             await loop.run_in_executor(self.threads, self.store.checkpoint.settle)

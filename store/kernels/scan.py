@@ -419,11 +419,11 @@ def _hex_value(digit: int) -> int:
 def _sequence(data: U8, at: int) -> int:
     """The last 12 hex digits of a 32-digit UNIQ_KEY, or -1 where it is no such key."""
     for k in range(20):
-        if _hex_value(np.int64(data[at + k])) < 0:
+        if _hex_value(np.int64(data[np.uint64(at + k)])) < 0:
             return np.int64(-1)
     value = np.int64(0)
     for k in range(20, 32):
-        digit = _hex_value(np.int64(data[at + k]))
+        digit = _hex_value(np.int64(data[np.uint64(at + k)]))
         if digit < 0:
             return np.int64(-1)
         value = value * 16 + digit
