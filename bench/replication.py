@@ -7,12 +7,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, fields
 from pathlib import Path
+from statistics import median
 
 import duolog
 
 from bench import limits
 from bench.harness import Figure, Node, new_page_rate, pair, running
+from bench.pingpong import ping_pong
+from bench.usage import CpuOf
 from demo import measure
 from demo.measure import Load
 from demo.ports import free_endpoint
@@ -47,24 +51,58 @@ async def sync_produce() -> list[Figure]:
 
 
 async def sync_one() -> list[Figure]:
-    """One send at a time through a master and its slave, against a bare unary call, in turns."""
-    unary, ours = [], []
-    async with limits.bare_channel() as channel, pair() as (_, _, client):
+    """One send at a time through a master and its slave, against both bare ping-pongs, in turns."""
+    found: list[_OneAtATime] = []
+    async with ping_pong() as bare, pair() as (master, slave, client):
+        await measure.produce_singly(client, Load(500, 100))
         for _ in range(5):
-            unary.append(await limits.unary_p50(channel, 1000))
-            found = await measure.produce_singly(client, Load(1000, 100))
-            ours.append(measure.percentile(found.latencies, 0.5))
-    limit, p50 = sorted(unary)[2], sorted(ours)[2]
+            stream, tcp = await bare.stream(1000), await bare.tcp(1000)
+            client_cpu, master_cpu, slave_cpu = CpuOf(None), CpuOf(master.pid), CpuOf(slave.pid)
+            ours = await measure.produce_singly(client, Load(1000, 100))
+            found.append(
+                _OneAtATime(
+                    stream.p50,
+                    tcp.p50,
+                    measure.percentile(ours.latencies, 0.5),
+                    measure.percentile(ours.latencies, 0.99),
+                    client_cpu.seconds() / ours.messages,
+                    master_cpu.seconds() / ours.messages,
+                    slave_cpu.seconds() / ours.messages,
+                    stream.cpu,
+                )
+            )
+    numbers = {
+        f"{field.name}_s": median(getattr(row, field.name) for row in found)
+        for field in fields(_OneAtATime)
+    }
+    us = {name.removesuffix("_s"): 1e6 * value for name, value in numbers.items()}
+    ratio = us["p50"] / (us["stream"] + us["tcp"])
     return [
         Figure(
             "SYNC_MASTER, one send at a time, p50",
-            "<= 1.8 x a bare unary call",
-            f"{p50 * 1e6:.0f} us, {p50 / limit:.2f} x",
-            f"unary {limit * 1e6:.0f} us",
-            p50 <= 1.8 * limit,
-            {"p50_s": p50, "unary_p50_s": limit, "ratio": p50 / limit},
+            "p50 <= 1.25 x (a bare gRPC stream + a bare TCP ping-pong)",
+            f"p50 {us['p50']:.0f} us, {ratio:.2f} x; p99 {us['p99']:.0f} us; CPU us a message: "
+            f"client {us['client_cpu']:.0f}, master {us['master_cpu']:.0f}, "
+            f"slave {us['slave_cpu']:.0f}",
+            f"stream {us['stream']:.0f} us (CPU {us['stream_cpu']:.0f}), TCP {us['tcp']:.0f} us",
+            ratio <= 1.25,
+            numbers | {"ratio": ratio},
         )
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class _OneAtATime:
+    """One turn: seconds of both limits, of a send, and of CPU for each message."""
+
+    stream: float
+    tcp: float
+    p50: float
+    p99: float
+    client_cpu: float
+    master_cpu: float
+    slave_cpu: float
+    stream_cpu: float
 
 
 async def catch_up() -> list[Figure]:
