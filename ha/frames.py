@@ -33,6 +33,7 @@ VERSION = 1
 _HEAD = struct.Struct(">4sBBHQqqI")
 _CRC = struct.Struct(">I")
 HEADER_BYTES = _HEAD.size + _CRC.size
+KIND_AT = 5  # byte of a frame that says what it is
 BODY_BYTES_MAX = 48 << 20
 TEXT_BYTES_MAX = 4096
 _LONG = struct.Struct(">Q")

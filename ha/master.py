@@ -29,8 +29,8 @@ from ha.handshake import Stream, Verdict
 from ha.localreplica import LocalReplica, was_never_synced
 from ha.mandate import Mandate, ReplicaProgress
 from ha.masterevents import (
+    CONFIRMED,
     Close,
-    Confirmed,
     Disconnected,
     Effect,
     Ended,
@@ -45,6 +45,7 @@ from ha.progress import ConnectionState, RateLimit, SlaveRow, SlaveSession
 from store.clocks import MonoMs, WallMs
 from store.columns import Columns
 from store.errors import StoreError
+from store.kernels.jit import U8
 from store.messagestore import PutBatch
 from store.offsets import PhyOffset
 from store.status import BrokerRole, PutMessageStatus
@@ -272,7 +273,7 @@ class Master:
         if not self.promises or not self._raise_confirmed(now_ms):
             return []
         # Answers first, dispatch after.
-        return [*self.group_transfer.notify_transfer_some(self._confirmed()), Confirmed()]
+        return [*self.group_transfer.notify_transfer_some(self._confirmed()), CONFIRMED]
 
     def _raise_confirmed(self, now_ms: MonoMs) -> bool:
         if self.is_over(now_ms):
@@ -424,7 +425,7 @@ class Master:
         session.start = session.sent = session.received = start
         session.caught_up_ms = now_ms
         session.behind_since = (self.store.log.max_offset, now_ms)
-        session.confirm_sent = self._confirm_to_send()
+        session.confirm_sent = self.store.confirm_offset
         welcome = Welcome(
             self.epoch,
             start,
@@ -467,9 +468,6 @@ class Master:
 
     # -- sending -------------------------------------------------------------------------------
 
-    def _confirm_to_send(self) -> int:
-        return self.store.confirm_offset
-
     def next_frame(self, number: int, now_ms: MonoMs) -> bytes | None:
         """What to send next on a connection, None if there is nothing to say now."""
         session = self.sessions.get(number)
@@ -481,12 +479,12 @@ class Master:
         if session.state is not _TRANSFER:
             return None
         data = self._chunk(session, now_ms)
-        confirm = self._confirm_to_send()
+        confirm = self.store.confirm_offset
         if data is not None:
             frame = frames.chunk_frame(self.epoch, session.sent, confirm, data)
             session.sent += len(data)
             session.rate.sent(len(data), now_ms)
-        elif self._heartbeat_due(session) <= now_ms:
+        elif self._heartbeat_due(session, confirm) <= now_ms:
             end = self.store.log.max_offset
             frame = frames.encode(frames.Heartbeat(self.epoch, end, confirm, session.sent))
         else:
@@ -495,21 +493,24 @@ class Master:
         session.last_sent_ms = now_ms
         return frame
 
-    def _chunk(self, session: SlaveSession, now_ms: MonoMs) -> Any:
+    def _chunk(self, session: SlaveSession, now_ms: MonoMs) -> U8 | None:
         """The next bytes for a slave, cut at a segment's end; None if it must wait."""
+        log = self.store.log
+        if session.sent >= log.max_offset:
+            return None
         in_flight = session.sent - session.received
         window = self.options.ha_in_flight_max - in_flight
         if window <= 0:
             # A slave acknowledges whole records: one larger than the window must get through.
-            window = self.store.log.record_bytes(session.received) - in_flight
+            window = log.record_bytes(session.received) - in_flight
         size = min(self.options.ha_transfer_batch_size, window)
         if size <= 0 or session.rate.wait_ms(now_ms):
             return None
-        data = self.store.log.get_data(session.sent)[:size]
-        return data if len(data) else None  # at the end, or retention was faster: see tick
+        data = log.get_data(session.sent)[:size]
+        return data if len(data) else None  # retention was faster: see tick
 
-    def _heartbeat_due(self, session: SlaveSession) -> int:
-        if self._confirm_to_send() > session.confirm_sent:
+    def _heartbeat_due(self, session: SlaveSession, confirm: int) -> int:
+        if confirm > session.confirm_sent:
             return session.last_sent_ms + CONFIRM_DELAY_MS
         return session.last_sent_ms + self.options.ha_send_heartbeat_interval
 
@@ -518,7 +519,7 @@ class Master:
         session = self.sessions.get(number)
         if session is None or session.state is not _TRANSFER:
             return self.options.ha_send_heartbeat_interval
-        wait = max(0, self._heartbeat_due(session) - now_ms)
+        wait = max(0, self._heartbeat_due(session, self.store.confirm_offset) - now_ms)
         if session.sent < self.store.log.max_offset:
             limited = session.rate.wait_ms(now_ms)
             if limited:

@@ -71,6 +71,7 @@ class Confirmed:
     """The confirm offset moved: dispatch."""
 
 
+CONFIRMED = Confirmed()
 Effect = Close | Release | Confirmed
 
 

@@ -106,8 +106,8 @@ Effect = Send | CloseStream | Applied | FlushSoon | Adopt | Contradicts | OlderC
 class SlaveOwner(Protocol):
     """A node that follows a master."""
 
-    async def send(self, data: bytes) -> None:
-        """Send a frame to the master."""
+    def send(self, data: bytes) -> None:
+        """Send a frame to the master, behind those before it."""
 
     def applied(self) -> None:
         """Log or confirm offset moved: dispatch."""
@@ -128,12 +128,12 @@ class SlaveOwner(Protocol):
         """End the connection, then say `Lost`."""
 
 
-async def perform(effects: Iterable[Effect], owner: SlaveOwner) -> None:
+def perform(effects: Iterable[Effect], owner: SlaveOwner) -> None:
     """Do what a slave's machine says."""
     for effect in effects:
         match effect:
             case Send(data):
-                await owner.send(data)
+                owner.send(data)
             case Applied():
                 owner.applied()
             case FlushSoon():

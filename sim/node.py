@@ -24,7 +24,6 @@ from sim.decay import decay
 from sim.disk import SimDisk
 from sim.etcd import SimEtcd
 from sim.ghost import Ghost
-from sim.later import drive
 from sim.network import End, Network, stream
 from sim.platter import LogBytes
 from sim.services import Services
@@ -724,9 +723,9 @@ class Node:
         self.ghost.applied(self)
 
     def _do(self, effects: list[Effect]) -> None:
-        drive(perform(effects, self))
+        perform(effects, self)
 
-    async def send(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """Send a frame to the master."""
         for end in (self._stream, self._spare):
             if end is not None:

@@ -1,9 +1,10 @@
 """The replication port of a master: one stream per slave, raw frames in both directions."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Executor
 from functools import partial
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -12,9 +13,11 @@ from duolog._background import Background, report
 
 from ha import masterevents
 from ha.master import Master
-from node.replication.roles import Replication
+from node.replication.outgoing import Outgoing
+from node.replication.roles import Connection, Replication
 from node.replication.stream import HA_METHOD, STREAM_OPTIONS
 from node.tls import Tls
+from store.clocks import MonoMs
 from store.mappedfile import MappedFile
 
 Frames = AsyncIterator[bytes]
@@ -73,7 +76,7 @@ class ReplicationService:
         await self._server.stop(None)
 
     async def _stream(self, requests: Frames, context: Context) -> None:
-        """One slave's connection: this task sends, another one reads."""
+        """One slave's connection: a task reads; what is to be sent goes out as it comes."""
         replication = self._replication
         master = replication.master
         if master is None:
@@ -83,19 +86,25 @@ class ReplicationService:
         if number is None:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many slaves")
             return
-        wake = asyncio.Event()
-        # No TaskGroup: the reader's end must not cancel the sender in the middle of a write.
+
+        def broken(error: Exception) -> None:
+            self._ended(number, error)
+            reader.cancel()
+
+        sender = _Sender(
+            (master, number), context.write, broken, self._threads, replication.mono_ms
+        )
+        # A task of its own: it may be cancelled, and the last write is waited for all the same.
         tasks = Background(partial(self._ended, number))
-        reader = tasks.start(self._read(master, number, requests, wake))
-        sender = tasks.start(self._send(master, number, context, wake))
-        replication.connected((master, number), wake, reader)
+        reader = tasks.start(self._read((master, number), context, sender))
+        replication.connected((master, number), sender.wake, reader)
         try:
-            await asyncio.wait((reader, sender), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((reader,))
             # gRPC cannot end a call in the middle of a write: let the last one end by itself.
             master.step(masterevents.Disconnected(number), replication.mono_ms())
-            wake.set()
-            await asyncio.wait((sender,), timeout=LAST_WRITE_SECONDS)
+            await sender.finish()
         finally:
+            sender.stop()
             replication.disconnected((master, number))  # first: awaiting may be cancelled once more
             await tasks.stop()
 
@@ -106,41 +115,80 @@ class ReplicationService:
         else:
             self._failed(error)
 
-    async def _read(
-        self, master: Master, number: int, requests: Frames, wake: asyncio.Event
-    ) -> None:
+    async def _read(self, connection: Connection, context: Context, sender: "_Sender") -> None:
+        master, number = connection
         perform, mono_ms = self._replication.perform, self._replication.mono_ms
-        async for data in requests:
+        while isinstance(data := await context.read(), bytes):
             effects = master.step(masterevents.Received(number, data), mono_ms())
             if effects:
                 perform(effects)
-            wake.set()
+            if masterevents.CONFIRMED not in effects[-1:]:  # that wakes all senders
+                sender.wake()
 
-    async def _send(
-        self, master: Master, number: int, context: Context, wake: asyncio.Event
+
+class _Sender:
+    """Sends one slave what its master's machine has for it, as soon as there is something."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        write: Callable[[bytes], Coroutine[Any, Any, None]],
+        broken: Callable[[Exception], None],
+        threads: Executor,
+        mono_ms: Callable[[], MonoMs],
     ) -> None:
-        loop = asyncio.get_running_loop()
-        loader = _ColdLoader(self._threads, number)
-        timer: asyncio.TimerHandle | None = None
-        mono_ms = self._replication.mono_ms
-        try:
-            while number in master.sessions:
-                wake.clear()
-                if loader.wanted(master):
-                    await loader.load(master)
-                frame = master.next_frame(number, mono_ms())
-                if frame is not None:
-                    await context.write(frame)
-                    continue
-                due = loop.time() + master.wait_ms(number, mono_ms()) / 1000 + 0.0005
-                if timer is None or not loop.time() < timer.when() <= due:
-                    if timer is not None:
-                        timer.cancel()
-                    timer = loop.call_at(due, wake.set)
-                await wake.wait()
-        finally:
-            if timer is not None:
-                timer.cancel()
+        """broken: is told why it ended by itself. threads: load what is not in memory."""
+        self._master, self._number = connection
+        self._mono_ms = mono_ms
+        self._pages = _ColdLoader(threads, self._number)
+        self._outgoing = Outgoing(write, self._next_frame, broken)
+        self._loading: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def wake(self) -> None:
+        """There may be something to send."""
+        self._outgoing.wake()
+
+    async def finish(self) -> None:
+        """Send nothing more, and wait for the write under way."""
+        await self._outgoing.finish(LAST_WRITE_SECONDS)
+
+    def stop(self) -> None:
+        """Be woken no more."""
+        self._outgoing.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _next_frame(self) -> bytes | None:
+        if self._loading is not None:
+            if not self._loading.done():
+                return None  # it wakes this sender
+            self._loading.result()
+            self._loading = None
+        loading = self._pages.load(self._master)
+        if loading is not None:
+            self._loading = loading
+            loading.add_done_callback(lambda _: self.wake())
+            return None
+        now_ms = self._mono_ms()
+        frame = self._master.next_frame(self._number, now_ms)
+        if frame is None:
+            self._wake_when_due(self._master.wait_ms(self._number, now_ms))
+        return frame
+
+    def _wake_when_due(self, wait_ms: int) -> None:
+        """One timer: it stays where it rings soon enough, and looks again then."""
+        due = self._loop.time() + wait_ms / 1000 + 0.0005
+        if self._timer is not None:
+            if self._timer.when() <= due:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(due, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self.wake()
 
 
 class _ColdLoader:
@@ -155,21 +203,23 @@ class _ColdLoader:
         self._loaded = 0
         self._next: asyncio.Future[None] | None = None
 
-    def wanted(self, master: Master) -> bool:
+    def load(self, master: Master) -> "asyncio.Future[None] | None":
+        """What to wait for before the next bytes are sent; None where they are in memory.
+
+        The stretch after them is begun with.
+        """
         session = master.sessions.get(self._number)
         if session is None or session.sent + COLD_BYTES > master.store.log.max_offset:
-            return False
-        return session.sent >= self._loaded
-
-    async def load(self, master: Master) -> None:
-        """Wait for the stretch that is sent next, and start on the one after it."""
-        at = master.sessions[self._number].sent
-        if self._next is None or at > self._loaded:
-            self._loaded = at
+            return None
+        if session.sent < self._loaded:
+            return None
+        if self._next is None or session.sent > self._loaded:
+            self._loaded = session.sent
             self._next = self._start(master)
-        await self._next
+        under_way = self._next
         self._loaded += LOAD_BYTES
         self._next = self._start(master)
+        return under_way
 
     def _start(self, master: Master) -> "asyncio.Future[None]":
         mapped = master.store.log.queue.find(self._loaded)

@@ -66,7 +66,7 @@ class Replication:
         self.elected = log_.store.options.broker_role is BrokerRole.AUTO
         self.known_master: Callable[[], tuple[str, int]] = lambda: ("", 0)
         self._tried_ms = MonoMs(0)
-        self._wakes: dict[Connection, asyncio.Event] = {}
+        self._senders: dict[Connection, Callable[[], None]] = {}
         self._calls: dict[Connection, asyncio.Future[None]] = {}
 
     # -- life ----------------------------------------------------------------------------------
@@ -218,8 +218,8 @@ class Replication:
         self._wake_senders()
 
     def _wake_senders(self) -> None:
-        for wake in self._wakes.values():
-            wake.set()
+        for send in self._senders.values():
+            send()
 
     def await_slaves(self, end_offset: PhyOffset) -> Outcome:
         """A future of what becomes of a stored put."""
@@ -280,15 +280,15 @@ class Replication:
             call.cancel()
 
     def connected(
-        self, connection: Connection, wake: asyncio.Event, call: "asyncio.Future[None]"
+        self, connection: Connection, send: Callable[[], None], call: "asyncio.Future[None]"
     ) -> None:
-        """A session: its sender's event, and the task that ends the connection with it."""
-        self._wakes[connection] = wake
+        """A session: what sends what there is for it, and what ends the connection with it."""
+        self._senders[connection] = send
         self._calls[connection] = call
 
     def disconnected(self, connection: Connection) -> None:
         """A session's connection is gone."""
-        self._wakes.pop(connection, None)
+        self._senders.pop(connection, None)
         self._calls.pop(connection, None)
         master, number = connection
         master.step(masterevents.Disconnected(number), self.mono_ms())

@@ -15,21 +15,22 @@ from duolog._errors import Unavailable
 
 from ha import slaveevents
 from ha.epochs import Epoch
-from ha.frames import Kind
+from ha.frames import KIND_AT, Kind
 from ha.progress import ConnectionState
 from ha.slave import Slave
-from ha.slaveevents import Connected, Effect, Event, Flushed, Lost, Received, Tick
+from ha.slaveevents import Connected, Effect, Flushed, Lost, Received, Tick
 from node.engine.log import Log
+from node.replication.outgoing import Outgoing, Unsent
 from node.replication.stream import HA_METHOD, STREAM_OPTIONS
 from store.errors import StoreError
 
 log = structlog.get_logger("duolog.ha")
 
-KIND_AT = 5  # byte of a frame that says what it is
 PAUSE_MIN_SECONDS = 0.05
 TICK_SECONDS = 0.25
 AWAY_SECONDS = 2.0  # not followed for so long, a master is not merely starting again
 _CUTTING = (Kind.TRUNCATE, Kind.RESET, Kind.WELCOME)
+_BROKEN = (grpc.RpcError, asyncio.InvalidStateError, ConnectionError, Unavailable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +70,11 @@ class ReplicationClient:
         self._adopt = adopt
         self._listener = listener
         self._call: grpc.aio.StreamStreamCall[bytes, bytes] | None = None
-        self._writing = asyncio.Lock()
-        self._synced = asyncio.Event()
+        self._outgoing: Outgoing | None = None
+        self._unsent = Unsent()
         self._closing = ""
+        self._failure: Exception | None = None  # of ours, met while sending
+        self._followed = False  # log bytes flowed on this connection
         self._away_since = time.monotonic()  # while the master is not followed
 
     @property
@@ -91,7 +94,6 @@ class ReplicationClient:
         """The client's task: connect, follow, and again after a pause."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tick())
-            tasks.create_task(self._acknowledge())
             await self._keep_following()
 
     async def _keep_following(self) -> None:
@@ -114,33 +116,38 @@ class ReplicationClient:
 
     async def _follow(self) -> tuple[str, bool]:
         """One connection, from beginning to end: why it ended, and whether log bytes flowed."""
-        slave = self._slave
         channel = self._channel()
-        self._closing = ""
-        followed = False
+        self._closing, self._failure, self._followed = "", None, False
         try:
             stream: grpc.aio.StreamStreamMultiCallable[bytes, bytes]
             stream = channel.stream_stream(HA_METHOD)
-            open_call = self._call = stream()
-            await self._perform(slave.step(Connected(), self._log.times.mono_ms()))
-            while not self._closing:
-                data = await uncancelled(open_call.read())
-                if not isinstance(data, bytes):  # the end
-                    details = await uncancelled(open_call.details())
-                    return self._closing or f"the master ended the stream {details or ''}", followed
-                await self._take(data)
-                followed = followed or slave.state is ConnectionState.TRANSFER
+            call = self._call = stream()
+            self._unsent = Unsent()
+            self._outgoing = Outgoing(call.write, self._unsent.take, self._cannot_send)
+            self._perform(self._slave.step(Connected(), self._log.times.mono_ms()))
+            # While the stream is made, a cancellation may get lost: the first read looks for it.
+            await uncancelled(self._take_all(await uncancelled(call.read()), call))
+            details = "" if self._closing else await uncancelled(call.details())
+            reason = f"the master ended the stream {details or ''}"
         except grpc.RpcError as failure:
-            return self._closing or str(failure.details() or failure.code()), followed
+            reason = str(failure.details() or failure.code())
         except (Unavailable, asyncio.InvalidStateError) as failure:
-            return self._closing or str(failure), followed
+            reason = str(failure)
         finally:
-            call, self._call = self._call, None
-            if call is not None:
-                call.cancel()
-            with contextlib.suppress(Exception):
-                await channel.close(None)
-        return self._closing, followed
+            await self._hang_up(channel)
+        if self._failure is not None:
+            raise self._failure
+        return self._closing or reason, self._followed
+
+    async def _hang_up(self, channel: grpc.aio.Channel) -> None:
+        outgoing, self._outgoing = self._outgoing, None
+        if outgoing is not None:
+            outgoing.stop()
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()
+        with contextlib.suppress(Exception):
+            await channel.close(None)
 
     def _channel(self) -> grpc.aio.Channel:
         options = (
@@ -153,35 +160,48 @@ class ReplicationClient:
             return grpc.aio.insecure_channel(self._upstream.address, options=options)
         return grpc.aio.secure_channel(self._upstream.address, credentials, options=options)
 
-    async def _take(self, data: bytes) -> None:
-        """One frame from the master; what cuts files waits until no flush works on them."""
+    async def _take_all(self, data: object, call: grpc.aio.StreamStreamCall[bytes, bytes]) -> None:
+        """Frames from the master, to the end of the stream; data: the first one."""
+        while isinstance(data, bytes) and not self._closing:
+            if len(data) > KIND_AT and data[KIND_AT] in _CUTTING:
+                async with self._log.no_flush():  # until no flush works on the files
+                    self._take(data)
+            else:
+                self._take(data)
+            self._followed = self._followed or self._slave.state is ConnectionState.TRANSFER
+            data = await call.read()
+
+    def _take(self, data: bytes) -> None:
+        """One frame from the master."""
         fenced = self._log.store.fence_reason
         if fenced:
-            await self._perform(self._slave.suspend(fenced))
+            self._perform(self._slave.suspend(fenced))
             return
         try:
-            if len(data) > KIND_AT and data[KIND_AT] in _CUTTING:
-                async with self._log.no_flush():
-                    effects = self._slave.step(Received(data), self._log.times.mono_ms())
-            else:
-                effects = self._slave.step(Received(data), self._log.times.mono_ms())
+            effects = self._slave.step(Received(data), self._log.times.mono_ms())
         except OSError as error:
             effects = self._slave.suspend(f"disk error: {error.strerror or error}")
         except StoreError as error:
             effects = self._slave.suspend(str(error))
-        await self._perform(effects)
+        self._perform(effects)
 
-    async def _perform(self, effects: list[Effect]) -> None:
-        await slaveevents.perform(effects, self)
+    def _perform(self, effects: list[Effect]) -> None:
+        slaveevents.perform(effects, self)
+
+    def _cannot_send(self, error: Exception) -> None:
+        """A broken stream is the reader's to report; a fault of ours is raised by it."""
+        if not isinstance(error, _BROKEN):
+            self._failure = error
+        if self._call is not None:
+            self._call.cancel()
 
     # -- what the machine's effects need -------------------------------------------------------
 
-    async def send(self, data: bytes) -> None:
-        """Send a frame to the master."""
-        call = self._call
-        if call is not None:
-            async with self._writing:
-                await uncancelled(call.write(data))
+    def send(self, data: bytes) -> None:
+        """Send a frame to the master, behind those before it; nothing where the stream is gone."""
+        if self._outgoing is not None:
+            self._unsent.add(data)
+            self._outgoing.wake()
 
     def applied(self) -> None:
         """Log or confirm offset moved."""
@@ -214,21 +234,11 @@ class ReplicationClient:
     # -- events from elsewhere -----------------------------------------------------------------
 
     def flushed(self) -> None:
-        """The log was synced: tell the master, also while the last sync is being told."""
-        self._synced.set()
-
-    async def _acknowledge(self) -> None:
-        while True:
-            await self._synced.wait()
-            self._synced.clear()
-            await self._quietly(Flushed())
+        """The log was synced: tell the master."""
+        if self._call is not None:
+            self._perform(self._slave.step(Flushed(), self._log.times.mono_ms()))
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            await self._quietly(Tick())
-
-    async def _quietly(self, event: Event) -> None:
-        """Step from outside the reader; a broken stream is the reader's to report."""
-        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError, Unavailable):
-            await self._perform(self._slave.step(event, self._log.times.mono_ms()))
+            self._perform(self._slave.step(Tick(), self._log.times.mono_ms()))

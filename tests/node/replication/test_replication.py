@@ -716,7 +716,7 @@ async def test_a_thousand_reconnects_leave_nothing_behind(group: Group) -> None:
     assert after[0] <= before[0] + 2
     assert after[2] <= before[2] + 20
     replication = broker_of(master).replication
-    assert not replication._wakes
+    assert not replication._senders
     assert not replication._calls
 
 
