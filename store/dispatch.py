@@ -322,11 +322,14 @@ class Dispatcher:
 
     def _remember(self, memory: U8, n: int, table: IdempotenceTable) -> None:
         runs: I64 = np.empty((3, n), np.int64)
-        log_end = int((self._rows[scan.PHY, :n] + self._rows[scan.SIZE, :n]).max())
+        log_end = int(self._rows[scan.PHY, n - 1] + self._rows[scan.SIZE, n - 1])
         runs = runs[:, : int(scan.sequence_runs(memory, self._rows, n, runs))]
-        columns = self._rows[[scan.UNIQ_KEY_AT, scan.QUEUE_OFFSET]][:, runs[0]]
+        keys_at = self._rows[scan.UNIQ_KEY_AT, runs[0]]
+        queue_offsets = self._rows[scan.QUEUE_OFFSET, runs[0]]
         # Python numbers, all at once: a start reads millions of runs.
-        for row, count, sequence, at, queue_offset in np.vstack((runs, columns)).T.tolist():
+        for row, count, sequence, at, queue_offset in zip(
+            *runs.tolist(), keys_at.tolist(), queue_offsets.tolist(), strict=True
+        ):
             producer = bytes.fromhex(memory[at : at + 20].tobytes().decode())
             topic, queue_id = self._places.key(memory, self._rows, row)
             run = Run(sequence, sequence + count, topic, queue_id, queue_offset)

@@ -38,7 +38,7 @@ class Grouped:
         """Each queue and the numbers of its rows that have entries: half messages have none."""
         for key, chosen in self.records():
             kinds = self.rows[scan.SYSFLAG, chosen] & scan.TRANSACTION_MASK
-            if kinds.any():
+            if np.count_nonzero(kinds):
                 chosen = chosen[(kinds == 0) | (kinds == scan.TRANSACTION_COMMIT)]
             if len(chosen):
                 yield key, chosen
@@ -83,7 +83,7 @@ class PlaceFinder:
         The others are copies, made before anybody writes into the rows.
         """
         found = [self.own(memory, rows, n)]
-        if rows[scan.MULTI, :n].any():
+        if np.count_nonzero(rows[scan.MULTI, :n]):
             others: I64 = np.empty((scan.COLUMNS, 0), np.int64)
             m = int(scan.fan_out(memory, rows, n, others))
             others = np.empty((scan.COLUMNS, m), np.int64)
