@@ -33,7 +33,8 @@ ENV_PREFIX = "DUOLOG_"
 DEFAULT_FILE = "duolog.toml"
 DEFAULT_LISTEN = "127.0.0.1:8081"
 FILE_VARIABLE = "DUOLOG_CONFIG"
-TYPO = 0.75  # similarity of two names that differ by a typing error
+TYPO = 0.75  # similarity of two names that differ by a typing mistake
+ALIKE = 0.65  # similarity from which a name is suggested
 SECTIONS = ("node", "limits", "transactions", "rocketmq", "ha", "registry", "store")
 
 
@@ -233,7 +234,7 @@ class Config(_Section):
         return Tls(ha.tls_ca, ha.tls_cert, ha.tls_key) if ha.tls_ca else None
 
     def check(self) -> None:
-        """Raise ConfigError where keys contradict each other."""
+        """Raise ConfigError if keys contradict each other."""
         rocketmq = self.rocketmq
         if bool(rocketmq.access_key) != bool(rocketmq.secret_key):
             raise ConfigError("rocketmq.access_key and rocketmq.secret_key must be set together")
@@ -269,7 +270,7 @@ Tree = dict[str, dict[str, object]]
 
 
 def load(file: Path | None = None, flags: Tree | None = None) -> tuple[Config, Origins]:
-    """The config and, for every key that is not a default, where its value comes from.
+    """The config and, for every key that does not have its default, the origin of its value.
 
     file: a TOML file that must exist. If None, the file that DUOLOG_CONFIG names, which must exist
     as well; without that variable, ./duolog.toml if it exists. Raises ConfigError.
@@ -319,9 +320,10 @@ def _environment() -> list[tuple[str, str, str, str]]:
         if section not in SECTIONS and not _nearest(section, key, TYPO):
             continue  # a variable of another program
         if key not in _keys(section):
-            where = _nearest(section, key)
+            where = _nearest(section, key, ALIKE)
             meant = f"{ENV_PREFIX}{where.replace('.', '__')}".upper()
-            raise ConfigError(f"environment {name}: unknown key; did you mean {meant}?")
+            hint = f"; did you mean {meant}?" if where else ""
+            raise ConfigError(f"environment {name}: unknown key{hint}")
         found.append((section, key, value, name))
     return found
 
@@ -334,14 +336,14 @@ def _keys(section: str) -> list[str]:
 
 
 def described(section: type) -> dict[str, str]:
-    """Keys of a class of sections, and what each means."""
+    """The keys of a section class and their descriptions."""
     if dataclasses.is_dataclass(section):
         return {field.name: field.metadata["doc"] for field in dataclasses.fields(section)}
     assert issubclass(section, BaseModel), "a section is the one or the other"
     return {key: field.description or "" for key, field in section.model_fields.items()}
 
 
-def _nearest(section: str, key: str, similar: float = 0.0) -> str:
+def _nearest(section: str, key: str, similar: float) -> str:
     """The SECTION.KEY most similar to an unknown one; empty if none is similar enough."""
     known = [f"{name}.{key}" for name in SECTIONS for key in _keys(name)]
     return next(iter(difflib.get_close_matches(f"{section}.{key}", known, 1, similar)), "")
@@ -358,7 +360,7 @@ def _merge(tree: Tree, origins: Origins, more: Tree, origin: str) -> None:
 
 def _explain(error: ValidationError, origins: Origins) -> str:
     problems = error.errors()
-    # What is wrong between the keys of a section is told once each of them is right by itself.
+    # Keys that contradict each other are reported once each of them is valid by itself.
     between = [problem for problem in problems if _is_between_keys(problem)]
     if len(between) == len(problems):
         return "; ".join(f"{one['loc'][0]}: {_text_of(one)}" for one in between)
@@ -372,8 +374,11 @@ def _explain(error: ValidationError, origins: Origins) -> str:
         text = _text_of(problem)
         if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             text = "unknown key"
-            if len(parts) > 1:
-                text += f"; did you mean {_nearest(parts[0], parts[1])}?"
+            meant = _nearest(parts[0], parts[1], ALIKE) if len(parts) > 1 else ""
+            if meant:
+                text += f"; did you mean {meant}?"
+            elif len(parts) == 1:
+                text += f"; sections are {', '.join(SECTIONS)}"
         lines.append(f"{where}: {text}" + (f" (from {origin})" if origin else ""))
     return "; ".join(lines)
 

@@ -18,7 +18,6 @@ SESSION_SECONDS = 1.0
 CLOCKS = 0.97  # clocks run at most 1 % fast, or slow, against each other
 
 Queue = tuple[str, int]
-NOBODY = ""
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from datetime import datetime
 
 import numpy as np
 
+from store.clocks import WallMs
 from store.disk import Disk, DiskFile
 from store.errors import BadStoreDirectory
 from store.kernels import index as kernel
@@ -161,18 +162,18 @@ class IndexService:
         """Index the keys of rows [0, end). OSError on a full disk: the rows may be put again."""
         state: I64 = np.zeros(2, np.int64)
         while True:
-            file = self._writable(int(rows[scan.STORE_TIME, int(state[0])]) if end else 0)
+            file = self._writable(WallMs(int(rows[scan.STORE_TIME, int(state[0])]) if end else 0))
             code = kernel.put_keys(
                 file.file.memory, file.slots, file.entries, data, rows, end, state
             )
             if code == kernel.INDEX_OK:
                 return
 
-    def _writable(self, now_ms: int) -> IndexFile:
+    def _writable(self, store_ms: WallMs) -> IndexFile:
         if self.files and not self.files[-1].is_full:
             return self.files[-1]
         previous = self.files[-1].header if self.files else None
-        path = f"{DIRECTORY}/{self._name(now_ms)}"
+        path = f"{DIRECTORY}/{self._name(store_ms)}"
         made = self.disk.create(path, self.options.index_file_bytes)
         begin = _HEADER.pack(0, 0, 0, 0, 0, 1)
         if previous is not None:
@@ -183,15 +184,15 @@ class IndexService:
         self.files.append(IndexFile(made, self.options))
         return self.files[-1]
 
-    def _name(self, now_ms: int) -> str:
+    def _name(self, store_ms: WallMs) -> str:
         """yyyyMMddHHmmssSSS in local time, past the newest name there is."""
         newest = self.files[-1].file.path.rpartition("/")[2] if self.files else ""
         while True:
-            stamp = datetime.fromtimestamp(now_ms // 1000).astimezone()
-            name = f"{stamp:%Y%m%d%H%M%S}{now_ms % 1000:03d}"
+            stamp = datetime.fromtimestamp(store_ms // 1000).astimezone()
+            name = f"{stamp:%Y%m%d%H%M%S}{store_ms % 1000:03d}"
             if name > newest:
                 return name
-            now_ms += 1
+            store_ms = WallMs(store_ms + 1)
 
     def find(self, topic: str, key: str, count: int, begin_ms: int, end_ms: int) -> list[int]:
         """Offsets, newest first, of records that may carry a key; at most count.

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from store import jsontext
+from store.clocks import WallMs
 from store.disk import Disk
 from store.metadata import NOT_THE_SHAPE, Json, Metadata, Snapshot, offsets_of, topics_of
 
@@ -161,12 +162,12 @@ class MetadataFiles:
         """
         return not self._newest == self._backup == changes
 
-    def write(self, snapshot: Snapshot, place: int, now_ms: int) -> None:
+    def write(self, snapshot: Snapshot, place: int, wall_ms: WallMs) -> None:
         """Replace the snapshot, then those of RocketMQ's files whose tables changed.
 
         After a crash at any point one of the two snapshots is whole.
         """
-        version: Json = {"counter": snapshot.changes, "timestamp": now_ms}
+        version: Json = {"counter": snapshot.changes, "timestamp": wall_ms}
         texts: dict[str, tuple[Json, bytes]] = {}
         for export in EXPORTS:
             rows = export.rows(snapshot)

@@ -122,10 +122,18 @@ class OsDisk:
         self._removed: deque[Path] = deque()  # to be unlinked, by any thread
         self.mapped_max = min(MAPPED_MAX, mappings_max() // 3)
         if read_only:
-            if not self.root.is_dir():
-                raise BadStoreDirectory(str(root), "no such directory")
+            self._check_root()
             return
         self._prepare_root()
+
+    def _check_root(self) -> None:
+        try:
+            if self.root.is_dir():
+                return
+            reason = "not a directory" if self.root.exists() else "no such directory"
+        except OSError as error:
+            reason = error.strerror or str(error)
+        raise BadStoreDirectory(self._base, reason)
 
     def _prepare_root(self) -> None:
         try:

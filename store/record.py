@@ -31,13 +31,11 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 PROPERTY_SEPARATOR = "\x02"
 ONE_KEY, ONE_KEY_SET = "ONE_KEY", "true"  # KEYS is one key with spaces in it
 TOPIC_BYTES_MAX = 127
-TOPIC_V2_BYTES_MAX = 255
 PROPERTIES_BYTES_MAX = 32767
 # What the store adds to a client's properties: UNIQ_KEY and the record CRC, with separators.
 PROPERTIES_RESERVE = 64
 
 COMPRESSED = 0x1
-MULTI_TAGS = 0x2
 TRANSACTION_PREPARED = 0x4
 TRANSACTION_COMMIT = 0x8
 TRANSACTION_ROLLBACK = 0xC

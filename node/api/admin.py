@@ -54,7 +54,7 @@ class AdminService(stubs.AdminServicer):
 
     @unary
     async def CreateTopic(self, request: wire.TopicRequest, context: Caller) -> wire.TopicReply:
-        """Create; the same again is no error, other settings are."""
+        """Create a topic. Repeating a call is no error; other settings for the same topic are."""
         metadata = self._broker.metadata
         config = metadata.new_topic(request.topic, request.queues, request.perm)
         check_message_type(request.message_type)
@@ -82,7 +82,7 @@ class AdminService(stubs.AdminServicer):
 
     @unary
     async def AlterTopic(self, request: wire.TopicRequest, context: Caller) -> wire.TopicReply:
-        """More queues, other permissions."""
+        """Add queues, or change permissions."""
         known = self._known(request.topic)
         config = altered(known, request.queues, request.perm)
         check_message_type(request.message_type)
@@ -130,7 +130,7 @@ class AdminService(stubs.AdminServicer):
         return reply
 
     def _create_missing(self, names: Iterable[str]) -> None:
-        """Topics on their first use by a producer, where the config says so.
+        """Create topics on their first use by a producer, if the config allows it.
 
         Raises BadMessage, Busy, NotMaster.
         """
@@ -186,7 +186,7 @@ class AdminService(stubs.AdminServicer):
     async def ListGroups(
         self, request: wire.ListGroupsRequest, context: Caller
     ) -> wire.ListGroupsReply:
-        """All groups; from a node that knows the newest."""
+        """All groups. Only a node that has the newest offsets answers."""
         return wire.ListGroupsReply(groups=[self._group(name) for name in self._group_names()])
 
     @unary
@@ -244,7 +244,7 @@ class AdminService(stubs.AdminServicer):
         if request.HasField("retry_times"):
             if not 0 <= request.retry_times <= RETRY_TIMES_MAX:
                 raise sdk.BadRequest(
-                    f"retry_times is {request.retry_times}, the limit is {RETRY_TIMES_MAX}"
+                    f"retry_times is {request.retry_times}; it must be 0 to {RETRY_TIMES_MAX}"
                 )
             row["retryMaxTimes"] = request.retry_times
         if request.retry_delays_ms:
@@ -262,7 +262,7 @@ class AdminService(stubs.AdminServicer):
         return self._group(request.group)
 
     def _bound(self, row: Json, topic: str, exclusive: bool) -> Json:
-        """A group's row with the topic whose lite topics it subscribes to."""
+        """A group's settings with the topic whose lite topics it subscribes to."""
         if exclusive and not topic:
             raise sdk.BadRequest(
                 "an exclusive group must name the topic whose lite topics it subscribes to"
@@ -275,7 +275,7 @@ class AdminService(stubs.AdminServicer):
     async def DeleteGroup(
         self, request: wire.DeleteGroupRequest, context: Caller
     ) -> wire.DeleteGroupReply:
-        """Forget a group."""
+        """Delete a group and its offsets."""
         self._check_known_group(request.group)
         await self._broker.metadata.delete_group(request.group)
         return wire.DeleteGroupReply()
@@ -334,9 +334,9 @@ class AdminService(stubs.AdminServicer):
 
     @unary
     async def Track(self, request: wire.TrackRequest, context: Caller) -> wire.TrackReply:
-        """What became of a message in every group that reads its topic."""
+        """The state of a message in every group that reads its topic."""
         broker = self._broker
-        broker.admission.check_index()  # only it tells of copies in retry and dead-letter topics
+        broker.admission.check_index()  # finds copies in retry and dead-letter topics
         topic = self._known(request.topic)
         where = request.topic, request.queue_id, QueueOffset(request.queue_offset)
         if not 0 <= request.queue_id < topic.queues:
@@ -357,7 +357,9 @@ class AdminService(stubs.AdminServicer):
         return reply
 
     def _track(self, group: str, where: tuple[str, int, int], unique: str) -> wire.TrackState:
-        """One group's; copies in its retry and dead-letter topics carry the unique key."""
+        """The state in one group; copies in its retry and dead-letter topics have the same unique
+        key.
+        """
         find = self._broker.store.lookups.by_unique_key
         if unique and find(dead_letter_topic(group), unique) is not None:
             return wire.DEAD_LETTER
@@ -374,7 +376,7 @@ class AdminService(stubs.AdminServicer):
     async def NodeStatus(
         self, request: wire.NodeStatusRequest, context: Caller
     ) -> wire.NodeStatusReply:
-        """What this node is and does."""
+        """The state of this node."""
         return self._status()
 
     @unary
@@ -408,7 +410,7 @@ class AdminService(stubs.AdminServicer):
 
     @unary
     async def Route(self, request: wire.RouteRequest, context: Caller) -> wire.RouteReply:
-        """The groups of the cluster and where they are reached."""
+        """The replica groups of the cluster and their endpoints."""
         broker = self._broker
         node = broker.config.node
         reply = wire.RouteReply(cluster=node.cluster, group=node.group)
@@ -425,7 +427,7 @@ class AdminService(stubs.AdminServicer):
         return reply
 
     def _add_itself(self, route: wire.GroupRoute) -> None:
-        """A node that answers is a way in, registered or not."""
+        """Add this node: it can be reached, even if it is not registered."""
         node = self._broker.config.node
         for row in route.replicas:
             if row.node == node.name:
@@ -435,7 +437,7 @@ class AdminService(stubs.AdminServicer):
 
     @unary
     async def Failover(self, request: wire.FailoverRequest, context: Caller) -> wire.FailoverReply:
-        """A planned switch; a mastership that is over already is not ended again."""
+        """A planned switch. A mastership that is already over is not ended again."""
         newer = await self._failover().hand_over(request.node, Epoch(request.epoch))
         if newer is None:
             return wire.FailoverReply()
@@ -443,7 +445,7 @@ class AdminService(stubs.AdminServicer):
 
     @unary
     async def Drain(self, request: wire.DrainRequest, context: Caller) -> wire.DrainReply:
-        """Take a node out, or back in."""
+        """Drain a node, or undo that."""
         await self._failover().drain(request.node, request.undo)
         return wire.DrainReply()
 
@@ -451,7 +453,7 @@ class AdminService(stubs.AdminServicer):
     async def ElectUnclean(
         self, request: wire.ElectUncleanRequest, context: Caller
     ) -> wire.ElectUncleanReply:
-        """This node becomes the master, whatever others held."""
+        """Make this node the master, even if other nodes hold more."""
         await self._failover().elect_unclean(Epoch(request.epoch))
         return wire.ElectUncleanReply()
 
@@ -504,7 +506,7 @@ class AdminService(stubs.AdminServicer):
 
 
 def _differs(known: TopicConfig, asked: TopicConfig) -> bool:
-    """Tell whether a topic is another one than is asked for."""
+    """Tell whether a topic has other settings than requested."""
 
     def asked_of(config: TopicConfig) -> tuple[int, int, str, int]:
         return config.queues, config.perm, config.message_type, config.lite_ttl_minutes

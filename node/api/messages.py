@@ -23,13 +23,12 @@ from store.errors import StoreError
 from store.kernels import decode
 from store.metadata import check_group, is_reserved_topic
 from store.queueends import QueueKey
-from store.reader import GetResult
 
 log = structlog.get_logger("duolog.node")
 
 QUEUES_PER_SUBSCRIPTION_MAX = 4096
 CREDIT_MAX = 256 << 20
-LOOKED_AT_ONCE = 100  # queues that have nothing, then the loop has a turn
+LOOKED_AT_ONCE = 100  # empty queues scanned before the event loop runs other work
 HALVES_MAX = 100_000
 CHECKERS_MAX = 10_000
 CHECKS_WAITING_MAX = 1000
@@ -39,7 +38,7 @@ Unanswered = asyncio.Queue[tuple[wire.AppendReply, Outcome | None] | None]
 
 
 class MessagesService(stubs.MessagesServicer):
-    """Messages in and out."""
+    """Stores messages and reads them."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -63,7 +62,7 @@ class MessagesService(stubs.MessagesServicer):
                 try:
                     await context.write(reply)
                 finally:
-                    broker.log.pump_soon()  # the answer goes out first, if anybody is there
+                    broker.log.pump_soon()  # after the reply was sent
             return
         unanswered: Unanswered = asyncio.Queue(broker.limits.append_in_flight_max)
         async with together() as tasks:
@@ -74,7 +73,7 @@ class MessagesService(stubs.MessagesServicer):
 
     @staticmethod
     async def _answer(unanswered: Unanswered, replies: Replies[wire.AppendReply]) -> None:
-        """Write replies once what they wait for is known."""
+        """Write each reply once its outcome is known."""
         while (item := await unanswered.get()) is not None:
             reply, durable = item
             if durable is not None:
@@ -86,7 +85,7 @@ class MessagesService(stubs.MessagesServicer):
 
     @unary
     async def Pull(self, request: wire.PullRequest, context: Caller) -> wire.MessageBatch:
-        """One batch; waits for an arrival where there is nothing yet."""
+        """Read one batch; wait for messages if there are none yet."""
         broker = self._broker
         topic = broker.admission.readable_queue(request.topic, request.queue_id)
         key = (request.topic, request.queue_id)
@@ -99,17 +98,13 @@ class MessagesService(stubs.MessagesServicer):
         deadline = now + min(request.wait_ms, limits.poll_ms_max) / 1000
         selection = Selection(chosen, count, size)
         offset, result = await poll(broker.reader, key, request.queue_offset, selection, deadline)
-        self._count_out(result)
+        self._broker.log.count_out(result.count, len(result.bodies))
         columns = frozenset(request.columns)
         reply = batch_to_wire(key, offset, result, columns=columns)
         if result.count:
             newest = int(result.table[decode.OUT_PHY, -1])
             reply.suggest_endpoint = broker.reader.suggested_endpoint(newest)
         return reply
-
-    def _count_out(self, result: GetResult) -> None:
-        self._broker.log.counters.messages_out += result.count
-        self._broker.log.counters.bytes_out += len(result.bodies)
 
     # -- subscribe -----------------------------------------------------------------------------
 
@@ -132,14 +127,14 @@ class MessagesService(stubs.MessagesServicer):
 
     @unary
     async def Stage(self, request: wire.StageRequest, context: Caller) -> wire.StageReply:
-        """Store a batch for a sink, unseen."""
+        """Store a batch for a sink; it stays invisible."""
         host = peer_host(context.peer())
         staged = await self._broker.publishes.stage(request.sink, request.batch, host)
         return wire.StageReply(staged=staged)
 
     @unary
     async def Publish(self, request: wire.PublishRequest, context: Caller) -> wire.PublishReply:
-        """Make what was staged visible; answered when it is."""
+        """Make staged batches visible; reply when they are."""
         publishes = self._broker.publishes
         before = await publishes.publish(
             request.sink,
@@ -154,7 +149,7 @@ class MessagesService(stubs.MessagesServicer):
     async def SinkState(
         self, request: wire.SinkStateRequest, context: Caller
     ) -> wire.SinkStateReply:
-        """What a sink has published."""
+        """The last batch that a sink published."""
         return self._broker.publishes.state(request.sink)
 
     # -- transactions --------------------------------------------------------------------------
@@ -177,7 +172,7 @@ class MessagesService(stubs.MessagesServicer):
         request: wire.TransactionChecksRequest,
         context: ServicerContext[wire.TransactionChecksRequest, wire.TransactionCheck],
     ) -> None:
-        """Ask a producer of a group, as long as it listens and this node is the master."""
+        """Send checks to a producer while its stream is open and this node is the master."""
         async with reporting(context):
             self._broker.admission.check_master()
             if len(self._checkers) >= CHECKERS_MAX:
@@ -194,7 +189,7 @@ class MessagesService(stubs.MessagesServicer):
                 self._checkers.remove(checker)
 
     async def _ask(self, check: Check) -> bool:
-        """Pass a question to one of the group's producers, another one each time."""
+        """Send a check to one of the group's producers, in turn."""
         asked = [checker for checker in self._checkers if checker.group == check.group]
         if not asked:
             return False
@@ -210,7 +205,7 @@ class MessagesService(stubs.MessagesServicer):
         if request.message_id:
             record = store.lookups.by_id(request.message_id)
             if is_reserved_topic(record.topic):
-                raise sdk.NoSuchMessage(f"{request.message_id} is a message of the system")
+                raise sdk.NoSuchMessage(f"{request.message_id} is a system message")
             return wire.FindReply(messages=[record_to_wire(record)])
         self._broker.admission.readable_topic(request.topic)
         self._broker.admission.check_index()
@@ -232,21 +227,21 @@ class MessagesService(stubs.MessagesServicer):
 
 
 class _Checker:
-    """One producer that listens for questions."""
+    """One producer that receives checks."""
 
     def __init__(self, group: str) -> None:
         self.group = group
         self._checks: asyncio.Queue[Check] = asyncio.Queue(CHECKS_WAITING_MAX)
 
     def put(self, check: Check) -> bool:
-        """Ask, unless it has too many questions already."""
+        """Queue a check, unless too many are waiting."""
         if self._checks.full():
             return False
         self._checks.put_nowait(check)
         return True
 
     async def next(self) -> Check | None:
-        """The next question, or None after a while."""
+        """The next check, or None after a timeout."""
         try:
             async with asyncio.timeout(CHECK_PAUSE_SECONDS):
                 return await self._checks.get()
@@ -266,7 +261,7 @@ def _check_to_wire(check: Check) -> wire.TransactionCheck:
 
 
 class _Cursor:
-    """Where a subscription reads in one queue, and what tells it that the queue got messages."""
+    """The position of a subscription in one queue; notified when the queue gets messages."""
 
     __slots__ = ("_subscription", "key", "number", "offset")
 
@@ -284,9 +279,10 @@ class _Cursor:
 
 
 class _Subscription:
-    """One Subscribe call: cursors, credit, and which queues may have something to send.
+    """One Subscribe call: cursors, credit, and the queues that may have messages.
 
-    Work is in proportion to the queues that have something, not to those that are watched.
+    The work is proportional to the number of queues with messages, not to the number of watched
+    queues.
     """
 
     def __init__(self, broker: Broker, batches: Replies[wire.MessageBatch]) -> None:
@@ -297,10 +293,10 @@ class _Subscription:
         self._wanted: MessageFilter = EVERYTHING
         self._group = ""
         self._batch_bytes = 512 << 10
-        self._ready: dict[QueueKey, None] = {}  # may have something, in the order of their turns
+        self._ready: dict[QueueKey, None] = {}  # may have messages, in order of service
         self._wake = asyncio.Event()
         self._ended = False  # the client's half of the stream
-        self._refused: Exception | None = None  # for what it asked
+        self._refused: Exception | None = None  # because of an invalid request
 
     def notify(self, key: QueueKey) -> None:
         """A queue may have something."""
@@ -308,9 +304,9 @@ class _Subscription:
         self._wake.set()
 
     async def take_requests(self, requests: AsyncIterator[wire.SubscribeRequest]) -> None:
-        """Follow the client's requests; ends with its half of the stream.
+        """Follow the client's requests until it closes its half of the stream.
 
-        An error is raised by `send_batches`: no batch is broken off in the middle.
+        An error is raised by `send_batches`, so that no batch is cut off in the middle.
         """
         try:
             await self._take_requests(requests)
@@ -370,9 +366,9 @@ class _Subscription:
             self._remove(key)
 
     async def send_batches(self) -> None:
-        """Send as credit and messages allow; ends with the client's half of the stream.
+        """Send batches as credit allows, until the client closes its half of the stream.
 
-        Raises what a request is refused with.
+        Raises the error of a refused request.
         """
         while True:
             self._wake.clear()
@@ -385,7 +381,7 @@ class _Subscription:
                 key = next(iter(self._ready))
                 del self._ready[key]
                 if await self._send_from(key):
-                    self._ready[key] = None  # its turn comes again after the others'
+                    self._ready[key] = None  # served again after the other queues
                     break
                 looked += 1
                 if looked % LOOKED_AT_ONCE == 0:
@@ -394,7 +390,7 @@ class _Subscription:
                 await self._wake.wait()
 
     async def _send_from(self, key: QueueKey) -> bool:
-        """One batch of one queue; False if it has nothing to say."""
+        """Send one batch of one queue; False if there is nothing to send."""
         cursor = self._cursors.get(key)
         if cursor is None:
             return False
@@ -413,9 +409,8 @@ class _Subscription:
             batch.suggest_endpoint = self._broker.reader.suggested_endpoint(newest)
         cursor.offset = result.next_offset
         self._credit -= len(result.bodies)
-        self._cursors[key] = self._cursors.pop(key)  # others first, when credit is short
-        self._broker.log.counters.messages_out += result.count
-        self._broker.log.counters.bytes_out += len(result.bodies)
+        self._cursors[key] = self._cursors.pop(key)  # the other queues come first
+        self._broker.log.count_out(result.count, len(result.bodies))
         await self._batches.write(batch)
         return True
 

@@ -1,1 +1,4 @@
-"""The command line `duolog`: nouns, then verbs; data on stdout, messages on stderr."""
+"""The command line `duolog`: nouns, then verbs; data on stdout, messages on stderr.
+
+Nothing else in `node` imports it.
+"""

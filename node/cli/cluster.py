@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.output import DEFAULT_ENDPOINTS, Endpoints, Json, Timeout, fail, print_rows, run
+from node.cli.output import (
+    DEFAULT_ENDPOINTS,
+    LONG_MAX,
+    Endpoints,
+    Json,
+    Timeout,
+    fail,
+    print_rows,
+    run,
+)
 
 if TYPE_CHECKING:
     from duolog import Admin, ClusterStatus, NodeStatus
@@ -39,7 +48,7 @@ def status(
             show(run(ask(endpoints, timeout)), as_json, clear=watch)
         except typer.Exit:
             if not watch:
-                raise  # else it is told already, and the next look may find somebody
+                raise  # with --watch, the error was printed, and the next poll may succeed
         if not watch or looks == count:
             return
         try:
@@ -70,7 +79,7 @@ def row_of(cluster: str, node: "NodeStatus") -> dict[str, object]:
     in_sync = " ".join(part.sync_state_set)
     if not in_sync and node.is_master:
         in_sync = str(part.in_sync_replicas or "")
-    own = not node.stale  # else zeros mean that nobody knows
+    own = not node.stale  # otherwise the zeros are unknown values
     return {
         "cluster": cluster,
         "group": part.group,
@@ -106,7 +115,7 @@ def drain(
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
 ) -> None:
-    """Exclude a node until undrain: it hands over, is not elected, and no put waits for it."""
+    """Exclude a node: a master hands over, the node is not elected, and no put waits for it."""
     order(endpoints, timeout, lambda admin: admin.drain(node))
     print(f"{node} is drained")
 
@@ -117,18 +126,21 @@ def undrain(
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
 ) -> None:
-    """Let a drained node be elected and count again."""
+    """Include a drained node again: it can be elected, and puts wait for it."""
     order(endpoints, timeout, lambda admin: admin.drain(node, undo=True))
     print(f"{node} is no longer drained")
 
 
 @app.command()
 def elect(
-    epoch: Annotated[int, typer.Option(help="The last epoch, as shown by `cluster status`.")],
+    epoch: Annotated[
+        int,
+        typer.Option(min=0, max=LONG_MAX, help="The last epoch, as shown by `cluster status`."),
+    ],
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 15.0,
     unclean: Annotated[
-        bool, typer.Option("--unclean", help="Accept the loss of what only other nodes hold.")
+        bool, typer.Option("--unclean", help="Accept the loss of records that this node lacks.")
     ] = False,
 ) -> None:
     """Make the node at the endpoint the master of a group that lost its in-sync replicas.

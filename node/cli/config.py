@@ -29,7 +29,7 @@ def show(
     try:
         loaded, origins = load(config)
     except ConfigError as error:
-        fail(str(error), "correcting or removing that key", 2)
+        fail(str(error), "duolog config show --help   (or: docs/configuration.md)", 2)
     table = [
         {"key": f"{section}.{key}", "value": value, **({"origin": where} if origin else {})}
         for section, key, value, where in rows(loaded, origins)

@@ -6,6 +6,8 @@ import typer
 
 from node.cli.output import (
     DEFAULT_ENDPOINTS,
+    INT_MAX,
+    LONG_MAX,
     Endpoints,
     Json,
     Timeout,
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
-REDELIVER_SECONDS = 2.0  # nothing new for so long: that was all
+REDELIVER_SECONDS = 2.0  # if nothing arrives for this long, all dead letters were sent
+LIST_GROUPS = "duolog group list"
 DEAD_WORDS = frozenset(
     (
         "DLQ_ORIGIN_TOPIC",
@@ -110,7 +113,9 @@ def set_(
     retry_times: Annotated[
         int | None,
         typer.Option(
-            help="Retries after the first attempt, before a message becomes a dead letter."
+            min=0,
+            max=INT_MAX,
+            help="Retries after the first attempt, before a message becomes a dead letter.",
         ),
     ] = None,
     lite_topic: Annotated[
@@ -167,12 +172,15 @@ def dead(
 ) -> None:
     """Show the dead letters of a group: messages whose last attempt failed."""
 
-    from duolog import Start
+    from duolog import Start, UnknownTopic
 
     async def ask() -> "list[Message]":
         async with _client(endpoints, timeout) as client:
             topic = f"%DLQ%{group}"
-            offset = await client.admin.offset_at_time(topic, 0, Start.EARLIEST)
+            try:
+                offset = await client.admin.offset_at_time(topic, 0, Start.EARLIEST)
+            except UnknownTopic:
+                fail(f"no message of group {group!r} ever became a dead letter", LIST_GROUPS)
             return list(await client.pull(topic, 0, offset, max_messages=limit))
 
     columns = ["queue_offset", "topic", "message_id", "tags", "attempts", "body"]
@@ -195,8 +203,11 @@ def redeliver(
     async def work() -> int:
         sent = 0
         async with _client(endpoints, timeout) as client, client.producer() as producer:
-            # Who has sent them again is a group, too: its offsets say how far.
-            readers = client.consumer(f"redelivery-of-{group}", f"%DLQ%{group}")
+            # Redelivery has a consumer group of its own: its offsets tell what was sent again.
+            dead_letters = f"%DLQ%{group}"
+            if not await client.admin.topics([dead_letters], system=True):
+                fail(f"no message of group {group!r} ever became a dead letter", LIST_GROUPS)
+            readers = client.consumer(f"redelivery-of-{group}", dead_letters)
             async with readers as consumer:
                 while sent < limit and (message := await consumer.get(REDELIVER_SECONDS)):
                     kept = {k: v for k, v in message.properties.items() if k not in DEAD_WORDS}
@@ -228,8 +239,11 @@ def reset(
     offset: int | None = None
     place: Start | int = Start.EARLIEST
     if to.startswith("offset:"):
-        if not to[7:].isdecimal():
-            fail(f"{to!r} is not offset:N", "duolog group reset --help")
+        if not to[7:].isdecimal() or int(to[7:]) > LONG_MAX:
+            fail(
+                f"{to!r} is not offset:N, where N is a queue offset of 0 or more",
+                "duolog group reset --help",
+            )
         offset = int(to[7:])
     else:
         place = Start(to) if to in list(Start) else when(to)

@@ -25,7 +25,7 @@ _NOUNS = {
     "msg": _Noun("Send, get, find and tail messages.", "node.cli.msg"),
     "group": _Noun("List, show, set, reset consumer groups.", "node.cli.group"),
     "cluster": _Noun("Show the cluster, switch and drain nodes.", "node.cli.cluster"),
-    "store": _Noun("Inspect a store directory, offline.", "node.cli.store"),
+    "store": _Noun("Inspect a store directory offline.", "node.cli.store"),
     "bench": _Noun("Measure produce, consume and recovery.", "demo.commands.bench"),
     "pipeline": _Noun(
         "Jobs on Spark: audit, rebuild, tier, replay, report.",
@@ -88,7 +88,7 @@ def run(command: Callable[[], object]) -> None:
         try:
             command()
         finally:
-            sys.stdout.flush()  # else Python does so at its end, and complains
+            sys.stdout.flush()  # otherwise Python flushes at exit and reports the error
     except BrokenPipeError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for stream in (sys.stdout, sys.stderr):

@@ -12,6 +12,7 @@ import typer
 
 from node.cli.output import (
     DEFAULT_ENDPOINTS,
+    INT_MAX,
     Endpoints,
     Json,
     Timeout,
@@ -78,10 +79,12 @@ def _printer(as_json: bool, template: str | None) -> "Callable[[Shown], None]":
         if template is not None:
             try:
                 print(template.format(**fields))
-            except (KeyError, IndexError, ValueError) as error:
+            except (KeyError, IndexError) as error:
                 fail(
                     f"template {template!r}: unknown field {error}", "fields: " + ", ".join(fields)
                 )
+            except (ValueError, AttributeError, TypeError) as error:
+                fail(f"template {template!r}: {error}", "fields: " + ", ".join(fields))
             return
         if sys.stdout.isatty():
             tags = f" [{fields['tags']}]" if fields["tags"] else ""
@@ -93,18 +96,29 @@ def _printer(as_json: bool, template: str | None) -> "Callable[[Shown], None]":
     return show
 
 
+class _BadTemplate(Exception):
+    """A template is not valid."""
+
+
+def _filled(template: str, n: int, line: str) -> str:
+    """A template with its fields filled in. Raises _BadTemplate or KeyError."""
+    try:
+        return template.format(n=n, time=int(time.time() * 1000), line=line)
+    except IndexError:
+        raise _BadTemplate("{} names no field: use {line}, {n} or {time}") from None
+    except (ValueError, AttributeError, TypeError) as error:
+        raise _BadTemplate(str(error)) from None
+
+
 def _lines(template: str | None, count: int | None) -> Iterator[str]:
     """Lines of stdin, or a template applied to them or to a counter."""
     if count is not None:
         for n in range(count):
-            yield (template or "{n}").format(n=n, time=int(time.time() * 1000), line="")
+            yield _filled(template or "{n}", n, "")
         return
     for n, line in enumerate(sys.stdin):
         text = line.rstrip("\n")
-        if template is None:
-            yield text
-        else:
-            yield template.format(line=text, n=n, time=int(time.time() * 1000))
+        yield text if template is None else _filled(template, n, text)
 
 
 @app.command()
@@ -119,13 +133,13 @@ def send(
     property_: Annotated[
         list[str] | None, typer.Option("--property", help="Property NAME=VALUE (repeatable).")
     ] = None,
-    queue: Annotated[int | None, typer.Option(help="Queue to send to.")] = None,
+    queue: Annotated[int | None, typer.Option(max=INT_MAX, help="Queue to send to.")] = None,
     delay: Annotated[
-        float | None, typer.Option(min=0, help="Deliver after this many seconds.")
+        float | None, typer.Option(min=0, max=INT_MAX, help="Deliver after this many seconds.")
     ] = None,
     template: Annotated[str | None, typer.Option(help="Body template: {line} {n} {time}.")] = None,
     count: Annotated[
-        int | None, typer.Option(help="Number of messages made from the template.")
+        int | None, typer.Option(min=0, help="Number of messages made from the template.")
     ] = None,
     lines_json: Annotated[
         bool,
@@ -175,8 +189,10 @@ def send(
 
     try:
         sent = run(work())
-    except (KeyError, IndexError) as error:
+    except KeyError as error:
         fail(f"template {template!r}: unknown field {error}", "fields: line, n, time")
+    except _BadTemplate as error:
+        fail(f"template {template!r}: {error}", "for example 'order {n} at {time}'; write { as {{")
     if not as_json:
         say(f"sent {sent} messages to {topic}")
 
@@ -195,17 +211,42 @@ def _message(text: str, common: dict[str, Any], lines_json: bool) -> tuple[bytes
     if not lines_json:
         return text.encode(errors="surrogateescape"), common
     try:
-        fields = json.loads(text)
-        how = {**common}
-        for name in ("key", "keys", "tags", "queue_id", "properties"):
-            if fields.get(name):
-                value = fields[name]
-                how[name] = value.split() if name == "keys" and isinstance(value, str) else value
-        if "body_base64" in fields:
-            return base64.b64decode(fields["body_base64"]), how
-        return str(fields["body"]).encode(), how
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return _from_json(json.loads(text), common)
+    except (ValueError, TypeError) as error:
         fail(f"line {text[:80]!r} is not a message: {error}", 'a line such as {"body": "hello"}')
+
+
+def _from_json(fields: object, common: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
+    """Body and options of a message. Raises ValueError or TypeError."""
+    if not isinstance(fields, dict):
+        raise ValueError("it is not a JSON object")
+    how = {**common}
+    for name, kinds, wanted in _FIELDS:
+        value = fields.get(name)
+        if not value:
+            continue
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            raise ValueError(f'"{name}" must be {wanted}')
+        how[name] = value.split() if name == "keys" and isinstance(value, str) else value
+    if how["queue_id"] is not None and not 0 <= how["queue_id"] <= INT_MAX:
+        raise ValueError(f'"queue_id" must be 0 to {INT_MAX}')
+    texts = [*how["properties"], *how["properties"].values(), *how["keys"]]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("keys and properties must be strings")
+    if "body_base64" in fields:
+        return base64.b64decode(fields["body_base64"]), how
+    if "body" not in fields:
+        raise ValueError('it has no "body"')
+    return str(fields["body"]).encode(), how
+
+
+_FIELDS: tuple[tuple[str, type | tuple[type, ...], str], ...] = (
+    ("key", str, "a string"),
+    ("keys", (str, list), "a string or a list of strings"),
+    ("tags", str, "a string"),
+    ("queue_id", int, "an integer"),
+    ("properties", dict, "an object"),
+)
 
 
 @app.command()
@@ -216,7 +257,7 @@ def get(
     tags: Annotated[
         list[str] | None, typer.Option(help="Only messages with this tag (repeatable).")
     ] = None,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for more messages.")] = 2.0,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for more messages.")] = 2.0,
     template: Annotated[str | None, Format] = None,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
@@ -251,7 +292,8 @@ def find(
     since: Annotated[str | None, typer.Option(help="Start time: 10m, 2h, ISO or ms.")] = None,
     until: Annotated[str | None, typer.Option(help="End time: as --since.")] = None,
     max_: Annotated[
-        int, typer.Option("--max", help="Maximum number of messages (64 by key).")
+        int,
+        typer.Option("--max", min=1, max=INT_MAX, help="Maximum number of messages (64 by key)."),
     ] = 32,
     template: Annotated[str | None, Format] = None,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
@@ -261,7 +303,7 @@ def find(
     """Find messages by key, unique key, id, or time (--since alone)."""
     if not (key or unique_key or id_ or since):
         fail(
-            "give one of --key, --unique-key, --id and --since",
+            "give one of --key, --unique-key, --id or --since",
             "duolog msg find TOPIC --key KEY | --unique-key K | --id ID | --since 10m",
         )
     show = _printer(as_json, template)
@@ -345,7 +387,7 @@ def tail(
     ] = None,
     since: Annotated[str | None, typer.Option(help="Start time: 10m, 2h, ISO or ms.")] = None,
     max_: Annotated[
-        int | None, typer.Option("--max", help="Stop after this many messages.")
+        int | None, typer.Option("--max", min=1, help="Stop after this many messages.")
     ] = None,
     template: Annotated[str | None, Format] = None,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,

@@ -111,7 +111,7 @@ def _replication(status: "NodeStatus") -> dict[str, object]:
 
 
 async def probe(client: "Client", status: "NodeStatus", timeout: float) -> str:
-    """Test what this node does for a put; returns what is wrong, or an empty string."""
+    """Test whether this node can take part in a put; the problem found, or an empty string."""
     from duolog import DuologError, TopicExists
 
     if not status.is_master:
@@ -121,7 +121,7 @@ async def probe(client: "Client", status: "NodeStatus", timeout: float) -> str:
             if part.state == "TRANSFER"
             else f"not following a master: {part.reason or part.role}"
         )
-    group = status.replication.group  # whatever becomes of others
+    group = status.replication.group  # whether or not other nodes have it
     try:
         with contextlib.suppress(TopicExists):
             await client.admin.create_topic(PROBE_TOPIC, 1, groups=[group])
@@ -140,8 +140,10 @@ def problems_of(status: "NodeStatus") -> list[str]:
     if status.corrupt_ranges:
         problems.append(f"{status.corrupt_ranges} corrupt ranges in the commit log")
     part = status.replication
-    if part.role == "STANDING":  # of a node that may be elected; its last stream may say more
-        problems.append(f"this node knows no master of its group: {part.reason or 'so far'}")
+    if part.role == "STANDING":  # of a node that can be elected
+        problems.append(
+            f"this node knows no master of its group: {part.reason or 'none found yet'}"
+        )
     elif part.state == "SUSPEND":
         problems.append(f"not following its master: {part.reason}")
     return problems

@@ -1,6 +1,7 @@
-"""How commands print: tables for people, TSV for pipes, JSON for programs; errors with a hint."""
+"""Output of commands: tables on a terminal, TSV in a pipe, JSON, and errors with a hint."""
 
 import asyncio
+import itertools
 import json
 import sys
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
@@ -15,11 +16,13 @@ Json = typer.Option("--json", help="Print JSON.")
 Endpoints = typer.Option(
     "--endpoints", "-e", envvar="DUOLOG_ENDPOINTS", help="HOST:PORT[,HOST:PORT...] of nodes."
 )
-Timeout = typer.Option("--timeout", help="Seconds the whole call may take.")
+Timeout = typer.Option("--timeout", help="Time limit of the whole call in seconds.")
 Yes = typer.Option("--yes", "-y", help="Do not ask for confirmation.")
 DEFAULT_ENDPOINTS = "127.0.0.1:8081"
 
 EXIT_ERROR = 1
+INT_MAX = (1 << 31) - 1  # largest number that a queue id, a count or a number of minutes may be
+LONG_MAX = (1 << 63) - 1  # largest queue offset, epoch or time
 
 
 def say(text: str) -> None:
@@ -88,10 +91,15 @@ _HINTS = {
     "Busy": "duolog node check",
     "TopicExists": "duolog topic alter TOPIC --queues N",
     "NoSuchMessage": "duolog msg find TOPIC --key KEY",
-    "BadRequest": "--help",
     "MessageTooLarge": "sending a smaller body, or store.max_message_size in duolog.toml",
     "ResultUnknown": "duolog msg find TOPIC --unique-key KEY",
 }
+
+
+def help_of() -> str:
+    """The command that prints the help of the one that runs."""
+    words = itertools.takewhile(lambda word: not word.startswith("-"), sys.argv[1:3])
+    return " ".join(["duolog", *words, "--help"])
 
 
 def run(work: Coroutine[object, None, T]) -> T:
@@ -102,23 +110,27 @@ def run(work: Coroutine[object, None, T]) -> T:
         return asyncio.run(work)
     except DuologError as error:
         name = type(error).__name__
-        fail(f"{name}: {error}", _HINTS.get(name, ""))
+        fail(f"{name}: {error}", help_of() if name == "BadRequest" else _HINTS.get(name, ""))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 
 
 def when(text: str) -> int:
-    """A time: ISO text, ms since 1970, or `10m`, `2h`, `3d` ago; ms since 1970."""
+    """A time as ms since 1970. text: ISO, ms since 1970, or how long ago (`10m`, `2h`, `3d`)."""
     units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-    if text and text[-1] in units and text[:-1].isdecimal():
-        past = datetime.now().astimezone() - timedelta(seconds=int(text[:-1]) * units[text[-1]])
-        return int(past.timestamp() * 1000)
-    if text.isdecimal():
-        return int(text)
     try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
+        if text and text[-1] in units and text[:-1].isdecimal():
+            past = datetime.now().astimezone() - timedelta(seconds=int(text[:-1]) * units[text[-1]])
+            time_ms = int(past.timestamp() * 1000)
+        elif text.isdecimal():
+            time_ms = int(text)
+        else:
+            time_ms = int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
         fail(f"{text!r} is not a time: use 10m, 2h, 3d, ms since 1970, or 2026-01-31T12:00")
+    if not 0 <= time_ms <= LONG_MAX:
+        fail(f"{text!r} is not a time between 1970 and now, or ms since 1970")
+    return time_ms
 
 
 def iso(time_ms: int | None) -> str | None:

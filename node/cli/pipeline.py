@@ -94,7 +94,7 @@ def audit(
     found, other, difference = run_job("audit", master, both)
     for one in (found, other):
         if one is not None and one.held:
-            say(f"{one.directory} is held by a running node: read as it is now, and not changed")
+            say(f"{one.directory} is held by a running node: it is read as it is, and not changed")
     problems = [*found.problems, *(other.problems if other is not None else [])]
     facts = {k: v for k, v in found.to_json().items() if k != "problems"}
     if as_json:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from node.cli.output import Json, fail, iso, print_facts, print_json, print_rows, say
+from node.cli.output import Json, fail, help_of, iso, print_facts, print_json, print_rows, say
 
 if TYPE_CHECKING:
     from store.options import StoreOptions
@@ -30,7 +30,7 @@ def _open(directory: Path, slots: int, entries: int) -> "tuple[OsDisk, StoreOpti
         disk = OsDisk(directory, read_only=True)
         options = StoreOptions(max_hash_slot_num=slots, max_index_num=entries)
     except (StoreError, ValueError) as error:
-        fail(str(error), "duolog store check DIR")
+        fail(str(error), help_of())
     if disk.size("commitlog") < 0 and not any(
         disk.size(name) >= 0 for name in ("checkpoint", "consumequeue", "abort")
     ):
@@ -105,7 +105,10 @@ def check(
     print_facts(found, as_json)
     if found["problems"]:
         if not as_json:
-            say("  try: duolog store recover DIR")
+            say("  try: stop the node, then duolog store recover DIR")
+            if any(problem.startswith("index/") for problem in found["problems"]):
+                say("  (if store.max_hash_slot_num or max_index_num is set: give --index-slots")
+                say("  and --index-entries as well)")
         raise typer.Exit(2)
 
 

@@ -6,6 +6,7 @@ import typer
 
 from node.cli.output import (
     DEFAULT_ENDPOINTS,
+    INT_MAX,
     Endpoints,
     Json,
     Timeout,
@@ -61,8 +62,8 @@ def list_(
 @app.command()
 def create(
     topic: str,
-    queues: Annotated[int, typer.Option(help="Number of queues.")] = 4,
-    perm: Annotated[int, typer.Option(help="Permissions: 4 read + 2 write.")] = 6,
+    queues: Annotated[int, typer.Option(max=INT_MAX, help="Number of queues.")] = 4,
+    perm: Annotated[int, typer.Option(max=6, help="Permissions: 4 read + 2 write.")] = 6,
     message_type: Annotated[
         str,
         typer.Option(
@@ -70,7 +71,10 @@ def create(
         ),
     ] = "",
     lite_ttl: Annotated[
-        int, typer.Option(help="Minutes without a message before a lite topic expires; 0: never.")
+        int,
+        typer.Option(
+            max=INT_MAX, help="Minutes without a message before a lite topic expires; 0: never."
+        ),
     ] = 0,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
@@ -94,23 +98,34 @@ def create(
 @app.command()
 def alter(
     topic: str,
-    queues: Annotated[int, typer.Option(help="New number of queues (not fewer).")] = 0,
-    perm: Annotated[int, typer.Option(help="Permissions: 4 read + 2 write.")] = 0,
+    queues: Annotated[
+        int | None,
+        typer.Option(min=1, max=INT_MAX, help="New number of queues; it can only grow."),
+    ] = None,
+    perm: Annotated[
+        int | None, typer.Option(min=2, max=6, help="Permissions: 4 read + 2 write.")
+    ] = None,
     lite_ttl: Annotated[
         int | None,
-        typer.Option(help="Minutes without a message before a lite topic expires.", min=0),
+        typer.Option(
+            min=0,
+            max=INT_MAX,
+            help="Minutes without a message before a lite topic expires; 0: never.",
+        ),
     ] = None,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Add queues, or change permissions."""
-    if queues < 0 or perm < 0 or not (queues or perm or lite_ttl is not None):
+    if queues is None and perm is None and lite_ttl is None:
         fail("nothing to change: give --queues, --perm or --lite-ttl", "duolog topic alter --help")
 
     async def ask() -> "TopicDescription":
         async with _client(endpoints, timeout) as client:
-            return await client.admin.alter_topic(topic, queues, perm, lite_ttl_minutes=lite_ttl)
+            return await client.admin.alter_topic(
+                topic, queues or 0, perm or 0, lite_ttl_minutes=lite_ttl
+            )
 
     print_facts(_row(run(ask())), as_json)
 

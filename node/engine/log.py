@@ -1,7 +1,7 @@
-"""A node's log: what is put, what a put waits for, and when readers see it.
+"""A node's log: puts, what a put waits for, and when readers see it.
 
-It owns the store and whatever keeps it going. Services put and read through it; it knows none of
-them, and of the other replicas only what `Replicas` says.
+It owns the store and its background work. Services write through it. It knows no service, and other
+replicas only through `Replicas`.
 """
 
 import asyncio
@@ -32,15 +32,17 @@ from store.status import PutMessageStatus
 
 log = structlog.get_logger("duolog.node")
 
-PUMP_SECONDS = 0.005  # longest the loop is kept dispatching at a stretch
-SLAVE_PUMP_SECONDS = 0.002  # a slave's readers can wait so long; its master's writers need not
+PUMP_SECONDS = 0.005  # longest time the loop dispatches without a pause
+SLAVE_PUMP_SECONDS = (
+    0.002  # readers of a slave can wait that long, so that writers of its master need not
+)
 
 Outcome = asyncio.Future[PutMessageStatus]  # of a put that waits
 
 
 @dataclass(slots=True)
 class Counters:
-    """What went through this node since it started."""
+    """Counts of this node since its start."""
 
     messages_in: int = 0
     messages_out: int = 0
@@ -50,7 +52,7 @@ class Counters:
 
 
 class Replicas(Protocol):
-    """What a log knows of the node's part in its replica group."""
+    """The part of replication that the log uses."""
 
     @property
     def waits(self) -> bool:
@@ -60,7 +62,7 @@ class Replicas(Protocol):
         """The log grew: send."""
 
     def await_slaves(self, end_offset: PhyOffset) -> Outcome:
-        """What becomes of a stored put that waits for slaves."""
+        """The future result of a stored put that waits for slaves."""
 
     def flushed(self) -> None:
         """The log was synced on this node."""
@@ -70,7 +72,7 @@ class Replicas(Protocol):
 
 
 def both(durable: Outcome, replicated: Outcome) -> Outcome:
-    """What becomes of a put that waits for disk and slaves: the disk's word first."""
+    """The result of a put that waits for disk and slaves: an error of the disk takes precedence."""
     outcome: Outcome = asyncio.get_running_loop().create_future()
 
     def done(_: object) -> None:
@@ -90,7 +92,7 @@ class Log:
     def __init__(
         self, store: MessageStore, clock: Clock, disk_failed: Callable[[OSError], None]
     ) -> None:
-        """disk_failed: is notified of a sync that failed, which is final."""
+        """disk_failed: called if a sync fails, which is final."""
         self.store = store
         self.counters = Counters()
         self.board = ArrivalBoard()
@@ -98,7 +100,7 @@ class Log:
         self.threads = ThreadPoolExecutor(4, thread_name_prefix="duolog-disk")
         self.group_commit = GroupCommitService(store, self.threads, self._flushed, disk_failed)
         self.file_work = FileWork(store, self.threads, disk_failed)
-        # Told which queues have new entries, in this order, before readers are woken.
+        # Called in this order with the queues that have new entries, before readers are notified.
         self.dispatched: list[Callable[[Collection[QueueKey]], None]] = []
         self._flusher = Flusher(self.file_work, self.group_commit, self.times.mono_ms)
         self._allocator = Allocator(store, self.threads)
@@ -111,7 +113,10 @@ class Log:
         store.events.progress = self._show_progress
 
     def connect(self, replicas: Replicas, refused: Callable[[], PutResult | None]) -> None:
-        """Before the first put. refused: why nothing may be put here now, None if it may."""
+        """To be called before the first put.
+
+        refused: why nothing may be put now, None if it may.
+        """
         self._replicas = replicas
         self._refused = refused
 
@@ -137,7 +142,7 @@ class Log:
 
     @property
     def work(self) -> tuple[Work, ...]:
-        """What runs until it is cancelled; an error of any of it ends the node."""
+        """Background work, to run until cancelled; an error in any of it ends the node."""
         return (
             self.group_commit.run,
             self._tick,
@@ -147,18 +152,18 @@ class Log:
         )
 
     async def close(self) -> None:
-        """After the work was cancelled: make everything durable, and let go of the directory."""
+        """After the work was cancelled: make everything durable, then release the directory."""
         await asyncio.get_running_loop().run_in_executor(self.threads, self.store.shutdown)
         self._allocator.stop()
         self.threads.shutdown(wait=True)
 
     def fence(self, reason: str) -> None:
-        """After a failed sync or a bug: promise nothing more."""
+        """After a failed sync or a bug: acknowledge nothing more."""
         self.store.fence(reason)
         self.group_commit.fail_all()
 
     async def _tick(self) -> None:
-        """What is due each tick and waits for no disk: replication's deadlines among it."""
+        """Work of each tick that never waits for the disk, such as the deadlines of replication."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self.times.watch()
@@ -166,14 +171,16 @@ class Log:
             if self._flusher.commit_when_due():
                 self.pump_soon()
             if self.store.dispatcher.behind_bytes() > 0:
-                self.pump_soon()  # what a full disk stopped goes on by itself
+                self.pump_soon()  # continues what a full disk stopped
 
     def no_flush(self) -> AbstractAsyncContextManager[None]:
-        """While the log may be cut: no sync and no other work on its files is under way."""
+        """A lock held while the log may be truncated: no sync or other work on its files runs
+        meanwhile.
+        """
         return self._flusher.stopped()
 
     def _show_progress(self, done: int, total: int) -> None:
-        """Told from the recovery thread, at most once a second."""
+        """Called in the recovery thread, at most once a second."""
         if self.times.mono_ms() - self._progress_shown > 1000:
             self._progress_shown = self.times.mono_ms()
             log.info("recovering", done_bytes=done, total_bytes=total)
@@ -181,16 +188,21 @@ class Log:
     # -- put -----------------------------------------------------------------------------------
 
     def count_in(self, messages: int, body_bytes: int = 0) -> None:
-        """Count messages of clients among those that came in."""
+        """Count messages received from clients."""
         self.counters.messages_in += messages
         self.counters.bytes_in += body_bytes
 
+    def count_out(self, messages: int, body_bytes: int) -> None:
+        """Count messages that were sent to clients."""
+        self.counters.messages_out += messages
+        self.counters.bytes_out += body_bytes
+
     def write(self, batch: PutBatch) -> PutResult:
-        """Store a batch now; `settle` says what has to happen before it may be answered."""
+        """Store a batch now; `settle` tells what its answer must wait for."""
         return self.store.put(batch, self.times.store_ms())
 
     def write_now(self, batch: PutBatch) -> PutResult:
-        """Store a batch that nobody waits for: what follows is behind it in the log."""
+        """Store a batch without waiting: later records follow it in the log."""
         result = self.write(batch)
         if result.status is PutMessageStatus.PUT_OK:
             self.settle(result.end_offset, no_wait=True)
@@ -198,7 +210,7 @@ class Log:
         return result
 
     def put(self, batch: PutBatch) -> tuple[PutResult, Outcome | None]:
-        """Store a batch where puts may be stored at all; the future to wait for, or None."""
+        """Store a batch unless puts are refused; the future to wait for, or None."""
         assert self._refused is not None, "connected before the first put"
         refused = self._refused()
         if refused is not None:
@@ -212,17 +224,18 @@ class Log:
         return result, waiting
 
     async def put_and_wait(self, batch: PutBatch) -> PutResult:
-        """Store a batch and wait until it is as safe as was asked for; the status says if it is.
+        """Store a batch and wait until it is as durable as configured; the status says whether it
+        is.
 
-        For what the node itself stores, and for single messages of other protocols.
+        For batches of the node itself, and single messages of other protocols.
         """
         result, waiting = self.put(batch)
         return result if waiting is None else replace(result, status=await waiting)
 
     def settle(self, end_offset: PhyOffset, no_wait: bool = False) -> Outcome | None:
-        """What has to happen after an append: a future to wait for, or None.
+        """The future that an answer must wait for after an append, or None.
 
-        Without one the caller answers first and calls `pump_soon` then.
+        If None, the caller answers first and then calls `pump_soon`.
         """
         if self._sample is None:
             self._sample = (end_offset, time.monotonic())
@@ -242,7 +255,7 @@ class Log:
 
     @property
     def waits(self) -> bool:
-        """Puts are answered later: when the disk, or enough slaves, have them."""
+        """Whether puts are answered later: when the disk or enough slaves have them."""
         return self.store.options.sync_flush or self.replicas.waits
 
     def _flushed(self) -> None:
@@ -253,20 +266,20 @@ class Log:
     # -- dispatch ------------------------------------------------------------------------------
 
     def applied(self) -> None:
-        """A slave's log or confirm offset moved: dispatch in a moment, many small steps in one."""
+        """A slave's log or confirm offset moved: dispatch soon, several small steps at once."""
         self._allocator.appended()
         if not self._pumping:
             self._pumping = True
             asyncio.get_running_loop().call_later(SLAVE_PUMP_SECONDS, self._pump)
 
     def pump_soon(self) -> None:
-        """Dispatch what is readable, when the loop comes round."""
+        """Dispatch readable records in the next turn of the event loop."""
         if not self._pumping:
             self._pumping = True
             asyncio.get_running_loop().call_soon(self._pump)
 
     def _pump(self) -> None:
-        """Dispatch for a few ms, wake readers, come again if there is more."""
+        """Dispatch for a few ms, notify readers, and schedule another run if there is more."""
         self._pumping = False
         loop = asyncio.get_running_loop()
         until = loop.time() + PUMP_SECONDS
@@ -279,7 +292,7 @@ class Log:
             loop.call_soon(self._pump)
 
     def announce(self) -> None:
-        """Tell of what was dispatched: the parts of the node first, then the readers."""
+        """Notify of dispatched messages: first the parts of the node, then the readers."""
         arrivals = self.store.take_arrivals()
         if arrivals:
             keys = dict.fromkeys((arrival.topic, arrival.queue_id) for arrival in arrivals)

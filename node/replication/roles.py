@@ -1,6 +1,7 @@
-"""Replication's place in a node: makes the machine of the configured role and does what it says.
+"""Replication in a node: creates the machine of the node's role and executes its effects.
 
-The machines (`ha.master`, `ha.slave`) decide; here their effects meet futures, streams and tasks.
+The machines (`ha.master`, `ha.slave`) decide; their effects are executed here with futures, streams
+and tasks.
 """
 
 import asyncio
@@ -36,20 +37,20 @@ Connection = tuple[Master, int]  # a session of one mastership
 
 
 class Tables(Protocol):
-    """The node's metadata, which a master hands to its slaves."""
+    """The metadata tables, which a master sends to its slaves."""
 
     def snapshot_bytes(self) -> bytes:
-        """The tables as of now."""
+        """The current tables."""
 
     def adopt_snapshot(self, data: bytes) -> None:
-        """The master's tables, as of the handshake."""
+        """Take the master's tables, as of the handshake."""
 
     def has_applied(self, end: int) -> bool:
-        """Whether all changes below an offset of the log are in the tables."""
+        """Whether all changes below a log offset are applied."""
 
 
 class Replication:
-    """The node's part in its replica group: a master's machine, or a slave's."""
+    """The node's role in its replica group: owns the master's or the slave's machine."""
 
     def __init__(self, log_: Log, config: Config, advertised: str, tables: Tables) -> None:
         """advertised: this node's address for clients."""
@@ -72,7 +73,7 @@ class Replication:
     # -- life ----------------------------------------------------------------------------------
 
     def open(self, report: RecoveryReport, wall_ms: WallMs) -> None:
-        """After recovery: find out who this replica is; a master opens its epoch.
+        """To be called after recovery: load the replica's identity; a master opens its epoch.
 
         Blocks on the disk. Raises OSError, StoreError, BadStoreFile.
         """
@@ -104,7 +105,7 @@ class Replication:
         self._open_epoch(wall_ms)
 
     def _open_epoch(self, wall_ms: WallMs) -> None:
-        """Begin the mastership; a disk without room stops puts, not readers, and is tried again."""
+        """Begin the mastership. A full disk stops puts, but not readers, and is retried."""
         assert self.master is not None, "a master opens epochs"
         self._tried_ms = self._log.times.mono_ms()
         try:
@@ -121,9 +122,9 @@ class Replication:
     # -- changes of role -----------------------------------------------------------------------
 
     def become_master(self, epoch: Epoch, mandate: Mandate, wall_ms: WallMs) -> Master:
-        """Elected: a slave that follows nobody any more opens its epoch.
+        """A slave that was elected and follows nobody opens its epoch.
 
-        Raises OSError or StoreError if the disk does not let it; it is a slave then as before.
+        If it raises OSError or StoreError, the node remains a slave.
         """
         store, slave = self._log.store, self.slave
         assert slave is not None, "only a slave is elected"
@@ -139,7 +140,7 @@ class Replication:
         return master
 
     def become_slave(self) -> None:
-        """A mastership is over: nobody knows what becomes of the puts that wait."""
+        """End a mastership; waiting puts end with an unknown result."""
         master, self.master = self.master, None
         if master is None:
             return
@@ -151,7 +152,7 @@ class Replication:
         self.slave = Slave(master.replica)
 
     def mono_ms(self) -> MonoMs:
-        """The clock of everything that a machine of replication is told."""
+        """The clock of all events that the machines of replication get."""
         return self._log.times.mono_ms()
 
     @property
@@ -165,11 +166,11 @@ class Replication:
         """Nonce of the epoch that a log offset lies in."""
         return self.history.entry_at(physical_offset).nonce
 
-    # -- what may be done ----------------------------------------------------------------------
+    # -- admission ----------------------------------------------------------------------
 
     @property
     def closed(self) -> str:
-        """Why nothing may be put here yet, empty if it may."""
+        """Why nothing may be put yet, empty if it may."""
         if self.master is None or self.master.opened:
             return ""
         return "no disk space to open an epoch"
@@ -180,16 +181,16 @@ class Replication:
         return self.elected or (self.master is not None and self.master.promises)
 
     def not_master(self) -> str:
-        """Why this node is no master now, empty if it is."""
+        """Why this node is not the master now, empty if it is."""
         if self.master is None:
             endpoint, _ = self.master_endpoint
             return f"this node is a slave, its master is {endpoint or 'not known'}"
         stopped = self.master.stopped(self._log.times.mono_ms())
-        return f"this node is no master any more: {stopped}" if stopped else ""
+        return f"this node is no longer the master:  {stopped}" if stopped else ""
 
     @property
     def master_endpoint(self) -> tuple[str, int]:
-        """Client address of the master and its epoch, as far as they are known."""
+        """Client endpoint and epoch of the master, as far as known."""
         if self.elected:
             return self.known_master()
         if self.slave is not None:
@@ -197,7 +198,7 @@ class Replication:
         return "", 0
 
     def may_be_behind(self) -> bool:
-        """Others may have confirmed what this node does not know of (yet)."""
+        """Whether this node may (still) lack records that its group confirmed."""
         master = self.master
         if master is None:
             return True
@@ -222,7 +223,7 @@ class Replication:
             send()
 
     def await_slaves(self, end_offset: PhyOffset) -> Outcome:
-        """A future of what becomes of a stored put."""
+        """The future result of a stored put."""
         future: Outcome = asyncio.get_running_loop().create_future()
         assert self.master is not None, "only a master stores puts"
         status = self.master.await_slaves(end_offset, self._log.times.mono_ms(), future)
@@ -238,14 +239,14 @@ class Replication:
             self.follower.flushed()
 
     def step(self, event: masterevents.Event) -> None:
-        """Tell a master's machine; nothing where this node is a slave."""
+        """Pass an event to the master's machine; does nothing on a slave."""
         if self.master is not None:
             self.perform(self.master.step(event, self._log.times.mono_ms()))
 
     def follow(self, address: str, listener: Listener | None = None) -> ReplicationClient:
-        """Follow the master at an address, once the client runs.
+        """Create the client that follows the master at an address.
 
-        listener: is told what only an election can act on.
+        listener: notified of what only an election can act on.
         """
         assert self.slave is not None, "only a slave follows"
         upstream = Upstream(address, self._credentials, self.options.reconnect_interval / 1000)
@@ -256,7 +257,7 @@ class Replication:
     # -- effects -------------------------------------------------------------------------------
 
     def perform(self, effects: list[Effect]) -> None:
-        """Do what the master's machine says."""
+        """Execute the effects of the master's machine."""
         masterevents.perform(effects, self)
 
     def release(self, tokens: Sequence[Outcome], status: PutMessageStatus) -> None:
@@ -266,12 +267,14 @@ class Replication:
                 future.set_result(status)
 
     def confirmed(self) -> None:
-        """The confirm offset moved: dispatch, and let slaves know that acknowledged nothing now."""
+        """The confirm offset moved: dispatch, and send it to the slaves that did not acknowledge
+        now.
+        """
         self._log.pump_soon()
         self._wake_senders()
 
     def close(self, session: int, reason: str) -> None:
-        """End a connection; those of a mastership that is over have ended with it."""
+        """End a connection; those of an earlier mastership have ended with it."""
         if self.master is None:
             return
         log.warning("replication connection closed", session=session, reason=reason)
@@ -282,12 +285,12 @@ class Replication:
     def connected(
         self, connection: Connection, send: Callable[[], None], call: "asyncio.Future[None]"
     ) -> None:
-        """A session: what sends what there is for it, and what ends the connection with it."""
+        """Register a session: what sends its frames, and the task whose end ends the connection."""
         self._senders[connection] = send
         self._calls[connection] = call
 
     def disconnected(self, connection: Connection) -> None:
-        """A session's connection is gone."""
+        """Remove a session whose connection is gone."""
         self._senders.pop(connection, None)
         self._calls.pop(connection, None)
         master, number = connection

@@ -71,7 +71,6 @@ def test_variables_of_others_are_left_alone(monkeypatch: pytest.MonkeyPatch, nam
         ("DUOLOG_STOER__FLUSH_DISK_TYPE", "DUOLOG_STORE__FLUSH_DISK_TYPE"),
         ("DUOLOG_NODE__NAEM", "DUOLOG_NODE__NAME"),
         ("DUOLOG_NODE__BROKER_ROLE", "DUOLOG_STORE__BROKER_ROLE"),
-        ("DUOLOG_LIMITS__", ""),
     ],
 )
 def test_a_wrong_key_of_ours_is_an_error_with_the_nearest_right_one(
@@ -79,6 +78,15 @@ def test_a_wrong_key_of_ours_is_an_error_with_the_nearest_right_one(
 ) -> None:
     monkeypatch.setenv(name, "x")
     with pytest.raises(ConfigError, match=f"{name}: unknown key; did you mean {meant}"):
+        load()
+
+
+@pytest.mark.parametrize("name", ["DUOLOG_LIMITS__", "DUOLOG_STORE__BOGUS"])
+def test_no_key_is_suggested_where_none_is_alike(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "x")
+    with pytest.raises(ConfigError, match=f"{name}: unknown key$"):
         load()
 
 

@@ -141,7 +141,11 @@ def test_templates_and_json_lines_make_messages(node: NodeProcess) -> None:
         (["msg", "find", "base"], "give one of --key", "--key"),
         (["msg", "find", "--id", "zz"], "BadRequest", ""),
         (["msg", "send", "base", "x", "--property", "novalue"], "NAME=VALUE", "--help"),
-        (["msg", "send", "base", "x", "--queue", "99"], "BadRequest", ""),
+        (["msg", "send", "base", "x", "--queue", "99"], "BadRequest", "msg send --help"),
+        (["msg", "send", "base", "--count", "2", "--template", "{"], "template '{'", "{n}"),
+        (["msg", "find", "base", "--since", "99999999999d"], "not a time", "2026"),
+        (["group", "redeliver", "nope", "--yes"], "'nope'", "group list"),
+        (["group", "reset", "g", "base", "--to", f"offset:{1 << 63}", "-y"], "offset:N", "--help"),
     ],
 )
 def test_errors_name_what_is_wrong_and_what_to_try(
@@ -152,6 +156,46 @@ def test_errors_name_what_is_wrong_and_what_to_try(
     assert done.stdout == ""
     assert error in done.stderr
     assert hint in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("nonsense", "Expecting value"),
+        ("[1]", "not a JSON object"),
+        ('{"key": "k"}', 'no "body"'),
+        ('{"body": "x", "queue_id": "a"}', '"queue_id" must be an integer'),
+        ('{"body": "x", "queue_id": -1}', '"queue_id" must be 0 to'),
+        ('{"body": "x", "properties": 5}', '"properties" must be an object'),
+        ('{"body": "x", "properties": {"a": 5}}', "must be strings"),
+    ],
+)
+def test_a_json_line_that_is_no_message_is_refused_with_the_reason(line: str, reason: str) -> None:
+    done = run_cli("msg", "send", "base", "--lines-json", stdin=line)
+    assert done.returncode == 1
+    assert reason in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topic", "create", "t", "--queues", "99999999999"],
+        ["topic", "alter", "t", "--queues", "0"],
+        ["msg", "send", "t", "x", "--queue", "99999999999"],
+        ["msg", "send", "t", "x", "--delay", "inf"],
+        ["msg", "find", "t", "--key", "k", "--max", "-4"],
+        ["msg", "get", "t", "--group", "g", "--wait", "-1"],
+        ["group", "set", "g", "--retry-times", "99999999999"],
+        ["cluster", "elect", "--epoch", "-5", "--unclean"],
+    ],
+)
+def test_a_number_out_of_range_is_refused_with_the_name_of_its_option(arguments: list[str]) -> None:
+    done = run_cli(*arguments)
+    assert done.returncode == 2
+    option = [word for word in arguments if word.startswith("--") and word != "--unclean"][-1]
+    assert f"'{option}'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -348,7 +392,7 @@ def test_dead_letters_are_listed_and_sent_again_once(node: NodeProcess) -> None:
         assert row["properties"]["c"] == "d"
     done = cli(node, "group", "dead", "nobody")
     assert done.returncode == 1
-    assert "%DLQ%nobody" in done.stderr
+    assert "no message of group 'nobody'" in done.stderr
 
 
 def test_a_message_is_sent_for_later(node: NodeProcess) -> None:
