@@ -1,5 +1,6 @@
 """The node: where IO lives. gRPC services, event loop, flush threads, config, CLI.
 
-Rules: the event loop owns the store; whatever may block (fdatasync, allocation, snapshots) runs in
-threads on plain objects; every wait has a deadline, every queue a bound, every task an owner.
+Rules: the event loop owns the store; anything that may block (fdatasync, allocation, snapshots)
+runs in threads on plain objects; every wait has a deadline, every queue a bound, every task an
+owner.
 """

@@ -1,4 +1,4 @@
-"""The broker: everything that one node is made of, put together, started and stopped."""
+"""The broker: creates, starts and stops the parts of a node."""
 
 import asyncio
 
@@ -50,17 +50,17 @@ def make_store(config: Config, disk: Disk, store_host: Host) -> MessageStore:
 
 
 def report(error: Exception) -> None:
-    """Log an error of background work that the node can go on without."""
+    """Log an error of background work; the node continues."""
     log.error("background task failed", exc_info=error)
 
 
 class Broker:
     """A node's parts; the gRPC services call them."""
 
-    group_grace_ms = 4000  # a new master's: its groups' members tell it first what they read
+    group_grace_ms = 4000  # after a change of masters: members first report the queues they read
 
     def __init__(self, config: Config, store: MessageStore, clock: Clock | None = None) -> None:
-        """store: not started. clock: the machine's where none is given."""
+        """store: not started. clock: defaults to the machine's."""
         self.config = config
         self.limits = config.limits
         host = store.store_host
@@ -70,7 +70,7 @@ class Broker:
         self.times = self.log.times
         self.metadata = MetadataLog(self.log, config.limits)
         self.replication = Replication(self.log, config, self.advertised, self.metadata)
-        self.failover: FailoverService | None = None  # of a node that may be elected
+        self.failover: FailoverService | None = None  # only for a node that can be elected
         self.admission = Admission(self.store, self.replication, self.metadata, config.limits)
         self.log.connect(self.replication, self.admission.refused_put)
         self.metadata.refused = self.admission.change
@@ -113,7 +113,10 @@ class Broker:
     # -- life ----------------------------------------------------------------------------------
 
     async def start(self) -> RecoveryReport:
-        """Recover and begin to work. Raises what `MessageStore.start` does, and BadStoreFile."""
+        """Recover, then start the parts.
+
+        Raises BadStoreFile and the errors of `MessageStore.start`.
+        """
         loop = asyncio.get_running_loop()
         self.recovered = found = await self.log.recover()
         try:
@@ -154,9 +157,9 @@ class Broker:
         return found
 
     def validate(self) -> str:
-        """What is wrong with the services between two events, empty for nothing.
+        """The first violated invariant of the services between two events; empty if all hold.
 
-        The simulator and tests ask; a node does not.
+        Called by the simulator and the tests, never by a running node.
         """
         commit, board = self.log.group_commit, self.log.board
         found: list[tuple[object, str]] = [(part, part.validate()) for part in self.parts]
@@ -165,15 +168,15 @@ class Broker:
         return next((f"{type(one).__name__}: {wrong}" for one, wrong in found if wrong), "")
 
     def give_up(self, error: Exception) -> None:
-        """Something failed that nobody can answer for: the node ends."""
+        """After an unexpected error of background work: fence the node; its process ends."""
         report(error)
-        while isinstance(error, ExceptionGroup):  # of a service that has several tasks
+        while isinstance(error, ExceptionGroup):  # from a service with several tasks
             error = error.exceptions[0]
         self._fence(f"{type(error).__name__}: {error}")
 
     async def stop(self) -> None:
-        """Stop working, make everything durable, close the store."""
-        await self.background.stop(None)  # what writes files has ended before they are closed
+        """Stop the parts, make everything durable, close the store."""
+        await self.background.stop(None)  # all writers have ended before their files are closed
         async with self.log.file_work.changes:
             if not self.store.fence_reason:
                 self.metadata.catch_up()
@@ -189,7 +192,7 @@ class Broker:
         self._fence(f"sync failed: {error.strerror or error}")
 
     def _fence(self, reason: str) -> None:
-        """After a failed sync or a bug: promise nothing more, and let the process end."""
+        """After a failed sync or a bug: acknowledge nothing more, and let the process end."""
         self.log.fence(reason)
         self.replication.fail_all()
         self.metadata.fail_all(StoreFenced(reason))
@@ -198,18 +201,21 @@ class Broker:
     # -- roles ---------------------------------------------------------------------------------
 
     def promote(self, epoch: Epoch, mandate: Mandate) -> Master:
-        """This node was elected. Raises OSError or StoreError: it is a slave then as before."""
+        """Become the master of an epoch.
+
+        If it raises OSError or StoreError, the node remains a slave.
+        """
         master = self.replication.become_master(epoch, mandate, self.times.store_ms())
         self.leads()
         return master
 
     def leads(self) -> None:
-        """A mastership has begun: what the log says is all that is known."""
+        """A mastership has begun: discard all state that is not in the log."""
         self.metadata.promoted()
         self._role_changed(MonoMs(self.times.mono_ms() + self.group_grace_ms))
 
     def demote(self) -> None:
-        """This node is no master any more: whoever waits is told that nobody knows."""
+        """Stop being the master: pending calls end with an unknown result."""
         self.replication.become_slave()
         self.follows()
 

@@ -1,4 +1,4 @@
-"""This machine's two clocks; `store.clocks` says which is for what."""
+"""This machine's two clocks; `store.clocks` explains when to use which."""
 
 import time
 from typing import Protocol
@@ -7,7 +7,7 @@ from store.clocks import MonoMs, WallMs
 
 
 def wall_ms() -> WallMs:
-    """The wall clock: for what people read and what is stored. It may jump."""
+    """The wall clock: for times that people read or that are stored. It may jump."""
     return WallMs(time.time_ns() // 1_000_000)
 
 

@@ -1,10 +1,10 @@
-"""How many files and connections this process may have open."""
+"""The limit on open files and connections of this process."""
 
 import resource
 
 
 def raise_limit() -> None:
-    """Allow as many as the system lets an ordinary process allow itself."""
+    """Raise the limit as far as an unprivileged process may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

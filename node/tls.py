@@ -1,4 +1,4 @@
-"""TLS between servers: the files of one end, as credentials of gRPC."""
+"""TLS between servers: certificate files as gRPC credentials."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,20 +8,22 @@ import grpc
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """The authority that signed the other end's certificate, and our own, if it asks for one."""
+    """The CA of the other end's certificate, and our own certificate, if the other end requires
+    one.
+    """
 
     ca: Path
     cert: Path | None = None
     key: Path | None = None
 
     def of_channel(self) -> grpc.ChannelCredentials:
-        """Credentials of who connects. Raises OSError where a file cannot be read."""
+        """Credentials of a client. Raises OSError if a file cannot be read."""
         key = self.key.read_bytes() if self.key else None
         cert = self.cert.read_bytes() if self.cert else None
         return grpc.ssl_channel_credentials(self.ca.read_bytes(), key, cert)
 
     def of_server(self) -> grpc.ServerCredentials:
-        """Credentials of a port for those whose certificate is of the same authority.
+        """Credentials of a port that accepts only certificates of the same CA.
 
         Raises OSError if a file cannot be read.
         """

@@ -1,4 +1,4 @@
-"""Opaque texts that clients are given and hand back: words, as base64."""
+"""Opaque tokens that clients get and send back: words, as base64."""
 
 import base64
 import binascii
@@ -13,7 +13,7 @@ def pack(*words: object) -> str:
 
 
 def unpack(text: str, count: int) -> list[str]:
-    """The words of a text. Raises ValueError if it is none of ours, or of another kind."""
+    """The words of a token. Raises ValueError if it is not ours, or of another kind."""
     try:
         version, *words = base64.urlsafe_b64decode(text.encode("ascii")).decode().split("\n")
     except binascii.Error as error:
@@ -26,7 +26,7 @@ def unpack(text: str, count: int) -> list[str]:
 
 
 def replica_group(text: str) -> str:
-    """The first word, which in all of our texts names a replica group; empty if it is none."""
+    """The first word, the replica group in all of our tokens; empty for other texts."""
     try:
         version, group, *_ = base64.urlsafe_b64decode(text.encode("ascii")).decode().split("\n")
     except ValueError:  # binascii's and the codecs' errors are some, too

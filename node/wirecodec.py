@@ -1,4 +1,4 @@
-"""Between the engine's values and the wire's: batches, records, statuses, errors."""
+"""Conversion between values of the engine and of the wire: batches, records, statuses, errors."""
 
 import urllib.parse
 from collections.abc import Collection
@@ -49,7 +49,7 @@ def batch_to_wire(
     subscription: int = 0,
     columns: Collection[int] = (),
 ) -> wire.MessageBatch:
-    """A read's columns as a batch. columns: those it shall have; none: all."""
+    """A read as a wire batch. columns: those to include; none: all."""
     topic, queue_id = key
     status = _READ_STATUS[result.status]
     if status == wire.NO_NEW_MESSAGE and asked > result.max_offset:
@@ -104,7 +104,7 @@ def batch_to_wire(
 
 
 def without_first(request: wire.AppendRequest, count: int) -> wire.AppendRequest:
-    """A batch to store without its first messages, under the sequences of the rest."""
+    """A batch without its first messages, with the sequences of the rest."""
     made = wire.AppendRequest()
     made.CopyFrom(request)
     made.sequence += count

@@ -1,1 +1,4 @@
-"""duolog's own gRPC API: messages, groups, administration. It may call whatever the broker has."""
+"""duolog's own gRPC API: messages, groups, administration.
+
+It may use every part of the broker. The server starts it; `rocketmq` uses its call types.
+"""

@@ -28,7 +28,7 @@ Reply = TypeVar("Reply")
 
 
 class Caller(Protocol):
-    """What a unary method may ask of its call."""
+    """The part of a call that a unary method uses."""
 
     def peer(self) -> str:
         """The client's address as gRPC names it."""
@@ -38,12 +38,12 @@ class Replies(Protocol[Message]):
     """Where a streaming method writes."""
 
     async def write(self, message: Message, /) -> None:
-        """Send one; waits while the client does not take any."""
+        """Send one reply; wait while the client accepts none."""
 
 
 @asynccontextmanager
 async def reporting(context: ServicerContext[Request, Reply]) -> AsyncIterator[None]:
-    """End the call with the mapped status where the body raises one of our errors."""
+    """End the call with the mapped status if the body raises one of our errors."""
     try:
         yield
     except (DuologError, StoreError) as error:

@@ -31,7 +31,7 @@ class GroupsService(stubs.GroupsServicer):
     async def Heartbeat(
         self, request: wire.HeartbeatRequest, context: Caller
     ) -> wire.HeartbeatReply:
-        """A member lives; answers with its queues."""
+        """Renew a member; the reply names its queues."""
         broker = self._broker
         broker.admission.check_current()
         check_group(request.group)
@@ -75,7 +75,7 @@ class GroupsService(stubs.GroupsServicer):
 
     @unary
     async def Leave(self, request: wire.LeaveRequest, context: Caller) -> wire.LeaveReply:
-        """A member goes."""
+        """Remove a member."""
         self._broker.groups.leave(request.group, request.member_id)
         return wire.LeaveReply()
 
@@ -110,7 +110,7 @@ class GroupsService(stubs.GroupsServicer):
 
     @unary
     async def Offsets(self, request: wire.OffsetsRequest, context: Caller) -> wire.OffsetsReply:
-        """Committed offsets, -1 where there is none; from a node that knows the newest."""
+        """Committed offsets, -1 for none. Only a node that has the newest offsets answers."""
         tables = self._broker.admission.group_tables()
         return wire.OffsetsReply(
             offsets=[
@@ -125,7 +125,7 @@ class GroupsService(stubs.GroupsServicer):
 
     @unary
     async def SendBack(self, request: wire.SendBackRequest, context: Caller) -> wire.SendBackReply:
-        """A message that could not be consumed: once more later, or never."""
+        """Deliver a message again later, or make it a dead letter."""
         broker = self._broker
         broker.admission.check_current()
         check_group(request.group)
@@ -161,7 +161,7 @@ class GroupsService(stubs.GroupsServicer):
     async def OffsetAtSize(
         self, request: wire.OffsetAtSizeRequest, context: Caller
     ) -> wire.OffsetAtTimeReply:
-        """Up to where so many bytes of records reach."""
+        """The offset up to which the records have at most that many bytes."""
         topic = self._broker.admission.readable_queue(request.topic, request.queue_id)
         check_place((request.topic, request.queue_id), topic.queues, request.queue_offset)
         store = self._broker.store

@@ -1,4 +1,4 @@
-"""Replication for status: a node's own part, and its slaves as rows of a cluster."""
+"""Replication in a status: this node's own state, and its slaves as nodes of a cluster."""
 
 from collections.abc import Mapping
 
@@ -8,11 +8,11 @@ from ha.failover import Failover, Role
 from ha.groupstate import View
 from node.broker import Broker
 
-LOG_EPOCHS_MAX = 16  # told of a log
+LOG_EPOCHS_MAX = 16  # reported of a log
 
 
 def replication_status(broker: Broker) -> wire.ReplicationStatus:
-    """What the node's machine of its role knows."""
+    """What the node's master or slave machine knows."""
     status = wire.ReplicationStatus(group=broker.config.node.group)
     master, slave, now = broker.replication.master, broker.replication.slave, broker.times.mono_ms()
     if master is not None:
@@ -55,11 +55,11 @@ def replication_status(broker: Broker) -> wire.ReplicationStatus:
 
 
 def _add_election(status: wire.ReplicationStatus, machine: Failover, now: int) -> None:
-    """What a node that may be elected knows of its group."""
+    """Add what a node that can be elected knows about its group."""
     status.role = machine.role.value
     status.elections = machine.elections
     status.lease_left_ms = max(0, machine.deadline_ms - now)
-    # Without a master the machine knows why; what ended the last stream does not matter any more.
+    # Without a master, the machine knows the reason; how the last stream ended is irrelevant.
     standing = machine.role is Role.STANDING
     reason = machine.reason if standing else status.reason or machine.reason
     status.reason = "; ".join(filter(None, (machine.notice, reason)))
@@ -76,7 +76,7 @@ def _add_election(status: wire.ReplicationStatus, machine: Failover, now: int) -
 
 
 def node_of(row: wire.SlaveStatus, master: wire.NodeStatusReply) -> wire.NodeStatusReply:
-    """A slave as its master sees it, in the shape of a node's own status."""
+    """A slave as its master sees it, in the form of a node status."""
     return wire.NodeStatusReply(
         name=row.name,
         role="SLAVE",
@@ -117,7 +117,7 @@ def group_route(name: str, view: View) -> wire.GroupRoute:
 
 
 def add_routed(reply: wire.ClusterStatusReply, routes: Mapping[str, View]) -> None:
-    """Complete a cluster's status with the nodes that only the registry told of."""
+    """Add the nodes to a cluster status that are known from the registry only."""
     known = {(node.replication.group, node.name) for node in reply.nodes}
     for name, view in routes.items():
         route = group_route(name, view)

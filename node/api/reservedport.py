@@ -1,7 +1,7 @@
 """An address taken before the node listens on it.
 
 The sockets are bound and do not listen: connections are refused while the store is recovered, but
-the port is known, and an address that is in use is told at once. gRPC binds beside them, which
+the port is known, and an address in use is reported at once. gRPC binds beside them, which
 SO_REUSEADDR allows as long as neither listens.
 """
 
@@ -19,7 +19,7 @@ class ReservedPort:
     """HOST:PORT, bound; with port 0 a free one is chosen."""
 
     def __init__(self, listen: str) -> None:
-        """Raises ListenError where the address cannot be had."""
+        """Raises ListenError if the address cannot be bound."""
         host, _, port = listen.rpartition(":")
         self.host, self.port = host, int(port)
         self._sockets: list[socket.socket] = []
@@ -49,7 +49,7 @@ class ReservedPort:
         return f"{self.host}:{self.port}"
 
     def release(self) -> None:
-        """Let go of it; may be called again."""
+        """Close the sockets; may be called again."""
         for made in self._sockets:
             made.close()
         self._sockets.clear()

@@ -1,5 +1,5 @@
 """How groups consume: assignment of queues, POP, long polls, retry topics, lite topics.
 
-Services over the core; a protocol calls them. They know filters and what is deferred, no protocol
-and no broker.
+Services on top of the core, called by the protocols. They may use `filters` and `deferred`, but no
+protocol and not the broker.
 """

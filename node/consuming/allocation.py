@@ -1,4 +1,4 @@
-"""How a topic's queues are dealt out to the members of a group: RocketMQ's named strategies.
+"""Assignment of a topic's queues to the members of a group: RocketMQ's named strategies.
 
 | name | AllocateMessageQueueStrategy | deals out |
 |------|------------------------------|-----------|
@@ -28,7 +28,7 @@ DEFAULT = "AVG"
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a member says of itself. rooms: those it stands in. queues: what CONFIG gives it."""
+    """What a member declares. rooms: the rooms it is in. queues: its queues under CONFIG."""
 
     strategy: str = DEFAULT
     rooms: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Deal:
 
     @property
     def room(self) -> str:
-        """Where the queues are."""
+        """The room of the queues."""
         return self.replica_group.partition("@")[0]
 
     def among(self, members: dict[str, Wish]) -> "Deal":
@@ -111,7 +111,7 @@ def by_machine_room(deal: Deal, member: str) -> list[Queue]:
 
 
 def machine_room_nearby(deal: Deal, member: str) -> list[Queue]:
-    """MACHINE_ROOM_NEARBY: within those near, and else among all, as AVG."""
+    """MACHINE_ROOM_NEARBY: among the members of the room, otherwise among all, as AVG."""
     near = {name: wish for name, wish in deal.members.items() if deal.room in wish.rooms}
     if near and member not in near:
         return []

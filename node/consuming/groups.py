@@ -1,8 +1,8 @@
-"""The group coordinator: who reads which queue. Pure: time arrives as `mono_ms`.
+"""The group coordinator: assigns queues to members. Pure: time arrives as `mono_ms`.
 
-Queues are dealt out by the strategy that a group's members agree on. A queue changes hands only
-after its old reader let go of it or died: who reads a queue holds its lock, and consumption in
-order needs no other one.
+Queues are assigned by the strategy that all members of a group use. A queue moves to another member
+only after its reader has released it or is gone: reading a queue is holding its lock, and ordered
+consumption needs no other lock.
 """
 
 from dataclasses import dataclass, field
@@ -26,8 +26,8 @@ class Member:
     topics: tuple[str, ...]
     expires_ms: MonoMs
     wish: Wish = field(default_factory=Wish)
-    owned: set[Queue] = field(default_factory=set)  # what it said it reads
-    granted: set[Queue] = field(default_factory=set)  # what it was told it may read
+    owned: set[Queue] = field(default_factory=set)  # queues that it reports to read
+    granted: set[Queue] = field(default_factory=set)  # queues that it was granted
 
 
 @dataclass(slots=True)
@@ -40,10 +40,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What a member says of itself.
+    """What a member reports.
 
-    topics: that it reads. owned: queues that it reads now. session_ms: it is gone where it says
-    nothing for so long.
+    topics: that it reads. owned: queues that it reads now. session_ms: silence after which it is
+    gone.
     """
 
     topics: tuple[str, ...]
@@ -59,26 +59,26 @@ class Assignment:
     generation: int
     queues: list[Queue]
     members: int
-    pending: bool  # a queue meant for this member is still held by another
+    pending: bool  # a queue assigned to this member is still held by another
 
 
 class GroupCoordinator:
     """All groups that have members now."""
 
     def __init__(self, grace_until_ms: MonoMs = NO_GRACE, replica_group: str = "") -> None:
-        """grace_until_ms: before that members keep what they read, and get nothing else.
+        """grace_until_ms: until then members keep the queues they read, and get no others.
 
-        For a coordinator that knows nothing yet of members there are.
+        For a new coordinator, which does not know the existing members yet.
         """
         self._replica_group = replica_group
         self._grace_until_ms = grace_until_ms
         self._groups: dict[str, Group] = {}
 
     def validate(self, mono_ms: MonoMs) -> str:
-        """What is wrong between two calls, empty for nothing.
+        """The first violated invariant between two calls; empty if all hold.
 
-        A queue has one reader in a group, which reads its topic; members agree on a strategy, and
-        each of them is gone in time where it says nothing more.
+        A queue has one reader in a group, which reads its topic. Members use one strategy, and a
+        silent member expires in time.
         """
         for name, group in self._groups.items():
             wrong = self._wrong_with(group, mono_ms)
@@ -114,7 +114,7 @@ class GroupCoordinator:
         queue_counts: dict[str, int],
         mono_ms: MonoMs,
     ) -> Assignment | None:
-        """A member lives. None if the group has no room for it.
+        """Renew a member; None if the group is full.
 
         queue_counts: queues of every topic that any member of the group reads and that exists.
 
@@ -142,10 +142,10 @@ class GroupCoordinator:
         member.expires_ms = MonoMs(mono_ms + session)
         target = self._share(group, member_id, queue_counts)
         held = self._held_by_others(group, member_id)
-        member.owned = set(beat.owned - held)  # one that was silent for too long knows no better
+        member.owned = set(beat.owned - held)  # an expired member may not know it
         granted = {queue for queue in target if queue not in held}
         if mono_ms < self._grace_until_ms:
-            granted &= beat.owned  # others may still read what they do not know of
+            granted &= beat.owned  # others may still read queues that they no longer hold
         if granted != member.granted:
             group.generation += 1
         member.granted = granted
@@ -160,7 +160,7 @@ class GroupCoordinator:
             readers = {name: m.wish for name, m in group.members.items() if topic in m.topics}
             queues = [(topic, queue) for queue in range(queue_counts.get(topic, 0))]
             deal = Deal(queues, readers, self._replica_group)
-            # What members sent back must be read by somebody, whatever they name.
+            # Some member must read what members sent back, whichever topics they name.
             retried = topic.startswith(RETRY_PREFIX)
             share += allocate(DEFAULT if retried else member.wish.strategy, deal, member_id)
         return share
@@ -174,7 +174,7 @@ class GroupCoordinator:
         return held
 
     def _living(self, group_name: str, mono_ms: MonoMs) -> Group | None:
-        """A group with the members whose sessions last; None if it has none."""
+        """A group with the members whose sessions have not expired; None without any."""
         group = self._groups.get(group_name)
         if group is None:
             return None
@@ -187,7 +187,7 @@ class GroupCoordinator:
         return group
 
     def leave(self, group_name: str, member_id: str) -> None:
-        """A member goes."""
+        """Remove a member."""
         group = self._groups.get(group_name)
         if group is not None and group.members.pop(member_id, None) is not None:
             group.generation += 1
@@ -211,14 +211,14 @@ class GroupCoordinator:
         return group is None or not queues & self._held_by_others(group, member_id)
 
     def readers(self, group_name: str, mono_ms: MonoMs) -> dict[Queue, str]:
-        """Who reads each queue now."""
+        """The current reader of each queue."""
         group = self._living(group_name, mono_ms)
         if group is None:
             return {}
         return {queue: name for name, member in group.members.items() for queue in member.granted}
 
     def members(self, group_name: str, mono_ms: MonoMs) -> int:
-        """How many members a group has."""
+        """The number of members of a group."""
         group = self._living(group_name, mono_ms)
         return len(group.members) if group is not None else 0
 

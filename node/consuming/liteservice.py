@@ -1,11 +1,11 @@
 """Lite topics: many small topics inside one; each client of a group subscribes to its own set.
 
 A message that names a lite topic is in a queue of its parent topic and in the light queue of that
-name. A consumer group is bound to one parent. Its clients subscribe to lite topics; each
-gets only those, and a lite topic gives nothing more to a group while one of its messages is out.
-Subscriptions are in the memory of every node, as the next master needs them at once; clients repeat
-theirs every 30 s. What a group has done of a lite topic is in the log, as of any queue. A lite
-topic that got nothing for as long as its parent's `lite.topic.expiration` says is forgotten, on
+name. A consumer group is bound to one parent. Its clients subscribe to lite topics; each gets only
+their messages, and a lite topic delivers nothing more to a group while one of its messages is in
+flight. Subscriptions are kept in memory on every node, because the next master needs them at once;
+clients repeat theirs every 30 s. The progress of a group in a lite topic is in the log, as for any
+queue. A lite topic without a new message for its parent's `lite.topic.expiration` is forgotten on
 every node.
 """
 
@@ -41,7 +41,10 @@ def bound_topic(row: Json) -> str:
 
 
 def bound(row: Json, topic: str, exclusive: bool) -> Json:
-    """A group's row with a topic whose lite topics it subscribes to. exclusive: one client each."""
+    """A group's settings with the topic whose lite topics it subscribes to.
+
+    exclusive: one client each.
+    """
     model = {MODEL: EXCLUSIVE} if exclusive else {}
     others = {
         k: v for k, v in (row.get("attributes") or {}).items() if k not in (BIND_TOPIC, MODEL)
@@ -50,12 +53,12 @@ def bound(row: Json, topic: str, exclusive: bool) -> Json:
 
 
 def is_exclusive(row: Json) -> bool:
-    """Whether one client of a group at a time subscribes to a lite topic: the last that asked."""
+    """Whether a lite topic has one subscriber in a group at a time, the last one."""
     return (row.get("attributes") or {}).get(MODEL) == EXCLUSIVE
 
 
 class LiteService:
-    """Who subscribes to what, and what is forgotten."""
+    """Keeps the subscriptions, and forgets expired lite topics."""
 
     def __init__(self, core: Core, pop: PopService, removal: QueueRemoval) -> None:
         self._core = core
@@ -63,10 +66,10 @@ class LiteService:
         self._removal = removal
         self._subscribers: dict[str, dict[str, Subscriber]] = {}  # by client and group
         self.subscriptions = 0  # of all clients to lite topics
-        # By light queue and by topic: whoever subscribed first is told first.
+        # By light queue and by topic; the first to subscribe is notified first.
         self._of_queue: dict[str, dict[Subscriber, None]] = {}
         self._of_parent: dict[str, dict[Subscriber, None]] = {}
-        self.evicted: list[Callable[[str, str], None]] = []  # told client and lite topic
+        self.evicted: list[Callable[[str, str], None]] = []  # called with client and lite topic
         self._going: dict[str, int] = {}  # forgotten queues and where they ended
 
     # -- life ----------------------------------------------------------------------------------
@@ -88,7 +91,7 @@ class LiteService:
                     await asyncio.sleep(0)
 
     def role_changed(self) -> None:
-        """The mastership has changed: any subscription may have something."""
+        """The mastership has changed: any subscription may have messages."""
         for groups in self._subscribers.values():
             for subscriber in groups.values():
                 more = self.queues_of(subscriber.topic) if subscriber.everything else ()
@@ -97,9 +100,10 @@ class LiteService:
                 subscriber.line.set_all()
 
     def validate(self) -> str:
-        """What is wrong between two events, empty for nothing.
+        """The first violated invariant between two events; empty if all hold.
 
-        Whoever subscribes to a queue is told of it, and nobody else; the count is that of all.
+        Exactly the subscribers of a queue are notified of it; the count is that of all
+        subscriptions.
         """
         told = {(queue, one) for queue, some in self._of_queue.items() for one in some}
         to_all = {(topic, one) for topic, some in self._of_parent.items() for one in some}
@@ -128,7 +132,7 @@ class LiteService:
     # -- subscriptions -------------------------------------------------------------------------
 
     def subscriber(self, client: str, group: str, topic: str) -> Subscriber:
-        """A client in a group; one without subscriptions where it is not known."""
+        """A client in a group; one without subscriptions if it is not known."""
         found = self._subscribers.get(client, {}).get(group)
         if found is None or found.topic != topic:
             if found is not None:
@@ -138,7 +142,7 @@ class LiteService:
         return found
 
     def subscribe(self, subscriber: Subscriber, queues: Iterable[str], takes_over: bool) -> None:
-        """Subscribe to more. takes_over: in an exclusive group, also from another client."""
+        """Add subscriptions. takes_over: in an exclusive group, also from another client."""
         exclusive = is_exclusive(self._core.metadata.tables.groups.get(subscriber.group, {}))
         for queue in queues:
             if queue in subscriber.queues:
@@ -157,14 +161,14 @@ class LiteService:
             subscriber.notify(queue)
 
     def subscribe_to_all(self, subscriber: Subscriber) -> None:
-        """Subscribe to every lite topic of the parent, also those that are yet to come."""
+        """Subscribe to all lite topics of the parent, including future ones."""
         subscriber.everything = True
         self._of_parent.setdefault(subscriber.topic, {})[subscriber] = None
         for queue in self.queues_of(subscriber.topic):
             subscriber.notify(queue)
 
     def unsubscribe(self, subscriber: Subscriber, queues: Iterable[str]) -> None:
-        """Subscribe to less; what was delivered stays delivered, and comes no second time."""
+        """Remove subscriptions; what was delivered stays delivered and is not delivered again."""
         for queue in queues:
             if queue not in subscriber.queues:
                 continue
@@ -178,7 +182,7 @@ class LiteService:
                 self._of_queue.pop(queue, None)
 
     def unsubscribe_from_all(self, subscriber: Subscriber) -> None:
-        """Subscribe only to what was named from now on."""
+        """Keep only the subscriptions to named lite topics."""
         subscriber.everything = False
         for queue in {*subscriber.ready, *subscriber.given[1]}:
             if queue not in subscriber.queues:
@@ -189,7 +193,7 @@ class LiteService:
             self._of_parent.pop(subscriber.topic, None)
 
     def leave(self, subscriber: Subscriber) -> None:
-        """Forget a client's place in a group."""
+        """Remove a client from a group."""
         self.unsubscribe(subscriber, list(subscriber.queues))
         self.unsubscribe_from_all(subscriber)
         subscriber.line.set_all()
@@ -203,14 +207,14 @@ class LiteService:
         for subscriber in list(self._subscribers.get(client, {}).values()):
             self.leave(subscriber)
 
-    # -- what there is -------------------------------------------------------------------------
+    # -- notification -------------------------------------------------------------------------
 
     def queues_of(self, topic: str) -> list[str]:
         """The light queues of a topic's lite topics."""
         return self._core.store.topic_queue_table.light_of(topic)
 
     def notify(self, queue: str, group: str = "") -> None:
-        """A queue got messages, or has some to give again. group: to whom, all if empty."""
+        """A queue got messages, or has some to deliver again. group: to which; empty: to all."""
         for subscribers in (self._of_queue.get(queue), self._of_parent.get(parent_of(queue))):
             for subscriber in subscribers or ():
                 if group in ("", subscriber.group):
@@ -251,7 +255,7 @@ class LiteService:
         await self.forget(self.queues_of(topic))
 
     async def forget(self, queues: list[str]) -> None:
-        """Forget light queues and what groups have done of them, on every node."""
+        """Forget light queues and the progress of groups in them, on every node."""
         for at in range(0, len(queues), FORGOTTEN_AT_ONCE):
             some = queues[at : at + FORGOTTEN_AT_ONCE]
             try:
@@ -262,7 +266,7 @@ class LiteService:
             log.info("deleted expired lite topics", count=len(some))
 
     def gone(self, ends: dict[str, int]) -> None:
-        """The log says that queues are forgotten; ends: the offsets they ended at."""
+        """A record says that queues are forgotten. ends: the offsets at which they ended."""
         self._going.update(ends)
         self._pop.forget_queues(ends)
 

@@ -1,4 +1,4 @@
-"""Reading a queue with long polling: what is there, or what arrives until a deadline."""
+"""Long polling: reads a queue, and waits for messages until a deadline."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ NOTHING_NEW = (
 
 
 def check_place(key: QueueKey, queues: int, offset: int) -> None:
-    """Raise BadRequest for a queue or an offset that there cannot be."""
+    """Raise BadRequest for a queue that does not exist or a negative offset."""
     topic, queue_id = key
     if not 0 <= queue_id < queues:
         raise sdk.BadRequest(f"queue {queue_id}: {topic} has queues 0..{queues - 1}")
@@ -27,9 +27,9 @@ def check_place(key: QueueKey, queues: int, offset: int) -> None:
 async def poll(
     reader: Reader, key: QueueKey, offset: int, selection: Selection, deadline: float
 ) -> tuple[int, GetResult]:
-    """The first read from `offset` on that says something, and the offset it was made at.
+    """The first read with a result from `offset` on, and the offset at which it was made.
 
-    deadline: loop time; a past one asks once. Raises Busy if too many wait.
+    deadline: loop time; with a past one the queue is read once. Raises Busy if too many calls wait.
     """
     loop = asyncio.get_running_loop()
     result = reader.read(key, offset, selection)

@@ -1,4 +1,4 @@
-"""A set of offsets as disjoint, sorted ranges: what is done of a queue, however much of it."""
+"""A set of offsets as disjoint, sorted ranges: the messages of a queue that are done."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
@@ -15,14 +15,14 @@ class OffsetRanges:
             self.add(first, end)
 
     def __len__(self) -> int:
-        """How many ranges."""
+        """The number of ranges."""
         return len(self._firsts)
 
     def __contains__(self, offset: int) -> bool:
         return self.end_of(offset) > offset
 
     def end_of(self, offset: int) -> int:
-        """End of the range that holds an offset; the offset itself where none does."""
+        """End of the range that contains an offset; the offset itself if none does."""
         at = bisect_right(self._firsts, offset) - 1
         return self._ends[at] if at >= 0 and offset < self._ends[at] else offset
 
@@ -32,7 +32,7 @@ class OffsetRanges:
         return self._firsts[at] if at < len(self._firsts) else None
 
     def add(self, first: int, end: int) -> None:
-        """Add [first, end); what it overlaps or touches becomes one range with it."""
+        """Add [first, end), merged with the ranges that it overlaps or touches."""
         if first >= end:
             return
         low = bisect_left(self._ends, first)
@@ -44,14 +44,14 @@ class OffsetRanges:
         self._ends[low:high] = [end]
 
     def drop_below(self, offset: int) -> None:
-        """Forget what lies below an offset."""
+        """Remove everything below an offset."""
         at = bisect_right(self._ends, offset)
         del self._firsts[:at], self._ends[:at]
         if self._firsts:
             self._firsts[0] = max(self._firsts[0], offset)
 
     def validate(self) -> str:
-        """What is wrong with these ranges, empty for nothing: sorted, and a gap between any two."""
+        """The first violated invariant, empty if all hold: sorted, with a gap between any two."""
         before = -1
         for first, end in zip(self._firsts, self._ends, strict=True):
             if not before < first < end:

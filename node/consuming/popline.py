@@ -1,26 +1,26 @@
-"""Consumers that wait for messages of one kind, woken one after the other."""
+"""The wait queue of consumers for messages of one kind; they are woken one after the other."""
 
 import asyncio
 from collections import deque
 
 
 class Line:
-    """A line of waiting consumers; to the arrival board it is a watcher."""
+    """Waiting consumers, first come, first served; a watcher on the arrival board."""
 
     def __init__(self) -> None:
         self.waiting: deque[asyncio.Event] = deque()
         self.turn = 0
         self.watched: set[tuple[str, int]] = set()
         self.polls = 0
-        self.left = 0  # messages that the look under way may still examine
+        self.left = 0  # messages that the current scan may still examine
 
     def set(self) -> None:
-        """There may be something: the first in the line looks."""
+        """There may be messages: wake the first consumer."""
         if self.waiting:
             self.waiting.popleft().set()
 
     def validate(self) -> str:
-        """What is wrong with this line, empty for nothing: each that waits is one of its polls."""
+        """The first violated invariant, empty if all hold: every waiting consumer has a poll."""
         if len(self.waiting) > self.polls:
             return f"{len(self.waiting)} wait of {self.polls} polls"
         if any(waiting.is_set() for waiting in self.waiting):
@@ -30,6 +30,6 @@ class Line:
         return ""
 
     def set_all(self) -> None:
-        """All of them look."""
+        """Wake all of them."""
         while self.waiting:
             self.set()

@@ -1,8 +1,9 @@
-"""What a group has taken from one queue by POP: leases, what is done, how far. Pure.
+"""The state of one queue for one group under POP: leases, done messages, progress. Pure.
 
-A message that was taken is invisible to the group until its lease ends. What is acknowledged is
-done; everything below `committed` is done. Whoever owns the queue decides what becomes of a lease
-that ends: it goes to the retry topic, or (orderly) to the front again. Time is monotonic.
+A message that was taken is invisible to the group until its lease ends. Acknowledged messages are
+done, and so is everything below `committed`. The owner of this state decides what happens when a
+lease ends: the message goes to the retry topic or, in an orderly group, is delivered again first.
+Time is monotonic.
 """
 
 import heapq
@@ -17,13 +18,13 @@ IN_FLIGHT_MAX = 10_000  # popInflightMessageThreshold
 
 @dataclass(slots=True)
 class Lease:
-    """One delivery. serial: random, known to whoever was given the message, and to nobody else."""
+    """One delivery. serial: random, known only to the consumer that got the message."""
 
     serial: int
     deadline_ms: MonoMs
     client: str
-    held: bool = False  # for as long as its client lives
-    via: str = ""  # the node that passes its consumer's calls on; empty if none does
+    held: bool = False  # lasts as long as its client is alive
+    via: str = ""  # the node that forwards its consumer's calls; empty for none
 
 
 @dataclass(slots=True)
@@ -45,17 +46,17 @@ class PopQueue:
 
     @staticmethod
     def resumed(committed: int, ranges: Iterable[Iterable[int]], orderly: bool) -> "PopQueue":
-        """A queue of which only a record is known. ranges: [first, end) pairs that are done."""
+        """The state that a progress record describes. ranges: [first, end) pairs that are done."""
         made = PopQueue(committed, orderly)
         made.done = OffsetRanges(ranges)
         made._advance()
         return made
 
     def validate(self) -> str:
-        """What is wrong with this queue between two events, empty for nothing.
+        """The first violated invariant between two events; empty if all hold.
 
-        Nothing is given from below `committed`; what is out lies in [committed, next), is not done,
-        and is looked at when its lease ends; what is done beyond `committed` does not touch it.
+        No message below `committed` is delivered. Leased messages lie in [committed, next), are not
+        done, and are checked when their leases end. Done ranges beyond `committed` do not touch it.
         """
         wrong = self.done.validate()
         if wrong:
@@ -81,11 +82,11 @@ class PopQueue:
 
     @property
     def blocked(self) -> bool:
-        """Nothing may be taken now: too much is in flight, or the order would break."""
+        """Nothing may be taken now: too many messages are in flight, or the order would break."""
         return bool(self.leases) if self.orderly else len(self.leases) >= IN_FLIGHT_MAX
 
     def take(self, offset: int, lease: Lease) -> None:
-        """A message at or after `next` is given away."""
+        """Lease a message at or after `next`."""
         assert offset >= self.next, "each message is taken once"
         assert offset not in self.done, "and not when it is done"
         self.leases[offset] = lease
@@ -93,13 +94,13 @@ class PopQueue:
         self._note(offset, lease)
 
     def pass_over(self, end: int) -> None:
-        """Nothing from `next` to here is for this group: it counts as done."""
+        """Nothing from `next` to this offset is for this group: it counts as done."""
         self.done.add(self.next, end)
         self.next = max(self.next, end)
         self._advance()
 
     def start_at(self, offset: int) -> None:
-        """Messages below are gone: nobody can have them any more."""
+        """Messages below this offset no longer exist."""
         if offset > self.next:
             self.pass_over(offset)
 
@@ -109,12 +110,12 @@ class PopQueue:
     # -- what becomes of a delivery ------------------------------------------------------------
 
     def lease_of(self, offset: int, serial: int) -> Lease | None:
-        """The lease, if this is the delivery that holds it."""
+        """The lease, if this delivery still holds it."""
         lease = self.leases.get(offset)
         return lease if lease is not None and lease.serial == serial else None
 
     def finish(self, offset: int) -> None:
-        """Done: acknowledged, or stored elsewhere."""
+        """Mark a message as done: acknowledged, or stored elsewhere."""
         self.leases.pop(offset, None)
         self.attempts.pop(offset, None)
         if offset >= self.committed:
@@ -124,17 +125,17 @@ class PopQueue:
             self._rewind()
 
     def change(self, offset: int, lease: Lease, serial: int, deadline_ms: MonoMs) -> None:
-        """Another end of the lease; the old handle is void."""
+        """Change the end of a lease; the old handle becomes invalid."""
         lease.serial, lease.deadline_ms, lease.held = serial, deadline_ms, False
         self._note(offset, lease)
 
     def expired(self, mono_ms: MonoMs) -> list[int]:
-        """Messages whose lease has ended and that nobody holds now, oldest first.
+        """Messages whose leases have ended, oldest first.
 
-        Orderly: none; the front is given again by `take`. Otherwise the owner must finish them, or
-        `put_off` what it could not move.
+        In an orderly group none: `take` delivers the first message again. Otherwise the owner must
+        finish each of them, or `put_off` those it could not move.
         """
-        # By offset: a lease that was put off is noted once more, by its old number.
+        # By offset: a lease that was put off has another entry under its old serial.
         ended: dict[int, None] = {}
         while self._deadlines and self._deadlines[0][0] <= mono_ms:
             _, offset, serial = heapq.heappop(self._deadlines)
@@ -151,16 +152,13 @@ class PopQueue:
         return sorted(ended)
 
     def put_off(self, offset: int, deadline_ms: MonoMs) -> None:
-        """A message whose lease ended stays where it is for now."""
+        """Keep a message whose lease has ended until another deadline."""
         lease = self.leases[offset]
         lease.deadline_ms, lease.held = deadline_ms, False
         self._note(offset, lease)
 
     def release(self, client: str, deadline_ms: MonoMs, via: str | None = None) -> None:
-        """A client is gone: what was held for it becomes visible soon.
-
-        via: what was given by way of this node only.
-        """
+        """A client is gone: end its leases soon. via: only those delivered through this node."""
         for offset, lease in self.leases.items():
             if lease.client == client and lease.held and via in (None, lease.via):
                 lease.held = False
@@ -172,7 +170,7 @@ class PopQueue:
         return self._deadlines[0][0] if self._deadlines else None
 
     def _rewind(self) -> None:
-        """Orderly: the next message is the first that is not done."""
+        """Orderly: continue at the first message that is not done."""
         if self.orderly:
             self.next = self.committed
             self.attempt_id = ""
@@ -180,12 +178,12 @@ class PopQueue:
     def _advance(self) -> None:
         self.committed = self.done.end_of(self.committed)
         self.done.drop_below(self.committed)
-        self.next = max(self.next, self.committed)  # what was done beyond `next` is not given
+        self.next = max(self.next, self.committed)  # done messages are not delivered
 
     def skip_done(self) -> int:
-        """Move `next` over what is done; how many messages from there on are not.
+        """Move `next` past done messages; the number of messages from there on that are not done.
 
-        After a rewind, or where another node had given messages away.
+        Needed after a rewind, or if another node delivered messages.
         """
         self.next = self.done.end_of(self.next)
         following = self.done.next_after(self.next)

@@ -1,11 +1,11 @@
-"""POP consumption: the node hands out messages one by one, and takes each one's acknowledgement.
+"""POP consumption: the node delivers single messages, each acknowledged on its own.
 
-Every consumer of a group may be given any message of any queue. A delivery is invisible to others
-until its lease ends; a message that was not acknowledged by then is stored again in the retry topic
-of its group, with one attempt more, or after the last one in the group's dead-letter topic. Groups
-that consume in order have their messages again from the same queue, which gives nothing else
-meanwhile. Progress is a record in the log a few times a second: after a failover, what was given
-and not yet recorded as done is given again (at least once).
+Any consumer of a group may get any message of any queue. A delivered message is invisible to the
+other consumers until its lease ends. If it is not acknowledged by then, it is stored again in the
+group's retry topic with one more attempt, and after the last attempt in the group's dead-letter
+topic. In groups that consume in order, it is delivered again from the same queue, which delivers
+nothing else meanwhile. Progress is recorded in the log a few times a second. After a failover,
+delivered messages that were not yet recorded as done are delivered again (at least once).
 """
 
 import asyncio
@@ -35,27 +35,27 @@ from store.record import Record, decode_properties
 
 log = structlog.get_logger("duolog.node")
 
-LOOK_MAX = 2000  # messages that one look examines, then the loop has a turn
-HELD_MS = 3 * 3600 * 1000  # a lease that lives with its client ends after so long all the same
+LOOK_MAX = 2000  # messages examined before the event loop runs other work
+HELD_MS = 3 * 3600 * 1000  # longest lease that lasts as long as its client
 RETRY_FIRST_EVERY = 5  # popFromRetryProbability 20 %
 TICK_SECONDS = 0.05
 SAVE_SECONDS = 0.2
-SAVED_AT_ONCE = 50  # groups, then the loop has a turn
-AGAIN_MS = 2000  # a message that could not be stored again is tried so much later
+SAVED_AT_ONCE = 50  # groups, before the event loop runs other work
+AGAIN_MS = 2000  # until the next attempt to store a message again
 MOVE_MS = 60_000  # longer than storing it again may take
-GONE_MS = 1000  # what a client that left had is visible so soon
+GONE_MS = 1000  # until messages of a client that left are visible
 
-SETTLED_MAX = 50_000  # latest deliveries that were acknowledged or given up: a repeat is OK
+SETTLED_MAX = 50_000  # latest finished deliveries: a repeated acknowledgement is OK
 
 QueueKey = tuple[str, int, str]  # topic that holds it, queue id, group
 
 
 @dataclass(frozen=True, slots=True)
 class PopRequest:
-    """What a consumer asks for. queue_id: to look into first. held: leased while it lives.
+    """A request of a consumer.
 
-    via: the node that passed the request on; empty if none did.
-    subscriber: subscribes to lite topics of the topic, and gets messages of those.
+    queue_id: scanned first. held: the lease lasts as long as the client is alive. via: the node
+    that forwarded the request; empty for none. subscriber: gets only messages of its lite topics.
     """
 
     group: str
@@ -73,7 +73,7 @@ class PopRequest:
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """Where a delivery is, and the number that proves it was made."""
+    """The position of a delivered message, and the serial number that proves the delivery."""
 
     topic: str
     queue_id: int
@@ -97,7 +97,7 @@ class Popped:
 
 
 class PopService:
-    """All that groups have taken by POP from this node, while it is the master."""
+    """The POP state of all groups on this node, while it is the master."""
 
     def __init__(
         self, core: Core, filters: ConsumerFilters, retry: RetryTopics, calls: WaitingCalls
@@ -106,27 +106,27 @@ class PopService:
         self._filters = filters
         self._retry = retry
         self._calls = calls
-        # Told of a light queue that has messages to give again, and the group.
+        # Called with a light queue that has messages to deliver again, and the group.
         self.returned: Callable[[str, str], None] = lambda queue, group: None
         self._queues: dict[QueueKey, PopQueue] = {}
         self._saved: dict[QueueKey, tuple[int, list[list[int]]]] = {}
-        self._dirty: dict[QueueKey, None] = {}  # in the order in which they got on
+        self._dirty: dict[QueueKey, None] = {}  # in the order of their progress
         self._saving: dict[QueueKey, None] = {}
         self._lines: dict[tuple[str, str], Line] = {}
         self._resetting: set[QueueKey] = set()
-        self._forgotten: dict[str, int] = {}  # ends of light queues; their files may be there yet
+        self._forgotten: dict[str, int] = {}  # ends of light queues; their files may still exist
         self._settled: dict[int, tuple[str, Handle]] = {}  # group and handle, by serial
 
     # -- life ----------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Ended leases and progress records, until cancelled."""
+        """End leases and record progress, until cancelled."""
         async with together() as tasks:
             tasks.create_task(self._end_leases_in_time(tasks))
             tasks.create_task(self._save_now_and_then())
 
     async def _end_leases_in_time(self, tasks: asyncio.TaskGroup) -> None:
-        """However long a record of progress takes. tasks: for what is stored again."""
+        """End leases, however long recording progress takes. tasks: stores messages again."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             if self._queues:
@@ -139,18 +139,19 @@ class PopService:
                 await self._save()
 
     def role_changed(self) -> None:
-        """The mastership has changed: what the log says is all that is known."""
+        """The mastership has changed: discard all state that is not in the log."""
         self._queues.clear()
         self._saved.clear()
         self._dirty.clear()
-        self._settled.clear()  # it may not be in the log
+        self._settled.clear()  # it may not be in the log yet
         for line in self._lines.values():
             line.set_all()
 
     def validate(self) -> str:
-        """What is wrong between two events, empty for nothing.
+        """The first violated invariant between two events; empty if all hold.
 
-        Each queue is sound, and what its record lacks is to be recorded; each poll is counted.
+        Every queue is valid, progress that is not recorded is about to be, and every poll is
+        counted.
         """
         if self._saved.keys() != self._queues.keys():
             return (
@@ -172,12 +173,12 @@ class PopService:
         return self._calls.validate()
 
     def _unrecorded(self, key: QueueKey, state: PopQueue) -> str:
-        """What a group did of a queue that nobody is going to record."""
+        """Progress in a queue that is not recorded and not about to be; empty for none."""
         saved = self._saved[key]
         if saved == (state.committed, state.done.pairs()) or key in {**self._dirty, **self._saving}:
             return ""
         recorded = PopQueue.resumed(self._begin(key, saved[0]), saved[1], state.orderly)
-        if state.committed < recorded.committed:  # retention took what lies between
+        if state.committed < recorded.committed:  # retention deleted the messages in between
             return ""
         if (state.committed, state.done.pairs()) == (recorded.committed, recorded.done.pairs()):
             return ""
@@ -187,12 +188,12 @@ class PopService:
         )
 
     def forget_queues(self, ends: dict[str, int]) -> None:
-        """Light queues are forgotten: what lies below their ends is given to nobody any more."""
+        """Light queues are forgotten: messages below their ends are not delivered any more."""
         self._forgotten.update(ends)
         self._drop([key for key in self._queues if key[0] in ends])
 
     def removed(self, names: Iterable[str]) -> None:
-        """Forgotten queues are removed, unless they went on past their ends."""
+        """Forgotten queues are removed, unless they got new messages past their ends."""
         gone: set[str] = set()
         for name in names:
             low, high = self._core.store.queue_range(name, 0)
@@ -209,13 +210,13 @@ class PopService:
             self._dirty.pop(key, None)
 
     async def reset(self, group: str, offsets: dict[str, dict[int, int]]) -> None:
-        """A group goes on elsewhere: by topic and queue id. What is out is given up.
+        """Set the offsets of a group, by topic and queue id; its leases are dropped.
 
-        Raises what a change of metadata does.
+        Raises the errors of a change of metadata.
         """
         keys = {(topic, queue, group) for topic, row in offsets.items() for queue in row}
         self._drop(keys)
-        self._resetting |= keys  # no progress from before is recorded after it
+        self._resetting |= keys  # older progress must not be recorded after it
         try:
             await self._core.metadata.commit(group, offsets)
         finally:
@@ -225,7 +226,7 @@ class PopService:
             self._wake(key)
 
     def _state(self, key: QueueKey) -> PopQueue:
-        """A queue's state; taken from the tables where nothing is known, or someone reset it."""
+        """A queue's state; read from the tables if there is none yet, or after a reset."""
         topic, queue_id, group = key
         tables = self._core.metadata.tables
         committed = tables.committed(group, topic, queue_id)
@@ -242,14 +243,16 @@ class PopService:
         return made
 
     def _begin(self, key: QueueKey, committed: int) -> int:
-        """Where a group begins that has done all below an offset: what lies lower may be gone."""
+        """The offset at which a group continues; retention may be ahead of `committed`."""
         low, _ = self._core.store.queue_range(*key[:2])
         return max(committed, low, self._forgotten.get(key[0], 0))
 
     # -- taking --------------------------------------------------------------------------------
 
     def pop(self, request: PopRequest, mono_ms: MonoMs) -> list[Popped]:
-        """Up to `count` messages that nobody of the group has, with leases from now on."""
+        """Deliver up to `count` messages that no consumer of the group has, with leases from now
+        on.
+        """
         line = self._line(request)
         line.turn += 1
         line.left = LOOK_MAX
@@ -266,7 +269,7 @@ class PopService:
             if request.subscriber is not None:
                 given = dict.fromkeys(popped.handle.topic for popped in found)
                 request.subscriber.given = (request.attempt_id, list(given))
-            line.set()  # there may be more, for the next one
+            line.set()  # the next consumer may find more
         return found
 
     def _line(self, request: PopRequest) -> Line:
@@ -275,7 +278,7 @@ class PopService:
         return self._lines.setdefault((request.group, request.topic), Line())
 
     def _sources(self, request: PopRequest, turn: int) -> Iterator[tuple[str, int]]:
-        """Queues to look into, in an order that is another one each time."""
+        """The queues to scan, in a different order each time."""
         if request.subscriber is not None:
             yield from request.subscriber.sources(request.attempt_id)
             return
@@ -330,7 +333,7 @@ class PopService:
         result: GetResult,
         mono_ms: MonoMs,
     ) -> list[Popped]:
-        """Lease what a read found; what it passed over is not for this group."""
+        """Lease the messages of a read; what it skipped is not for this group."""
         invisible = HELD_MS if request.held else request.invisible_ms
         found = []
         end = int(result.next_offset)
@@ -338,7 +341,7 @@ class PopService:
             offset = popped.handle.offset
             state.pass_over(offset)
             if state.done.end_of(offset) > offset:
-                end = offset  # done meanwhile: look at what follows anew
+                end = offset  # done meanwhile: scan again from there
                 break
             serial, deadline_ms = popped.handle.serial, MonoMs(mono_ms + invisible)
             lease = Lease(serial, deadline_ms, request.client, request.held, request.via)
@@ -350,7 +353,7 @@ class PopService:
     def _again(
         self, key: QueueKey, state: PopQueue, request: PopRequest, mono_ms: MonoMs
     ) -> list[Popped]:
-        """The same request once more (its answer was lost): the same messages once more."""
+        """A repeated request, whose answer was lost: the same messages again."""
         found = []
         for offset in sorted(state.leases):
             result = self._core.store.get(key[0], key[1], QueueOffset(offset), Wanted(1, 4 << 20))
@@ -365,7 +368,7 @@ class PopService:
     def _rows(
         self, key: QueueKey, result: GetResult, attempts: dict[int, int], invisible_ms: int
     ) -> Iterator[Popped]:
-        """The messages of a read as deliveries."""
+        """Convert the messages of a read to deliveries."""
         for numbers, body, text in result.rows():
             offset, physical, store_time, born_time, _, sysflag, reconsumed = numbers[:7]
             host = self._core.store.born_host(PhyOffset(physical))
@@ -384,7 +387,7 @@ class PopService:
     # -- waiting -------------------------------------------------------------------------------
 
     async def wait(self, request: PopRequest, deadline: float) -> list[Popped]:
-        """As `pop`, and where there is nothing, when there is; empty at the loop's deadline.
+        """As `pop`, but wait for messages; empty at the deadline (loop time).
 
         Raises Busy if too many wait, NotMaster if this node stops being the master.
         """
@@ -417,10 +420,10 @@ class PopService:
             if woken in line.waiting:
                 line.waiting.remove(woken)
             elif not found:
-                line.set()  # woken, and gone before it looked: the next one
+                line.set()  # woken, but cancelled before its scan: wake the next one
 
     async def _look(self, request: PopRequest) -> list[Popped]:
-        """As `pop`, through all that does not match, with turns for others in between."""
+        """As `pop`, past all messages that do not match; other work runs in between."""
         while True:
             self._core.admission.check_current()
             self._core.admission.readable_topic(request.topic)
@@ -438,7 +441,7 @@ class PopService:
 
     def _watch(self, request: PopRequest, line: Line) -> None:
         line.polls += 1
-        for key in self._watched(request):  # a topic may have got more queues
+        for key in self._watched(request):  # the topic may have more queues now
             line.watched.add(key)
             self._core.board.watch(key, line)
 
@@ -449,7 +452,7 @@ class PopService:
                 self._core.board.unwatch(key, line)
             line.watched.clear()
 
-    # -- what becomes of deliveries ------------------------------------------------------------
+    # -- the end of deliveries ------------------------------------------------------------
 
     def _in(self, delay_ms: int) -> MonoMs:
         return MonoMs(self._core.times.mono_ms() + delay_ms)
@@ -463,7 +466,7 @@ class PopService:
         return key, state, lease
 
     def ack(self, group: str, handle: Handle) -> bool:
-        """Done; False if the handle is not (or no longer) that of a delivery."""
+        """Acknowledge a delivery; False if the handle is not valid, or no longer."""
         found = self._lease(group, handle)
         if found is None:
             return self._settled.get(handle.serial) == (group, handle)
@@ -473,7 +476,7 @@ class PopService:
         return True
 
     def _settle(self, group: str, handle: Handle) -> None:
-        """Its consumer may say the same again, where the answer did not reach it."""
+        """Remember a finished delivery: its consumer may repeat the call if the answer was lost."""
         self._settled[handle.serial] = group, handle
         if len(self._settled) > SETTLED_MAX:
             del self._settled[next(iter(self._settled))]
@@ -494,20 +497,20 @@ class PopService:
 
     @staticmethod
     def belongs(group: str, topic: str, handle: Handle) -> bool:
-        """Whether a group that reads a topic may have been given this."""
+        """Whether a delivery can be one to a group that reads a topic."""
         if is_light(handle.topic):
             return parent_of(handle.topic) == topic
         return handle.topic in (topic, retry_topic(group, topic))
 
     def give_back(self, group: str, handle: Handle) -> None:
-        """A delivery that did not reach its consumer: visible again soon."""
+        """Make a delivery that did not reach its consumer visible again soon."""
         found = self._lease(group, handle)
         if found is not None:
             _, state, _ = found
             state.put_off(handle.offset, self._in(GONE_MS))
 
     def change_invisible(self, group: str, handle: Handle, invisible_ms: int) -> Handle | None:
-        """Another lease from now on, and its handle; None as for `ack`."""
+        """Replace the lease; the new handle, or None if the old one is not valid."""
         found = self._lease(group, handle)
         if found is None:
             return None
@@ -517,13 +520,16 @@ class PopService:
         return Handle(handle.topic, handle.queue_id, handle.offset, serial)
 
     async def to_dead_letters(self, group: str, handle: Handle) -> bool:
-        """Store it in the group's dead-letter topic, then it is done. Raises what storing does."""
+        """Store a message in the group's dead-letter topic and finish it.
+
+        Raises the errors of `store_again`.
+        """
         found = self._lease(group, handle)
         if found is None:
             return self._settled.get(handle.serial) == (group, handle)
         key, state, _ = found
         record = self._record(key, handle.offset)
-        state.put_off(handle.offset, self._in(MOVE_MS))  # not to be moved twice
+        state.put_off(handle.offset, self._in(MOVE_MS))  # so that it is not moved twice
         try:
             await self._retry.to_dead_letters(group, record)
         except BaseException:
@@ -542,7 +548,7 @@ class PopService:
         return record
 
     def has_done(self, group: str, topic: str, queue_id: int, offset: int) -> bool | None:
-        """Whether a group is done with a message; None while somebody has it."""
+        """Whether a group is done with a message; None while it is leased."""
         found = self._queues.get((topic, queue_id, group))
         if found is not None:
             if offset in found.leases:
@@ -554,11 +560,11 @@ class PopService:
         return done or offset < tables.committed(group, topic, queue_id)
 
     def client_gone(self, client: str) -> None:
-        """What a client held for as long as it lives becomes visible."""
+        """End the leases that last as long as a client that is gone."""
         self.way_gone(client, None)
 
     def way_gone(self, client: str, via: str | None) -> None:
-        """The same for what it was given by way of a node. None: whatever the way."""
+        """As `client_gone`, for deliveries through one node. None: for all deliveries."""
         deadline = self._in(GONE_MS)
         for state in self._queues.values():
             state.release(client, deadline, via)
@@ -574,20 +580,20 @@ class PopService:
             if state.orderly:
                 self._wake(key)
             for offset in ended:
-                # Until it is stored again it stays here, under a number that nobody knows.
+                # It stays leased, under a serial that no consumer knows, until it is stored again.
                 state.leases[offset].serial = secrets.randbits(63)
                 state.put_off(offset, MonoMs(mono_ms + MOVE_MS))
             if ended:
                 tasks.create_task(self._move(key, state, ended))
 
     async def _move(self, key: QueueKey, state: PopQueue, offsets: list[int]) -> None:
-        """Store what was not acknowledged again, for another attempt."""
+        """Store a message that was not acknowledged again, for another attempt."""
         topic, _, group = key
         for offset in offsets:
             try:
                 await self._retry.store_again(group, topic, self._record(key, offset))
             except sdk.NoSuchMessage:
-                pass  # retention took it: nobody can have it any more
+                pass  # retention deleted it
             except (sdk.DuologError, StoreError) as error:
                 log.warning(
                     "cannot store a message for its next attempt yet",
@@ -603,7 +609,9 @@ class PopService:
     # -- progress ------------------------------------------------------------------------------
 
     async def _save(self) -> None:
-        """One record for each group that got on, all at the same time: each may take long."""
+        """Record the progress of every group that has any; concurrently, as each record may take
+        long.
+        """
         groups: dict[str, list[QueueKey]] = {}
         self._saving, self._dirty = self._dirty, {}
         for key in self._saving:

@@ -1,4 +1,4 @@
-"""Reading a queue: what a reader wants of it, and where it had better read."""
+"""Reads of a queue: what a reader selects, and which node it should read from."""
 
 import os
 from dataclasses import dataclass, replace
@@ -17,9 +17,9 @@ from store.reader import GetMessageStatus, GetResult, Wanted
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What one read of a consumer takes: messages that its filter chooses, up to two limits.
+    """What one read of a consumer may return: messages that its filter selects, up to two limits.
 
-    bytes_max: of bodies. group: whose bits of the ext units tell of them; empty: nobody's.
+    bytes_max: of bodies. group: whose bits in the extension units are used; empty for none.
     """
 
     filter: MessageFilter
@@ -34,7 +34,7 @@ def physical_memory() -> int:
 
 
 def _passes_over(result: GetResult) -> bool:
-    """Whether a read begins, or goes on, behind messages that are not there."""
+    """Whether a read skips messages that this node does not have."""
     return result.lost > 0 or result.status is GetMessageStatus.OFFSET_TOO_SMALL
 
 
@@ -59,10 +59,10 @@ class Reader:
         offset: int,
         selection: Selection,
     ) -> GetResult:
-        """What a selection takes of a queue, from an offset on.
+        """Read what a selection allows, from an offset on.
 
-        Raises NotMaster where a slave would pass over messages: the master may have what is
-        missing or was removed here, and a group that passed over it would never see it.
+        Raises NotMaster if a slave would skip messages: the master may have what is missing or was
+        removed here, and a group that skipped it would never see it.
         """
         chosen = selection.filter
         count = min(selection.messages_max, chosen.at_once)
@@ -71,7 +71,7 @@ class Reader:
         start = QueueOffset(offset)
         result = chosen.chosen(self._core.store.get(*key, start, wanted))
         if self._replication.slave is not None and _passes_over(result):
-            one = replace(wanted, messages_max=1)  # what comes before, if anything does
+            one = replace(wanted, messages_max=1)  # the messages before the gap, if there are any
             result = chosen.chosen(self._core.store.get(*key, start, one))
             if _passes_over(result):
                 raise self._not_here(key, start, result.next_offset)
@@ -90,10 +90,11 @@ class Reader:
         )
 
     def suggested_endpoint(self, physical_offset: int) -> str:
-        """suggestPullingFromSlave: where a reader at a log offset had better read, or empty.
+        """The endpoint that a reader at a log offset should use; empty for this node.
 
-        Who is further back than access_message_in_memory_max_ratio percent of the memory reads
-        from the disk, which a slave can do without slowing the master's writers down.
+        RocketMQ: suggestPullingFromSlave. A reader further behind than
+        access_message_in_memory_max_ratio percent of the memory reads from the disk. A slave can do
+        that without slowing down the master's writers.
         """
         master = self._replication.master
         if master is None or not self._replication.options.slave_read_enable:

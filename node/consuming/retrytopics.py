@@ -1,8 +1,8 @@
-"""Retry and dead-letter topics: where a message goes that its consumer could not do with.
+"""Retry and dead-letter topics: where messages go that a consumer could not process.
 
-%RETRY%<group>_<topic> holds what a group that pops is to try again, %RETRY%<group> what the members
-of a group sent back; %DLQ%<group> what either has given up. A copy keeps body, keys, tags and
-birth; its reconsume times count the attempts that failed.
+%RETRY%<group>_<topic> holds messages that a group will get again by POP, %RETRY%<group> messages
+that the members of a group sent back, and %DLQ%<group> messages that the group has given up. A copy
+keeps body, keys, tags, born time and born host. Its reconsume times count the failed attempts.
 """
 
 import hashlib
@@ -29,17 +29,17 @@ def _named(prefix: str, rest: str) -> str:
 
 
 def retry_topic(group: str, topic: str) -> str:
-    """Where a group finds a topic's messages again; a retry topic is its own."""
+    """The retry topic of a group for a topic; a retry topic is its own retry topic."""
     return topic if topic.startswith(RETRY_PREFIX) else _named(RETRY_PREFIX, f"{group}_{topic}")
 
 
 def group_retry_topic(group: str) -> str:
-    """Where a group finds again what its members sent back."""
+    """The topic of messages that members of a group sent back."""
     return _named(RETRY_PREFIX, group)
 
 
 def dead_letter_topic(group: str) -> str:
-    """Where a group's dead letters are."""
+    """The topic of a group's dead letters."""
     return _named(DEAD_LETTER_PREFIX, group)
 
 
@@ -56,9 +56,9 @@ class RetryTopics:
         self._delays = delays
 
     async def store_again(self, group: str, topic: str, record: Record) -> None:
-        """For one more attempt, or as a dead letter where that was the last.
+        """Store a message for one more attempt, or as a dead letter after the last.
 
-        topic: the one that holds it. Raises sdk.Unavailable if it was not stored for sure.
+        topic: the one that holds it now. Raises sdk.Unavailable if it may not have been stored.
         """
         row = self._core.metadata.tables.groups.get(group, {})
         failed = record.reconsume_times + 1
@@ -68,10 +68,11 @@ class RetryTopics:
         await self._put(retry_topic(group, topic), record, failed, {"RETRY_TOPIC": record.topic})
 
     async def send_back(self, group: str, record: Record, level: int, max_attempts: int) -> str:
-        """CONSUMER_SEND_MSG_BACK: for one more attempt when a delay is over; where it is now.
+        """Store a message for one more attempt after a delay; the topic that holds it now.
 
-        level: 0 for the ladder's; negative gives the message up. max_attempts: 0 for the group's.
-        Raises as `store_again`, BadRequest for a level that there is not.
+        RocketMQ: CONSUMER_SEND_MSG_BACK. level: 0 for the next one by attempts; negative gives the
+        message up. max_attempts: 0 for the group's. Raises as `store_again`, BadRequest for a level
+        that does not exist.
         """
         row = self._core.metadata.tables.groups.get(group, {})
         failed = record.reconsume_times + 1
@@ -84,7 +85,7 @@ class RetryTopics:
         return topic
 
     async def to_dead_letters(self, group: str, record: Record) -> None:
-        """Give it up at once. Raises as `store_again`."""
+        """Store a message as a dead letter at once. Raises as `store_again`."""
         await self._dead(group, record, record.reconsume_times + 1)
 
     async def _dead(self, group: str, record: Record, failed: int) -> None:

@@ -1,4 +1,4 @@
-"""The bound on calls that wait for messages, of any protocol."""
+"""The limit on calls that wait for messages, for all protocols."""
 
 import contextlib
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ class WaitingCalls:
         self.count = 0
 
     def validate(self) -> str:
-        """What is wrong with the count, empty for nothing."""
+        """The violated invariant of the count; empty if it holds."""
         if not 0 <= self.count <= self._most:
             return f"{self.count} calls wait, not 0..{self._most}"
         return ""
 
     @contextlib.contextmanager
     def one(self) -> Iterator[None]:
-        """While a call waits. Raises Busy if too many do."""
+        """Count a call while it waits. Raises Busy if too many calls wait."""
         if self.count >= self._most:
             raise sdk.Busy(f"{self._most} calls already wait for messages (limits.polls_max)")
         self.count += 1

@@ -1,5 +1,5 @@
-"""The core: what every service of a node stands on.
+"""The core: what every service of a node uses.
 
-The log with its clocks, the tables in it, and what may happen here and now. It knows the engine and
-the node's part in its replica group; services, protocols and the broker know it.
+The log with its clocks, the metadata tables, and admission. It may use the engine and replication.
+Services, protocols and the broker may use it.
 """

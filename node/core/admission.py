@@ -1,4 +1,4 @@
-"""What may happen on this node now: the one place that says so, for puts, changes and reads."""
+"""Admission: the one place that decides which puts, changes and reads this node may do now."""
 
 from dataclasses import dataclass
 
@@ -18,21 +18,21 @@ from store.status import PutMessageStatus
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why something may not be stored here and now."""
+    """Why a put is refused."""
 
     status: wire.PutStatus
     reason: str
 
     @property
     def put_status(self) -> PutMessageStatus:
-        """The status under RocketMQ's name, which knows no masters elsewhere."""
+        """RocketMQ's status; it has none for NOT_MASTER."""
         if self.status == wire.IN_SYNC_REPLICAS_NOT_ENOUGH:
             return PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
         return PutMessageStatus.SERVICE_NOT_AVAILABLE
 
 
 class Admission:
-    """Asks the node's role, its tables and its limits; changes nothing."""
+    """Decides by the node's role, its tables and its limits; changes nothing."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Admission:
     # -- puts ----------------------------------------------------------------------------------
 
     def _unable(self) -> Refusal | None:
-        """Why this node can store nothing, however many replicas there are."""
+        """Why this node can store nothing, whatever the number of replicas."""
         not_master = self._replication.not_master()
         if not_master:
             return Refusal(wire.NOT_MASTER, not_master)
@@ -58,7 +58,7 @@ class Admission:
         return None
 
     def closed(self) -> Refusal | None:
-        """Why no message at all may be put here now."""
+        """Why no message may be put now."""
         unable = self._unable()
         if unable is not None:
             return unable
@@ -66,14 +66,14 @@ class Admission:
         return Refusal(wire.IN_SYNC_REPLICAS_NOT_ENOUGH, too_few) if too_few else None
 
     def refused_put(self) -> PutResult | None:
-        """As `closed`, for those who put batches and not requests."""
+        """As `closed`, as the result of a put."""
         closed = self.closed()
         return PutResult(closed.put_status, closed.reason) if closed is not None else None
 
     def put(self, request: wire.AppendRequest) -> Refusal | None:
-        """Why a request may not be stored here and now; its columns are not looked at.
+        """Why a request may not be stored now; its columns are not checked.
 
-        A topic that is made by its first message counts as made.
+        A topic that would be created by its first message counts as existing.
         """
         closed = self.closed()
         if closed is not None:
@@ -119,20 +119,20 @@ class Admission:
         return None
 
     def refuses(self) -> bool:
-        """Whether any put is refused now, with a reason of its own."""
+        """Whether every put is refused now."""
         return self.closed() is not None or not self._store.flags.writeable
 
     def may_store(self) -> bool:
         """Whether the node's own batches may be stored now.
 
-        Not where it may be behind: what the last master stored of its own would be stored again.
+        Not while it may be behind: the batches of the last master would be stored again.
         """
         return not self._replication.may_be_behind() and not self.refuses()
 
     # -- changes of metadata -------------------------------------------------------------------
 
     def change(self) -> sdk.DuologError | None:
-        """Why metadata may not be changed here and now: a change waits for the slaves, too."""
+        """Why metadata may not be changed now; a change waits for the slaves as well."""
         replication = self._replication
         unable = self._unable()
         if unable is not None:
@@ -159,12 +159,14 @@ class Admission:
             raise sdk.NotMaster(not_master, *self._replication.master_endpoint)
 
     def check_knows(self) -> None:
-        """Raise NotMaster if what is not here may yet be on its way to here."""
+        """Raise NotMaster if this node may still lack changes that its group confirmed."""
         if self._replication.may_be_behind():
             raise self._does_not_know()
 
     def check_current(self) -> None:
-        """Raise NotMaster unless this is the master, and it knows all that its group confirmed."""
+        """Raise NotMaster unless this node is the master and has everything that its group
+        confirmed.
+        """
         self.check_master()
         self.check_knows()
 
@@ -181,10 +183,10 @@ class Admission:
             )
 
     def group_tables(self) -> Metadata:
-        """What groups committed and how they are set, for whoever asks for it.
+        """The tables of groups and committed offsets, to answer a client from.
 
-        Raises NotMaster on a slave, and on a new master that may not know the newest commits yet:
-        an older answer would have a group read again, or begin anew, what it has consumed.
+        Raises NotMaster on a slave, and on a new master that may not have the newest commits yet:
+        an outdated answer would make a group consume messages again.
         """
         self.check_knows()
         return self._metadata.tables
@@ -201,7 +203,7 @@ class Admission:
         return topic
 
     def readable_queue(self, name: str, queue_id: int) -> TopicConfig:
-        """As `readable_topic`, and NotMaster for a queue that the topic may have got meanwhile."""
+        """As `readable_topic`; NotMaster for a queue that may have been added meanwhile."""
         topic = self.readable_topic(name)
         if queue_id >= topic.queues:
             self.check_knows()

@@ -1,4 +1,4 @@
-"""What every service of a node is given."""
+"""The ports and parts that every service of a node gets."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,33 +13,35 @@ from store.offsets import PhyOffset
 
 
 class Log(Protocol):
-    """The log, as services write it."""
+    """The log, as services write to it."""
 
     def write(self, batch: PutBatch) -> PutResult:
-        """Store a batch now; `settle` says what has to happen before it may be answered."""
+        """Store a batch now; `settle` tells what its answer must wait for."""
 
     def settle(self, end_offset: PhyOffset, no_wait: bool = False) -> Outcome | None:
-        """What has to happen after a write: a future to wait for, or None.
+        """The future that an answer must wait for after a write, or None.
 
-        Without one the caller answers first and calls `pump_soon` then.
+        If None, the caller answers first and then calls `pump_soon`.
         """
 
     def write_now(self, batch: PutBatch) -> PutResult:
-        """Store a batch that nobody waits for: what follows is behind it in the log."""
+        """Store a batch without waiting: later records follow it in the log."""
 
     async def put_and_wait(self, batch: PutBatch) -> PutResult:
-        """Store a batch and wait until it is as safe as was asked for; the status says if it is."""
+        """Store a batch and wait until it is as durable as configured; the status says whether it
+        is.
+        """
 
     def pump_soon(self) -> None:
-        """Dispatch what is readable, when the loop comes round."""
+        """Dispatch readable records in the next turn of the event loop."""
 
     def count_in(self, messages: int, body_bytes: int = 0) -> None:
-        """Count messages of clients among those that came in."""
+        """Count messages received from clients."""
 
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """The lower layers of one node. store: for reading; what is written goes through the log."""
+    """The lower layers of one node. store: for reading only; writes go through the log."""
 
     log: Log
     store: MessageStore

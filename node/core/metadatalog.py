@@ -1,6 +1,7 @@
-"""Metadata through the log: a change is a record first, and applied when the record is readable.
+"""Metadata through the log: a change is stored as a record, and applied once the record is
+readable.
 
-So a change that was answered is as durable as a message, and a replica that has the log has it too.
+So an acknowledged change is as durable as a message, and every replica that has the log has it.
 """
 
 import asyncio
@@ -54,7 +55,7 @@ class _Records:
         queue = store.queues.get(SYSTEM_TOPIC, QUEUE)
         self.first = queue.min_offset if queue is not None else 0
         end = store.topic_queue_table.get((SYSTEM_TOPIC, QUEUE), 0)
-        # A replica's tables may be newer than its log; a master's never are.
+        # The tables of a slave may be newer than its log; those of a master never are.
         self.end = None if store.role is BrokerRole.SLAVE else end
 
     def place(self, offset: int) -> int:
@@ -83,22 +84,22 @@ def _nobody_knows() -> sdk.DuologError | None:
 
 
 class MetadataLog:
-    """The tables, and the way changes take."""
+    """The metadata tables; stores and applies their changes."""
 
     def __init__(self, log_: Log, limits: LimitsSection) -> None:
         self._log = log_
         self._limits = limits
         self._tables = Metadata()
         self._files = MetadataFiles(log_.store.disk)
-        # Why nothing may be changed here and now; None if it may. The broker sets it.
+        # Why nothing may be changed now, None if it may. Set by the broker.
         self.refused: Callable[[], sdk.DuologError | None] = _nobody_knows
-        # Told of a topic that was deleted, and where its queues ended.
+        # Called with a deleted topic and the ends of its queues.
         self.topic_deleted: list[Callable[[str, dict[int, int]], Awaitable[None]]] = []
-        # Told of light queues that are forgotten, and where they ended.
+        # Called with forgotten light queues and their ends.
         self.light_queues_forgotten: list[Callable[[dict[str, int]], None]] = []
-        self._read = 0  # queue offset up to which the log's records were read
+        self._read = 0  # queue offset up to which records were read
         self._waiting: dict[int, asyncio.Future[None]] = {}
-        # Stored at a queue offset, and not in the tables yet; whoever asked may have gone.
+        # Changes stored at a queue offset and not applied yet; their callers may be gone.
         self._creating: dict[str, tuple[int, TopicConfig]] = {}
 
     @property
@@ -107,11 +108,11 @@ class MetadataLog:
         return self._tables.topics
 
     def creating(self, name: str) -> TopicConfig | None:
-        """A topic as a stored change will make it, None if none is on its way."""
+        """A topic that a stored change will create; None if there is no such change."""
         return self._creating[name][1] if name in self._creating else None
 
     def exists(self, name: str) -> bool:
-        """Whether there is a topic, or a stored change will make it."""
+        """Whether a topic exists, or a stored change will create it."""
         return name in self.topics or name in self._creating
 
     @property
@@ -122,10 +123,10 @@ class MetadataLog:
     # -- life ----------------------------------------------------------------------------------
 
     def validate(self) -> str:
-        """What is wrong between two events, empty for nothing.
+        """The first violated invariant between two events; empty if all hold.
 
-        Who waits, waits for a change that is stored and not applied; a master has applied no more
-        than its log has; the tables are sound.
+        Every waiting call waits for a change that is stored and not applied. A master has applied
+        no more than its log holds. The tables are valid.
         """
         applied, stored = self._tables.applied, self._stored
         if applied > stored and self._log.store.role is not BrokerRole.SLAVE:
@@ -153,9 +154,9 @@ class MetadataLog:
             self._import(found, records.end == 0)
 
     def _import(self, found: Recovered, first: bool) -> None:
-        """Store what another program's files held, so that the log has it, too.
+        """Store the tables that another program's files held, so that the log has them as well.
 
-        Nobody waits for it. first: the log has no changes yet, so now it has all there are.
+        Nobody waits for it. first: the log has no changes yet, so that it is complete afterwards.
         """
         changes = changes_of(found.tables)
         if first:
@@ -174,9 +175,9 @@ class MetadataLog:
             self._log.settle(result.end_offset, no_wait=True)
 
     def promoted(self) -> None:
-        """This node became the master: its tables are what its log says, no more."""
+        """This node became the master: rebuild the tables from its log."""
         self._tables.applied = min(self._tables.applied, self._stored)
-        self._apply_floors()  # queue offsets were counted anew, from the files that there are
+        self._apply_floors()  # queue offsets were counted again, from the existing files
 
     @property
     def _stored(self) -> int:
@@ -184,7 +185,7 @@ class MetadataLog:
         return self._log.store.topic_queue_table.get((SYSTEM_TOPIC, QUEUE), 0)
 
     def _adopt(self) -> None:
-        """A directory another program wrote: its queues say which topics there are."""
+        """Take the topics of a directory that another program wrote from its queues."""
         for queue in self._log.store.queues:
             if is_system_topic(queue.topic) or queue.topic in self._tables.floors:
                 continue
@@ -196,7 +197,7 @@ class MetadataLog:
             self._tables.changes += 1
 
     def has_applied(self, end: int) -> bool:
-        """Tell whether all changes that lie below an offset of the log are in the tables."""
+        """Tell whether all changes below a log offset are applied."""
         store = self._log.store
         queue = store.queues.get(SYSTEM_TOPIC, QUEUE)
         return store.dispatcher.reput_from >= end and (
@@ -219,7 +220,7 @@ class MetadataLog:
             for numbers, body, _ in result.rows():
                 if numbers[decode.OUT_QUEUE_OFFSET] >= tables.applied:
                     self._apply(body)
-                # Also what another node's tables had already: the files are this node's.
+                # Even if adopted tables had it already: the files are this node's own.
                 ends = forgotten_in(body)
                 for tell in self.light_queues_forgotten if ends else ():
                     tell(ends)
@@ -241,11 +242,11 @@ class MetadataLog:
         if change is None:
             log.error("unreadable metadata record", body=body[:200])
         elif change["op"] == "delete_topic":
-            # Before a topic of the same name can be made: its queues may still be there.
+            # Before a topic of the same name is created: the old queues may still exist.
             self._apply_floors_of(change["topic"])
 
     def _apply_floors(self) -> None:
-        """What a deleted topic held is out of reach; on a slave its files go at a restart."""
+        """Hide the messages of a deleted topic; a slave removes its files at the next start."""
         for topic in self._tables.floors:
             self._apply_floors_of(topic)
 
@@ -258,7 +259,9 @@ class MetadataLog:
         return self._tables.snapshot().to_bytes()
 
     def adopt_snapshot(self, data: bytes) -> None:
-        """On a slave: the master's tables as of the handshake; the log tells what came after."""
+        """On a slave: take the master's tables as of the handshake; later changes come from the
+        log.
+        """
         try:
             self._tables.adopt(data)
         except BadMessage as error:
@@ -279,11 +282,13 @@ class MetadataLog:
 
     @staticmethod
     def _not_saved(error: OSError) -> None:
-        """The log has it all: it is tried again later."""
+        """Report a failed snapshot; it is retried later, and the log has everything."""
         log.warning("metadata snapshot failed", reason=error.strerror or str(error))
 
     def fail_all(self, error: Exception) -> None:
-        """The store is fenced, or the mastership over: nobody knows what comes through."""
+        """End all waiting calls: the store is fenced or the mastership over, and their results
+        unknown.
+        """
         self._creating.clear()
         for waiting in self._waiting.values():
             if not waiting.done():
@@ -297,7 +302,7 @@ class MetadataLog:
         if refused is not None:
             raise refused
         if self._tables.empty and not self._tables.applied and not self._stored:
-            change = {**change, "complete": True}  # whoever reads the log from here has it all
+            change = {**change, "complete": True}  # from here on the log is complete
         body = Columns.of([_body(change)])
         now = self._log.times.store_ms()
         result = self._log.store.put(PutBatch(SYSTEM_TOPIC, QUEUE, body, now), now)
@@ -308,16 +313,16 @@ class MetadataLog:
         return result.queue_offset, durable
 
     def note(self, change: Json) -> None:
-        """Store a change that nobody waits for; the next one makes up for one that is lost."""
+        """Store a change without waiting; the next one replaces one that is lost."""
         try:
             self._put(change)
         except sdk.DuologError as error:
             log.debug("a metadata note was not stored", reason=str(error), op=change["op"])
 
     async def change(self, change: Json) -> None:
-        """Store a change, wait until it is durable and applied.
+        """Store a change and wait until it is durable and applied.
 
-        Raises NotMaster if it was not stored, ResultUnknown if nobody knows in time.
+        Raises NotMaster if it was not stored, ResultUnknown if that is not known in time.
         """
         await self._applied(self._put(change)[0])
 
@@ -336,7 +341,7 @@ class MetadataLog:
             self._waiting.pop(offset, None)
 
     def new_topic(self, name: str, queues: int, perm: int) -> TopicConfig:
-        """A topic that may be created. Raises BadMessage, Busy."""
+        """The settings of a topic to be created. Raises BadMessage, Busy."""
         check_topic(name)
         limits = self._limits
         queues = queues or limits.default_topic_queues
@@ -349,9 +354,9 @@ class MetadataLog:
         return TopicConfig(name, queues, perm or 6)
 
     def auto_create(self, name: str, queues: int = 0) -> TopicConfig:
-        """Create a topic on first use: stored at once, usable at once.
+        """Create a topic on its first use; it can be used at once.
 
-        Where somebody creates it right now, it is that one, with as many queues as they asked for.
+        If another call is creating it, it gets the settings of that call.
         """
         creating = self.creating(name)
         if creating is not None:
@@ -363,12 +368,15 @@ class MetadataLog:
         return config
 
     def make_if_missing(self, name: str) -> None:
-        """Create a topic that something is stored for. Raises as `auto_create`."""
+        """Create a topic that a message is stored for. Raises as `auto_create`."""
         if name not in self.topics:
             self.auto_create(name)
 
     async def put_topic(self, config: TopicConfig) -> None:
-        """Create or alter. Raises as `change`; what is stored is made, whoever waits for it."""
+        """Create or alter a topic.
+
+        Raises as `change`. Once stored, it is applied even if the caller is gone.
+        """
         offset, _ = self._put({"op": "topic", "topic": config.to_json()})
         self._creating[config.name] = offset, config
         await self._applied(offset)
@@ -376,7 +384,7 @@ class MetadataLog:
             self._log.store.raise_floor(config.name, queue_id, QueueOffset(floor))
 
     async def delete_topic(self, name: str) -> None:
-        """Delete; its queues' offsets are never used again."""
+        """Delete a topic; the offsets of its queues are never used again."""
         store = self._log.store
         ends = {
             queue: offset
@@ -389,9 +397,10 @@ class MetadataLog:
             await tell(name, ends)
 
     async def forget_light_queues(self, names: list[str]) -> None:
-        """Light queues are forgotten: what comes for one afterwards begins it again.
+        """Forget light queues; a later message creates a queue again.
 
-        Nothing comes meanwhile, so no queue begins again after a change that was never confirmed.
+        Puts to them are held meanwhile, so that no queue begins again because of a change that is
+        never confirmed.
         """
         store = self._log.store
         forgotten = False
@@ -404,7 +413,7 @@ class MetadataLog:
             store.release_light_queues(names, forgotten)
 
     async def ensure_group(self, name: str, row: Json | None = None) -> None:
-        """A group on its first use. Raises Busy if there are as many as may be."""
+        """Create a group on its first use. Raises Busy if there are too many."""
         if name in self._tables.groups:
             return
         if len(self._tables.groups) >= self._limits.groups_max:
@@ -417,13 +426,13 @@ class MetadataLog:
         await self.change({"op": "group", "group": group})
 
     async def delete_group(self, name: str) -> None:
-        """Forget a group and its offsets."""
+        """Delete a group and its offsets."""
         await self.change({"op": "delete_group", "group": name})
 
     async def commit(
         self, group: str, offsets: dict[str, dict[int, int]], forward: bool = False
     ) -> None:
-        """Commit offsets of a group. forward: those below the group's own change nothing."""
+        """Commit offsets of a group. forward: offsets below the committed ones are ignored."""
         table: Json = {
             topic: {str(queue): offset for queue, offset in row.items()}
             for topic, row in offsets.items()
@@ -432,5 +441,5 @@ class MetadataLog:
         await self.change({**change, "forward": True} if forward else change)
 
     async def commit_popped(self, group: str, offsets: Json, done: Json) -> None:
-        """Note what a group has done by POP: offsets, and ranges done after them."""
+        """Record the progress of a group by POP: offsets, and the ranges done after them."""
         await self.change({"op": "offsets", "group": group, "offsets": offsets, "done": done})

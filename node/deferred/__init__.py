@@ -1,5 +1,6 @@
-"""What is stored now and shown later: delays, timers, transactions, published batches.
+"""What is stored now and delivered later: delays, timers, transactions, published batches.
 
-Services over the core, and the way an append takes to them. They know no consumers and no broker;
-of the protocols only the form of an append, which staged batches are kept in.
+Services on top of the core, and the appends that lead to them. They may not use `consuming`, the
+broker or a protocol, except for the append request, the form in which batches are staged. The
+broker, the protocols and `consuming` may use them.
 """

@@ -1,4 +1,4 @@
-"""Append requests: a batch is stored in the queue it is for, or in the one where it waits."""
+"""Append requests: a batch is stored in its queue, or where it waits for its delivery."""
 
 import structlog
 from duolog import _errors as sdk
@@ -22,7 +22,7 @@ _EXPECTED_REFUSALS = (wire.NOT_MASTER, wire.IN_SYNC_REPLICAS_NOT_ENOUGH)
 
 
 class Appends:
-    """Stores what append requests bring, and fills in the replies."""
+    """Stores the batches of append requests and makes the replies."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Appends:
     def append(
         self, request: wire.AppendRequest, host: Host
     ) -> tuple[wire.AppendReply, Outcome | None]:
-        """Store a batch: the reply, and what to wait for before it may be sent."""
+        """Store a batch; the reply, and the future that it must wait for (None: nothing)."""
         reply = wire.AppendReply(id=request.id)
         refusal = self._core.admission.put(request)
         if refusal is not None:
@@ -89,10 +89,11 @@ class Appends:
         return reply, self._core.log.settle(result.end_offset, request.no_wait)
 
     def _repeat_of(self, request: wire.AppendRequest) -> int | None:
-        """Log offset that the first attempt of a repeat lies above, None for a first attempt.
+        """The log offset above which the first attempt of a repeat lies; None for a first attempt.
 
         What the client knew to be confirmed may have been given up since, by an unclean election or
-        a power cut of all replicas: the first attempt may lie below it in the log of today.
+        a power cut of all replicas. In today's log, the first attempt may then lie below that
+        offset.
         """
         if not request.again:
             return None
@@ -105,7 +106,7 @@ class Appends:
         status: wire.PutStatus,
         reason: str,
     ) -> wire.AppendReply:
-        # Whoever waits for a master asks often: that is no news.
+        # Clients that wait for a master retry often: not worth a log entry.
         tell = log.debug if status in _EXPECTED_REFUSALS else log.warning
         tell(
             "append refused",

@@ -1,11 +1,12 @@
 """Delayed messages: RocketMQ's 18 levels, and arbitrary times up to three days.
 
-A level's messages wait in a queue of SCHEDULE_TOPIC_XXXX, in order; delayOffset.json says how far
-each level is. Timed messages wait in rmq_sys_wheel_timer in any order of their times; what was
-delivered of them is noted on a system topic right behind the delivery. Only the master delivers; a
-new one reads both from its log, so nothing is lost, and nothing comes early. Where a log was cut
-between a delivery and the note of it, the new one finds what was delivered by its UNIQ_KEY. A jump
-of the wall clock shortens no level's delay (`store.clocks`); a timed message goes by that clock.
+The messages of a level wait in a queue of SCHEDULE_TOPIC_XXXX, in order; delayOffset.json has the
+progress of each level. Timed messages wait in rmq_sys_wheel_timer, in any order of their times; a
+note of what was delivered is stored on a system topic directly after the delivery. Only the master
+delivers. A new master reads both from its log, so nothing is lost and nothing is early. If the log
+was truncated between a delivery and its note, the new master finds the delivered message by its
+UNIQ_KEY. A jump of the wall clock shortens no level's delay (`store.clocks`); a timed message goes
+by that clock.
 """
 
 import asyncio
@@ -42,35 +43,35 @@ DONE_TOPIC = SYSTEM_PREFIX + "TIMER_DONE"
 QUEUE = 0
 DELAY_MS_MAX = 3 * 86_400_000  # timerMaxDelaySec
 TICK_SECONDS = 0.02
-BATCH = 1000  # delivered at a stretch, then the loop has a turn
+BATCH = 1000  # delivered before the event loop runs other work
 BYTES = 4 << 20
-READ_AT_ONCE = 50_000  # entries, when the pending ones are read after a change of roles
+READ_AT_ONCE = 50_000  # entries per read of the pending messages after a change of roles
 AGAIN_MS = 1000
 RECALL_SECONDS = 1.0
 NOTE_SECONDS = 5.0
 ROLL_EVERY_SECONDS = 60.0
-TOGETHER_MS = 5  # two clocks that are read within this time are compared
+TOGETHER_MS = 5  # two clocks are compared if they were read within this time
 _NEVER = (
     PutMessageStatus.MESSAGE_ILLEGAL,
     PutMessageStatus.MESSAGE_TOO_LARGE,
     PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
 )
 _LEVEL = Waiting(frozenset((b"DELAY", b"__CRC32#")))
-# TIMER_DELIVER_MS stays, so that consumers are told the time, as RocketMQ does.
+# TIMER_DELIVER_MS stays: as in RocketMQ, consumers see the delivery time.
 _TIMER = Waiting(frozenset((b"TIMER_OUT_MS", b"__CRC32#")))
 
 
 @dataclass(frozen=True, slots=True)
 class RecallHandle:
-    """Names a timed message that may be called back before its time."""
+    """Names a timed message that can be recalled before its time."""
 
     replica_group: str
     topic: str
-    offset: int  # in the timer's queue
+    offset: int  # in the queue of rmq_sys_wheel_timer
     message_id: str
 
     def to_text(self) -> str:
-        """For a client."""
+        """The text given to a client."""
         return tokens.pack(self.replica_group, self.topic, self.offset, self.message_id)
 
     @staticmethod
@@ -84,7 +85,7 @@ class RecallHandle:
 
 
 class DelayService:
-    """Stores messages that wait, and stores them again when their time has come."""
+    """Stores delayed messages, and stores them again in their queues when they are due."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -92,21 +93,21 @@ class DelayService:
         self._opening = asyncio.Lock()
         self._done_records: deque[tuple[int, int]] = deque()  # offset of a note, highest in it
         self._noted: tuple[int, int] = (0, 0)
-        # Delivered at a stretch: after a failure one, so that what was stored of a stretch that
-        # failed is not stored over and over.
+        # Messages delivered together; one after a failure, so that the stored part of a failed
+        # batch is not stored again and again.
         self._stretch = BATCH
-        # When this mastership began, ms, and where the log ended then: what was due by then may be
-        # delivered and not noted.
+        # When this mastership began, ms, and where the log ended then: messages due by then may be
+        # delivered without a note.
         self._began: tuple[int, int] | None = None
-        # How far each level is: the tables tell it too, once the note of it is confirmed.
+        # Progress of each level; the tables have it too, once its note is confirmed.
         self._delivered: dict[int, int] = {}
         self._forward_steps = ForwardSteps()
-        self._again = MonoMs(0)  # timed messages are tried again then, after a failure
+        self._again = MonoMs(0)  # when timed messages are retried after a failure
 
     # -- in ------------------------------------------------------------------------------------
 
     def at_level(self, batch: PutBatch, level: int) -> PutBatch:
-        """A batch that waits as long as a level says. Raises BadRequest, BadMessage."""
+        """A batch that waits for the delay of a level. Raises BadRequest, BadMessage."""
         levels = len(self._core.store.delays_ms)
         batch.columns.check(self._core.store.options.max_message_size)
         if level < 1:
@@ -115,7 +116,7 @@ class DelayService:
         return redirected(batch, SCHEDULE_TOPIC, level - 1, {"DELAY": str(level)})
 
     def at_time(self, batch: PutBatch, deliver_ms: int, wall_ms: WallMs) -> PutBatch:
-        """A batch that waits until a time; as it is where that has passed.
+        """A batch that waits until a time; unchanged if that has passed.
 
         Raises BadRequest, BadMessage.
         """
@@ -133,14 +134,14 @@ class DelayService:
     # -- life ----------------------------------------------------------------------------------
 
     def role_changed(self) -> None:
-        """Only what the log says is known."""
+        """Discard all state that is not in the log."""
         self._forget()
 
     def validate(self) -> str:
-        """What is wrong between two events, empty for nothing.
+        """The first violated invariant between two events; empty if all hold.
 
-        Every timed message that waits will be due; the notes of what was delivered are known in the
-        order in which they lie, so that none is left out where reading begins.
+        Every pending timed message will become due. Notes of deliveries are known in log order, so
+        that none is skipped where reading begins.
         """
         if self._timers is None:
             return "notes without timers" if self._done_records else ""
@@ -164,12 +165,12 @@ class DelayService:
 
     @property
     def known(self) -> bool:
-        """Whether the log has been read for what waits."""
+        """Whether the pending messages were read from the log."""
         return self._timers is not None
 
     @property
     def waiting(self) -> int:
-        """Timed messages that wait here, as far as that is known."""
+        """The number of pending timed messages, as far as known."""
         return self._timers.count if self._timers is not None else 0
 
     async def run(self) -> None:
@@ -186,7 +187,7 @@ class DelayService:
             if self._began is None:
                 self._began = store_ms, store.log.max_offset
             if store.dispatcher.reput_from < self._began[1]:
-                continue  # what the last master delivered cannot be found yet
+                continue  # deliveries of the last master cannot be found yet
             for level in range(1, len(self._core.store.delays_ms) + 1):
                 while self._deliver_level(level, store_ms):
                     await asyncio.sleep(0)
@@ -202,21 +203,21 @@ class DelayService:
                 await self._roll(timers, self._core.times.wall_ms())
 
     def _store_ms(self) -> WallMs:
-        """The time that levels are waited for by; a jump since the last look is noted."""
+        """The clock of the levels; notes a jump since the last call."""
         times, before = self._core.times, self._core.times.mono_ms()
         store_ms, after = times.store_ms(), times.mono_ms()
-        if after - before <= TOGETHER_MS:  # read at one moment, or a pause looks like a jump
+        if after - before <= TOGETHER_MS:  # read together, or a pause looks like a jump
             self._forward_steps.look(store_ms, after)
         return store_ms
 
     def _store(self, batch: PutBatch) -> bool:
-        """Store a batch; nobody waits for its replicas: what follows is behind it in the log."""
+        """Store a batch without waiting for replicas: later records follow it in the log."""
         if batch.topic not in self._core.metadata.topics:
             log.warning("delayed message dropped: its topic does not exist", topic=batch.topic)
             return True
         result = self._core.log.write_now(batch)
         if result.status in _NEVER:
-            # Nothing behind it may wait for what can never be stored.
+            # Later messages must not wait for one that can never be stored.
             log.error("delayed message dropped", reason=result.reason, topic=batch.topic)
             return True
         if result.status is not PutMessageStatus.PUT_OK:
@@ -230,7 +231,7 @@ class DelayService:
         return True
 
     def _left_out(self, times: I64) -> Callable[[int, str, bytes], bool] | None:
-        """What tells which of some messages the last master delivered; None if it cannot have.
+        """A check which of these messages the last master delivered; None if it delivered none.
 
         times: when they were due, ms.
         """
@@ -239,15 +240,16 @@ class DelayService:
         return self._was_delivered
 
     def _was_delivered(self, physical_offset: int, topic: str, block: bytes) -> bool:
-        """A copy behind the message that waits: earlier ones are of earlier attempts."""
+        """Whether a copy follows the pending message; earlier copies are of earlier attempts."""
         key = decode_properties(block.decode(errors="replace")).get("UNIQ_KEY", "")
         copies = self._core.store.lookups.all_by_unique_key(topic, key) if key else []
         return any(record.physical_offset > physical_offset for record in copies)
 
     def _read(self, topic: str, queue_id: int, first: int, end: int) -> tuple[GetResult, int]:
-        """Messages at [first, end), and how far they reach; those behind `end` are not due.
+        """Read messages at [first, end), and the offset that the read reached.
 
-        A read skips what is damaged, and has messages from behind the end instead.
+        A read skips damaged messages and may return later ones instead; those past `end` are not
+        due.
         """
         store, count = self._core.store, end - first
         while True:
@@ -262,7 +264,7 @@ class DelayService:
     # -- levels --------------------------------------------------------------------------------
 
     def _deliver_level(self, level: int, store_ms: WallMs) -> bool:
-        """Deliver what is due of a level; whether there may be more."""
+        """Deliver the due messages of a level; whether there may be more."""
         store = self._core.store
         queue = store.queues.get(SCHEDULE_TOPIC, level - 1)
         if queue is None:
@@ -273,7 +275,7 @@ class DelayService:
             return False
         delay_ms = int(store.delays_ms[level - 1])
         times = self._forward_steps.corrected(queue.entries(offset, self._stretch)[2], delay_ms)
-        # An entry from before a change of the levels is not waited for longer.
+        # An entry from before a change of the levels does not wait longer than the new delay.
         times = np.where(times > store_ms + delay_ms, store_ms, times)
         late = np.nonzero(times > store_ms)[0]
         due = int(late[0]) if len(late) else len(times)
@@ -290,7 +292,7 @@ class DelayService:
         return True
 
     def _note_levels(self) -> None:
-        """Note again how far levels are, where no note of it has come through."""
+        """Record the progress of levels again if its note was not stored."""
         noted = self._core.metadata.tables.delay_offsets
         late = {
             str(level): reached
@@ -303,14 +305,14 @@ class DelayService:
     # -- timers --------------------------------------------------------------------------------
 
     async def _opened(self) -> PendingTimers:
-        """The pending messages; read from the log where that was not done yet."""
+        """The pending messages, read from the log if necessary."""
         async with self._opening:
             timers = self._timers or await self._open()
             await self._read_entries(timers)
             return timers
 
     async def _open(self) -> PendingTimers:
-        """Read what waits, and what of it was delivered: all of it, or nothing counts."""
+        """Read the pending messages and the notes of deliveries: all of them, or none."""
         tables = self._core.metadata.tables
         low, done_from = self._noted = tables.timers
         timers = self._timers = PendingTimers(low)
@@ -332,7 +334,7 @@ class DelayService:
         while timers.end < queue.max_offset and timers is self._timers:
             first = max(timers.end, queue.min_offset)
             if first > timers.end:
-                timers.add(np.zeros(0, np.int64), first)  # retention took what lay before
+                timers.add(np.zeros(0, np.int64), first)  # retention deleted the earlier ones
             times = queue.entries(first, READ_AT_ONCE)[2]
             if not len(times):
                 return
@@ -356,7 +358,7 @@ class DelayService:
             await asyncio.sleep(0)
 
     def _deliver_timers(self, timers: PendingTimers) -> bool:
-        """Deliver what is due; whether there may be more."""
+        """Deliver the due timed messages; whether there may be more."""
         if self._core.times.mono_ms() < self._again:
             return False
         wall_ms = self._core.times.wall_ms()
@@ -372,7 +374,7 @@ class DelayService:
             self._note_done(timers, np.concatenate(delivered))
         if failed:
             timers.put_back(np.concatenate(failed), wall_ms)
-            self._again = MonoMs(self._core.times.mono_ms() + AGAIN_MS)  # what failed one fails all
+            self._again = MonoMs(self._core.times.mono_ms() + AGAIN_MS)  # others would fail too
             return False
         return True
 
@@ -389,12 +391,12 @@ class DelayService:
                 if not self._store(batch):
                     return False
             if reached <= first:
-                return True  # damaged, or gone: nobody can have it
+                return True  # damaged or deleted
             first = reached
         return True
 
     def _note_done(self, timers: PendingTimers, offsets: I64) -> None:
-        """Note what was delivered, behind it in the log."""
+        """Store a note of what was delivered, directly after it in the log."""
         columns = Columns.of([offsets.astype("<i8").tobytes()])
         born_ms = self._core.times.store_ms()
         result = self._core.log.write_now(PutBatch(DONE_TOPIC, QUEUE, columns, born_ms))
@@ -403,7 +405,7 @@ class DelayService:
         timers.done(offsets)
 
     def _note_progress(self, timers: PendingTimers) -> None:
-        """Where reading has to begin after the next change of roles."""
+        """Record where reading must begin after the next change of roles."""
         while self._done_records and self._done_records[0][1] < timers.low:
             self._done_records.popleft()
         high = self._core.store.queue_range(DONE_TOPIC, QUEUE)[1]
@@ -413,7 +415,7 @@ class DelayService:
             self._core.metadata.note({"op": "timers", "low": timers.low, "done": done_from})
 
     async def _roll(self, timers: PendingTimers, wall_ms: WallMs) -> None:
-        """Store what waits for long again, before retention takes it."""
+        """Store messages that wait for long again, before retention deletes them."""
         store = self._core.store
         queue = store.queues.get(TIMER_TOPIC, QUEUE)
         half = store.options.file_reserved_time * 3_600_000 // 2
@@ -439,12 +441,12 @@ class DelayService:
     # -- recall --------------------------------------------------------------------------------
 
     async def recall(self, topic: str, handle: RecallHandle) -> None:
-        """Call a message back. Raises NoSuchMessage if it does not wait any more."""
+        """Recall a message. Raises NoSuchMessage if it is no longer pending."""
         timers = await self._opened()
         gone = sdk.NoSuchMessage(f"message {handle.message_id} was already delivered or recalled")
         stored = self._core.store.topic_queue_table.get((TIMER_TOPIC, QUEUE), 0)
         until = asyncio.get_running_loop().time() + RECALL_SECONDS
-        while timers.end <= handle.offset < stored:  # stored, and on its way to its queue
+        while timers.end <= handle.offset < stored:  # stored, but not dispatched yet
             if asyncio.get_running_loop().time() > until:
                 raise sdk.Busy("the message cannot be read yet: try again")
             await asyncio.sleep(TICK_SECONDS)
@@ -460,8 +462,8 @@ class DelayService:
         timers.done(offsets)
         columns = Columns.of([offsets.astype("<i8").tobytes()])
         batch = PutBatch(DONE_TOPIC, QUEUE, columns, self._core.times.wall_ms())
-        # The note will lie here. It is known before it is waited for: progress that is noted
-        # meanwhile must not let the next reading begin behind it.
+        # The note will be stored here. It is known before it is confirmed, so that progress
+        # recorded meanwhile does not make the next reading begin after it.
         noted_at = self._core.store.topic_queue_table.get((DONE_TOPIC, QUEUE), 0)
         self._done_records.append((noted_at, handle.offset))
         done = await self._core.log.put_and_wait(batch)
@@ -470,7 +472,7 @@ class DelayService:
 
 
 def _runs(offsets: I64, longest: int) -> list[I64]:
-    """Sorted offsets as stretches of consecutive ones."""
+    """Sorted offsets as runs of consecutive ones."""
     breaks = np.nonzero(np.diff(offsets) != 1)[0] + 1
     runs = np.split(offsets, breaks)
     return [run[at : at + longest] for run in runs for at in range(0, len(run), longest)]

@@ -1,7 +1,7 @@
-"""Half messages that are not resolved yet: where each lies now, and when to ask about it. Pure.
+"""Half messages without a decision: their positions, and when to check them. Pure.
 
-A half message keeps the number it was first stored under, however often it is stored again for
-another check.
+A half message keeps the offset at which it was first stored as its number, however often it is
+stored again for another check.
 """
 
 import heapq
@@ -16,28 +16,28 @@ DECISIONS_MAX = 20_000
 
 @dataclass(slots=True)
 class Half:
-    """One half message. origin: its first offset in the half queue; offset: where it lies now."""
+    """One half message. origin: its first offset in the half queue; offset: its current one."""
 
     origin: int
     offset: int
-    group: str  # of its producers
+    group: str  # its producer group
     checks: int
-    check_ms: MonoMs  # when somebody is to be asked
+    check_ms: MonoMs  # time of the next check
 
 
 class HalfMessages:
-    """All that wait for a decision, by first offset."""
+    """All half messages without a decision, by first offset."""
 
     def __init__(self, low: int) -> None:
-        """low: first offset of the half queue that may not be resolved."""
-        self.end = low  # half messages from here on are not known yet
+        """low: first offset of the half queue that may not be decided."""
+        self.end = low  # half messages from here on were not read yet
         self._halves: dict[int, Half] = {}
-        self._origins: dict[int, int] = {}  # by where each lies now
+        self._origins: dict[int, int] = {}  # by current offset
         self._due: list[tuple[int, int]] = []
         self._decided_ahead: set[int] = set()  # offsets from `end` on
 
     def __len__(self) -> int:
-        """How many."""
+        """The number of half messages."""
         return len(self._halves)
 
     def __iter__(self) -> Iterator[int]:
@@ -45,9 +45,9 @@ class HalfMessages:
         return iter(self._halves)
 
     def validate(self, mono_ms: MonoMs) -> str:
-        """What is wrong with them, empty for nothing.
+        """The first violated invariant; empty if all hold.
 
-        Each lies where it is looked for, and whoever is to be asked later about it will be.
+        Each is found at its current offset, and each has a check scheduled.
         """
         if len(self._origins) != len(self._halves):
             return f"{len(self._halves)} wait, {len(self._origins)} places are known"
@@ -63,17 +63,17 @@ class HalfMessages:
         return ""
 
     def reach(self, end: int) -> None:
-        """Nothing below an offset is still to be read: it is gone, or damaged."""
+        """Everything below an offset was read, or is deleted or damaged."""
         self.end = max(self.end, end)
         self._decided_ahead = {offset for offset in self._decided_ahead if offset >= self.end}
 
     @property
     def low(self) -> int:
-        """Nothing before this waits."""
+        """No half message before this offset is undecided."""
         return min(self.end, min(self._origins, default=self.end))
 
     def read(self, half: Half) -> None:
-        """The half message at `end`, or behind it, as the queue shows it."""
+        """Take the half message at `end`, or after it, that was read from the queue."""
         self.end = half.offset + 1
         if half.offset in self._decided_ahead:
             self._decided_ahead.remove(half.offset)
@@ -81,9 +81,9 @@ class HalfMessages:
             self.add(half)
 
     def add(self, half: Half) -> None:
-        """A half message; of one that is known, where it lies now.
+        """Add a half message, or the new offset of a known one.
 
-        Readers need not see it there yet: what the queue holds before it is still to be read.
+        It need not be readable there yet: the queue's messages before it are still to be read.
         """
         known = self._halves.get(half.origin)
         if known is not None:
@@ -97,15 +97,15 @@ class HalfMessages:
         return self._halves.get(origin)
 
     def origin_at(self, offset: int) -> int:
-        """The first offset of one that is not decided and lies at an offset now."""
+        """The first offset of the undecided half message at a current offset."""
         return self._origins[offset]
 
     def lies_at(self, offset: int) -> bool:
-        """Whether one that is not decided lies at an offset now."""
+        """Whether an undecided half message is at a current offset."""
         return offset in self._origins
 
     def resolved(self, offset: int) -> None:
-        """What lies at an offset is decided; one that was left for a later offset says nothing."""
+        """Remove the half message at a current offset; one that moved on is not affected."""
         if offset >= self.end:
             self._decided_ahead.add(offset)
         origin = self._origins.pop(offset, None)
@@ -113,8 +113,8 @@ class HalfMessages:
             del self._halves[origin]
 
     def due(self, mono_ms: MonoMs, limit: int) -> list[Half]:
-        """Up to limit of those to be asked about; each comes again when it is added again."""
-        found: dict[int, Half] = {}  # one that was read twice is noted twice, for the same time
+        """Up to `limit` half messages to check; each is due again once it is added again."""
+        found: dict[int, Half] = {}  # one that was read twice has two entries for the same time
         while self._due and self._due[0][0] <= mono_ms and len(found) < limit:
             check_ms, origin = heapq.heappop(self._due)
             half = self._halves.get(origin)
@@ -123,31 +123,31 @@ class HalfMessages:
         return list(found.values())
 
     def ask_later(self, half: Half, check_ms: MonoMs) -> None:
-        """Ask at another time."""
+        """Check at another time."""
         half.check_ms = check_ms
         heapq.heappush(self._due, (check_ms, half.origin))
 
 
 class Decision(NamedTuple):
-    """What became of a half message, and where the log must be safe for that to hold."""
+    """The decision on a half message, and the log offset up to which it must be durable."""
 
     commit: bool
     end_offset: int
 
 
 class Decisions:
-    """The latest decisions of a mastership, by first offset; older ones are in the log alone."""
+    """The latest decisions of a mastership, by first offset; older ones are only in the log."""
 
     def __init__(self) -> None:
         self._known: dict[int, Decision] = {}
-        self.forgotten_end = 0  # everything that is forgotten here lies before this in the log
+        self.forgotten_end = 0  # every decision dropped here is below this log offset
 
     def get(self, origin: int) -> Decision | None:
         """One of them."""
         return self._known.get(origin)
 
     def add(self, origin: int, decision: Decision) -> None:
-        """Remember one, in place of the oldest where there are too many."""
+        """Add a decision; drop the oldest if there are too many."""
         self._known[origin] = decision
         if len(self._known) > DECISIONS_MAX:
             oldest = self._known.pop(next(iter(self._known)))

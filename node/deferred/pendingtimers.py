@@ -1,7 +1,8 @@
-"""Which timed messages wait, and until when: 17 bytes for each. Pure.
+"""The pending timed messages and their times: 17 bytes each. Pure.
 
-A message is named by its offset in the timer's queue. Times are sorted in runs: new ones gather in
-a heap, a full heap becomes a run, and the earliest of all runs is what is due.
+A message is named by its offset in the queue of rmq_sys_wheel_timer. Times are kept in sorted runs:
+new ones are added to a heap, a full heap becomes a run, and the earliest times of all runs are due
+first.
 """
 
 import heapq
@@ -17,7 +18,7 @@ ROOM_MIN = 1024
 
 
 class _Run:
-    """Sorted times and the offsets that belong to them, used up from the front."""
+    """Sorted times and their offsets, consumed from the front."""
 
     __slots__ = ("at", "offsets", "times")
 
@@ -38,10 +39,10 @@ class _Run:
 
 
 class PendingTimers:
-    """Offsets in [low, end) that still wait."""
+    """The pending offsets in [low, end)."""
 
     def __init__(self, low: int) -> None:
-        self.low = low  # nothing before this waits
+        self.low = low  # nothing before this is pending
         self.end = low
         self._waits: U8 = np.zeros(ROOM_MIN, np.uint8)  # by offset, from _base on
         self._base = low
@@ -50,10 +51,11 @@ class PendingTimers:
         self.count = 0
 
     def validate(self, given: Iterable[int] = ()) -> str:
-        """What is wrong with these timers, empty for nothing.
+        """The first violated invariant; empty if all hold.
 
-        Whoever waits lies in [low, end), is counted, and is in the heap or a run: nothing else ever
-        gives it. given: what `due` gave, and what is neither done nor put back yet.
+        Every pending message lies in [low, end), is counted, and is in the heap or a run, without
+        which it would never be due. given: messages returned by `due` that are neither done nor put
+        back.
         """
         if not self._base <= self.low <= self.end:
             return f"low {self.low} is not in [{self._base}, {self.end}]"
@@ -71,7 +73,7 @@ class PendingTimers:
         return ""
 
     def add(self, times_ms: I64, first: int) -> None:
-        """Messages from an offset on, with their times; offsets come in order."""
+        """Add messages from an offset on with their times, in the order of offsets."""
         assert first >= self.end, "each message is added once"
         count = len(times_ms)
         self.end = first + count
@@ -111,28 +113,30 @@ class PendingTimers:
         self._waits = grown
 
     def waits(self, offset: int) -> bool:
-        """Whether a message still waits."""
+        """Whether a message is pending."""
         return self.low <= offset < self.end and bool(self._waits[offset - self._base])
 
     def due(self, wall_ms: int, limit: int) -> I64:
-        """Up to limit messages whose time has come, in the order of their offsets; they stay
-        pending until they are `done`, but are not given again."""
+        """Up to `limit` due messages, in the order of offsets.
+
+        They stay pending until they are `done`, but are not returned again.
+        """
         taken = [run.take(wall_ms, limit) for run in self._runs]
         early: list[int] = []
         while self._heap and self._heap[0][0] <= wall_ms and len(early) < limit:
             early.append(heapq.heappop(self._heap)[1])
         taken.append(np.array(early, np.int64))
         offsets = np.concatenate(taken)
-        offsets = offsets[offsets >= self.low]  # what was called back has no flag any more
+        offsets = offsets[offsets >= self.low]  # a recalled message has no flag any more
         return np.sort(offsets[self._waits[offsets - self._base] == 1])
 
     def put_back(self, offsets: I64, at_ms: int) -> None:
-        """What could not be delivered is due again at a time."""
+        """Make messages that could not be delivered due again at a time."""
         for offset in offsets:
             heapq.heappush(self._heap, (at_ms, int(offset)))
 
     def done(self, offsets: I64) -> None:
-        """These do not wait any more."""
+        """Remove messages."""
         inside = np.unique(offsets[(offsets >= self.low) & (offsets < self.end)]) - self._base
         self.count -= int(np.count_nonzero(self._waits[inside]))
         self._waits[inside] = 0

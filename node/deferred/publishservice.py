@@ -1,11 +1,11 @@
-"""Batches of a sink that become visible as one, once: stage, then publish.
+"""Batches of a sink that become visible as a whole, and once: stage, then publish.
 
-What is staged lies, as the request it came in, in a topic that nobody reads. Publishing a numbered
-batch of a sink is one record of metadata that names what was staged for it: the first such record
-of a number counts, later ones change nothing. Behind it the master stores what is named in the real
-queues, in order, and notes how far it is; the next master goes on from there. Its producer id and
-sequences follow from sink and number, so what was stored before a note was lost is not stored
-again. What was staged and never published goes with the log's old segments.
+Staged requests are stored unchanged in a topic that nobody reads. Publishing a numbered batch of a
+sink is one metadata record that names its staged requests: the first such record of a number
+counts, later ones change nothing. The master then stores these requests in their queues, in order,
+and notes its progress; the next master continues from there. Producer id and sequences are derived
+from sink and number, so a request whose note was lost is not stored again. Requests that are never
+published are deleted with the log's old segments.
 """
 
 import asyncio
@@ -42,11 +42,11 @@ SINK_CHARACTERS_MAX = 255
 CONTENTS_CHARACTERS_MAX = 8192  # every replica keeps them in memory
 STAGED_MAX = 200_000  # in one batch of a sink
 TICK_SECONDS = 0.2
-PUT_SECONDS = 10.0  # then whoever wants it published asks again, or `run` does
-READABLE_SECONDS = 10.0  # within which what was stored can be read
+PUT_SECONDS = 10.0  # after which the publisher retries, or `run` does
+READABLE_SECONDS = 10.0  # within which a stored request becomes readable
 PAUSE_SECONDS = 0.02
 READ_ROWS, READ_BYTES = 4096, 8 << 20
-UNCONFIRMED_MAX = 8  # requests that are stored ahead of what replicas have
+UNCONFIRMED_MAX = 8  # requests stored ahead of the replicas
 _SEQUENCES = 1 << 24  # of one staged request: more messages than a batch may have
 _LATER = frozenset(
     (
@@ -59,33 +59,34 @@ _LATER = frozenset(
 
 @dataclass(slots=True)
 class _Turn:
-    """Whose turn it is to store for a sink, and how many want it."""
+    """The lock for storing the batches of one sink, and the number of calls that want it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     wanted: int = 0
 
 
 class _Earlier:
-    """What is stored of a batch already, where the table of sequences has forgotten it.
+    """The part of a batch that is stored already, for sequences that the table has forgotten.
 
-    Of a part that may be its first messages only: a log is cut between any two records.
+    Of one request, perhaps only the first messages are stored: a log is truncated between any two
+    records.
     """
 
     def __init__(self, store: MessageStore, producer: bytes, published_after: int) -> None:
-        """producer: id of the batch. published_after: log offset that no copy lies below."""
+        """producer: id of the batch. published_after: log offset below which there is no copy."""
         self._store = store
         self._producer = producer
         self._after = published_after
-        self._end = store.log.max_offset  # every copy that an earlier try stored lies below
+        self._end = store.log.max_offset  # all copies from earlier attempts are below
         self._found: dict[tuple[str, int], Counter[str]] = {}
 
     @property
     def readable(self) -> bool:
-        """Queues and index have all that an earlier try stored, so `held` can tell."""
+        """Queues and index contain everything from earlier attempts, as `held` requires."""
         return self._store.dispatcher.reput_from >= self._end
 
     async def held(self, request: wire.AppendRequest) -> int:
-        """How many messages of a part, from its first on, are in its queue."""
+        """The number of leading messages of a part that are in its queue."""
         if self._store.options.message_index_enable:
             lookup = self._store.lookups.by_unique_key
             return bisect_left(
@@ -95,12 +96,12 @@ class _Earlier:
             )
         place = (request.topic, request.queue_id)
         if place not in self._found:
-            # Once for all parts: what is stored from here on is stored in their order.
+            # Once for all parts: from here on, they are stored in order.
             self._found[place] = await self._read(*place)
         return self._found[place][_part_of(_unique_key(request, 0))]
 
     async def _read(self, topic: str, queue_id: int) -> Counter[str]:
-        """Messages of each part in a queue: without an index, only its records tell."""
+        """The stored messages of each part, read from the queue: there is no index."""
         found: Counter[str] = Counter()
         queue = self._store.queues.get(topic, queue_id)
         word = f"UNIQ_KEY\x01{self._producer.hex().upper()}".encode()
@@ -130,7 +131,7 @@ class PublishService:
         self._turns: dict[str, _Turn] = {}
 
     async def run(self) -> None:
-        """Finish what an earlier master published, until cancelled."""
+        """Finish batches that an earlier master published, until cancelled."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             if not self._core.admission.may_store():
@@ -144,10 +145,12 @@ class PublishService:
                     )
 
     def role_changed(self) -> None:
-        """Nothing is known here that the log does not say."""
+        """Discard all state that is not in the log."""
 
     def validate(self) -> str:
-        """What is wrong between two events, empty for nothing: a turn is somebody's."""
+        """The violated invariant between two events, empty for none: every lock is wanted by a
+        call.
+        """
         unwanted = [sink for sink, turn in self._turns.items() if turn.wanted <= 0]
         if unwanted:
             return f"nobody wants to store for {unwanted}, and it is their turn"
@@ -160,17 +163,18 @@ class PublishService:
     # -- stage ---------------------------------------------------------------------------------
 
     async def stage(self, sink: str, data: bytes, host: Host) -> int:
-        """Store a request unseen; the number to name it by.
+        """Store a request invisibly; the number that names it when the batch is published.
 
-        Raises BadRequest, NotMaster, Busy, ResultUnknown, and what the request would be refused
-        with. Staging again after an error is safe: nobody sees what is not named.
+        Raises BadRequest, NotMaster, Busy, ResultUnknown, and the error with which the request
+        itself would be refused. Staging again after an error is safe: requests that are not named
+        stay invisible.
         """
         core = self._core
         core.admission.check_master()
         _check_sink(sink)
         request = _parsed(data)
         count = self._checked_count(request)
-        core.metadata.make_if_missing(request.topic)  # it has the queue when this is published
+        core.metadata.make_if_missing(request.topic)  # its queue must exist by then
         text = f"SINK\x01{sink}\x02COUNT\x01{count}"
         columns = Columns.of([data], [text.encode()])
         batch = PutBatch(STAGED_TOPIC, QUEUE, columns, core.times.wall_ms(), host)
@@ -185,7 +189,7 @@ class PublishService:
         return result.queue_offset
 
     def _checked_count(self, request: wire.AppendRequest) -> int:
-        """Messages of a request that can be stored. Raises what `stage` raises."""
+        """The number of messages of a valid request. Raises the errors of `stage`."""
         refusal = self._core.admission.put(request)
         if refusal is not None:
             raise REFUSED.get(refusal.status, sdk.Busy)(refusal.reason)
@@ -206,11 +210,11 @@ class PublishService:
     async def publish(
         self, sink: str, batch: int, staged: list[int], contents: str = "", publisher: str = ""
     ) -> bool:
-        """Make a batch visible, and wait until it is; whether that number was published before.
+        """Make a batch visible and wait until it is; True if that number was published before.
 
-        contents: what the sink sends; settled by its first publication. publisher: for `state`.
-        Raises BadRequest, also for other contents, NoSuchMessage for what is not staged, NotMaster,
-        Unavailable, ResultUnknown: then it may be asked for again.
+        contents: describes what the sink sends; fixed by its first batch. publisher: for `state`.
+        Raises BadRequest (also for other contents), NoSuchMessage if a request is not staged, and
+        NotMaster, Unavailable or ResultUnknown, after which the call may be repeated.
         """
         self._core.admission.check_current()
         _check_sink(sink)
@@ -241,13 +245,13 @@ class PublishService:
             await self._core.metadata.change(change)
             self._check_contents(sink, contents)
             row = self._sinks.get(sink)
-            # Where two asked at once the other one may have been first.
+            # Of two concurrent calls, the other one may have been first.
             before = row is None or row["batch"] != batch or row["staged"] != staged
         await self._finish(sink)
         return before
 
     def state(self, sink: str) -> wire.SinkStateReply:
-        """What a sink has published. Raises BadRequest, NotMaster."""
+        """The last batch that a sink published. Raises BadRequest, NotMaster."""
         self._core.admission.check_master()
         self._core.admission.check_knows()
         _check_sink(sink)
@@ -274,18 +278,24 @@ class PublishService:
             )
 
     async def _staged_messages(self, sink: str, staged: list[int]) -> int:
-        """Messages in what a sink staged. Raises BadRequest for another sink's."""
+        """The number of messages in a staged request.
+
+        Raises BadRequest if it belongs to another sink.
+        """
         count = 0
         for offset in staged:
             record = await self._staged(offset)
             if record.properties.get("SINK") != sink:
                 raise sdk.BadRequest(f"staged request {offset} belongs to another sink")
-            known = record.properties.get("COUNT")  # not of what an older version staged
+            known = record.properties.get("COUNT")  # an older version did not store it
             count += int(known) if known else _count(_parsed(record.body))
         return count
 
     async def _staged(self, offset: int) -> Record:
-        """What was staged. Raises NoSuchMessage, Unavailable if it cannot be read yet."""
+        """The record of a staged request.
+
+        Raises NoSuchMessage, Unavailable if it cannot be read yet.
+        """
         store = self._core.store
         loop = asyncio.get_running_loop()
         deadline = loop.time() + READABLE_SECONDS
@@ -308,7 +318,10 @@ class PublishService:
         return record
 
     async def _finish(self, sink: str) -> None:
-        """Store what is published of a sink and not stored yet. Raises Unavailable, NotMaster."""
+        """Store the published requests of a sink that are not stored yet.
+
+        Raises Unavailable, NotMaster.
+        """
         row = self._sinks.get(sink)
         if row is None or not row["staged"]:
             return
@@ -334,12 +347,12 @@ class PublishService:
         for at in range(row["done"], len(staged)):
             try:
                 record = await self._staged(staged[at])
-            except sdk.NoSuchMessage as error:  # retention or damage took it since it was published
+            except sdk.NoSuchMessage as error:  # deleted or damaged since
                 lost.append(str(error))
                 continue
             request = _parsed(record.body)
             request.producer_id, request.sequence = producer, at * _SEQUENCES
-            # A master before this one may have stored it, after it was staged.
+            # An earlier master may have stored it, after it was staged.
             request.again, request.known_end = True, record.physical_offset
             request.known_nonce = self._nonce_at(record.physical_offset)
             earlier = earlier or _Earlier(self._core.store, producer, record.physical_offset)
@@ -364,10 +377,10 @@ class PublishService:
     async def _put(
         self, request: wire.AppendRequest, host: Host, lost: list[str], earlier: _Earlier
     ) -> Outcome | None:
-        """Store a request in its queue; wait a while where it can only be stored later.
+        """Store a request in its queue; wait a while if it cannot be stored yet.
 
-        lost: told why, where it can never be. earlier: what is stored of the batch. Raises Busy,
-        NotMaster: what is noted stays done.
+        lost: gets the reason if it can never be stored. earlier: the stored part of the batch.
+        Raises Busy, NotMaster; noted progress is kept.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PUT_SECONDS
@@ -378,7 +391,7 @@ class PublishService:
                 return future
             if reply.status == wire.SEQUENCE_TOO_OLD:
                 if not request.again:
-                    return None  # a later part is stored, so this one is
+                    return None  # a later part is stored, so this one is too
                 if earlier.readable:
                     held = await earlier.held(request)
                     if held == _count(request):
@@ -387,7 +400,7 @@ class PublishService:
                     request.again = False
                     continue
             elif reply.status not in _LATER:
-                # Its topic was deleted meanwhile, or may not be written any more.
+                # Its topic was deleted meanwhile, or is no longer writable.
                 lost.append(f"{request.topic}: {reply.reason}")
                 return None
             if loop.time() >= deadline:
@@ -400,12 +413,14 @@ def _count(request: wire.AppendRequest) -> int:
 
 
 def _unique_key(request: wire.AppendRequest, k: int) -> str:
-    """Of message k of a part."""
+    """The unique key of message k of a part."""
     return (request.producer_id + (request.sequence + k).to_bytes(6, "big")).hex().upper()
 
 
 def _part_of(unique_key: str) -> str:
-    """What the unique keys of a part's messages begin with: its sequences end in three bytes."""
+    """The common prefix of the unique keys of a part: the last three bytes of a sequence count
+    messages.
+    """
     return unique_key[:-6]
 
 

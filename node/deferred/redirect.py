@@ -1,7 +1,7 @@
-"""Messages that wait elsewhere: sent to one topic, stored in another until their time comes.
+"""Redirected messages: sent to one topic, and kept in another until they are delivered.
 
-Delayed and half messages lie in a topic of the system, with REAL_TOPIC and REAL_QID among their
-properties, and are stored again in the queue those name.
+Delayed and half messages are kept in a system topic. Their properties REAL_TOPIC and REAL_QID name
+the queue in which they are stored again.
 """
 
 import itertools
@@ -20,13 +20,13 @@ from store.reader import GetResult
 from store.record import TRANSACTION_COMMIT, TRANSACTION_MASK, Host, Record, encode_properties
 
 _PAIR, _END = b"\x01", b"\x02"
-_OF_ITS_PLACE = frozenset(("__CRC32#", *lightqueues.PROPERTIES))  # true of one record only
+_OF_ITS_PLACE = frozenset(("__CRC32#", *lightqueues.PROPERTIES))  # valid for one record only
 
 
 def redirected(batch: PutBatch, topic: str, queue_id: int, more: dict[str, str]) -> PutBatch:
-    """A batch for another queue, which says where it was meant to go. more: properties to add.
+    """A batch for another queue, with properties that name its real queue.
 
-    Its columns must have been checked.
+    more: properties to add. Its columns must have been checked.
     """
     added = {**more, "REAL_TOPIC": batch.topic, "REAL_QID": str(batch.queue_id)}
     suffix = _END.join(name.encode() + _PAIR + value.encode() for name, value in added.items())
@@ -42,7 +42,9 @@ def redirected(batch: PutBatch, topic: str, queue_id: int, more: dict[str, str])
 def stored_again(
     record: Record, topic: str, properties: dict[str, str], reconsume_times: int | None = None
 ) -> PutBatch:
-    """A record once more, for the first queue of a topic; its birth and its body stay."""
+    """A copy of a record for the first queue of a topic, with the same body, born time and born
+    host.
+    """
     kept = {name: value for name, value in properties.items() if name not in _OF_ITS_PLACE}
     return PutBatch(
         topic,
@@ -57,14 +59,14 @@ def stored_again(
 
 
 def _sysflag(record: Record) -> int:
-    """A compressed body stays one, and a committed message; a half message is stored as any."""
+    """The flags of a copy: compressed and committed stay; half is cleared."""
     committed = record.sysflag & TRANSACTION_MASK == TRANSACTION_COMMIT
     return (record.sysflag & ~TRANSACTION_MASK) | (TRANSACTION_COMMIT if committed else 0)
 
 
 @dataclass(slots=True)
 class _Group:
-    """Messages of one real queue, of one sender."""
+    """Messages of one sender for one real queue."""
 
     bodies: list[bytes] = field(default_factory=list)
     properties: list[bytes] = field(default_factory=list)
@@ -73,10 +75,10 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A kind of messages that wait.
+    """A kind of redirected messages.
 
-    words: names of properties that are for the time of waiting alone. half: they wait to be
-    committed; what is stored then is marked as committed, and says where its half message lies.
+    words: properties that are removed on delivery. half: they wait for a commit; the delivered
+    message is marked as committed and names the position of its half message.
     """
 
     words: frozenset[bytes]
@@ -89,10 +91,10 @@ def restored(
     host_of: Callable[[PhyOffset], Host],
     without: Callable[[int, str, bytes], bool] | None = None,
 ) -> Iterator[PutBatch]:
-    """What a read of a system topic found, as batches for the real queues.
+    """Convert a read of a system topic to batches for the real queues.
 
-    host_of: who sent the record at an offset. without: tells, of an offset, a real topic and a
-    property text, what is to be left out.
+    host_of: the sender of the record at an offset. without: whether to leave out a message, by its
+    offset, real topic and property text.
     """
     sysflag = TRANSACTION_COMMIT if waiting.half else 0
     groups: dict[tuple[str, int, Host], _Group] = {}
@@ -100,7 +102,7 @@ def restored(
         _, physical, _, born, flag, flags, reconsumed = numbers[:7]
         topic, queue_id, kept = _real(text, waiting.words)
         if not topic:
-            continue  # it never said where it wanted to go
+            continue  # it does not name a real queue
         if without is not None and without(physical, topic, kept):
             continue
         group = groups.setdefault((topic, queue_id, host_of(PhyOffset(physical))), _Group())
@@ -115,7 +117,7 @@ def restored(
 
 
 def _real(block: bytes, dropped: frozenset[bytes]) -> tuple[str, int, bytes]:
-    """Topic, queue id, and the properties that stay."""
+    """Real topic, real queue id, and the remaining properties."""
     topic, queue_id = "", 0
     kept = []
     for pair in block.split(_END):

@@ -1,10 +1,10 @@
-"""Transactions: half messages that nobody sees until their producer commits them.
+"""Transactions: half messages that are invisible until their producer commits them.
 
-A half message lies in RMQ_SYS_TRANS_HALF_TOPIC. Committing it stores it in its real queue; whatever
-is decided is noted in RMQ_SYS_TRANS_OP_HALF_TOPIC, right behind it in the log. Where no decision
-comes, producers of its group are asked; each time it is stored again with one check more, and after
-the last one in TRANS_CHECK_MAX_TIME_TOPIC. The log says it all: a new master goes on. Topics,
-properties and limits: RocketMQ's TransactionalMessageService.
+A half message is kept in RMQ_SYS_TRANS_HALF_TOPIC. A commit stores it in its real queue. Every
+decision is noted in RMQ_SYS_TRANS_OP_HALF_TOPIC, directly after it in the log. Without a decision,
+producers of its group are asked; for each check it is stored again with a higher check count, and
+after the last check in TRANS_CHECK_MAX_TIME_TOPIC. A new master rebuilds all state from the log.
+Topics, properties and limits: RocketMQ's TransactionalMessageService.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ log = structlog.get_logger("duolog.node")
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 DISCARD_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-GROUP = "CID_RMQ_SYS_TRANS"  # its offsets say how far the two topics are dealt with
+GROUP = "CID_RMQ_SYS_TRANS"  # its offsets are the progress in the two topics
 QUEUE = 0
 OP_TAG = b"TAGS\x01d"  # REMOVETAG
 ORIGIN = "TRAN_PREPARED_QUEUE_OFFSET"
@@ -44,19 +44,19 @@ IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 READ = 1000
 BYTES = 8 << 20
 TICK_SECONDS = 0.2
-READABLE_SECONDS = 2.0  # within which what was stored can be read, unless replicas are behind
+READABLE_SECONDS = 2.0  # within which stored messages are readable, unless replicas are behind
 READABLE_PAUSE_SECONDS = 0.005
 SAVE_SECONDS = 5.0
 CHECKS_AT_ONCE = 500
 IMMUNITY_SECONDS_MAX = 3600
-# Properties that a half message has and a committed one has not.
+# Properties of half messages that are removed on commit.
 HALF_WORDS = frozenset(("REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP", ORIGIN, CHECKS, IMMUNITY))
 _HALF = Waiting(frozenset(name.encode() for name in (*HALF_WORDS, "__CRC32#")), half=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A question to a producer of a group: what became of this half message?"""
+    """A check: asks a producer of a group for the decision on a half message."""
 
     group: str
     origin: int
@@ -74,11 +74,11 @@ class TransactionService:
         self._options = options
         self._halves: HalfMessages | None = None
         self._decisions = Decisions()
-        self._older = (0, 0)  # half messages and log that were there when this mastership began
+        self._older = (0, 0)  # half queue and log, at the start of this mastership
         self._opened: asyncio.Lock = asyncio.Lock()
-        self._ops: deque[tuple[int, int]] = deque()  # offset of an op, highest half it names
-        # Half messages that are stored where they go and were refused the note of that, as on a
-        # disk that was full in between: whether they are committed, or else given up.
+        self._ops: deque[tuple[int, int]] = deque()  # op message, highest half message it names
+        # Half messages that were stored in their destination, but whose note was refused (the disk
+        # was full in between): True if committed, False if given up.
         self._unnoted: dict[int, bool] = {}
         self._saved = (-1, -1)
         self.askers: list[Asker] = []
@@ -86,14 +86,14 @@ class TransactionService:
     # -- life ----------------------------------------------------------------------------------
 
     def role_changed(self) -> None:
-        """Only what the log says is known."""
+        """Discard all state that is not in the log."""
         self._forget()
 
     def validate(self) -> str:
-        """What is wrong between two events, empty for nothing.
+        """The first violated invariant between two events; empty if all hold.
 
-        What waits is not decided; what is decided and could not be noted still waits; the notes are
-        known in the order in which they lie.
+        Pending half messages are undecided, except those whose note is still to be stored. Notes
+        are known in log order.
         """
         if self._halves is None:
             return "decisions without half messages" if self._unnoted or self._ops else ""
@@ -119,16 +119,16 @@ class TransactionService:
 
     @property
     def known(self) -> bool:
-        """Whether the log has been read for what waits."""
+        """Whether the pending half messages were read from the log."""
         return self._halves is not None
 
     @property
     def waiting(self) -> int:
-        """Half messages that nobody has decided on, as far as that is known."""
+        """The number of half messages without a decision, as far as known."""
         return len(self._halves) if self._halves is not None else 0
 
     async def run(self) -> None:
-        """Ask about what waits for long, until cancelled."""
+        """Check half messages that wait for long, until cancelled."""
         loop = asyncio.get_running_loop()
         saved = loop.time()
         while True:
@@ -138,7 +138,7 @@ class TransactionService:
             try:
                 halves = await self._known()
             except sdk.Unavailable:
-                continue  # the mastership ended meanwhile
+                continue  # the mastership has ended
             for half in halves.due(self._core.times.mono_ms(), CHECKS_AT_ONCE):
                 await self._check(halves, half)
                 if halves is not self._halves:
@@ -148,7 +148,10 @@ class TransactionService:
                 self._save(halves)
 
     async def _known(self) -> HalfMessages:
-        """What waits, as far as the queues show it. Raises Unavailable if the role changed."""
+        """The pending half messages, as far as dispatched.
+
+        Raises Unavailable if the role changed.
+        """
         async with self._opened:
             halves = self._halves if self._halves is not None else await self._open()
             await self._read_halves(halves)
@@ -157,7 +160,7 @@ class TransactionService:
             return halves
 
     async def _open(self) -> HalfMessages:
-        """Read what waits, and what of it is decided: all of it, or nothing counts."""
+        """Read the pending half messages and the decisions: all of them, or none."""
         tables = self._core.metadata.tables
         store = self._core.store
         stored = store.topic_queue_table.get((HALF_TOPIC, QUEUE), 0)
@@ -193,7 +196,7 @@ class TransactionService:
         immunity = _number(properties.get(IMMUNITY), 0) * 1000 or self._options.timeout_ms
         wait = self._options.check_interval_ms if checks else immunity
         origin = _number(properties.get(ORIGIN), offset)
-        # What it has waited for already is told by the clock that gave the store time.
+        # Its age is measured by the clock that gave it its store time.
         waited = max(0, self._core.times.store_ms() - store_time)
         check_ms = self._in(max(0, wait - waited))
         return Half(origin, offset, properties.get("PGROUP", ""), checks, check_ms)
@@ -219,7 +222,7 @@ class TransactionService:
             await asyncio.sleep(0)
 
     def _save(self, halves: HalfMessages) -> None:
-        """Note from where on the two topics have to be read."""
+        """Record from where on the two topics must be read."""
         low = halves.low
         while self._ops and self._ops[0][1] < low:
             self._ops.popleft()
@@ -250,7 +253,7 @@ class TransactionService:
         return redirected(batch, HALF_TOPIC, QUEUE, words)
 
     async def find(self, origin: int) -> Record | None:
-        """A half message by its first offset; None if it is decided, and gone from the log.
+        """A half message by its first offset; None if it is decided and deleted from the log.
 
         Raises NoSuchMessage for an offset that no half message ever had.
         """
@@ -260,9 +263,9 @@ class TransactionService:
         return self._core.store.record_at(HALF_TOPIC, QUEUE, QueueOffset(origin))
 
     async def _reaching(self, origins: Sequence[int]) -> HalfMessages:
-        """What waits, read as far as some half messages lie now.
+        """The pending half messages, once they include those at the given offsets.
 
-        What was stored a moment ago need not be readable yet: that it is not known does not mean
+        A half message that was stored a moment ago may not be readable yet, which does not mean
         that it is decided. Raises NoSuchMessage for an offset that no half message ever had,
         Unavailable if they are not readable in time.
         """
@@ -282,7 +285,10 @@ class TransactionService:
             await asyncio.sleep(READABLE_PAUSE_SECONDS)
 
     def _record(self, offset: int) -> Record:
-        """Raises NoSuchMessage if it is damaged or gone, Unavailable if it may yet come."""
+        """The record.
+
+        Raises NoSuchMessage if it is damaged or deleted, Unavailable if not readable yet.
+        """
         record = self._core.store.record_at(HALF_TOPIC, QUEUE, QueueOffset(offset))
         if record is not None:
             return record
@@ -291,10 +297,10 @@ class TransactionService:
         raise sdk.NoSuchMessage(f"half message {offset} no longer exists")
 
     async def end(self, origins: Iterable[int], commit: bool, group: str = "") -> None:
-        """Commit or roll back. The same decision again is taken for the first one's repeat.
+        """Commit or roll back half messages; repeating a decision is no error.
 
-        group: must be that of the half messages, where given. Raises BadRequest, NoSuchMessage
-        (also for what was decided the other way, once the others are decided), ResultUnknown,
+        group: if given, must be that of the half messages. Raises BadRequest, NoSuchMessage (also
+        for one that was decided the other way, after the others are decided), ResultUnknown,
         Unavailable, NotMaster.
         """
         self._core.admission.check_current()
@@ -314,7 +320,7 @@ class TransactionService:
             await self._repeat(origin, commit)
 
     async def _end(self, halves: HalfMessages, found: list[Half], commit: bool) -> None:
-        """Decide on half messages that wait, and wait until that is safe."""
+        """Decide on pending half messages, and wait until the decision is durable."""
         if not self._core.admission.may_store():
             raise sdk.Unavailable("this node does not accept puts now")
         self._note_stored(halves)
@@ -329,7 +335,7 @@ class TransactionService:
                     raise sdk.Unavailable("the master changed during the call")
             some = offsets[first : first + READ]
             self._note_ended(halves, [offset for offset in some if halves.lies_at(offset)])
-            # Somebody else may have decided on some of them in between.
+            # Another call may have decided on some of them in between.
             undecided = [offset for offset in some if halves.lies_at(offset)]
             missed += sorted({*some} - {*undecided})
             if undecided:
@@ -339,7 +345,10 @@ class TransactionService:
             await self._repeat(origins[offset], commit)
 
     async def _safe(self, end_offset: PhyOffset) -> None:
-        """Wait until the log is safe up to an offset. Raises ResultUnknown if it is not."""
+        """Wait until the log is durable up to an offset.
+
+        Raises ResultUnknown if it does not become so.
+        """
         waiting = self._core.log.settle(end_offset)
         self._core.log.pump_soon()
         if waiting is not None:
@@ -348,7 +357,7 @@ class TransactionService:
                 raise sdk.ResultUnknown(status.value)
 
     async def _repeat(self, origin: int, commit: bool) -> None:
-        """A decision on what is decided. Raises NoSuchMessage if it was another one."""
+        """Check a repeated decision. Raises NoSuchMessage if the first one was different."""
         known = self._decisions.get(origin)
         if known is not None:
             was_commit: bool | None = known.commit
@@ -362,9 +371,9 @@ class TransactionService:
             await self._safe(PhyOffset(known.end_offset))
 
     def _decided_before(self, origin: int) -> bool | None:
-        """Whether a decision of which only the log knows was a commit; None: nobody can say.
+        """Whether a decision that is only in the log was a commit; None if that cannot be told.
 
-        Raises Unavailable if the index is not as far yet.
+        Raises Unavailable if the index does not reach that far yet.
         """
         store = self._core.store
         record = store.record_at(HALF_TOPIC, QUEUE, QueueOffset(origin))
@@ -376,7 +385,7 @@ class TransactionService:
         return store.lookups.by_unique_key(topic, key) is not None if key else None
 
     def _decide(self, halves: HalfMessages, offsets: list[int], commit: bool) -> int:
-        """Store what is committed, and the note of it right behind; the end of that in the log."""
+        """Store the committed messages, then the note; the log offset after it."""
         origins = [halves.origin_at(offset) for offset in offsets]
         stored: list[int] = []
         try:
@@ -395,7 +404,7 @@ class TransactionService:
         return end_offset
 
     def _note_ended(self, halves: HalfMessages, offsets: list[int]) -> None:
-        """Note what the last master ended, where its note of that is lost. Raises Unavailable."""
+        """Note the decisions of the last master whose notes are lost. Raises Unavailable."""
         for offset in offsets:
             ended = self._ended_before(halves.origin_at(offset), offset)
             if ended is not None:
@@ -408,9 +417,9 @@ class TransactionService:
         self._settle(noted)
 
     def _ended_before(self, origin: int, offset: int) -> bool | None:
-        """Whether the last master committed it, or else gave it up; None for neither.
+        """True if the last master committed it, False if it gave it up, None for neither.
 
-        It stored the message first, and a log may have been cut before the note. Raises
+        It stored the message first, and the log may have been truncated before the note. Raises
         Unavailable.
         """
         older_halves, older_log = self._older
@@ -433,7 +442,7 @@ class TransactionService:
     def _commit(self, first: int, count: int, stored: list[int]) -> None:
         """Store half messages at consecutive offsets in their real queues.
 
-        stored: gets the log offset of each half message whose message is stored.
+        stored: filled with the log offset for each half message that was stored.
         """
         store = self._core.store
         end = first + count
@@ -458,7 +467,7 @@ class TransactionService:
         return result
 
     def _note_decided(self, halves: HalfMessages, offsets: list[int]) -> PutResult:
-        """Note in the log that these are decided, one op message each, as RocketMQ 4.9 has them."""
+        """Note these decisions in the log: one op message each, as in RocketMQ 4.9."""
         columns = Columns.of([b"%d" % offset for offset in offsets], [OP_TAG] * len(offsets))
         result = self._put(PutBatch(OP_TOPIC, QUEUE, columns, self._core.times.wall_ms()))
         for k, offset in enumerate(offsets):
@@ -468,16 +477,19 @@ class TransactionService:
         return result
 
     def _note_stored(self, halves: HalfMessages) -> None:
-        """Note what was stored where it goes and could not be noted. Raises Unavailable."""
+        """Note messages that were stored in their destination without a note.
+
+        Raises Unavailable.
+        """
         for offset, commit in list(self._unnoted.items()):
             self._note_as(halves, offset, commit)
 
     # -- checks --------------------------------------------------------------------------------
 
     async def _check(self, halves: HalfMessages, half: Half) -> None:
-        """Ask about a half message, once more; give it up after the last time."""
+        """Check a half message again; give it up after the last check."""
         if halves.get(half.origin) is not half:
-            return  # it was decided while others were asked about
+            return  # decided while others were checked
         try:
             self._note_stored(halves)
             if halves.get(half.origin) is not half:
@@ -491,7 +503,7 @@ class TransactionService:
             self._put_back(halves, half, record)
         except (sdk.NoSuchMessage, StoreError) as error:
             log.error("half message lost", reason=str(error), group=half.group)
-            halves.resolved(half.offset)  # damaged, or retention took it
+            halves.resolved(half.offset)  # damaged, or deleted by retention
             return
         except sdk.DuologError as error:
             log.warning("transaction check postponed", reason=str(error))
@@ -504,7 +516,7 @@ class TransactionService:
         log.debug("no producer of the group is connected", group=half.group, origin=half.origin)
 
     def _put_back(self, halves: HalfMessages, half: Half, record: Record) -> None:
-        """Store it again with one check more, and note that the older one is done with."""
+        """Store it again with a higher check count, and note that the older one is replaced."""
         checks = half.checks + 1
         properties = {**record.properties, CHECKS: str(checks), ORIGIN: str(half.origin)}
         result = self._put(stored_again(record, HALF_TOPIC, properties))
@@ -547,7 +559,7 @@ def _texts(result: GetResult) -> list[tuple[int, int, dict[str, str]]]:
 
 
 def _stretches(offsets: list[int]) -> list[tuple[int, int]]:
-    """Sorted offsets as (first, count) of consecutive ones."""
+    """Sorted offsets as runs (first, count) of consecutive ones."""
     found: list[tuple[int, int]] = []
     for offset in offsets:
         if found and found[-1][0] + found[-1][1] == offset:

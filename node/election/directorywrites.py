@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class DirectoryWrites:
-    """Writes that are under way, and since when."""
+    """The writes in progress, and when they began."""
 
     def __init__(self, threads: Executor) -> None:
         self._threads = threads
@@ -26,10 +26,10 @@ class DirectoryWrites:
         return work
 
     def under_way_seconds(self) -> float:
-        """How long the oldest has not come back, 0 if none is under way; in any thread."""
+        """For how long the oldest write has been running, 0 for none; callable in any thread."""
         begun = list(self._begun.values())
         return time.monotonic() - min(begun) if begun else 0.0
 
     async def ended(self, seconds: float) -> None:
-        """Wait until none is under way, or so long."""
+        """Wait until no write is running, at most for this long."""
         await asyncio.get_running_loop().run_in_executor(None, wait, list(self._begun), seconds)

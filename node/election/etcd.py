@@ -1,7 +1,7 @@
 """The registry in etcd (3.4 or newer), through its gRPC API.
 
-Blocking calls, each with a deadline: they are made from threads. A request that fails goes to
-the next endpoint; a transaction never: whoever sent it must find out what became of it.
+Blocking calls, each with a deadline: they are made from threads. A request that fails is repeated
+at the next endpoint. A transaction never is: its sender must find out whether it was executed.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ class _Endpoint:
 
 
 class _Watch(Protocol):
-    """A call under way that another thread may end."""
+    """A running call that another thread may cancel."""
 
     def cancel(self) -> bool:
         """End it."""
@@ -81,10 +81,10 @@ class EtcdRegistry:
         self._watches: set[_Watch] = set()
         self._closed = False
 
-    # -- the six verbs -------------------------------------------------------------------------
+    # -- the port -------------------------------------------------------------------------
 
     def lease(self, ttl_seconds: int) -> int:
-        """A new lease. One that was granted and not answered ends by itself."""
+        """A new lease. A lease whose answer was lost expires by itself."""
 
         def grant(endpoint: _Endpoint) -> int:
             request = wire.LeaseGrantRequest(TTL=ttl_seconds)
@@ -145,7 +145,7 @@ class EtcdRegistry:
         return Snapshot(int(reply.header.revision), rows)
 
     def watch(self, prefix: str, after_revision: int, timeout_seconds: float) -> bool:
-        """Wait for a change after a revision; True also where etcd cannot tell any more."""
+        """Wait for a change after a revision; True also if etcd cannot tell any more."""
         create = wire.WatchCreateRequest(
             key=prefix.encode(), range_end=prefix_end(prefix), start_revision=after_revision + 1
         )
@@ -166,7 +166,7 @@ class EtcdRegistry:
                 if reply.events or reply.canceled or reply.compact_revision:
                     return True
         except grpc.RpcError as failure:
-            # etcd may notice the deadline first, and has no code for that.
+            # etcd may notice the deadline first, which it reports with another code.
             if (
                 failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED
                 or "deadline exceeded" in str(failure.details()).lower()
@@ -191,9 +191,9 @@ class EtcdRegistry:
             self._anywhere(revoke)
 
     def close(self) -> None:
-        """End watches, let other calls come to their end, let go of the connections. Bounded.
+        """Cancel watches, wait for other calls (bounded), then close the connections.
 
-        gRPC takes the process down where a channel is closed under a call that begins.
+        gRPC crashes the process if a channel is closed while a call begins.
         """
         with self._lock:
             self._closed = True
@@ -207,7 +207,7 @@ class EtcdRegistry:
     # -- endpoints -----------------------------------------------------------------------------
 
     def _anywhere(self, work: Callable[[_Endpoint], T]) -> T:
-        """Do something that may be done twice, at the first endpoint that answers."""
+        """Send an idempotent request to the first endpoint that answers."""
         deadline = time.monotonic() + self._timeout * 2
         problem: RegistryUnavailable | None = None
         for _ in self._endpoints:
@@ -223,7 +223,7 @@ class EtcdRegistry:
 
     @contextlib.contextmanager
     def _call(self) -> Iterator[_Endpoint]:
-        """The endpoint to ask; what goes wrong there, as the port says it: the next call rotates.
+        """The current endpoint; maps its errors to those of the port, and rotates to the next one.
 
         Raises RegistryUnavailable, LeaseGone.
         """
@@ -268,7 +268,7 @@ class _OpenRequests:
             yield request
 
     def end(self) -> None:
-        """No more."""
+        """End the stream."""
         self._queue.put(None)
 
 

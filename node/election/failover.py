@@ -1,4 +1,4 @@
-"""Failover in a node: registry, lease and clock feed the machine, its effects are done here.
+"""Failover in a node: feeds the machine from registry, lease and clock, and executes its effects.
 
 The machine (`ha.failover`) decides. Registry calls run in threads; roles change one at a time, in
 the order in which the machine said so.
@@ -70,17 +70,17 @@ TICK_SECONDS = 0.05
 WATCH_SECONDS = 5.0
 ORDER_SECONDS = 10.0
 JOIN_SECONDS = 2.0
-LOOP_STALL_RATIO = 0.5  # of the lease: an event loop that stands still for so long is not healthy
+LOOP_STALL_RATIO = 0.5  # share of the lease: an event loop blocked for that long is not healthy
 
 
 class Roles(Protocol):
-    """The node, as its election sees it."""
+    """The role changes of a node, as its election needs them."""
 
     log: Log
     replication: Replication
 
     def promote(self, epoch: Epoch, mandate: Mandate) -> Master:
-        """Become the master. Raises OSError or StoreError: it is a slave then as before."""
+        """Become the master. If it raises OSError or StoreError, the node remains a slave."""
 
     def demote(self) -> None:
         """Become a slave."""
@@ -91,7 +91,7 @@ class Roles(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Who stands for election. endpoint: for clients; ha_endpoint: for slaves."""
+    """A node that stands for election. endpoint: for clients; ha_endpoint: for slaves."""
 
     node: NodeSection
     endpoint: str
@@ -104,7 +104,10 @@ class FailoverService:
     """Runs one node's failover machine."""
 
     def __init__(self, roles: Roles, registry: Registry, candidate: Candidate) -> None:
-        """After recovery; the registry is closed with the service. Raises BadStoreFile."""
+        """To be made after recovery.
+
+        The registry is closed with the service. Raises BadStoreFile.
+        """
         node, log_, replication = candidate.node, roles.log, roles.replication
         slave = replication.slave
         assert slave is not None, "a node that may be elected starts as a slave"
@@ -156,8 +159,8 @@ class FailoverService:
     # -- life ----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin: the node's ports must be open."""
-        # First: what the threads tell of may begin work in it.
+        """Start; the node's ports must be open."""
+        # First: events of the threads may start work in it.
         self._background.start(self._run())
         self._keeper.start()
         self._watcher.start()
@@ -168,10 +171,10 @@ class FailoverService:
                 self.step(Changed())
                 await self._tick()
         finally:
-            self._ended.set()  # whatever comes now begins nothing any more
+            self._ended.set()  # from here on, events start no work
 
     async def stop(self) -> None:
-        """End the lease, so that another node takes over at once. Bounded."""
+        """End the lease, so that another node takes over at once. The wait is bounded."""
         self._ended.set()
         if self._wake is not None:
             self._wake.cancel()
@@ -184,7 +187,7 @@ class FailoverService:
         await self._loop.run_in_executor(None, self._watcher.join, JOIN_SECONDS)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    # -- what the machine asks -----------------------------------------------------------------
+    # -- questions of the machine -----------------------------------------------------------------
 
     def _unfit(self) -> str:
         store = self._log.store
@@ -220,7 +223,7 @@ class FailoverService:
         return incarnation
 
     def contradicted(self, epoch: Epoch, reason: str) -> None:
-        """The replication stream shows that the master lacks what was confirmed."""
+        """The replication stream shows that the master lacks confirmed records."""
         log.error(
             "the master's directory is an older copy: refused to truncate",
             epoch=epoch,
@@ -240,7 +243,7 @@ class FailoverService:
         return (view.master.endpoint, epoch) if view.master is not None else ("", 0)
 
     def _unhealthy(self) -> str:
-        """Asked from the lease's thread: why this node should lose its lease."""
+        """Why this node should lose its lease; called in the thread of the lease."""
         now = time.monotonic()
         if now - self._beat > self._lease_seconds * LOOP_STALL_RATIO:
             return f"the event loop has been blocked for {now - self._beat:.1f} s"
@@ -255,7 +258,7 @@ class FailoverService:
     # -- events --------------------------------------------------------------------------------
 
     def step(self, event: Event) -> None:
-        """Feed the machine."""
+        """Pass an event to the machine."""
         self._feed(self._driver.step, event)
         stranded = self.machine.stranded
         if stranded and not self._stranded:
@@ -263,7 +266,7 @@ class FailoverService:
         self._stranded = stranded
 
     def _feed(self, tell: Callable[[T], None], what: T) -> None:
-        """If that fails the node ends: the machine's state cannot be trusted any more."""
+        """Pass an event to the machine; an error ends the node, as its state cannot be trusted."""
         if self._ended.is_set():
             return
         try:
@@ -272,7 +275,7 @@ class FailoverService:
             self._roles.give_up(error)
 
     def _post(self, event: Event) -> None:
-        """From a thread."""
+        """Pass an event from a thread."""
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self.step, event)
 
@@ -293,7 +296,7 @@ class FailoverService:
             await asyncio.sleep(TICK_SECONDS)
 
     def _watch(self) -> None:
-        """The watching thread: says that something changed, never what."""
+        """The watch thread: reports that something changed, not what."""
         prefix = cluster_prefix(self._keys.cluster)
         revision = 0
         while not self._ended.is_set():
@@ -312,14 +315,14 @@ class FailoverService:
     def _learn_routes(self, snapshot: Snapshot) -> None:
         self.routes = groups_of(snapshot, self._keys.cluster)
 
-    # -- what the driver of the machine needs --------------------------------------------------
+    # -- the port of the failover driver --------------------------------------------------
 
     def mono_ms(self) -> MonoMs:
         """The clock of leases and pauses."""
         return self._log.times.mono_ms()
 
     def decided(self, event: Event | None, effects: list[Effect]) -> None:
-        """What the machine answered; a mandate that is the last one for longer is no news."""
+        """Log the effects of an event; a mandate with only a new deadline is not logged."""
         told = [effect.mandate for effect in effects if isinstance(effect, Instruct)]
         if told:
             before, self._told = self._told, replace(told[-1], deadline_ms=MonoMs(0))
@@ -382,7 +385,7 @@ class FailoverService:
             self.step(Committed(number, revision))
 
     def note(self, found: Membership) -> None:
-        """Have a membership synced."""
+        """Write a membership durably."""
         work = self._writes.begin(membership.note, self._log.store.disk, found)
         asyncio.wrap_future(work).add_done_callback(self._noted)
 
@@ -396,23 +399,23 @@ class FailoverService:
             self._roles.give_up(error)
 
     def wake(self, at_ms: MonoMs) -> None:
-        """Step with a `Tick` at this time at the latest."""
+        """Send a `Tick` at this time at the latest."""
         if self._wake is not None:
             self._wake.cancel()
         delay = max(0.0, (at_ms - self._log.times.mono_ms()) / 1000)
         self._wake = self._loop.call_later(delay, self.step, Tick())
 
     def answer(self, answer: Answer) -> None:
-        """Tell an operator."""
+        """Answer an operator's request."""
         if not answer.token.done():
             answer.token.set_result(answer)
 
     def instruct(self, mandate: Mandate) -> None:
-        """Tell the master."""
+        """Pass a mandate to the master."""
         self._replication.step(Instructed(mandate))
 
     def stop_leading(self, reason: str) -> None:
-        """A mastership is over from this moment on."""
+        """End the mastership now."""
         if self._replication.master is not None:
             log.warning("no longer the master", reason=reason)
             self._roles.demote()
@@ -433,14 +436,14 @@ class FailoverService:
             await asyncio.wait([task])
 
     async def promise(self, epoch: Epoch) -> None:
-        """Have an epoch promised; the slave follows nobody meanwhile. Raises OSError."""
+        """Promise an epoch durably; the slave follows nobody meanwhile. Raises OSError."""
         slave = self._replication.slave
         assert slave is not None, "masters stand before they follow, slaves are elected"
         self._promising = self._writes.begin(slave.promise, epoch)
         await asyncio.wrap_future(self._promising)
 
     def cannot_promise(self, error: OSError) -> None:
-        """The disk has no room for a promise: the master's handshake will ask for it."""
+        """There is no disk space for the promise: the master's handshake asks for it again."""
         log.warning("no disk space to record the epoch", reason=error.strerror)
 
     def follow(self, effect: Follow) -> None:
@@ -456,11 +459,11 @@ class FailoverService:
         self._follower = self._tasks.create_task(client.run())
 
     def no_flush(self) -> AbstractAsyncContextManager[None]:
-        """While the log may be cut: no sync is under way."""
+        """A lock held while the log may be truncated: no sync runs meanwhile."""
         return self._log.no_flush()
 
     def lead(self, effect: Lead) -> Master:
-        """Open the epoch. Raises OSError or StoreError: the node is a slave then as before."""
+        """Open the epoch. If it raises OSError or StoreError, the node remains a slave."""
         return self._roles.promote(effect.epoch, effect.mandate)
 
     def leading(self, effect: Lead) -> None:
@@ -473,13 +476,14 @@ class FailoverService:
         """The mastership could not begin."""
         log.error("elected, but cannot lead", epoch=effect.epoch, reason=str(error))
 
-    # -- orders --------------------------------------------------------------------------------
+    # -- requests of operators
+    # --------------------------------------------------------------------------------
 
     async def hand_over(self, target: str, epoch: Epoch = NO_EPOCH) -> GroupState | None:
         """Make another node the master. Raises NotMaster, BadRequest, ResultUnknown.
 
-        epoch: the mastership to end, 0 for whichever there is. Where it is over already nothing is
-        done, and the group's state is returned.
+        epoch: the mastership to end, 0 for the current one. If it is already over, nothing is done,
+        and the group's state is returned.
         """
         state = self.machine.view.state
         known = state.epoch if state is not None else 0
@@ -491,7 +495,10 @@ class FailoverService:
         return None
 
     async def elect_unclean(self, epoch: Epoch) -> None:
-        """Make this node the master whatever others held. Raises BadRequest, ResultUnknown."""
+        """Make this node the master, even if other nodes hold more.
+
+        Raises BadRequest, ResultUnknown.
+        """
         await self._order(lambda token: failoverevents.ElectUnclean(epoch, token))
 
     async def _order(self, event: Callable[["asyncio.Future[Answer]"], Event]) -> None:
@@ -510,7 +517,7 @@ class FailoverService:
             raise sdk.BadRequest(answer.error)
 
     async def drain(self, node: str, undo: bool) -> None:
-        """Keep a node from being elected and from counting, or no more. Raises Unavailable."""
+        """Drain a node, or undo that. Raises Unavailable."""
         key = self._keys.drained(node)
         known = {replica.node for replica in self._members()}
         if node not in known and not undo:

@@ -1,9 +1,9 @@
-"""Keeps the node's lease in the registry renewed, from a thread that nothing else can hold up.
+"""Renews the node's lease in the registry, from a thread of its own.
 
-A renewal is a proof of health: it is not sent while the event loop stands still or a sync of the
-disk does not come back, so that a node which cannot work loses its mastership. A deadline is the
-time before the renewal was sent, plus the lease's time, less a margin: it never lies after the
-moment at which the registry may give the lease up.
+A renewal is a proof of health: it is not sent while the event loop is blocked or a sync of the disk
+does not return, so that a node which cannot work loses its mastership. The deadline is the time
+before the renewal was sent, plus the duration of the lease, minus a margin: it is never after the
+moment at which the registry may let the lease expire.
 """
 
 import contextlib
@@ -53,13 +53,13 @@ class LeaseKeeper:
         self._thread.start()
 
     def ask(self) -> None:
-        """Get a new lease; an older one is not renewed any more."""
+        """Request a new lease; an older one is no longer renewed."""
         with self._wake:
             self._lease, self._wanted = 0, True
             self._wake.notify()
 
     def drop(self, lease: int) -> None:
-        """End a lease, as soon as the registry can be told."""
+        """End a lease as soon as the registry can be reached."""
         with self._wake:
             if lease == self._lease:
                 self._lease = 0
@@ -102,7 +102,7 @@ class LeaseKeeper:
             time.sleep(RETRY_SECONDS)
             return 0.0
         with self._wake:
-            if not self._wanted:  # cannot be: only this thread takes the wish back
+            if not self._wanted:  # cannot happen: only this thread withdraws the request
                 return 0.0
             self._lease, self._wanted = lease, False
         self._tell(lease, sent)
@@ -135,7 +135,7 @@ class LeaseKeeper:
         self._granted(lease, deadline)
 
     def _trouble(self, what: str, reason: str) -> None:
-        """Say it once: it is tried again ten times a second."""
+        """Log a problem once: it is retried ten times a second."""
         if what != self._told:
             self._told = what
             log.warning(what, reason=reason)

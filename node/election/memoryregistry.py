@@ -64,4 +64,4 @@ class MemoryRegistry:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing."""

@@ -1,7 +1,7 @@
-"""The engine: one store kept going on an event loop.
+"""The engine: runs one store on an event loop.
 
-Puts and what they wait for, dispatch, group commit, flushes, segments made ahead, retention,
-removal of queues, the times that records get, and who is woken by new messages. It knows the store
-and the clocks, no protocol and no service; of other nodes only what the port `Replicas` says.
-Whoever owns a store may come in.
+Puts and what they wait for, dispatch, group commit, flushes, preallocation, retention, removal of
+queues, store times, and notification of readers. It may use the store and the clocks, but no
+protocol and no service; it knows other nodes only through the port `Replicas`. Every other room may
+use it.
 """

@@ -1,4 +1,4 @@
-"""Segments and pages made ahead of the writer, so that no put waits for them."""
+"""Allocates segments and faults in pages ahead of the writer, so that no put waits for them."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ TICK_SECONDS = 0.1
 
 
 class Allocator:
-    """Allocates the next segment, and has the pages of this one faulted in."""
+    """Allocates the next segment, and faults in the pages of the current one."""
 
     def __init__(self, store: MessageStore, threads: Executor) -> None:
         self._store = store
@@ -24,7 +24,7 @@ class Allocator:
         self._populating = False
 
     async def run(self) -> None:
-        """Allocate segments ahead, however long syncs take meanwhile."""
+        """Allocate segments ahead, even while syncs take long."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             wanted = self._store.log.allocation_wanted()
@@ -36,7 +36,7 @@ class Allocator:
         self._populate_thread.shutdown(wait=True)
 
     def appended(self) -> None:
-        """The log grew: have more pages faulted in, in a thread of its own, where they are due."""
+        """The log grew: if due, fault in more pages, in a thread of its own."""
         if self._populating:
             return
         wanted = self._store.log.populate_wanted()

@@ -1,4 +1,4 @@
-"""Who waits for messages of which queue: long polls and subscriptions, woken without polling."""
+"""Notifies long polls and subscriptions when their queues get messages."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -7,29 +7,29 @@ from store.queueends import QueueKey
 
 
 class Watcher(Protocol):
-    """Something to set: an asyncio.Event, or who wakes others in turn."""
+    """An object to notify: an asyncio.Event, or one that wakes several waiters in turn."""
 
     def set(self) -> None:
-        """There may be something new."""
+        """The queue may have new messages."""
 
 
 class ArrivalBoard:
-    """Whom to tell when a queue gets messages."""
+    """The watchers of every queue."""
 
     def __init__(self) -> None:
-        # In the order in which they came, which is the order in which they are woken.
+        # In order of arrival, in which they are notified.
         self._watchers: dict[QueueKey, dict[Watcher, None]] = {}
         self._count = 0
 
     def watch(self, key: QueueKey, event: Watcher) -> None:
-        """Set the event whenever the queue gets messages."""
+        """Notify a watcher whenever the queue gets messages."""
         watchers = self._watchers.setdefault(key, {})
         if event not in watchers:
             watchers[event] = None
             self._count += 1
 
     def unwatch(self, key: QueueKey, event: Watcher) -> None:
-        """Stop that."""
+        """Stop notifying a watcher."""
         watchers = self._watchers.get(key)
         if watchers is not None and event in watchers:
             del watchers[event]
@@ -38,13 +38,13 @@ class ArrivalBoard:
                 del self._watchers[key]
 
     def arrived(self, keys: Iterable[QueueKey]) -> None:
-        """Wake whoever watches these queues."""
+        """Notify the watchers of these queues."""
         for key in keys:
             for event in self._watchers.get(key, ()):
                 event.set()
 
     def validate(self) -> str:
-        """What is wrong with this board, empty for nothing: its count is that of its watchers."""
+        """The first violated invariant, empty if all hold: the count is that of the watchers."""
         watched = sum(map(len, self._watchers.values()))
         if watched != self._count:
             return f"{watched} watchers, counted as {self._count}"
@@ -53,5 +53,5 @@ class ArrivalBoard:
         return ""
 
     def __len__(self) -> int:
-        """Watched queues, each as often as it is watched."""
+        """The number of watchers of all queues."""
         return self._count

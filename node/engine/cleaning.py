@@ -1,4 +1,4 @@
-"""Retention: expired segments go, and the disk's use is watched."""
+"""Retention: deletes expired segments and monitors disk usage."""
 
 import asyncio
 import time
@@ -18,13 +18,13 @@ class Cleaner:
     """Runs the rounds of a store's retention."""
 
     def __init__(self, work: FileWork, age_ms: Callable[[], WallMs]) -> None:
-        """age_ms: the time that stored data ages by."""
+        """age_ms: the clock by which stored data ages."""
         self._work = work
         self._store = work.store
         self._age_ms = age_ms
 
     async def run(self) -> None:
-        """Every 10 s; the disk is looked at from the start, files go after 60 s."""
+        """Run every 10 s; checks the disk from the start, deletes files after 60 s."""
         interval = self._store.options.clean_resource_interval / 1000
         began = time.monotonic()
         while True:
@@ -57,7 +57,7 @@ class Cleaner:
         return cleaned.more
 
     async def _warn_of_unexpired(self, cleaned: Cleaned) -> None:
-        """Messages were deleted before their time: say why, and who fills the disk."""
+        """Warn that unexpired messages were deleted: why, and what fills the disk."""
         options, loop = self._store.options, asyncio.get_running_loop()
         used, own = await loop.run_in_executor(self._work.threads, self._store.disk.used_bytes)
         others = max(0, used - own)

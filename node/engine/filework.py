@@ -1,4 +1,4 @@
-"""Work on a store's files in threads, and the lock of those who cut or remove files."""
+"""Work on a store's files in threads, and the lock for truncating or removing files."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,15 +13,17 @@ log = structlog.get_logger("duolog.node")
 
 
 class FileWork:
-    """What flushes, retention and removals share."""
+    """Shared by flushes, retention and removals."""
 
     def __init__(
         self, store: MessageStore, threads: Executor, on_failure: Callable[[OSError], None]
     ) -> None:
-        """on_failure: is notified of a sync that failed, which is final."""
+        """on_failure: called if a sync fails, which is final."""
         self.store = store
         self.threads = threads
-        self.changes = asyncio.Lock()  # held while queues are flushed, and files cut or removed
+        self.changes = (
+            asyncio.Lock()
+        )  # held while queues are flushed and files truncated or removed
         self._on_failure = on_failure
 
     async def synced(self, job: Callable[[], None]) -> bool:
@@ -29,7 +31,9 @@ class FileWork:
         return await done_in_thread(self.threads, job, self._on_failure)
 
     async def reclaim(self) -> None:
-        """Unlink what was removed, in a thread: a segment takes as long as its pages in memory."""
+        """Unlink removed files in a thread: for a segment, it takes as long as it has pages in
+        memory.
+        """
         try:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self.threads, self.store.disk.reclaim)

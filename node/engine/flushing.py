@@ -25,7 +25,7 @@ class Flusher:
         self._schedule = FlushSchedule.of(work.store.options)
 
     async def run(self) -> None:
-        """The task; it ends where a sync failed."""
+        """The background task; it ends when a sync fails."""
         schedule, checkpoint = self._schedule, self._store.checkpoint
         while True:
             await asyncio.sleep(TICK_SECONDS)
@@ -42,7 +42,7 @@ class Flusher:
                 await self._sync_note()
 
     def commit_when_due(self) -> bool:
-        """Move what the transient store pool holds into the log's files; whether it was due."""
+        """Copy the transient store pool into the log's files if due; whether it was."""
         due = self._schedule.pool.due(self._mono_ms()) is not None
         if due:
             self._store.log.commit()
@@ -50,7 +50,9 @@ class Flusher:
 
     @contextlib.asynccontextmanager
     async def stopped(self) -> AsyncIterator[None]:
-        """While the log may be cut: no sync and no other work on its files is under way."""
+        """A lock held while the log may be truncated: no sync or other work on its files runs
+        meanwhile.
+        """
         async with self._work.changes, self._group_commit.lock:
             yield
 
@@ -63,7 +65,7 @@ class Flusher:
                 await self._work.synced(self._store.checkpoint.flush)
 
     async def _sync_note(self) -> None:
-        """What was confirmed is known after a power cut as well, but for the last second."""
+        """Sync the confirm note: after a power cut at most the last second of it is lost."""
         async with self._work.changes:
             self._store.note_confirmed()
             await self._work.synced(self._store.checkpoint.flush)

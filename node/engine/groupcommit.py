@@ -1,8 +1,8 @@
-"""GroupCommitService: one fdatasync for all puts that wait, and nobody acknowledged before it.
+"""GroupCommitService: one fdatasync for all waiting puts; none is acknowledged before it.
 
-Waiters stand in offset order. An error of the disk is final: all waiters get UNKNOWN_ERROR and the
-node is told to fence itself. A waiter whose deadline passes gets FLUSH_DISK_TIMEOUT: its message is
-stored, and may yet reach the disk.
+Waiters are kept in offset order. A disk error is final: all waiters get UNKNOWN_ERROR, and the node
+is fenced. A waiter whose deadline passes gets FLUSH_DISK_TIMEOUT: its message is stored, and may
+still reach the disk.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from store.status import PutMessageStatus
 
 
 class GroupCommitService:
-    """Syncs the commit log in a thread, again and again while somebody waits."""
+    """Syncs the commit log in a thread as long as puts wait."""
 
     def __init__(
         self,
@@ -41,14 +41,14 @@ class GroupCommitService:
         self.released = 0
 
     def validate(self) -> str:
-        """What is wrong between two events, empty for nothing: who waits, waits for the disk."""
+        """The violated invariant, empty for none: what a waiter waits for is not on disk yet."""
         first, flushed = self._waiters.first, self._store.flushed_offset
         if first is not None and first <= flushed:
             return f"a put up to {first} waits, {flushed} is on disk"
         return ""
 
     def wait(self, end_offset: PhyOffset) -> "asyncio.Future[PutMessageStatus]":
-        """A future that is done when everything below an offset is on disk, or will not be."""
+        """A future that is done when everything below an offset is on disk, or the sync failed."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[PutMessageStatus] = loop.create_future()
         if end_offset <= self._store.flushed_offset:
@@ -59,7 +59,7 @@ class GroupCommitService:
         return future
 
     def nudge(self) -> None:
-        """Flush soon though nobody waits (WAIT=false)."""
+        """Flush soon although no put waits (WAIT=false)."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -73,7 +73,7 @@ class GroupCommitService:
             self.fail_all()
 
     async def _flush_for_waiters(self) -> None:
-        """Sync whenever somebody waits, until the disk fails."""
+        """Sync whenever a put waits, until the disk fails."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -83,7 +83,7 @@ class GroupCommitService:
                 self._wake.set()
 
     async def flush(self, least_pages: int) -> bool:
-        """Sync once, if there is enough to sync; False if the disk failed."""
+        """Sync once if there is enough to sync; False if the disk failed."""
         async with self.lock:
             self._store.log.commit()
             job = self._store.log.queue.flush_job(least_pages)
@@ -106,20 +106,20 @@ class GroupCommitService:
         return True
 
     def release(self) -> None:
-        """Answer those whose bytes the disk has."""
+        """Answer the puts whose records are on disk."""
         for future in self._waiters.release(self._store.flushed_offset):
             self.released += 1
             if not future.done():
                 future.set_result(PutMessageStatus.PUT_OK)
 
     def fail_all(self) -> None:
-        """Tell everyone who waits that nobody knows."""
+        """Answer all waiting puts with an unknown result."""
         for future in self._waiters.drain():
             if not future.done():
                 future.set_result(PutMessageStatus.UNKNOWN_ERROR)
 
     async def _watch_deadlines(self) -> None:
-        """FlushDiskWatcher: time out those who waited too long."""
+        """Time out puts that waited too long (RocketMQ: FlushDiskWatcher)."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(min(0.25, self._timeout / 4))

@@ -1,21 +1,23 @@
-"""What a broker keeps going: a part of a node that works in the background."""
+"""A part of a node that works in the background; the broker runs all of them."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Protocol
 
-Work = Callable[[], Coroutine[object, None, None]]  # in the background, until it is cancelled
-Start = Callable[[Coroutine[object, None, None]], "asyncio.Task[None]"]  # begins background work
+Work = Callable[[], Coroutine[object, None, None]]  # runs in the background until cancelled
+Start = Callable[[Coroutine[object, None, None]], "asyncio.Task[None]"]  # starts background work
 
 
 class Part(Protocol):
     """A part of a node; the broker runs it, and tells it when the node's role changes."""
 
     async def run(self) -> None:
-        """Work, until cancelled. An error ends the node: nothing fails in silence."""
+        """Work until cancelled. An error ends the node, so that nothing fails silently."""
 
     def validate(self) -> str:
-        """What is wrong with it between two events, empty for nothing; for simulator and tests."""
+        """The first violated invariant between two events, empty if all hold; for simulator and
+        tests.
+        """
 
     def role_changed(self) -> None:
-        """The node became a master or a slave: from now on only what the log says is known."""
+        """The node became a master or a slave: discard all state that is not in the log."""

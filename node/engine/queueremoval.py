@@ -12,25 +12,25 @@ log = structlog.get_logger("duolog.node")
 
 
 class QueueRemoval:
-    """Removes queues while no flush works on them, one at a time: others have turns in between."""
+    """Removes queues one at a time while no flush works on them; other work runs in between."""
 
     def __init__(self, work: FileWork, start: Start, exists: Callable[[str], bool]) -> None:
-        """start: begins background work. exists: whether a topic is there or being made."""
+        """start: starts background work. exists: whether a topic exists or is being created."""
         self._work = work
         self._queues = work.store.queues
         self._start = start
         self._exists = exists
 
     async def remove(self, topic: str, ends: dict[int, int]) -> None:
-        """Drop a deleted topic's queues; that goes on where the caller does not wait for it.
+        """Remove a deleted topic's queues in the background.
 
         ends: queue offsets at which they ended when it was deleted, by queue id. What is not
-        removed when the node stops is at the next start.
+        removed when the node stops is removed at the next start.
         """
         await asyncio.shield(self._start(self._remove(topic, ends)))
 
     async def remove_light(self, ends: dict[str, int]) -> None:
-        """Drop forgotten light queues, but for those that have begun again past their end."""
+        """Remove forgotten light queues, except those that have begun again past their end."""
         async with self._work.changes:
             for name, end in ends.items():
                 queue = self._queues.get(name, 0)
@@ -40,8 +40,10 @@ class QueueRemoval:
                     await asyncio.sleep(0)
 
     async def _remove(self, topic: str, ends: dict[int, int]) -> None:
-        """A topic of the same name may be made meanwhile: its queues that go on past their ends
-        stay, and nobody reads below those. What cannot be removed is at the next start.
+        """Remove queues.
+
+        If a topic of the same name is created meanwhile, its queues that continue past their ends
+        stay; nobody reads below those. What cannot be removed is removed at the next start.
         """
         try:
             async with self._work.changes:

@@ -1,4 +1,4 @@
-"""The times that records get, and those that they age by: three rules for a clock that jumps."""
+"""Store times and ages of records: three rules for a wall clock that jumps."""
 
 import structlog
 
@@ -10,7 +10,7 @@ log = structlog.get_logger("duolog.node")
 
 
 class StoreTimes:
-    """A store's times by a machine's clocks."""
+    """Derives a store's times from a machine's clocks."""
 
     def __init__(self, clock: Clock, store: MessageStore) -> None:
         self.clock = clock
@@ -20,24 +20,24 @@ class StoreTimes:
         self._wall_steps = WallSteps()
 
     def wall_ms(self) -> WallMs:
-        """The wall clock: what people read, and name."""
+        """The wall clock: for times that people read or give."""
         return self.clock.wall_ms()
 
     def mono_ms(self) -> MonoMs:
-        """The monotonic clock: what leases, sessions and intervals are measured by."""
+        """The monotonic clock: for leases, sessions and intervals."""
         return self.clock.mono_ms()
 
     def store_ms(self) -> WallMs:
-        """The time for the next record: the wall clock, which never goes back here."""
+        """The time for the next record: the wall clock, but it never goes back."""
         newest = self._store.log.last_store_time
         return self._store_clock.now(self.clock.wall_ms(), self.clock.mono_ms(), newest)
 
     def age_ms(self) -> WallMs:
-        """The time that stored data ages by: no jump of the wall clock lets it expire at once."""
+        """The clock by which stored data ages: no jump of the wall clock expires data at once."""
         return self._age_clock.now(self.clock.wall_ms(), self.clock.mono_ms())
 
     def watch(self) -> None:
-        """Tell of a jump of the wall clock since the last look."""
+        """Log a jump of the wall clock since the last call."""
         wall, mono = self.clock.wall_ms(), self.clock.mono_ms()
         step_ms = self._wall_steps.look(wall, mono)
         if step_ms:
@@ -48,4 +48,4 @@ class StoreTimes:
                 if step_ms > 0
                 else "store times advance slowly",
             )
-        self._age_clock.now(wall, mono)  # so that it knows the time before a jump
+        self._age_clock.now(wall, mono)  # so that the time before a jump is known

@@ -1,7 +1,7 @@
 """A job in a thread that ends before its owner does.
 
-A task that is cancelled leaves its job in the thread behind: the job would write to files that a
-stop writes or closes, and nobody would notice a sync that failed.
+A cancelled task would leave its job running in the thread: the job would write to files that a stop
+writes or closes, and a failed sync would go unnoticed.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 async def done_in_thread(
     threads: Executor, job: Callable[[], None], on_failure: Callable[[OSError], None]
 ) -> bool:
-    """Run a job in a thread; False if it failed, which on_failure is told.
+    """Run a job in a thread; False if it failed, after calling on_failure.
 
     A cancellation takes effect when the job has ended.
     """

@@ -1,1 +1,4 @@
-"""Which messages a reader wants: tags, SQL expressions, and the bit maps that spare reading."""
+"""Filters: tags, SQL expressions, and the bit maps that save reads.
+
+They may use the core. `consuming`, the protocols and the broker may use them.
+"""

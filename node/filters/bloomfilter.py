@@ -1,9 +1,9 @@
-"""RocketMQ's Bloom filter: which bits of a message's bit map stand for a consumer group.
+"""RocketMQ's Bloom filter: the bits in a message's bit map that represent a consumer group.
 
-A rate f of false positives among n groups: k = ceil(log(f) / log(0.5)) hashes and
-m = ceil(n log(f) / log(0.5^ln 2)) bits, in whole bytes. Position i of a text is h1 + i h2 (32 bits,
-complemented where negative) mod m, of the halves of the lower 64 bits of its murmur3 128. Source:
-RocketMQ, filter.util.BloomFilter.
+A rate f of false positives among n groups: k = ceil(log(f) / log(0.5)) hashes and m = ceil(n log(f)
+/ log(0.5^ln 2)) bits, in whole bytes. Position i of a text is h1 + i h2 (32 bits, complemented
+where negative) mod m, of the halves of the lower 64 bits of its murmur3 128. Source: RocketMQ,
+filter.util.BloomFilter.
 """
 
 import math
@@ -29,7 +29,7 @@ class BloomFilter:
 
     @staticmethod
     def of(error_percent: int = ERROR_PERCENT, expected: int = GROUPS_EXPECTED) -> "BloomFilter":
-        """The filter for a rate of errors and a number of groups."""
+        """The filter for an error rate and a number of groups."""
         rate = error_percent / 100
         hashes = math.ceil(math.log(rate, 0.5))
         bits = math.ceil(expected * math.log(rate) / math.log(0.5 ** math.log(2)))

@@ -1,9 +1,10 @@
-"""Which groups choose by SQL, and the bit map of a message that says which of them may want it.
+"""The SQL filters of groups, and the bit map of a message that tells which of them may match it.
 
-The expressions are a table of the metadata (consumerFilter.json). Where enable_calc_filter_bit_map
-is on, every message's ext unit gets a Bloom filter of the groups whose expression it fulfils, and a
-reader of such a group skips the others without opening their records. Bits are trusted from
-where this node began to set them; before that, and where a bit is set, the expression decides.
+The expressions are a metadata table (consumerFilter.json). With enable_calc_filter_bit_map, the
+extension unit of every message gets a Bloom filter of the groups whose expressions match, and a
+reader of such a group skips other messages without opening their records. Bits are trusted from the
+offset at which this node began to set them. Before that, and if all bits are set, the expression
+decides.
 """
 
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ class _Entry:
 
 
 class ConsumerFilters:
-    """The groups' expressions as this node uses them."""
+    """The expressions of groups, as parsed by this node."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -49,7 +50,7 @@ class ConsumerFilters:
             self._core.store.calculate_filter_bits(self.bit_map_of)
 
     def register(self, group: str, topic: str, wanted: MessageFilter) -> None:
-        """A group chooses by an expression now; on the master, and once for each."""
+        """Register the expression of a group; on the master, once for each expression."""
         tables = self._core.metadata.tables
         if not isinstance(wanted, SqlFilter) or not group:
             return
@@ -76,7 +77,7 @@ class ConsumerFilters:
         self._core.metadata.note({"op": "filter", "filter": row})
 
     def _follow(self) -> None:
-        """Take the table's rows; bits of what is new there count from here on."""
+        """Take over the entries of the table; bits of new ones count from here on."""
         tables = self._core.metadata.tables
         if tables.filter_changes == self._seen:
             return
@@ -102,7 +103,7 @@ class ConsumerFilters:
             return None
 
     def bit_map_of(self, topic: str, properties: bytes) -> bytes:
-        """A message's bit map; empty if nobody chooses by SQL in its topic."""
+        """A message's bit map; empty if no group filters its topic by SQL."""
         self._follow()
         entries = self._entries.get(topic)
         if not entries:
@@ -116,7 +117,7 @@ class ConsumerFilters:
         return bytes(made)
 
     def bits(self, group: str, topic: str, wanted: MessageFilter) -> FilterBits | None:
-        """What a reader of a group may go by; None if there are no bits for it."""
+        """The bits that a reader of a group may use; None if there are none."""
         if not group or not isinstance(wanted, SqlFilter) or not self._enabled:
             return None
         self._follow()

@@ -1,4 +1,4 @@
-"""The filter that a native client asks for: by tags or by SQL."""
+"""The filter that a client of the native API requests: by tags or by SQL."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from node.filters.tagfilter import EVERYTHING, BadFilter, MessageFilter, TagFilt
 
 
 def wanted(tags: Sequence[str], sql: str) -> MessageFilter:
-    """Everything where both are empty. Raises BadRequest."""
+    """The filter; without tags and SQL it matches everything. Raises BadRequest."""
     try:
         if tags and sql:
             raise sdk.BadRequest("filter messages by tags or by SQL, not by both")

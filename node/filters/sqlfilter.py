@@ -1,12 +1,12 @@
 """SQL92 expressions over message properties, as RocketMQ's consumers write them.
 
-    age > 18 AND (region IN ('east', 'west') OR vip = TRUE) AND name IS NOT NULL
+age > 18 AND (region IN ('east', 'west') OR vip = TRUE) AND name IS NOT NULL
 
 Operators: = <> > >= < <=, [NOT] BETWEEN, [NOT] IN, IS [NOT] NULL, [NOT] CONTAINS / STARTSWITH /
 ENDSWITH, AND, OR, NOT. Values: numbers, 'text' ('' for a quote), TRUE, FALSE, NULL. Properties are
-texts; beside a number, a text that is one counts as that number. As in SQL an absent property
-is NULL, a comparison with it is unknown, and what is not known to be true does not match. Source:
-RocketMQ's SelectorParser and its expressions.
+texts; compared with a number, a numeric text counts as that number. As in SQL, an absent property
+is NULL, a comparison with it is unknown, and a message matches only if the expression is true.
+Source: RocketMQ's SelectorParser and its expressions.
 """
 
 import re
@@ -76,7 +76,7 @@ class SqlFilter:
 
     @property
     def codes(self) -> I64:
-        """Tags say nothing here."""
+        """None: tags are not used."""
         return EMPTY_I64
 
     @property
@@ -85,11 +85,11 @@ class SqlFilter:
         return AT_ONCE
 
     def matches(self, properties: Properties) -> bool:
-        """Whether the expression is known to be true."""
+        """Whether the expression is true (not false or unknown)."""
         return self._evaluate(properties) is True
 
     def chosen(self, result: GetResult) -> GetResult:
-        """What matches of the messages of a read."""
+        """The matching messages of a read."""
         if not result.count:
             return result
         texts = (text.decode(errors="replace") for _, _, text in result.rows())
@@ -246,7 +246,7 @@ def _number(text: str) -> float | int:
 
 
 def _as_number(value: Value) -> float | int | None:
-    """A number, or a text that is one."""
+    """The value of a number or a numeric text."""
     if isinstance(value, bool):
         return None
     if isinstance(value, str):
@@ -327,7 +327,7 @@ def _compared(left: Expression, sign: str, right: Expression) -> Expression:
 
 
 def _compare(a: Value, sign: str, b: Value) -> bool | None:
-    """SQL's comparison: None if it cannot be told."""
+    """SQL's comparison: None for unknown."""
     if a is None or b is None:
         return None
     if isinstance(a, bool) or isinstance(b, bool):
@@ -359,7 +359,7 @@ def _as_bool(value: Value) -> Value:
 
 
 def _equality(a: Value, sign: str, b: Value) -> bool | None:
-    """Texts and truth values are equal or not; an order they have none."""
+    """Texts and truth values can only be equal or not; they have no order."""
     if a is None or b is None or isinstance(a, bool) != isinstance(b, bool):
         return None
     if sign == "=":

@@ -1,4 +1,4 @@
-"""Which messages a group wants: tags, told by their hashes in the queue and then by their text."""
+"""Filters by tags: first by their hashes in the queue entries, then by their text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,26 +16,26 @@ TAGS_MAX = 100
 
 
 class BadFilter(ValueError):
-    """The expression cannot be understood."""
+    """The expression is invalid."""
 
 
 class MessageFilter(Protocol):
-    """Tells a queue's messages apart."""
+    """Selects messages of a queue."""
 
     @property
     def codes(self) -> I64:
-        """Hashes of which a queue entry must have one; empty: any."""
+        """Hashes, one of which a queue entry must have; empty: any."""
 
     @property
     def at_once(self) -> int:
-        """Messages that may be looked at before others have a turn."""
+        """The number of messages to examine before other work runs."""
 
     def chosen(self, result: GetResult) -> GetResult:
-        """What is wanted of the messages of a read."""
+        """The selected messages of a read."""
 
 
 def _texts(tags: list[str]) -> tuple[U8, I64]:
-    """Wanted tags as one blob, and where each one ends."""
+    """The wanted tags as one blob, and the end of each."""
     encoded = [tag.encode() for tag in tags]
     blob = np.frombuffer(b"".join(encoded), np.uint8)
     return blob, np.cumsum([len(tag) for tag in encoded], dtype=np.int64)
@@ -52,7 +52,7 @@ class TagFilter:
 
     @staticmethod
     def of(tags: Sequence[str]) -> "TagFilter":
-        """Any of some tags; none, or `*` among them: everything. Raises BadFilter."""
+        """A filter for any of these tags; everything without tags or with `*`. Raises BadFilter."""
         if len(tags) > TAGS_MAX:
             raise BadFilter(f"{len(tags)} tags, the limit is {TAGS_MAX}")
         if "*" in tags:
@@ -72,7 +72,7 @@ class TagFilter:
         return TagFilter.of(words)
 
     def chosen(self, result: GetResult) -> GetResult:
-        """Equal hashes are not equal tags."""
+        """Compare the texts: tags with equal hashes may differ."""
         if not self.tags or not result.count:
             return result
         keep: U8 = np.empty(result.count, np.uint8)

@@ -1,4 +1,5 @@
-"""The log's way to other nodes: the node's role, a master's streams, a slave's stream.
+"""Replication of the log: the node's role, a master's streams, a slave's stream.
 
-It carries out what the machines of `ha` say; it knows the engine, no service and no protocol.
+It executes the effects of the machines in `ha`. It may use the engine, but no service and no
+protocol. The core, elections, services, protocols and the broker may use it.
 """

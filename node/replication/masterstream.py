@@ -26,13 +26,13 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 log = structlog.get_logger("duolog.ha")
 
 LAST_WRITE_SECONDS = 1.0
-_BROKEN = (ConnectionError, asyncio.InvalidStateError)  # raised for a call that is over, too
-COLD_BYTES = 32 << 20  # who is further behind may need pages that are not in memory
+_BROKEN = (ConnectionError, asyncio.InvalidStateError)  # also raised for a call that is over
+COLD_BYTES = 32 << 20  # slaves further behind may need pages that are not in memory
 LOAD_BYTES = 8 << 20
 
 
 class ReplicationService:
-    """Serves slaves on a port of its own."""
+    """Serves slaves on a port of their own."""
 
     def __init__(
         self,
@@ -41,9 +41,10 @@ class ReplicationService:
         tls: Tls | None,
         failed: Callable[[Exception], None] = report,
     ) -> None:
-        """threads: load what a slave far behind is sent. tls: None for plain text.
+        """threads: load pages for slaves that are far behind.
 
-        failed: is told of errors that no broken connection explains.
+        tls: None for plain text. failed: called with errors that a broken connection does not
+        explain.
         """
         self._failed = failed
         self._replication = replication
@@ -58,7 +59,7 @@ class ReplicationService:
         )
 
     def listen(self, address: str) -> int:
-        """Bind; the port, 0 if the address cannot be had. Raises OSError (certificates)."""
+        """Bind; the port, 0 if the address cannot be bound. Raises OSError (certificates)."""
         credentials = self._tls.of_server() if self._tls is not None else None
         try:
             if credentials is not None:
@@ -68,7 +69,7 @@ class ReplicationService:
             return 0
 
     async def start(self) -> None:
-        """Begin to serve."""
+        """Start serving."""
         await self._server.start()
 
     async def stop(self) -> None:
@@ -109,7 +110,7 @@ class ReplicationService:
             await tasks.stop()
 
     def _ended(self, session: int, error: Exception) -> None:
-        """A stream that broke while it was read or written; its slave connects again."""
+        """Log a stream that broke while it was read or written; its slave reconnects."""
         if type(error).__module__.startswith("grpc") or isinstance(error, _BROKEN):
             log.warning("a replication connection broke", session=session)
         else:
@@ -192,9 +193,10 @@ class _Sender:
 
 
 class _ColdLoader:
-    """Brings a lagging slave's next pages into memory, in a thread: the loop never waits for them.
+    """Loads the next pages for a lagging slave in a thread, so that the event loop never waits for
+    them.
 
-    While one stretch is sent, the next one is read.
+    While one range is sent, the next one is loaded.
     """
 
     def __init__(self, threads: Executor, number: int) -> None:

@@ -1,4 +1,4 @@
-"""A slave's end of the replication stream: connects, feeds the machine, does what it says."""
+"""The slave's end of the replication stream: connects, feeds the machine, executes its effects."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ log = structlog.get_logger("duolog.ha")
 
 PAUSE_MIN_SECONDS = 0.05
 TICK_SECONDS = 0.25
-AWAY_SECONDS = 2.0  # not followed for so long, a master is not merely starting again
+AWAY_SECONDS = 2.0  # longer than a master takes to restart
 _CUTTING = (Kind.TRUNCATE, Kind.RESET, Kind.WELCOME)
 _BROKEN = (grpc.RpcError, asyncio.InvalidStateError, ConnectionError, Unavailable)
 
@@ -43,7 +43,7 @@ class Upstream:
 
 
 class Listener(Protocol):
-    """Is told what only an election can act on."""
+    """Notified of what only an election can act on."""
 
     def contradicted(self, epoch: Epoch, reason: str) -> None:
         """The master of an epoch lacks what was confirmed."""
@@ -63,7 +63,7 @@ class ReplicationClient:
         adopt: Callable[[bytes], None],
         listener: Listener | None,
     ) -> None:
-        """adopt: takes the master's tables. listener: None if roles are fixed."""
+        """adopt: takes over the master's tables. listener: None if roles are fixed."""
         self._log = log_
         self._slave = slave
         self._upstream = upstream
@@ -79,19 +79,19 @@ class ReplicationClient:
 
     @property
     def away_seconds(self) -> float:
-        """For how long the master has not been followed, where that is long; else 0."""
+        """Seconds since the master was last followed; 0 for a short time."""
         if self._slave.state is ConnectionState.TRANSFER:
             return 0.0
         seconds = time.monotonic() - self._away_since
         return seconds if seconds >= AWAY_SECONDS else 0.0
 
     def describe(self) -> str:
-        """The master, for people."""
+        """The name of the master, for messages."""
         name = self._slave.master_node
         return f"{name} at {self._upstream.address}" if name else f"at {self._upstream.address}"
 
     async def run(self) -> None:
-        """The client's task: connect, follow, and again after a pause."""
+        """The client's task: connect and follow; after a pause, reconnect."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tick())
             await self._keep_following()
@@ -195,7 +195,7 @@ class ReplicationClient:
         if self._call is not None:
             self._call.cancel()
 
-    # -- what the machine's effects need -------------------------------------------------------
+    # -- the port of the machine's effects -------------------------------------------------------
 
     def send(self, data: bytes) -> None:
         """Send a frame to the master, behind those before it; nothing where the stream is gone."""
@@ -208,11 +208,11 @@ class ReplicationClient:
         self._log.applied()
 
     def flush_soon(self) -> None:
-        """Have the log synced."""
+        """Sync the log soon."""
         self._log.group_commit.nudge()
 
     def adopt(self, metadata: bytes) -> None:
-        """Take the master's tables for this node's own."""
+        """Take over the master's tables."""
         self._adopt(metadata)
 
     def contradicted(self, epoch: Epoch, reason: str) -> None:
@@ -226,7 +226,7 @@ class ReplicationClient:
             self._listener.older_copy(reason)
 
     def close_stream(self, reason: str) -> None:
-        """End the connection; its reader says that it is lost."""
+        """End the connection; its reader reports the loss."""
         self._closing = reason
         if self._call is not None:
             self._call.cancel()

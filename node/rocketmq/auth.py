@@ -1,6 +1,6 @@
-"""Who may call: RocketMQ's signature, HMAC-SHA1 over the date header with the secret key.
+"""Authentication: RocketMQ's signature, HMAC-SHA1 over the date header with the secret key.
 
-It signs nothing but the date, so it shows only that the caller once knew the secret: use TLS.
+It covers only the date, so it proves only that the caller once knew the secret: use TLS.
 """
 
 import hashlib
@@ -14,14 +14,14 @@ SCHEME = "MQv2-HMAC-SHA1"
 
 
 class Authenticator:
-    """Checks calls against one pair of keys; with no keys every call may pass."""
+    """Checks calls against one pair of keys; without keys, every call is accepted."""
 
     def __init__(self, access_key: str, secret_key: str) -> None:
         self._access_key = access_key
         self._secret = secret_key.encode()
 
     def check(self, metadata: Mapping[str, str | bytes]) -> None:
-        """Raise Refused (UNAUTHORIZED) where the call is not signed with the keys."""
+        """Raise Refused (UNAUTHORIZED) if the call is not signed with the keys."""
         if not self._access_key:
             return
         scheme, _, rest = str(metadata.get("authorization", "")).partition(" ")

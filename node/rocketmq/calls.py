@@ -1,6 +1,6 @@
-"""A client's call, whatever its method: its headers, and the way it came.
+"""A client's call of any method: its headers, and the nodes it came through.
 
-A node that passes a call on says in headers of its own who called it, and how.
+A node that forwards a call adds headers that tell who called it, and how.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,27 +9,27 @@ from typing import Never, Protocol
 import grpc
 from duolog import _errors as sdk
 
-FORWARDED = "x-duolog-forwarded"  # its value says how the client came
-COPY = "x-duolog-copy"  # of a call that another node answers
-PEER = "x-duolog-peer"  # the client's own address
-VIA = "x-duolog-via"  # name of the node that passes the call on
+FORWARDED = "x-duolog-forwarded"  # how the client is connected
+COPY = "x-duolog-copy"  # marks a copy of a call that another node answers
+PEER = "x-duolog-peer"  # address of the client
+VIA = "x-duolog-via"  # name of the forwarding node
 TLS, PLAIN = "tls", "plain"
 
 
 class Call(Protocol):
-    """What is asked of a client's call, whatever its method."""
+    """The part of a client's call that is used, for any method."""
 
     def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None:
         """The headers."""
 
     def auth_context(self) -> Mapping[str, Iterable[bytes]]:
-        """How the client is connected."""
+        """The security of the connection."""
 
     def peer(self) -> str:
-        """Its address as gRPC names it."""
+        """The address of the client, as gRPC names it."""
 
     def time_remaining(self) -> float | None:
-        """Seconds until the deadline, None where there is none."""
+        """Seconds until the deadline, None without one."""
 
     async def abort(self, code: grpc.StatusCode, details: str) -> Never:
         """End the call."""
@@ -41,24 +41,24 @@ def headers_of(context: Call) -> dict[str, str | bytes]:
 
 
 def is_encrypted(context: Call) -> bool:
-    """Whether the client came by TLS, to this node or to the one that passed its call on."""
+    """Whether the client is connected by TLS, to this node or to the forwarding one."""
     transport = (context.auth_context() or {}).get("transport_security_type", [])
     return _how_forwarded(context) == TLS or b"ssl" in transport
 
 
 async def refuse_forwarded(context: Call, error: Exception) -> None:
-    """End a call that another node passed on to this one, where this one is no master."""
+    """End a call that another node forwarded, as this node is not the master."""
     if isinstance(error, sdk.NotMaster) and is_forwarded(context):
         await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
 
 
 def is_forwarded(context: Call) -> bool:
-    """Whether another node passed a call on to this one."""
+    """Whether another node forwarded a call to this one."""
     return bool(_how_forwarded(context))
 
 
 def is_copy(context: Call) -> bool:
-    """Whether another node only lets this one know of a call."""
+    """Whether a call is a copy, sent by another node for information."""
     return bool(headers_of(context).get(COPY))
 
 
@@ -67,14 +67,14 @@ def _how_forwarded(context: Call) -> str:
 
 
 def via_of(context: Call) -> str:
-    """The node that passed a call on to this one; empty where the client is connected here."""
+    """The node that forwarded a call; empty if the client is connected here."""
     if not is_forwarded(context):
         return ""
     return str(headers_of(context).get(VIA, ""))
 
 
 def peer_of(context: Call) -> str:
-    """The client's address as gRPC names it, also where another node passed its call on."""
+    """The client's address as gRPC names it, also for forwarded calls."""
     if is_forwarded(context):
         return str(headers_of(context).get(PEER, context.peer()))
     return str(context.peer())

@@ -1,9 +1,8 @@
-"""Clients of RocketMQ's API that this node knows: who they are, and their telemetry streams.
+"""The known clients of RocketMQ's API, and their telemetry streams.
 
-A client is known by its id from whatever it sends first. One that has been silent for two minutes
-is gone, and what it held with it. What it was given by way of another node, it acknowledges there:
-where that node is gone, and nothing of the client came that way for a minute, nor will an
-acknowledgement.
+A client is known by its id from its first call on. If it is silent for two minutes, it is gone, and
+its leases end. Messages delivered through another node are acknowledged through that node: if the
+node is gone, and no call of the client came through it for a minute, no acknowledgement will.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ from node.api.calls import Replies
 from node.rocketmq.stubs import definition, service
 
 SILENT_SECONDS = 120.0
-WAY_SECONDS = 60.0  # as long as a delivery is invisible, as clients are told
+WAY_SECONDS = 60.0  # the invisible duration that clients are told
 CLIENTS_MAX = 50_000
 SWEEP_SECONDS = 1.0
 
@@ -28,26 +27,28 @@ class Stream:
         self._lock = asyncio.Lock()
 
     async def write(self, command: service.TelemetryCommand) -> None:
-        """Send a command. Raises what the stream raises where it has ended."""
+        """Send a command. Raises the error of the stream if it has ended."""
         async with self._lock:
             await self._commands.write(command)
 
 
 @dataclass(slots=True)
 class Client:
-    """What is known of a client."""
+    """A known client."""
 
     client_id: str
     seen: float
     kind: definition.ClientType = definition.CLIENT_TYPE_UNSPECIFIED
     group: str = ""
-    topics: set[str] = field(default_factory=set)  # that it publishes to
+    topics: set[str] = field(default_factory=set)  # topics that it publishes to
     streams: list[Stream] = field(default_factory=list)
-    ways: dict[str, float] = field(default_factory=dict)  # nodes it came by, and when last
+    ways: dict[str, float] = field(
+        default_factory=dict
+    )  # nodes that its calls came through, and when last
 
 
 class Clients:
-    """All clients that called lately."""
+    """All clients that called recently."""
 
     def __init__(
         self,
@@ -55,10 +56,10 @@ class Clients:
         way_gone: Callable[[str, str], None],
         is_gone: Callable[[str], bool],
     ) -> None:
-        """gone: told the id of a client that left or fell silent.
+        """gone: called with the id of a client that left or fell silent.
 
-        way_gone: told the id of a client and the node that it does not come by any more. is_gone:
-        whether a node is none of the group now.
+        way_gone: called with the id of a client and a node that its calls no longer come through.
+        is_gone: whether a node has left the group.
         """
         self._gone = gone
         self._way_gone = way_gone
@@ -67,11 +68,11 @@ class Clients:
         self._turn = 0
 
     def __len__(self) -> int:
-        """How many are known."""
+        """The number of known clients."""
         return len(self._clients)
 
     def saw(self, client_id: str, via: str = "") -> Client:
-        """A client said something. via: the node that passed it on."""
+        """Note a call of a client. via: the node that forwarded it."""
         now = time.monotonic()
         client = self._clients.get(client_id)
         if client is None:
@@ -85,7 +86,7 @@ class Clients:
         return client
 
     def leave(self, client_id: str) -> None:
-        """A client is gone."""
+        """Remove a client."""
         if self._clients.pop(client_id, None) is not None:
             self._gone(client_id)
 
@@ -94,7 +95,7 @@ class Clients:
         return self._clients.get(client_id)
 
     def producers(self, topic: str) -> list[Stream]:
-        """Streams of clients that publish to a topic, another one first each time."""
+        """Streams of clients that publish to a topic, in rotating order."""
         found = [
             stream
             for client in self._clients.values()
@@ -106,7 +107,7 @@ class Clients:
         return found[at:] + found[:at]
 
     async def run(self) -> None:
-        """Forget the silent ones, until cancelled."""
+        """Remove silent clients, until cancelled."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             before = time.monotonic() - SILENT_SECONDS
@@ -116,7 +117,7 @@ class Clients:
             self._drop_ways()
 
     def _drop_ways(self) -> None:
-        """Forget the nodes that clients do not come by any more."""
+        """Forget the nodes that calls no longer come through."""
         before = time.monotonic() - WAY_SECONDS
         for client in self._clients.values():
             for via in [via for via, seen in client.ways.items() if seen < before]:

@@ -1,7 +1,7 @@
 """Routes of a whole cluster: a topic may have queues in several replica groups.
 
-The node that a client asks asks the masters of the other groups, and puts the answers together; a
-group that does not answer in time is left out, as one whose nodes are gone is.
+The node that receives the request asks the masters of the other groups and merges the answers. A
+group that does not answer in time is left out, like one without nodes.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ OTHERS_SECONDS = 1.0
 
 
 class ClusterRoutes:
-    """Asks everywhere."""
+    """Asks all replica groups."""
 
     def __init__(self, forwarder: Forwarder) -> None:
         self._forwarder = forwarder
@@ -31,9 +31,9 @@ class ClusterRoutes:
         context: Call,
         own: Callable[[], Reply],
     ) -> list[Reply]:
-        """What the groups that know the topic reply; this one first. own: makes its reply.
+        """The replies of the groups that know the topic; this one first. own: makes its reply.
 
-        Raises Refused, sdk errors where none does.
+        Raises Refused or sdk errors if no group knows it.
         """
         work = [self._own(kind, request, context, own)]
         if not is_forwarded(context):
@@ -51,7 +51,7 @@ class ClusterRoutes:
                 replies.append(answer)
         if replies:
             return replies
-        # A group that did not answer may hold the topic: only where all say so it is unknown.
+        # A group that did not answer may hold the topic: it is unknown only if all groups say so.
         first = next((answer for answer in answers if not _is_unknown(answer)), answers[0])
         if isinstance(first, BaseException):
             raise first
@@ -66,12 +66,12 @@ class ClusterRoutes:
     ) -> Reply:
         try:
             return own()
-        except sdk.NotMaster:  # a slave that does not know the topic yet
+        except sdk.NotMaster:  # a slave that does not have the topic yet
             return await self._forwarder.unary(kind, request, context)
 
 
 def _is_unknown(answer: Answer | BaseException) -> bool:
-    """Tell whether a group said that it holds no such topic."""
+    """Tell whether a group answered that it has no such topic."""
     if isinstance(answer, BaseException):
         return isinstance(answer, sdk.UnknownTopic)
     return bool(answer.status.code == Code.TOPIC_NOT_FOUND)

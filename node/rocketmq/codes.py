@@ -1,4 +1,4 @@
-"""RocketMQ's status codes, and which one each of our errors is."""
+"""RocketMQ's status codes, and the mapping from our errors to them."""
 
 from duolog import _errors as sdk
 
@@ -40,7 +40,7 @@ _ERROR_CODES: tuple[tuple[type[Exception], Code], ...] = (
 
 
 def status(code: Code, message: str = "") -> Status:
-    """A Status; RocketMQ's own servers say OK for success."""
+    """A Status; the text for success is OK, as in RocketMQ's own servers."""
     return Status(code=code, message=message or Code.Name(code))
 
 
@@ -48,7 +48,7 @@ OK = status(Code.OK)
 
 
 def status_of(error: Exception) -> Status:
-    """The status that says what went wrong."""
+    """The status for an error."""
     if isinstance(error, Refused):
         return status(error.code, error.message)
     for kind, code in _ERROR_CODES:

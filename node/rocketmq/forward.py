@@ -1,9 +1,10 @@
-"""Passing calls on to the master, of this replica group or of another one: any node takes any call.
+"""Forwarding of calls to the master, of this replica group or another: any node takes any call.
 
-A call is passed on once. A node that another one takes for the master, and that is not, ends the
-call with FAILED_PRECONDITION; the first one then asks again, until it knows better or the call's
-time is over. It also asks again where the master cannot be reached: what is stored twice is known
-by its message id. So a change of masters, planned or not, delays a call and does not fail it.
+A call is forwarded once. A node that receives a forwarded call and is not the master ends it with
+FAILED_PRECONDITION. The forwarding node then retries until it knows the new master or the call's
+deadline passes. It also retries if the master cannot be reached: a message that was stored already
+is recognised by its id. So a change of masters, planned or not, delays calls but does not fail
+them.
 """
 
 import asyncio
@@ -39,14 +40,14 @@ PAUSE_SECONDS = 0.05
 UNARY_SECONDS = 3.0
 STREAM_SECONDS = 30.0
 MARGIN_SECONDS = 0.2
-GIVEN_BACK_MS = 1000  # what a client that hung up did not get is visible so soon
+GIVEN_BACK_MS = 1000  # until messages that a disconnected client did not get are visible
 BYTES_MAX = 64 << 20
 _KEPT = ("x-mq-", "authorization")
-_ONCE = (service.RecallMessageResponse,)  # a second one fails where the first one's answer was lost
+_ONCE = (service.RecallMessageResponse,)  # a repeated one fails if the answer of the first was lost
 _OPTIONS = [
     ("grpc.max_receive_message_length", BYTES_MAX),
     ("grpc.max_send_message_length", BYTES_MAX),
-    # A master that starts again is reached at once, however long it was away.
+    # A master that restarts is reached at once, however long it was away.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
@@ -57,7 +58,7 @@ class Answer(Protocol):
 
     @property
     def status(self) -> Status:
-        """Whether it was done."""
+        """The status."""
 
     @classmethod
     def FromString(cls, data: bytes, /) -> Self:
@@ -80,7 +81,7 @@ Metadata = list[tuple[str, str | bytes]]
 
 
 def _path_of(kind: type) -> str:
-    """The method that a class of replies belongs to."""
+    """The method to which a class of replies belongs."""
     return f"/{SERVICE_NAME}/{kind.__name__.removesuffix('Response')}"
 
 
@@ -89,31 +90,31 @@ def _bytes_of(request: protobuf.Message) -> bytes:
 
 
 class Forwarder:
-    """Channels to masters, as they come and go."""
+    """Keeps the channels to the current masters."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._channels: dict[str, tuple[str, grpc.aio.Channel]] = {}  # by replica group
         self._peers: dict[str, grpc.aio.Channel] = {}  # by endpoint
-        self._background = Background(report)  # what goes on for clients that have gone
-        self._draining: set[grpc.aio.Call] = set()  # calls whose clients have gone
-        self._waiting: Joint[str, None] = Joint()  # for a master, by replica group
+        self._background = Background(report)  # background work for disconnected clients
+        self._draining: set[grpc.aio.Call] = set()  # calls of disconnected clients
+        self._waiting: Joint[str, None] = Joint()  # waits for a master, by replica group
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._waiting.stop()
         for channel in [*(known for _, known in self._channels.values()), *self._peers.values()]:
             await channel.close()
         await self._background.stop()
 
     def other_groups(self) -> list[str]:
-        """Replica groups of the cluster beside this one."""
+        """The other replica groups of the cluster."""
         failover = self._broker.failover
         known = failover.routes if failover is not None else ()
         return sorted(set(known) - {self._broker.config.node.group})
 
     def _master(self, group: str) -> str:
-        """Where a group's master is reached; empty if that is not known."""
+        """The endpoint of a group's master; empty if it is not known."""
         failover = self._broker.failover
         if group == self._broker.config.node.group or failover is None:
             return self._broker.replication.master_endpoint[0]
@@ -121,7 +122,7 @@ class Forwarder:
         return view.master.endpoint if view is not None and view.master is not None else ""
 
     async def _reached(self, context: Call, deadline: float, group: str) -> grpc.aio.Channel:
-        """The connection to a master. Raises NotMaster where there is none in time."""
+        """The channel to a master. Raises NotMaster if there is none in time."""
         loop = asyncio.get_running_loop()
         group = group or self._broker.config.node.group
         if is_forwarded(context):
@@ -135,7 +136,7 @@ class Forwarder:
         return self._channel(group, endpoint)
 
     def _channel(self, group: str, endpoint: str) -> grpc.aio.Channel:
-        """The connection to a group's master; an older master's is let go."""
+        """The channel to a group's master; an older master's channel is closed."""
         known = self._channels.get(group)
         if known is None or known[0] != endpoint:
             if known is not None:
@@ -145,18 +146,18 @@ class Forwarder:
         return known[1]
 
     def is_gone(self, node: str) -> bool:
-        """Whether a node of this group is not registered now, so that calls cannot come by it."""
+        """Whether a node of this group is not registered, so that no calls come through it."""
         failover = self._broker.failover
         view = failover.routes.get(self._broker.config.node.group) if failover else None
         return view is None or node not in view.replicas
 
     def master_elsewhere(self) -> str:
-        """Where this group's master is; empty if it is this node, or not known."""
+        """The endpoint of this group's master; empty if it is this node, or not known."""
         replication = self._broker.replication
         return replication.master_endpoint[0] if replication.not_master() else ""
 
     def telemetry(self, endpoint: str, context: Call) -> Telemetry:
-        """A telemetry stream of the same client to the master there."""
+        """Open a telemetry stream for the same client to the master."""
         stub = rpc.MessagingServiceStub(self._channel(self._broker.config.node.group, endpoint))
         return stub.Telemetry(metadata=self._metadata(context))
 
@@ -183,7 +184,7 @@ class Forwarder:
         group: str = "",
         seconds: float = 120.0,
     ) -> Reply:
-        """A unary call's answer, of a kind. group: another replica group; seconds: at most.
+        """Forward a unary call. kind: of the reply. group: another replica group; seconds: limit.
 
         Raises NotMaster, Unavailable.
         """
@@ -203,11 +204,10 @@ class Forwarder:
     async def _pause_or_raise(
         self, failure: grpc.aio.AioRpcError, until: float, group: str, *, again: bool
     ) -> None:
-        """Return when the call should be made once more.
+        """Return when the call should be retried.
 
-        again: also where the connection failed, so that the call may have been served.
-
-        Raises Unavailable, NotMaster if another try makes no sense, or there is no time for it.
+        again: also if the connection failed, so that the call may have been executed. Raises
+        Unavailable or NotMaster if a retry makes no sense, or there is no time for it.
         """
         left = until - asyncio.get_running_loop().time() - PAUSE_SECONDS
         if failure.code() is grpc.StatusCode.FAILED_PRECONDITION:
@@ -235,7 +235,7 @@ class Forwarder:
         return True
 
     async def _until_reached(self, group: str) -> None:
-        """Until the group's master accepts a connection. Ends after a stream's time at most."""
+        """Wait until the group's master accepts a connection; bounded by the time of a stream."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STREAM_SECONDS):
                 while True:
@@ -250,28 +250,28 @@ class Forwarder:
                         return
 
     def _is_here(self, group: str) -> bool:
-        """Whether this node has become the group's master itself."""
+        """Whether this node itself is the group's master now."""
         broker = self._broker
         return group == broker.config.node.group and not broker.replication.not_master()
 
     async def tell(self, kind: type[Answer], request: protobuf.Message, context: Call) -> None:
-        """Let the master know, if it can be reached at once."""
+        """Send the master a copy of a call, if it can be reached at once."""
         with contextlib.suppress(sdk.DuologError):
             await self.unary(kind, request, context, seconds=COPY_SECONDS)
 
     def _others(self) -> list[str]:
-        """Endpoints of the cluster's other nodes, as far as they are known."""
+        """The endpoints of the cluster's other nodes, as far as known."""
         failover = self._broker.failover
         views = failover.routes.values() if failover is not None else ()
         found = {replica.endpoint for view in views for replica in view.replicas.values()}
         return sorted(found - {self._broker.advertised, ""})
 
     async def copy(self, kind: type[Answer], request: protobuf.Message, context: Call) -> None:
-        """Let all other nodes know of a call, those that can be reached at once."""
+        """Send a copy of a call to all other nodes that can be reached at once."""
         others = self._others()
         for gone in set(self._peers) - set(others):
             channel = self._peers.pop(gone, None)
-            if channel is not None:  # or another call saw it first
+            if channel is not None:  # or another call removed it first
                 await channel.close()
         await asyncio.gather(
             *(self._copy_to(endpoint, kind, request, context) for endpoint in others)
@@ -295,7 +295,10 @@ class Forwarder:
         context: Delivery[Streamed],
         group: str = "",
     ) -> None:
-        """A call that is answered with a stream, of a kind. Raises NotMaster, Unavailable."""
+        """Forward a call that is answered with a stream. kind: of the replies.
+
+        Raises NotMaster, Unavailable.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._seconds(context, STREAM_SECONDS)
         while True:
@@ -322,9 +325,10 @@ class Forwarder:
     def _give_back(
         self, request: Polled, context: Call, call: Delivering[Streamed], reply: Streamed
     ) -> None:
-        """A client hung up while messages for it were on their way: nobody would acknowledge them.
+        """End the leases of messages that were in transit to a client that disconnected.
 
-        The master has written them all, so it takes them for delivered.
+        The master has sent all of them, so to the master they are delivered, but nobody will
+        acknowledge them.
         """
         self._draining.add(call)
         metadata = self._metadata(context)
@@ -334,7 +338,7 @@ class Forwarder:
     async def _end_leases(
         self, request: Polled, metadata: Metadata, call: Delivering[Streamed], reply: Streamed
     ) -> None:
-        """End the leases of the messages that a call still brings, the last read one's as well."""
+        """End the leases of the messages that a call still returns, and of the last one read."""
         with contextlib.suppress(grpc.RpcError, sdk.DuologError, TimeoutError):
             async with asyncio.timeout(STREAM_SECONDS):
                 await self._end_lease(request, metadata, reply)

@@ -1,7 +1,7 @@
-"""Receipt handles and transaction ids: opaque to clients, enough for a node to know whom to ask.
+"""Receipt handles and transaction ids: opaque to clients; they name the replica group to ask.
 
-A receipt handle ends in a random serial: it cannot be made up, and one of an earlier delivery (or
-another mastership) names no lease.
+A receipt handle ends in a random serial: it cannot be forged, and one of an earlier delivery or
+mastership does not match a lease.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class TransactionId:
     origin: int
 
     def to_text(self) -> str:
-        """For a client."""
+        """The text given to a client."""
         return tokens.pack(self.replica_group, self.topic, self.origin)
 
     @staticmethod

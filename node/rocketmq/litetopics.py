@@ -24,7 +24,7 @@ _POLICIES = definition.OffsetOption.Policy
 
 
 class LiteTopics:
-    """Takes subscriptions from clients."""
+    """Handles subscriptions of clients."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -42,7 +42,7 @@ class LiteTopics:
         return self._broker.lite.subscriber(client.client_id, group, topic)
 
     async def sync(self, request: service.SyncLiteSubscriptionRequest, client: Client) -> None:
-        """Take a client's word. Raises Refused, sdk errors."""
+        """Apply a client's subscriptions. Raises Refused, sdk errors."""
         group, topic = group_of(request.group), topic_of(request.topic)
         for name in request.lite_topic_set:
             if name != EVERYTHING:
@@ -54,11 +54,14 @@ class LiteTopics:
             self._check_quota(known, queues, request.action == _ACTIONS.PARTIAL_ADD)
             added = [queue for queue in queues if queue not in known]
             await self._start_at(group, added, request)
-        self._broker.admission.check_master()  # still: what follows waits for nothing
+        self._broker.admission.check_master()  # checked again: nothing below waits
         self.note(request, client)
 
     def note(self, request: service.SyncLiteSubscriptionRequest, client: Client) -> None:
-        """Keep what a client subscribes to; a slave may be the next master. Raises Refused."""
+        """Store a client's subscriptions, also on a slave, which may be the next master.
+
+        Raises Refused.
+        """
         group, topic = group_of(request.group), topic_of(request.topic)
         everything = EVERYTHING in request.lite_topic_set
         client.group = group
@@ -91,7 +94,9 @@ class LiteTopics:
                 raise Refused(Code.BAD_REQUEST, f"unknown action {request.action}")
 
     async def _check_bound(self, group: str, topic: str) -> None:
-        """A group subscribes to the lite topics of one topic, the first that it asks for."""
+        """Check the topic of a group: it subscribes to the lite topics of the first one it
+        requested.
+        """
         config = self._broker.admission.readable_topic(topic)
         if config.message_type != LITE:
             raise Refused(Code.ILLEGAL_TOPIC, f"topic {topic!r} has no lite topics")
@@ -121,7 +126,7 @@ class LiteTopics:
     async def _start_at(
         self, group: str, queues: list[str], request: service.SyncLiteSubscriptionRequest
     ) -> None:
-        """Where a group starts in lite topics that it did not subscribe to yet, if it says so."""
+        """Apply the requested start offset in lite topics that are new to the group."""
         option = request.offset_option
         kind = option.WhichOneof("offset_type") if request.HasField("offset_option") else None
         if kind is None or (kind == "policy" and option.policy == _POLICIES.LAST):
@@ -139,7 +144,7 @@ class LiteTopics:
                     wanted = QueueOffset(high - option.tail_n)
                 case _:
                     wanted = store.offset_at_time(queue, 0, option.timestamp)
-            if low < high:  # else whatever comes is new
+            if low < high:  # otherwise all messages are new
                 offsets[queue] = {0: min(max(wanted, low), high)}
         if offsets:
             await self._broker.pop.reset(group, offsets)

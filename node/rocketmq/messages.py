@@ -1,4 +1,4 @@
-"""RocketMQ API messages in and out of the store: properties, digests, encodings."""
+"""Converts messages between RocketMQ's API and the store: properties, digests, encodings."""
 
 import hashlib
 import zlib
@@ -31,7 +31,7 @@ from store.record import (
     keys_of,
 )
 
-# System properties that are no user properties of a delivered message.
+# System properties that are not user properties of a delivered message.
 _OWN = frozenset(
     [
         "TAGS",
@@ -59,7 +59,7 @@ _DIGESTS = {
     definition.DigestType.SHA1: lambda body: hashlib.sha1(body, usedforsecurity=False).hexdigest(),
     definition.DigestType.CRC32: lambda body: f"{zlib.crc32(body):x}",
 }
-# Message types as the module's numbers: the enum looks a name up each time it is asked.
+# Message types as plain numbers: the enum looks up a name on every access.
 NORMAL, FIFO, DELAY = definition.NORMAL, definition.FIFO, definition.DELAY
 TRANSACTION, LITE, PRIORITY = definition.TRANSACTION, definition.LITE, definition.PRIORITY
 GZIP = definition.GZIP
@@ -70,7 +70,7 @@ RECOVERY_SECONDS_MAX = 3600
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message of a client, checked. kind: by what the message carries."""
+    """A checked message of a client. kind: derived from its content."""
 
     message_id: str
     kind: MessageType
@@ -81,11 +81,11 @@ class Sent:
     message_group: str = ""
     priority: int = -1
     deliver_ms: int = 0
-    recovery_seconds: int = 0  # producers are asked about a half message after so long; 0: default
+    recovery_seconds: int = 0  # age of a half message at its first check; 0: default
     lite_topic: str = ""
 
     def batch(self, topic: str, queue_id: int, host: Host) -> PutBatch:
-        """To be stored. Raises BadMessage."""
+        """The batch to store. Raises BadMessage."""
         text = encode_properties(self.properties).encode()
         columns = Columns.of([self.body], [text])
         light = (lightqueues.lite_queue(topic, self.lite_topic),) if self.lite_topic else ()
@@ -227,7 +227,7 @@ def pulled(
 
 
 def orphaned(record: Record, topic: Resource) -> Message:
-    """A half message for the producer that is asked about it."""
+    """A half message for the producer that is asked for a decision."""
     message = _message(record.body, record.properties, record.sysflag, topic)
     system = message.system_properties
     system.message_type = TRANSACTION
@@ -239,7 +239,7 @@ def orphaned(record: Record, topic: Resource) -> Message:
 
 
 def _type_of(properties: dict[str, str], sysflag: int) -> MessageType:
-    """What a stored message was sent as."""
+    """The type with which a stored message was sent."""
     if sysflag & TRANSACTION_MASK == TRANSACTION_COMMIT:
         return TRANSACTION
     if "TIMER_DELIVER_MS" in properties or "DELAY" in properties:
@@ -250,7 +250,7 @@ def _type_of(properties: dict[str, str], sysflag: int) -> MessageType:
 
 
 def _number(text: str, limit: int) -> int | None:
-    """A property's number; None for none. Producers of other APIs may have written anything."""
+    """The number in a property, None for none: producers of other APIs may write any text."""
     if not (text.isascii() and text.isdigit()) or len(text) > len(str(limit)):
         return None
     number = int(text)
@@ -258,7 +258,7 @@ def _number(text: str, limit: int) -> int | None:
 
 
 def _message(body: bytes, properties: dict[str, str], sysflag: int, topic: Resource) -> Message:
-    """What every message that goes to a client has."""
+    """The common part of every message sent to a client."""
     message = Message(topic=topic, body=body)
     for name, value in properties.items():
         if name not in _OWN:

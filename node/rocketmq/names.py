@@ -1,6 +1,6 @@
-"""What may be called how: topics, groups, tags, keys and properties of RocketMQ's API.
+"""Rules for names in RocketMQ's API: topics, groups, tags, keys and properties.
 
-A namespace becomes a prefix of the name, as in RocketMQ 4 (`namespace%name`), behind the prefix of
+A namespace becomes a prefix of the name, as in RocketMQ 4 (`namespace%name`), after the prefix of
 retry and dead-letter topics. Limits: RocketMQ's proxy.
 """
 
@@ -27,7 +27,7 @@ _LITE_NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _SYSTEM_GROUPS = ("CID_RMQ_SYS_", "CID_ONSAPI_", "TOOLS_CONSUMER", "FILTERSRV_CONSUMER")
 LITE_TOPIC = "__LITE_TOPIC"  # property that names a message's lite topic
-# Names the store, the broker or the clients give a meaning of their own (MessageConst).
+# Names that have a meaning to the store, the broker or the clients (MessageConst).
 RESERVED_PROPERTIES = frozenset(
     [
         "TRACE_ON",
@@ -122,7 +122,7 @@ def _topic(namespace: str, given: str) -> str:
 
 
 def resource_of(topic: str) -> Resource:
-    """How clients name a topic of ours."""
+    """The resource by which clients name a topic."""
     namespace, separator, name = topic.rpartition("%")
     if not separator or topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
         return Resource(name=topic)
@@ -153,7 +153,7 @@ def check_tag(tag: str) -> None:
 
 
 def check_key(key: str) -> None:
-    """Raise Refused (ILLEGAL_MESSAGE_KEY). An empty key is none."""
+    """Raise Refused (ILLEGAL_MESSAGE_KEY). An empty key counts as no key."""
     if (key and not key.strip()) or has_control(key):
         raise Refused(Code.ILLEGAL_MESSAGE_KEY, f"key {key!r} is blank or has control characters")
 
@@ -178,9 +178,9 @@ def check_message_group(group: str) -> None:
 
 
 def check_user_properties(properties: dict[str, str], other_bytes: int) -> None:
-    """Raise Refused for what cannot be stored. other_bytes: of tag and keys.
+    """Raise Refused for properties that cannot be stored. other_bytes: of tag and keys.
 
-    What has an empty name or value is taken, and not stored: RocketMQ's readers leave it out.
+    A property with an empty name or value is accepted but not stored: RocketMQ's readers ignore it.
     """
     if len(properties) > USER_PROPERTIES_MAX:
         raise Refused(

@@ -1,4 +1,4 @@
-"""Pulling by offset, and the offsets of groups: what RocketMQ's pull consumers ask for."""
+"""Pulls by offset and offsets of groups, for RocketMQ's pull consumers."""
 
 import asyncio
 
@@ -43,7 +43,7 @@ class Puller:
     async def pull(
         self, request: service.PullMessageRequest, left: float | None
     ) -> list[service.PullMessageResponse]:
-        """What the stream says: the status, messages, the offset to go on at. left: seconds."""
+        """The replies of the stream: status, messages, next offset. left: seconds."""
         group_of(request.group)
         if request.offset < 0:
             raise Refused(Code.ILLEGAL_OFFSET, f"offset {request.offset} is negative")
@@ -98,7 +98,7 @@ class Puller:
         return service.GetOffsetResponse(status=OK, offset=offset)
 
     def at(self, request: service.QueryOffsetRequest) -> service.QueryOffsetResponse:
-        """The first offset, the last one, or that of a time."""
+        """The first offset, the last one, or the one at a time."""
         topic, queue_id = self._place(request.message_queue)
         at: Start | int | None = _STARTS.get(request.query_offset_policy)
         if at is None:

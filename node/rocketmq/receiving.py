@@ -1,4 +1,4 @@
-"""ReceiveMessage and what becomes of what was received: POP in RocketMQ's words."""
+"""ReceiveMessage and acknowledgements: POP in RocketMQ's API."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -22,7 +22,7 @@ from store.errors import StoreError
 
 INVISIBLE_MS_MIN = 10_000
 INVISIBLE_MS_MAX = 12 * 3600 * 1000
-HELD_INVISIBLE_MS = 60_000  # what a client that renews by itself is told
+HELD_INVISIBLE_MS = 60_000  # given to clients that renew leases themselves
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 5.0, 20.0
 POLL_MARGIN_SECONDS = 1.0
 
@@ -38,7 +38,7 @@ def filter_of(expression: definition.FilterExpression) -> MessageFilter:
 
 
 def stale() -> Refused:
-    """The answer to a handle that holds nothing."""
+    """The answer to a handle without a lease."""
     return Refused(
         Code.INVALID_RECEIPT_HANDLE,
         "the receipt handle has expired, or was acknowledged or replaced",
@@ -46,14 +46,14 @@ def stale() -> Refused:
 
 
 class Receiver:
-    """Hands out messages and takes their acknowledgements."""
+    """Delivers messages and handles their acknowledgements."""
 
     def __init__(self, broker: Broker, lite: LiteTopics) -> None:
         self._broker = broker
         self._lite = lite
 
     def is_orderly(self, group: str) -> bool:
-        """Whether a group has the messages of a topic's queue one after the other."""
+        """Whether a group gets the messages of a queue one after the other."""
         row = self._broker.admission.group_tables().groups.get(group, {})
         return bool(row.get("consumeMessageOrderly")) and not bound_topic(row)
 
@@ -64,9 +64,10 @@ class Receiver:
         left: float | None,
         via: str = "",
     ) -> list[Popped]:
-        """Messages, as soon as there are any. left: seconds of the call. via: who passed it on.
+        """Messages, as soon as there are any.
 
-        Raises Refused, sdk errors.
+        left: seconds until the deadline of the call. via: the node that forwarded it. Raises
+        Refused, sdk errors.
         """
         broker = self._broker
         group, topic = group_of(request.group), topic_of(request.message_queue.topic)
@@ -103,7 +104,7 @@ class Receiver:
         code: Status,
         write: Callable[[service.ReceiveMessageResponse], Awaitable[None]],
     ) -> None:
-        """The status, the messages, and when they were delivered (Python's client needs that)."""
+        """Write the status, the messages and the delivery time (which Python's client needs)."""
         topic = request.message_queue.topic
         unsent = [popped.handle for popped in found]
         try:
@@ -130,7 +131,7 @@ class Receiver:
         return OK
 
     def handle(self, group: str, topic: str, text: str) -> Handle:
-        """A handle that a consumer of this group and topic may have. Raises Refused."""
+        """Parse a handle and check its group and topic. Raises Refused."""
         replica_group, handle = handles.from_text(text)
         here = replica_group == self._broker.config.node.group
         if not here or not self._broker.pop.belongs(group, topic, handle):
@@ -152,7 +153,7 @@ def _invisible_ms(request: service.ReceiveMessageRequest) -> int:
 
 
 def _poll_seconds(request: service.ReceiveMessageRequest, left: float | None) -> float:
-    """How long a receive may wait: as asked, within RocketMQ's limits and the call's deadline."""
+    """How long a receive waits: as requested, within RocketMQ's limits and the call's deadline."""
     asked = POLL_SECONDS_MAX
     if request.HasField("long_polling_timeout"):
         asked = request.long_polling_timeout.ToMilliseconds() / 1000

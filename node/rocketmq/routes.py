@@ -1,4 +1,4 @@
-"""Where clients are sent: a topic's queues, and endpoints that they can reach."""
+"""Routes for clients: a topic's queues, and endpoints that clients can reach."""
 
 import ipaddress
 from collections.abc import Mapping
@@ -21,10 +21,10 @@ _JOINING_VERSIONS = frozenset(f"1.0.{k}" for k in range(9))  # of the Node.js cl
 
 
 def endpoints_of(endpoints: list[str]) -> Endpoints:
-    """HOST:PORT, the most wanted first, as Endpoints.
+    """Convert HOST:PORT texts, the preferred one first, to Endpoints.
 
-    IP addresses go together with others of their version. A name goes alone: clients take several
-    addresses for one server only where they are IP addresses.
+    IP addresses are combined with others of the same version. A name stands alone: clients accept
+    several addresses of one server only if they are IP addresses.
     """
     made = Endpoints()
     for endpoint in endpoints:
@@ -48,10 +48,10 @@ def _scheme_of(host: str) -> definition.AddressScheme:
 
 
 def spelled_for(headers: Headers, endpoints: Endpoints) -> Endpoints:
-    """Endpoints as a client understands them.
+    """Adapt Endpoints to a client.
 
-    Apache's Node.js client to 1.0.8 joins addresses by commas and gives gRPC the result, which
-    knows it for a list of addresses where it begins with `ipv4:` or `ipv6:` only.
+    Apache's Node.js client up to 1.0.8 joins addresses with commas for gRPC, which accepts a list
+    of addresses only if it begins with `ipv4:` or `ipv6:`.
     """
     if len(endpoints.addresses) < 2 or headers.get("x-mq-language") != "HTTP":
         return endpoints
@@ -68,7 +68,7 @@ def spelled_for(headers: Headers, endpoints: Endpoints) -> Endpoints:
 
 
 class Routes:
-    """Answers with this node's replica group, wherever its master is."""
+    """Makes routes of this node's replica group, wherever its master is."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -84,12 +84,11 @@ class Routes:
         return config
 
     def endpoints(self, asked: Endpoints, tls_port: int) -> Endpoints:
-        """Addresses of the group's nodes, the master's first: any of them takes any call.
+        """Addresses of the group's nodes, the master's first: each of them takes any call.
 
-        A client that knows them all goes on by another one when its node dies. One node alone is
-        reached by what reached it, be that a name or a mapped port.
-
-        tls_port: of the client's kind of port, the same on all nodes; 0: the plain one.
+        A client that knows them all continues with another one when its node dies. If the group has
+        only one node, its address is the one that the client used, which may be a name or a mapped
+        port. tls_port: of clients that use TLS, the same on all nodes; 0: the plain port.
         """
         broker = self._broker
         alone = broker.failover is None and not broker.replication.not_master()
@@ -104,7 +103,7 @@ class Routes:
         return endpoints_of([end for end in dict.fromkeys(found) if end])
 
     def _replicas(self) -> list[str]:
-        """Addresses of the group's nodes that are registered, in a stable order."""
+        """Addresses of the registered nodes of the group, in a stable order."""
         failover = self._broker.failover
         view = failover.routes.get(self._broker.config.node.group) if failover else None
         if view is None:
@@ -133,6 +132,6 @@ class Routes:
     def assignments(
         self, resource: Resource, config: TopicConfig, here: Endpoints, fifo: bool
     ) -> list[MessageQueue]:
-        """What a push consumer polls: each queue in order, or the broker as a whole."""
+        """What a push consumer polls: each queue (if ordered), or the broker as a whole."""
         numbers = range(config.queues) if fifo else [ANY_QUEUE]
         return [self.queue(resource, config, number, here) for number in numbers]

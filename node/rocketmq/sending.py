@@ -1,8 +1,8 @@
-"""SendMessage: single messages of RocketMQ's clients into the log, each of them once.
+"""SendMessage: stores single messages of RocketMQ's clients, each of them once.
 
-Clients send a message again under the same id when an answer takes too long. What is on its way is
-waited for, what was stored is answered with its first result; a node that became the master a short
-while ago looks the id up in the index, too.
+Clients send a message again under the same id if an answer takes too long. If it is still being
+stored, the repeat waits for it; if it was stored, it is answered with the first result. A node that
+became the master recently also looks up the id in the index.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ REMEMBERED_SECONDS = 600.0
 AFTER_FAILOVER_SECONDS = 120.0
 PAUSE_SECONDS = 0.05
 MESSAGES_MAX = 1024
-# Not now, but soon: a failover, replicas that come back.
+# Temporary: during a failover, or while replicas are away.
 _SOON = (
     PutMessageStatus.SERVICE_NOT_AVAILABLE,
     PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH,
@@ -57,21 +57,21 @@ _UNSURE = (
     PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
     PutMessageStatus.SLAVE_NOT_AVAILABLE,
 )
-# Of a topic of no type. Older clients fail at a route that names a newer type than they know.
+# Of a topic without a type. Older clients fail on a route with a type that they do not know.
 ACCEPTED = (NORMAL, FIFO, DELAY, TRANSACTION)
 _TYPES = {MessageType.Name(kind): kind for kind in (*ACCEPTED, LITE, PRIORITY)}
 
 
 _Stored = tuple[PutResult, Outcome | None]
-# When it was stored (monotonic), queue offset, end offset, its status, and why. Plain values in
-# plain tuples: the garbage collector has nothing to follow in a hundred thousand of them.
+# When it was stored (monotonic), queue offset, end offset, status and reason. Plain values in
+# tuples: the garbage collector need not follow a hundred thousand of them.
 _Remembered = tuple[float, int, int, str, str]
 
 
 def accepted_types(config: TopicConfig) -> list[MessageType]:
-    """Message types that a topic takes: its own, or all.
+    """The message types that a topic accepts: its own, or all.
 
-    A table that RocketMQ wrote may name MIXED, or a type that came after us: all.
+    A table written by RocketMQ may name MIXED or a newer type: that means all.
     """
     kind = _TYPES.get(config.message_type)
     return list(ACCEPTED) if kind is None else [kind]
@@ -79,13 +79,13 @@ def accepted_types(config: TopicConfig) -> list[MessageType]:
 
 @lru_cache
 def _taken(message_type: str) -> frozenset[MessageType]:
-    """Types of messages that are stored in a topic of a type, or of none."""
+    """The message types that are stored in a topic with this type (or none)."""
     kind = _TYPES.get(message_type)
     return frozenset((*ACCEPTED, PRIORITY) if kind is None else (kind,))
 
 
 def queue_of(message: Sent, config: TopicConfig, turn: int) -> int:
-    """Which queue: by message group or lite topic, by priority, or in turn."""
+    """Choose a queue: by message group or lite topic, by priority, or round robin."""
     if message.kind == FIFO:
         return zlib.crc32(message.message_group.encode()) % config.queues
     if message.kind == LITE:
@@ -96,7 +96,7 @@ def queue_of(message: Sent, config: TopicConfig, turn: int) -> int:
 
 
 def _not_awaited(error: Exception) -> None:
-    """It is raised in those who wait; a client that hung up does not."""
+    """Log an error that no waiting call raises, because its client disconnected."""
     if isinstance(error, sdk.DuologError | StoreError):
         log.debug("a message was not stored", reason=str(error))
     else:
@@ -104,7 +104,7 @@ def _not_awaited(error: Exception) -> None:
 
 
 class Sender:
-    """Stores what clients send."""
+    """Stores messages of clients."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -112,19 +112,22 @@ class Sender:
         self._turn = 0
         self._role: tuple[str, int] = ("", -1)
         self._role_since = time.monotonic()
-        self._older: set[str] = set()  # topics that had messages when the role changed
-        self._older_end = 0  # of the log, then
+        self._older: set[str] = set()  # topics that had messages at the change of roles
+        self._older_end = 0  # end of the log at that moment
         self._background = Background(_not_awaited)
         self._storing: dict[str, asyncio.Task[PutResult]] = {}
 
     async def stop(self) -> None:
-        """End what nobody will get an answer to."""
+        """Cancel work whose result nobody will get."""
         await self._background.stop()
 
     async def send(
         self, topic: str, messages: list[Message], host: Host, deadline: float
     ) -> list[service.SendResultEntry]:
-        """One entry a message, in order. deadline: loop time. Raises Refused, sdk errors."""
+        """Store messages; one entry per message, in order. deadline: loop time.
+
+        Raises Refused, sdk errors.
+        """
         if not 1 <= len(messages) <= MESSAGES_MAX:
             raise Refused(
                 Code.MESSAGE_CORRUPTED,
@@ -142,7 +145,7 @@ class Sender:
         return [await work[0]] if len(work) == 1 else list(await asyncio.gather(*work))
 
     def _writable(self, topic: str, messages: list[Sent]) -> TopicConfig:
-        """The topic, if it takes these messages."""
+        """The topic, if it accepts these messages."""
         metadata = self._broker.metadata
         config = metadata.topics.get(topic)
         if config is None:
@@ -194,7 +197,7 @@ class Sender:
     async def _stored(
         self, topic: str, message: Sent, queue_id: int, host: Host, deadline: float
     ) -> PutResult:
-        """The message's first result, or that of storing it now."""
+        """The result of the first attempt, or of storing the message now."""
         self._forget_old()
         key = f"{topic}\n{message.message_id}"
         known = self._known.get(key)
@@ -215,7 +218,7 @@ class Sender:
         if waiting is None and result.status not in _SOON:
             self._remember(key, result)
             return result
-        # A client that hangs up and comes again finds what it began, so it goes on without it.
+        # Continues without the client, which finds the result when it repeats the call.
         stored = self._background.start(
             self._put(topic, message, batch, (result, waiting), deadline)
         )
@@ -229,32 +232,31 @@ class Sender:
             self._remember(key, done.result())
 
     def _remember(self, key: str, result: PutResult) -> None:
-        """What was not stored is a first try the next time."""
+        """Remember the result; a message that was not stored is a first attempt the next time."""
         if result.queue_offset >= 0:
             where = result.queue_offset, result.end_offset
             self._known[key] = (time.monotonic(), *where, result.status.value, result.reason)
 
     def _batch(self, topic: str, message: Sent, queue_id: int, host: Host) -> PutBatch:
-        """What is stored of it: here, or where half and delayed messages wait."""
+        """The batch to store: for its queue, or where half and delayed messages wait."""
         batch = message.batch(topic, queue_id, host)
         if message.kind == TRANSACTION:
             return self._broker.transactions.half(batch, topic, message.recovery_seconds)
         if message.kind == DELAY:
             now = self._broker.times.wall_ms()
-            if message.deliver_ms <= now:  # its time has passed, and consumers are told so
+            if message.deliver_ms <= now:  # its time has passed, which consumers can see
                 words = {**message.properties, "TIMER_DELIVER_MS": str(message.deliver_ms)}
                 return replace(message, properties=words).batch(topic, queue_id, host)
             return self._broker.delays.at_time(batch, message.deliver_ms, now)
         return batch
 
     def _put_once(self, topic: str, message: Sent, batch: PutBatch) -> _Stored:
-        """Store it, unless it was stored before.
+        """Store a message unless it was stored before.
 
-        Not before it is known what the last master stored: until then nothing may be stored, and
-        then the index has to reach the end of that.
+        Not before the messages of the last master are known: they must be confirmed and indexed.
         """
         if self._broker.admission.refuses():
-            return self._broker.log.put(batch)  # which says why
+            return self._broker.log.put(batch)  # which gives the reason
         if self._broker.replication.may_be_behind():
             reason = "messages stored by the last master are not confirmed yet: try again"
             return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason), None
@@ -270,7 +272,7 @@ class Sender:
     async def _put(
         self, topic: str, message: Sent, batch: PutBatch, begun: _Stored, deadline: float
     ) -> PutResult:
-        """Until it is safe; while the group has no master, or too few replicas, try again."""
+        """Store a message durably; retry while the group has no master, or too few replicas."""
         loop = asyncio.get_running_loop()
         while True:
             result, waiting = begun
@@ -283,13 +285,13 @@ class Sender:
             begun = self._put_once(topic, message, batch)
 
     async def _settled(self, result: PutResult) -> PutResult:
-        """Stored, but not safely the last time it was asked: it may be now."""
+        """Update the result of a message that was stored but not confirmed: it may be by now."""
         waiting = self._broker.log.settle(result.end_offset)
         status = PutMessageStatus.PUT_OK if waiting is None else await waiting
         return replace(result, status=status)
 
     def _is_after_failover(self) -> bool:
-        """Whether clients may repeat what an earlier master, or the last process, stored."""
+        """Whether clients may repeat messages stored by an earlier master or process."""
         now = time.monotonic()
         role = self._broker.replication.master_endpoint
         if role != self._role:
@@ -300,7 +302,7 @@ class Sender:
         return now - self._role_since <= AFTER_FAILOVER_SECONDS
 
     def _before_failover(self, topic: str, message_id: str) -> PutResult | None:
-        """What was stored of a message before."""
+        """The result of an earlier attempt, from the index."""
         places = [name for name in (topic, TIMER_TOPIC, HALF_TOPIC) if name in self._older]
         found = (self._broker.store.lookups.by_unique_key(name, message_id) for name in places)
         record = next((record for record in found if record is not None), None)

@@ -1,7 +1,7 @@
 """The MessagingService: RocketMQ's clients on this node.
 
-Whatever needs the master is passed on to it where this node is not. A request that is refused is
-answered with gRPC status OK and a code, as RocketMQ's own servers do.
+Calls that need the master are forwarded to it. A refused request is answered with gRPC status OK
+and a code, as by RocketMQ's own servers.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ SEND_SECONDS = 3.0
 DEADLINE_MARGIN_SECONDS = 0.3
 ENTRIES_MAX = 1024
 COMMAND_SECONDS = 2.0
-ASKED_MAX = 3  # producers that are tried with one question
+ASKED_MAX = 3  # producers tried for one check
 _UNREACHED = (TimeoutError, sdk.DuologError, grpc.RpcError, grpc.aio.BaseError, RuntimeError)
 _FAILURES = (Refused, sdk.DuologError, StoreError)
 Asked = TypeVar("Asked", bound=protobuf.Message)
@@ -68,7 +68,7 @@ Handler = Callable[["MessagingService", Asked, ServicerContext[Asked, Made]], Aw
 def answering(
     kind: type[Made], *, master: bool = True
 ) -> Callable[[Method[Asked, Made]], Handler[Asked, Made]]:
-    """Decorate a unary method: who calls, who is to answer, and errors as codes.
+    """Decorate a unary method: authentication, forwarding, and errors as codes.
 
     kind: of its replies. master: only a master answers.
     """
@@ -90,8 +90,8 @@ def answering(
                 try:
                     return await method(self, request, context, client)
                 except sdk.NotMaster:
-                    # Not any more (what was stored meanwhile is known there by its id), or a slave
-                    # that does not know yet what was asked for.
+                    # No longer the master (the next one recognises stored messages by their ids),
+                    # or a slave that does not have the requested object yet.
                     return await self.forwarder.unary(kind, request, context)
             except _FAILURES as error:
                 log.debug("refused", method=name, reason=str(error)[:300])
@@ -104,7 +104,7 @@ def answering(
 
 
 def _place_of(request: protobuf.Message) -> str:
-    """The replica group that a request names; empty where it names none."""
+    """The replica group that a request names; empty for none."""
     match request:
         case service.RecallMessageRequest():
             return tokens.replica_group(request.recall_handle)
@@ -132,13 +132,13 @@ def _place_of(request: protobuf.Message) -> str:
 
 
 def _refusal(kind: type[Made], request: protobuf.Message, error: Exception) -> Made:
-    """The reply that says what went wrong."""
+    """The reply for an error."""
     reply = kind()
     reply.status.CopyFrom(status_of(error))
     if isinstance(request, service.ChangeInvisibleDurationRequest) and isinstance(
         reply, service.ChangeInvisibleDurationResponse
     ):
-        reply.receipt_handle = request.receipt_handle  # clients keep it, whatever the status says
+        reply.receipt_handle = request.receipt_handle  # clients use it even with an error status
     return reply
 
 
@@ -163,14 +163,14 @@ class MessagingService(rpc.MessagingServiceServicer):
         self.tls_port = 0
 
     def start(self) -> None:
-        """Begin to watch for clients that fall silent, and for another master."""
+        """Start watching for silent clients and for a change of masters."""
         self._running.start(self.clients.run())
         self._running.start(self._relays.run())
         self.broker.transactions.askers.append(self._ask_producer)
         self.broker.lite.evicted.append(self._tell_evicted)
 
     async def stop(self) -> None:
-        """End that, and the connections to the master."""
+        """Stop watching, and close the connections to the master."""
         await self._running.stop()
         await self._telling.stop()
         await self._sender.stop()
@@ -181,7 +181,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         self.broker.lite.client_gone(client_id)
 
     def admit(self, context: Call) -> Client:
-        """Who calls. Raises Refused (UNAUTHORIZED, CLIENT_ID_REQUIRED)."""
+        """The client that calls. Raises Refused (UNAUTHORIZED, CLIENT_ID_REQUIRED)."""
         metadata = headers_of(context)
         client_id = metadata.get("x-mq-client-id", "")
         if not client_id:
@@ -195,7 +195,7 @@ class MessagingService(rpc.MessagingServiceServicer):
     async def QueryRoute(
         self, request: service.QueryRouteRequest, context: Call, client: Client
     ) -> service.QueryRouteResponse:
-        """Queues of a topic, and where they are."""
+        """The queues of a topic and their endpoints."""
 
         def own() -> service.QueryRouteResponse:
             config = self._routes.topic(topic_of(request.topic))
@@ -232,7 +232,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         request: service.QueryRouteRequest | service.QueryAssignmentRequest,
         context: Call,
     ) -> Endpoints:
-        """Endpoints of the group's ports of the kind that the client uses."""
+        """Endpoints of the group's nodes, with the kind of port that the client uses."""
         tls_port = self.tls_port if is_encrypted(context) else 0
         made = self._routes.endpoints(request.endpoints, tls_port)
         return spelled_for(headers_of(context), made)
@@ -241,7 +241,7 @@ class MessagingService(rpc.MessagingServiceServicer):
     async def Heartbeat(
         self, request: service.HeartbeatRequest, context: Call, client: Client
     ) -> service.HeartbeatResponse:
-        """A client lives."""
+        """Renew a client."""
         if request.HasField("group"):
             client.group = group_of(request.group)
         if request.client_type:
@@ -254,7 +254,7 @@ class MessagingService(rpc.MessagingServiceServicer):
     async def NotifyClientTermination(
         self, request: service.NotifyClientTerminationRequest, context: Call, client: Client
     ) -> service.NotifyClientTerminationResponse:
-        """A client goes."""
+        """Remove a client."""
         self.clients.leave(client.client_id)
         if self.broker.replication.not_master():
             await self.forwarder.tell(service.NotifyClientTerminationResponse, request, context)
@@ -312,7 +312,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         return command
 
     def _group(self, name: str) -> Json:
-        """A group's row; RocketMQ's defaults if there is none yet."""
+        """The settings of a group; RocketMQ's defaults if it does not exist yet."""
         return self.broker.metadata.tables.groups.get(name) or new_group(name)
 
     # -- sending -------------------------------------------------------------------------------
@@ -340,14 +340,14 @@ class MessagingService(rpc.MessagingServiceServicer):
     async def RecallMessage(
         self, request: service.RecallMessageRequest, context: Call, client: Client
     ) -> service.RecallMessageResponse:
-        """Call a timed message back before its time."""
+        """Recall a timed message before its time."""
         topic = topic_of(request.topic)
         handle = RecallHandle.from_text(request.recall_handle)
         if handle.replica_group != self.broker.config.node.group or handle.topic != topic:
             raise Refused(Code.BAD_REQUEST, "the recall handle belongs to another topic")
         try:
             await self.broker.delays.recall(topic, handle)
-        except sdk.NoSuchMessage as error:  # clients take MESSAGE_NOT_FOUND for an empty poll
+        except sdk.NoSuchMessage as error:  # clients treat MESSAGE_NOT_FOUND as an empty poll
             raise Refused(Code.NOT_FOUND, str(error)) from None
         return service.RecallMessageResponse(status=OK, message_id=handle.message_id)
 
@@ -355,7 +355,7 @@ class MessagingService(rpc.MessagingServiceServicer):
     async def EndTransaction(
         self, request: service.EndTransactionRequest, context: Call, client: Client
     ) -> service.EndTransactionResponse:
-        """Commit or roll back, once; the same decision again is OK, the other one is refused."""
+        """Commit or roll back. Repeating a decision is OK; the opposite decision is refused."""
         topic = topic_of(request.topic)
         named = handles.TransactionId.from_text(request.transaction_id)
         if named.replica_group != self.broker.config.node.group or named.topic != topic:
@@ -376,7 +376,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         return service.EndTransactionResponse(status=OK)
 
     async def _ask_producer(self, check: Check) -> bool:
-        """Ask a producer that publishes to a half message's topic; False if there is none."""
+        """Send a check to a producer of a half message's topic; False if there is none."""
         topic = check.record.properties.get("REAL_TOPIC", "")
         for stream in self.clients.producers(topic)[:ASKED_MAX]:
             resource, group = resource_of(topic), self.broker.config.node.group
@@ -400,7 +400,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         request: Polled,
         context: Delivery[Streamed],
     ) -> bool:
-        """Answer a stream by the master of the queue's group; False where that is this node."""
+        """Forward a stream to the master of the queue's group; False if that is this node."""
         group = _place_of(request)
         elsewhere = group in self.forwarder.other_groups()
         if not elsewhere and not self.broker.replication.not_master():
@@ -415,7 +415,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         context: Delivery[Streamed],
         error: sdk.NotMaster,
     ) -> None:
-        """Let the master answer a poll that began here: not the master any more, or not yet."""
+        """Forward a poll that began here, if this node is no longer, or not yet, the master."""
         await refuse_forwarded(context, error)
         await self.forwarder.stream(kind, request, context)
 
@@ -424,7 +424,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         request: service.ReceiveMessageRequest,
         context: ServicerContext[service.ReceiveMessageRequest, service.ReceiveMessageResponse],
     ) -> None:
-        """Messages with leases, or none when the poll's time is over."""
+        """Messages with leases, or none when the poll times out."""
         try:
             client = self.admit(context)
             if await self._passed_on(service.ReceiveMessageResponse, request, context):
@@ -445,7 +445,7 @@ class MessagingService(rpc.MessagingServiceServicer):
     async def AckMessage(
         self, request: service.AckMessageRequest, context: Call, client: Client
     ) -> service.AckMessageResponse:
-        """Messages are done."""
+        """Acknowledge messages."""
         group, topic = group_of(request.group), topic_of(request.topic)
         if not 1 <= len(request.entries) <= ENTRIES_MAX:
             raise Refused(
@@ -466,7 +466,7 @@ class MessagingService(rpc.MessagingServiceServicer):
     async def ChangeInvisibleDuration(
         self, request: service.ChangeInvisibleDurationRequest, context: Call, client: Client
     ) -> service.ChangeInvisibleDurationResponse:
-        """Another end of a lease."""
+        """Change the end of a lease."""
         group, topic = group_of(request.group), topic_of(request.topic)
         invisible_ms = request.invisible_duration.ToMilliseconds()
         if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
@@ -485,7 +485,7 @@ class MessagingService(rpc.MessagingServiceServicer):
     async def ForwardMessageToDeadLetterQueue(
         self, request: service.ForwardMessageToDeadLetterQueueRequest, context: Call, client: Client
     ) -> service.ForwardMessageToDeadLetterQueueResponse:
-        """A consumer gives a message up."""
+        """Give a message up: store it as a dead letter."""
         group, topic = group_of(request.group), topic_of(request.topic)
         handle = self._receiver.handle(group, topic, request.receipt_handle)
         if not await self.broker.pop.to_dead_letters(group, handle):
@@ -498,7 +498,7 @@ class MessagingService(rpc.MessagingServiceServicer):
     async def SyncLiteSubscription(
         self, request: service.SyncLiteSubscriptionRequest, context: Call, client: Client
     ) -> service.SyncLiteSubscriptionResponse:
-        """A client's lite topics: a master reads them, other nodes may become masters."""
+        """A client's lite topics; every node keeps them, as it may become the master."""
         kind = service.SyncLiteSubscriptionResponse
         reply = kind(status=OK)
         not_master = self.broker.replication.not_master()
@@ -518,7 +518,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         return reply
 
     def _tell_evicted(self, client_id: str, lite_topic: str) -> None:
-        """Another client subscribes to a lite topic from now on: NotifyUnsubscribeLite."""
+        """Notify a client that another one took over a lite topic (NotifyUnsubscribeLite)."""
         client = self.clients.find(client_id)
         for stream in client.streams if client is not None else ():
             self._telling.start(self._tell(stream, lite_topic))
@@ -540,7 +540,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         request: service.PullMessageRequest,
         context: ServicerContext[service.PullMessageRequest, service.PullMessageResponse],
     ) -> None:
-        """Messages of a queue from an offset on."""
+        """Read messages of a queue from an offset on."""
         try:
             self.admit(context)
             if await self._passed_on(service.PullMessageResponse, request, context):

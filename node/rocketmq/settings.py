@@ -1,4 +1,4 @@
-"""What a client is told when it shows its settings: limits, back-off, order."""
+"""The reply to a client's settings: limits, back-off, order."""
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -54,11 +54,10 @@ def _for_consumers(settings: definition.Settings, group: Json, delays_ms: I64) -
 def reply_to(
     asked: definition.Settings, group: Json, delays_ms: I64, body_bytes_max: int
 ) -> definition.Settings:
-    """The settings that hold for a client.
+    """The effective settings of a client.
 
-    group: its consumer group's row, or empty. delays_ms: between attempts, where it says none.
-
-    Raises Refused if it says neither what it publishes nor what it subscribes to.
+    group: settings of its consumer group, or empty. delays_ms: between attempts, if the group has
+    none. Raises Refused if the client has neither a publishing nor a subscription part.
     """
     settings = definition.Settings()
     settings.CopyFrom(asked)

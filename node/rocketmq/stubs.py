@@ -9,7 +9,7 @@ import types
 
 
 def _without_the_client() -> types.ModuleType | None:
-    """Stand in for the package while its stubs are imported; None if it is imported already."""
+    """Replace the package while its stubs are imported; None if it is imported already."""
     if "rocketmq" in sys.modules:
         return None
     found = importlib.util.find_spec("rocketmq")
@@ -28,7 +28,7 @@ try:
     from rocketmq.grpc_protocol import service_pb2_grpc as rpc
 finally:
     if _stand_in is not None:
-        sys.modules.pop("rocketmq")  # whoever imports the package gets the real one
+        sys.modules.pop("rocketmq")  # later imports of the package get the real one
 
 SERVICE_NAME = service.DESCRIPTOR.services_by_name["MessagingService"].full_name
 Code = definition.Code

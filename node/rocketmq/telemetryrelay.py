@@ -1,9 +1,10 @@
-"""Telemetry streams of clients that are connected to a slave, continued to the master.
+"""Relays telemetry streams of clients that are connected to a slave to the master.
 
-The master pushes commands to clients: it asks producers about transactions, and tells consumers
-that another one has their lite topic. A client's stream may end at any node of the group, so a
-slave opens a stream of the same client to the master, repeats the client's settings on it, and
-hands down what comes. A change of masters moves these streams; the client's own stays.
+The master pushes commands to clients: it sends transaction checks to producers, and notifies
+consumers that another one took over their lite topic. A client may be connected to any node of the
+group, so a slave opens a stream for the same client to the master, repeats the client's settings on
+it, and passes on its commands. A change of masters moves these streams; the client's own stream
+stays.
 """
 
 import asyncio
@@ -23,23 +24,23 @@ from node.rocketmq.stubs import service
 log = structlog.get_logger("duolog.rocketmq")
 
 _ENDED = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError, sdk.DuologError)
-LOOK_SECONDS = 0.5  # after which a change of masters is noticed
-AGAIN_SECONDS = 1.0  # until a stream that ended is opened again
+LOOK_SECONDS = 0.5  # interval at which a change of masters is checked
+AGAIN_SECONDS = 1.0  # until an ended stream is opened again
 
 
 class Relay:
-    """One client's stream here, and its continuation."""
+    """One client's stream to this node, and the relay to the master."""
 
     def __init__(self, stream: Stream, context: Call) -> None:
         self.stream = stream
         self.context = context
-        self.master = ""  # where the continuation leads
+        self.master = ""  # endpoint of the relay
         self.task: asyncio.Task[None] | None = None
         self._settings: service.TelemetryCommand | None = None
         self._changed = asyncio.Event()
 
     def settings(self, command: service.TelemetryCommand) -> None:
-        """What the client told of itself, to be told to the master."""
+        """Note the client's settings, and send them to the master."""
         self._settings = command
         self._changed.set()
 
@@ -67,14 +68,14 @@ class Relay:
                 await uncancelled(call.write(self._settings))
 
     async def _read(self, call: Telemetry) -> None:
-        """Hand commands down; settings were answered by this node already."""
+        """Pass commands on to the client; settings were already answered by this node."""
         while isinstance(command := await uncancelled(call.read()), service.TelemetryCommand):
             if command.WhichOneof("command") not in (None, "settings"):
                 await self.stream.write(command)
 
 
 class TelemetryRelays:
-    """All of a node's clients' streams; those of a master lead nowhere else."""
+    """The relays of all clients of a node; on a master they are idle."""
 
     def __init__(self, forwarder: Forwarder) -> None:
         self._forwarder = forwarder
@@ -82,21 +83,21 @@ class TelemetryRelays:
         self._leading = Background(report)
 
     def add(self, stream: Stream, context: Call) -> Relay:
-        """A client opened a stream here."""
+        """Add the stream of a client."""
         relay = Relay(stream, context)
         self._relays.add(relay)
         self._lead(relay, self._forwarder.master_elsewhere())
         return relay
 
     async def drop(self, relay: Relay) -> None:
-        """It ended."""
+        """Remove a stream that ended."""
         self._relays.discard(relay)
         if relay.task is not None:
             relay.task.cancel()
             await asyncio.wait([relay.task])
 
     async def run(self) -> None:
-        """Follow the mastership, until cancelled; then no stream leads anywhere."""
+        """Follow changes of the master, until cancelled; then end all relays."""
         try:
             while True:
                 await asyncio.sleep(LOOK_SECONDS)
