@@ -1,11 +1,10 @@
-"""python -m cluster.chaos: break a cluster and check what its clients were told.
+"""python -m cluster.chaos: inject faults into a cluster and check the histories of its clients.
 
-python -m cluster.chaos --target processes --kill 20
-python -m cluster.chaos --target containers --kill 10 --pause 5 --disconnect 10 --cut-one-way 10
-python -m cluster.chaos --target processes --disks 192 --flush SYNC_FLUSH --power-cut-all 50
-python -m cluster.chaos --replay DIR/timeline.json
+python -m cluster.chaos --target processes --kill 20 python -m cluster.chaos --target containers
+--kill 10 --pause 5 --disconnect 10 --cut-one-way 10 python -m cluster.chaos --target processes
+--disks 192 --flush SYNC_FLUSH --power-cut-all 50 python -m cluster.chaos --replay DIR/timeline.json
 
-Exit 0: nothing was found; 1: a promise was broken; 2: the run proves nothing.
+Exit status 0: no violation; 1: a guarantee was violated; 2: the run is invalid.
 """
 
 import argparse
@@ -32,11 +31,17 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--target", choices=("processes", "containers"), default="processes")
     for kind in KINDS:
         word = kind.replace("_", "-")
-        parser.add_argument(f"--{word}", type=int, default=0, metavar="N", help=f"{word}: so many")
-    parser.add_argument("--seed", type=int, default=1, help="of the order and the times")
-    parser.add_argument("--replay", type=Path, help="a timeline.json of an earlier run")
-    parser.add_argument("--lasts", type=float, default=0.5, help="seconds of a fault, about")
-    parser.add_argument("--gap", type=float, default=0.3, help="seconds of quiet between, about")
+        parser.add_argument(
+            f"--{word}", type=int, default=0, metavar="N", help=f"number of {word} faults"
+        )
+    parser.add_argument(
+        "--seed", type=int, default=1, help="seed of the order and the times of faults"
+    )
+    parser.add_argument("--replay", type=Path, help="repeat the faults of a timeline.json")
+    parser.add_argument(
+        "--lasts", type=float, default=0.5, help="mean duration of a fault in seconds"
+    )
+    parser.add_argument("--gap", type=float, default=0.3, help="mean seconds between faults")
     parser.add_argument(
         "--quiet", type=float, default=0.0, help="seconds without faults at the end"
     )
@@ -45,10 +50,16 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--disks", type=int, default=0, help="processes: MiB of each node's disk")
     parser.add_argument("--flush", default="ASYNC_FLUSH", help="processes: flush_disk_type")
     parser.add_argument("--producers", type=int, default=4)
-    parser.add_argument("--pause-ms", type=float, default=2.0, help="of a producer between sends")
-    parser.add_argument("--least-ok", type=int, default=100, help="answered sends, or invalid")
-    parser.add_argument("--out", type=Path, default=Path("chaos-results"), help="folder of reports")
-    parser.add_argument("--name", default="", help="of this run's report")
+    parser.add_argument(
+        "--pause-ms", type=float, default=2.0, help="pause of a producer between sends"
+    )
+    parser.add_argument(
+        "--least-ok", type=int, default=100, help="with fewer acknowledged sends the run is invalid"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("chaos-results"), help="folder for reports"
+    )
+    parser.add_argument("--name", default="", help="name of this run's report")
     return parser.parse_args(words)
 
 
@@ -93,17 +104,17 @@ def target_of(arguments: argparse.Namespace, scratch: Path) -> Target:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run, report."""
+    """Run the faults and write the report."""
     arguments = parse(words)
     try:
         faults = faults_of(arguments)
     except (BadTimeline, OSError) as error:
-        print(f"no timeline: {error}", file=sys.stderr)
+        print(f"error: cannot use the planned faults: {error}", file=sys.stderr)
         return 2
     try:
         load = load_of(arguments)
     except ValueError as error:
-        print(f"no load: {error}", file=sys.stderr)
+        print(f"error: cannot use these options: {error}", file=sys.stderr)
         return 2
     scratch = Path(tempfile.mkdtemp(prefix="duolog-chaos-"))
     name = arguments.name or f"{arguments.target}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -111,7 +122,7 @@ def main(words: list[str] | None = None) -> int:
     try:
         target = target_of(arguments, scratch)
     except Exception as error:
-        print(f"no target: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"error: cannot start the target: {type(error).__name__}: {error}", file=sys.stderr)
         shutil.rmtree(scratch, ignore_errors=True)
         return 2
     try:
@@ -128,7 +139,7 @@ def main(words: list[str] | None = None) -> int:
         if not result.passed:
             target.collect(out)
     except (Unsupported, OSError) as error:
-        print(f"nothing was broken: {error}", file=sys.stderr)
+        print(f"error: no fault was injected: {error}", file=sys.stderr)
         return 2
     finally:
         target.stop()

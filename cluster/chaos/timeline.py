@@ -83,7 +83,7 @@ def loads(text: str) -> list[Fault]:
         rows = json.loads(text)["faults"]
         found = [replace(Fault(**row), struck=-1.0, undone=-1.0, hit="") for row in rows]
     except (KeyError, TypeError, ValueError) as error:
-        raise BadTimeline(f"no timeline: {error}") from error
+        raise BadTimeline(f"not a timeline: {error}") from error
     for fault in found:
         if fault.kind not in KINDS:
             raise BadTimeline(f"there is no fault {fault.kind!r}, but {', '.join(KINDS)}")

@@ -199,7 +199,7 @@ def test_a_number_out_of_range_is_refused_with_the_name_of_its_option(arguments:
     assert "Traceback" not in done.stderr
 
 
-def test_no_node_is_said_in_one_line() -> None:
+def test_an_unreachable_node_is_reported_in_one_line() -> None:
     done = run_cli("topic", "list", "--endpoints", free_endpoint(), "--timeout", "5")
     assert done.returncode == 1
     assert "Unavailable" in done.stderr

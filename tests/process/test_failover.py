@@ -109,4 +109,4 @@ def test_wrong_words_get_one_line_and_status_2(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["--replay", str(tmp_path / "none.json"), "--out", str(tmp_path)]) == 2
-    assert "no timeline" in capsys.readouterr().err
+    assert "cannot use the planned faults" in capsys.readouterr().err

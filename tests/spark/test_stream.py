@@ -140,7 +140,7 @@ def test_micro_batches_by_bytes_and_a_stream_that_begins_at_the_end(
     assert late.rows == ["new-0", "new-1", "new-2"]
 
 
-def test_offsets_that_are_gone_are_told_or_passed_over(
+def test_offsets_that_are_gone_are_reported_or_skipped(
     spark: SparkSession,
     node: NodeProcess,
     client: duolog.sync.Client,

@@ -153,7 +153,7 @@ def masters(monkeypatch: pytest.MonkeyPatch, ends: Callable[[], dict[str, int]])
     monkeypatch.setattr(Planner, "ends_on_masters", say)
 
 
-def test_a_log_that_ends_before_what_was_read_is_told_or_read_from_its_end_on(
+def test_a_log_that_ends_before_the_read_offset_is_reported_or_read_from_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A node came back with an older copy: what is new there would be taken for what was read."""

@@ -280,7 +280,7 @@ def test_a_stream_writes_each_micro_batch_once_though_its_commit_is_forgotten(
     assert sorted(bodies(spark, node, topic)) == sorted([str(k) for k in range(50)] * 3)
 
 
-def test_a_sink_does_not_pass_over_the_rows_of_another_checkpoint(
+def test_a_sink_does_not_skip_the_rows_of_another_checkpoint(
     spark: SparkSession, node: NodeProcess, topic: str, tmp_path: Path
 ) -> None:
     """A new one counts from 0 again, and an older copy from where it was: those numbers are

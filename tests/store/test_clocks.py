@@ -84,7 +84,7 @@ def test_after_a_jump_back_data_is_younger_at_once() -> None:
     assert clock.now(WallMs(NOW), MonoMs(2000)) == NOW - HOUR + 1000  # and back again: doubted
 
 
-def test_what_waits_by_a_level_waits_as_long_over_jumps_forward() -> None:
+def test_forward_jumps_do_not_shorten_the_delay_of_a_level() -> None:
     steps = ForwardSteps()
     delay = 600_000
     stored = np.array([NOW - 1000, NOW, NOW + HOUR], np.int64)

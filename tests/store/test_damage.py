@@ -254,7 +254,7 @@ def test_a_damaged_segment_costs_what_it_held_and_nothing_else(
 
 
 @pytest.mark.parametrize("lost", [(1,), (3, 4), (1, 3, 5), (2, 3, 4, 5)])
-def test_missing_segments_are_named_passed_over_and_reported_by_check(
+def test_missing_segments_are_named_skipped_and_reported_by_check(
     sound: Path, tmp_path: Path, lost: tuple[int, ...]
 ) -> None:
     copy = tmp_path / "copy"
@@ -465,7 +465,7 @@ def test_a_note_from_before_a_cut_hides_no_record_that_lies_across_its_position(
         crash(store)
 
 
-def test_a_log_that_ends_before_its_queues_is_told(tmp_path: Path) -> None:
+def test_a_log_that_ends_before_its_queues_is_reported(tmp_path: Path) -> None:
     build(tmp_path, clean=True)
     last = files_of(tmp_path, "commitlog")[-1]
     (tmp_path / last).write_bytes(b"")
@@ -476,7 +476,7 @@ def test_a_log_that_ends_before_its_queues_is_told(tmp_path: Path) -> None:
     crash(opened.store)
 
 
-def test_damage_below_the_scanned_range_is_told_when_it_is_read(tmp_path: Path) -> None:
+def test_damage_below_the_scanned_range_is_reported_when_it_is_read(tmp_path: Path) -> None:
     build(tmp_path, clean=True)
     path = tmp_path / "commitlog" / f"{0:020d}"
     data = bytearray(path.read_bytes())

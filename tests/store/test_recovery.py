@@ -357,7 +357,7 @@ def test_a_flip_of_any_byte_loses_that_record_at_most_and_is_reported(
         shutil.rmtree(copy)
 
 
-def test_a_corrupt_middle_is_kept_reported_and_passed_over_again_and_again(
+def test_a_corrupt_middle_is_kept_reported_and_skipped_at_every_start(
     tmp_path: Path,
 ) -> None:
     store = open_store(tmp_path)

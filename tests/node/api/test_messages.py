@@ -317,7 +317,7 @@ async def test_a_subscription_sends_no_more_than_was_granted(client: duolog.Clie
 @pytest.mark.parametrize(
     ("topic", "queue_id", "offset"), [("nope", 0, 0), ("T", 9, 0), ("T", 0, -1)]
 )
-async def test_a_subscription_to_what_is_not_there_is_refused(
+async def test_a_subscription_to_a_queue_that_does_not_exist_is_refused(
     client: duolog.Client, topic: str, queue_id: int, offset: int
 ) -> None:
     import grpc
@@ -370,7 +370,7 @@ async def test_a_fault_in_answering_ends_the_stream_of_appends(
             assert await call.code() is grpc.StatusCode.UNKNOWN
 
 
-async def test_what_is_no_place_in_a_queue_is_refused(node: Node, client: duolog.Client) -> None:
+async def test_an_invalid_queue_position_is_refused(node: Node, client: duolog.Client) -> None:
     places: list[Any] = [-1, -2, "earliest", 1.5, None]
     for place in places:
         with pytest.raises(duolog.BadRequest, match="is no place in a queue: give Start"):

@@ -116,7 +116,7 @@ def test_a_lease_that_was_put_off_twice_ends_once(orderly: bool) -> None:
     assert queue.attempts == ({0: 1} if orderly else {})
 
 
-def test_what_the_last_master_recorded_beyond_a_gap_is_not_given_again() -> None:
+def test_messages_that_the_last_master_recorded_as_done_beyond_a_gap_are_not_redelivered() -> None:
     queue = PopQueue.resumed(5, [(6, 8)], orderly=False)
     queue.take(5, Lease(1, MonoMs(10), "c"))
     queue.finish(5)

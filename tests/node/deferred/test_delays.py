@@ -112,7 +112,7 @@ async def test_a_retried_send_of_a_delayed_message_waits_once(start_node: StartN
         assert len(await all_of(client, "T", 1)) == 1
 
 
-async def test_what_waits_survives_a_restart_and_what_was_delivered_does_not_come_again(
+async def test_pending_messages_survive_a_restart_and_delivered_ones_are_not_repeated(
     start_node: StartNode, tmp_path: Path
 ) -> None:
     node = await start_node(tmp_path / "d", **LEVELS)
@@ -136,7 +136,9 @@ async def test_what_waits_survives_a_restart_and_what_was_delivered_does_not_com
         assert 20 <= stored <= 40, "late ones once; the others where they came before their time"
 
 
-async def test_a_new_master_delivers_what_waits_once(start_node: StartNode, tmp_path: Path) -> None:
+async def test_a_new_master_delivers_pending_messages_once(
+    start_node: StartNode, tmp_path: Path
+) -> None:
     group = await Elected.start(start_node, tmp_path, **LEVELS)
     async with duolog.Client(group.endpoints, timeout=10) as client:
         await client.admin.create_topic("T", 1)
@@ -216,7 +218,7 @@ async def test_a_topic_that_was_deleted_takes_its_delayed_messages_with_it(
         assert broker_of(node).delays.waiting == 0
 
 
-async def test_what_waits_for_long_is_stored_again_before_retention_takes_it(
+async def test_messages_that_wait_for_long_are_stored_again_before_retention_deletes_them(
     start_node: StartNode,
 ) -> None:
     node = await start_node()
@@ -283,7 +285,7 @@ async def test_a_delivery_that_fails_in_mid_way_is_not_repeated_over_and_over(
         assert len(found) <= 25  # one stretch of each kind was begun more than once, not more
 
 
-async def test_what_the_last_master_delivered_and_could_not_note_comes_once(
+async def test_a_message_that_the_last_master_delivered_without_a_note_is_not_delivered_again(
     start_node: StartNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where a log was cut between the copies and the note of them; other attempts still come."""
@@ -320,7 +322,7 @@ async def test_what_the_last_master_delivered_and_could_not_note_comes_once(
     assert found == sorted([one.body for one in first] + [known.body])
 
 
-async def test_what_is_due_waits_as_long_as_nothing_can_be_stored(
+async def test_due_messages_wait_while_nothing_can_be_stored(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = await start_node(**LEVELS)

@@ -21,7 +21,7 @@ STEPS = st.lists(
 
 @given(STEPS, st.integers(0, 5))
 @settings(max_examples=200, deadline=None)
-def test_what_is_due_is_what_a_model_says(steps: list[tuple[str, object]], low: int) -> None:
+def test_due_messages_match_those_of_a_model(steps: list[tuple[str, object]], low: int) -> None:
     before = pendingtimers.HEAP_MAX, pendingtimers.RUNS_MAX, pendingtimers.ROOM_MIN
     pendingtimers.HEAP_MAX, pendingtimers.RUNS_MAX, pendingtimers.ROOM_MIN = 16, 3, 4
     try:

@@ -109,7 +109,7 @@ async def test_a_batch_whose_sequences_are_forgotten_is_finished_without_doublin
 
 @pytest.mark.parametrize("index", [True, False])
 @pytest.mark.parametrize("survived", [1, 3, 5])
-async def test_of_a_part_that_a_log_was_cut_in_the_rest_is_published(
+async def test_the_rest_of_a_partly_stored_request_is_published(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch, index: bool, survived: int
 ) -> None:
     """The last batch of a dead master may have reached the next one in part."""
@@ -358,7 +358,7 @@ async def test_a_part_that_can_be_stored_no_more_is_told(client: duolog.Client) 
     assert await sink.state() == SinkState(0, 1, 2, 2, 1, "", "")
 
 
-async def test_what_a_sink_sends_is_settled_by_its_first_batch(
+async def test_the_contents_of_a_sink_are_fixed_by_its_first_batch(
     client: duolog.Client,
 ) -> None:
     sink = await client.sink("s")

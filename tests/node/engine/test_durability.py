@@ -126,7 +126,7 @@ async def test_a_disk_too_slow_is_flush_disk_timeout_and_the_message_is_stored(
     await client.close()
 
 
-async def test_a_failed_sync_fences_the_node_and_nobody_is_told_ok(
+async def test_a_failed_sync_fences_the_node_and_acknowledges_nothing(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = await start_node(flush_disk_type="SYNC_FLUSH")
@@ -242,7 +242,7 @@ async def test_retention_runs_while_producers_and_readers_work(start_node: Start
 
 
 @pytest.mark.parametrize("others", [0, 1 << 40])
-async def test_forced_deletion_of_unexpired_segments_is_a_warning_that_tells_why(
+async def test_forced_deletion_of_unexpired_segments_is_logged_as_a_warning_with_the_reason(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
     node = await start_node(clean_resource_interval=50)
@@ -268,7 +268,7 @@ async def test_forced_deletion_of_unexpired_segments_is_a_warning_that_tells_why
 
 
 @pytest.mark.parametrize("others", [0, 3])
-async def test_a_lost_answer_is_made_up_for_or_told_as_unknown_and_never_stored_twice(
+async def test_a_lost_answer_is_recovered_or_reported_as_unknown_and_never_stored_twice(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
     """others: producers that send between the two attempts; the node remembers three."""

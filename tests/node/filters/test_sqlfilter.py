@@ -119,7 +119,7 @@ def test_any_text_is_an_expression_or_is_refused(text: str) -> None:
 
 
 @given(st.lists(st.sampled_from(["age", "=", "20", "AND", "NOT", "(", ")", "'x'", "IN", ","])))
-def test_any_row_of_words_is_an_expression_or_is_refused(words: list[str]) -> None:
+def test_any_sequence_of_words_is_an_expression_or_is_refused(words: list[str]) -> None:
     try:
         SqlFilter.parse(" ".join(words)).matches(P)
     except BadFilter:

@@ -116,7 +116,7 @@ async def test_a_slave_holds_the_masters_log_byte_for_byte(group: Group) -> None
     assert {b"%d" % k for k in range(5000)} <= set(seen)
 
 
-async def test_a_slave_passes_over_no_message_that_its_master_has(group: Group) -> None:
+async def test_a_slave_skips_no_message_that_its_master_has(group: Group) -> None:
     """A group would commit beyond them, and never see them."""
     master = await group.start_master()
     slave = await group.start_slave()
@@ -613,7 +613,7 @@ async def test_the_port_refuses_unknown_clusters_and_tells_them_nothing(group: G
     assert machine.in_sync() == 1
 
 
-async def test_who_has_no_certificate_of_the_group_is_not_heard(
+async def test_a_peer_without_a_certificate_of_the_group_is_rejected(
     start_node: StartNode, tmp_path: Path
 ) -> None:
     def files(name: str) -> dict[str, Path]:

@@ -302,7 +302,7 @@ async def test_a_message_that_is_sent_again_after_a_restart_is_stored_once(
     await api.close()
 
 
-async def test_what_was_acknowledged_stays_so_over_a_restart_and_the_rest_comes_again(
+async def test_acknowledgements_survive_a_restart_and_the_other_messages_are_redelivered(
     start_node: StartNode, tmp_path: Path
 ) -> None:
     node = await start_node(tmp_path / "d")
