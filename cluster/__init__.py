@@ -1,1 +1,1 @@
-"""What one deploys, and the driver that breaks it."""
+"""Deployment, and the driver that injects faults into it."""

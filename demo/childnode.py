@@ -20,7 +20,7 @@ LOG_TAIL = 3000
 
 
 class ChildError(Exception):
-    """The child did not start, or is not what the caller takes it for."""
+    """The child did not start, or is not in the expected state."""
 
 
 class ChildNode:

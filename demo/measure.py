@@ -1,4 +1,4 @@
-"""Measurements that `duolog bench` and bench/ share: plain functions that return plain numbers."""
+"""Measurements shared by `duolog bench` and bench/: plain functions that return numbers."""
 
 import asyncio
 import time
@@ -133,9 +133,9 @@ async def consume(
     wait: float = 5.0,
     progress: Progress = lambda done: None,
 ) -> Measured:
-    """Read as columns, or as message objects whose bodies are looked at.
+    """Read as columns, or as message objects whose bodies are accessed.
 
-    wait: seconds for the next message; where none comes, that was all.
+    wait: seconds for the next message; without one, the measurement ends.
     """
     found = Measured()
     began = time.perf_counter()

@@ -45,7 +45,7 @@ PROBLEMS_MAX = 1000  # told of one piece
 
 @dataclass
 class Problem:
-    """Something that is wrong. offset: in the commit log; bytes: how many."""
+    """A problem. offset: in the commit log; bytes: its size."""
 
     kind: str
     segment: str
@@ -56,13 +56,13 @@ class Problem:
 
 @dataclass
 class Piecewise:
-    """What a task found in its piece; positions count from the segment's start."""
+    """The findings of a task in its piece; positions are relative to the segment's start."""
 
     first: int  # where its first record starts, -1 for none
-    end: int  # where its last thing ends
+    end: int  # where its last record or blank ends
     records: int
     bytes: int
-    sealed: bool  # met the blank record
+    sealed: bool  # the blank record was found
     open_at: int  # where the segment ends in zeros, -1 for nowhere
     first_time: int
     last_time: int
@@ -151,17 +151,17 @@ def _layout(segments: list[Segment]) -> list[Problem]:
 def _judged(
     segment: Segment, piece: Piecewise, index: int, last_used: int, held: bool
 ) -> list[Problem]:
-    """What is wrong with a segment, seen from the whole."""
+    """The problems of a segment in the context of the whole log."""
     if not piece.records and piece.open_at == 0:
-        return []  # made ahead, or nothing is written yet
+        return []  # allocated ahead, or nothing is written yet
     if index < last_used and piece.open_at >= 0 and not piece.sealed:
-        if piece.problems:  # it is no tail: later segments hold records
+        if piece.problems:  # it is not a tail: later segments contain records
             return [replace(p, kind="corrupt") for p in piece.problems]
         offset = segment.start + piece.open_at
         left = segment.size - piece.open_at
         reason = "it ends in zeros, but later segments hold records"
         return [Problem("unsealed", segment.name, offset, left, reason)]
-    if held:  # what the node is writing now is no damage
+    if held:  # a record that the node is writing now is no damage
         return [p for p in piece.problems if p.kind != "torn tail"]
     return piece.problems
 
@@ -219,10 +219,10 @@ def _tell(found: Piecewise, kind: str, segment: Segment, stop: Stop, reason: str
 
 
 def _in_order(spark: "SparkSession", parts: list[Piece], found: list[Piecewise]) -> list[Piecewise]:
-    """The pieces of each segment as one.
+    """Join the pieces of each segment.
 
-    Each piece must begin where the one before it ended: where one does not (a body that looks like
-    a record), the segment is done again as a whole.
+    Each piece must begin where the one before it ended. If one does not (a body that looks like a
+    record), the segment is read again as a whole.
     """
     segments = list(dict.fromkeys(part.segment for part in parts))
     by_segment = [
@@ -248,7 +248,7 @@ def _joined(parts: list[Piecewise]) -> bool:
 
 
 def _merged(parts: list[Piecewise]) -> Piecewise:
-    """Of pieces that join; one without records that follows a closed end says nothing."""
+    """Merge pieces that join; a piece without records after the blank is ignored."""
     whole = parts[0]
     for part in parts[1:]:
         if part.first < 0:
@@ -267,10 +267,11 @@ def _merged(parts: list[Piecewise]) -> Piecewise:
 
 
 def compare(spark: "SparkSession", directory: Path, other: Path, end: int) -> Difference | None:
-    """The first record in which two replicas' logs differ before an offset; None for no such.
+    """The first record before an offset in which the logs of two replicas differ; None if they do
+    not.
 
-    Windows of the log are compared by their digests; only one that differs is looked into. What
-    only one of them holds (older segments, a longer log) is no difference. Raises BadJob.
+    Windows of the log are compared by their digests, and only a window that differs is examined.
+    What only one of them holds (older segments, a longer log) is no difference. Raises BadJob.
     """
     mine, others = segments_of(directory), segments_of(other)
     begin = max(mine[0].start, others[0].start)
@@ -298,7 +299,7 @@ class _Digests:
 
 
 def log_bytes(segments: list[Segment], start: int, end: int) -> bytes:
-    """Bytes [start, end) of a log; a hole in it is left out."""
+    """Bytes [start, end) of a log, without holes."""
     parts = []
     for segment in segments:
         low, high = max(start, segment.start), min(end, segment.start + segment.size)
@@ -321,7 +322,7 @@ def _difference(
 
 
 def _record_at(segments: list[Segment], offset: int) -> dict[str, Any]:
-    """The record that an offset lies in, or what is there instead."""
+    """The record that contains an offset, or what is there instead."""
     segment = next((s for s in segments if s.start <= offset < s.start + s.size), None)
     if segment is None:
         return {"offset": offset, "problem": "no segment holds it"}

@@ -1,4 +1,4 @@
-"""Records as columns, straight from the files: the node's own kernel gathers them."""
+"""Records as columns, read directly from the files by the node's own kernel."""
 
 from dataclasses import dataclass
 
@@ -23,10 +23,10 @@ class Gathered:
 
 
 def gather(units: U8, log: U8, log_base: int, check_crc: bool) -> Gathered:
-    """The records that ConsumeQueue units point to, up to the first that is not in this segment.
+    """The records that queue entries point to, up to the first one outside this segment.
 
-    units: their bytes. log, log_base: the segment and its place in the log. check_crc: else they
-    were verified before.
+    units: bytes of the entries. log, log_base: the segment and its position in the log. check_crc:
+    False if they were verified before.
     """
     sizes = units.view(UNIT)["size"]
     count, room = len(sizes), int(sizes.sum(dtype=np.int64))  # of all bodies, and all properties
@@ -58,7 +58,7 @@ def gather(units: U8, log: U8, log_base: int, check_crc: bool) -> Gathered:
 
 
 def columns(key: QueueKey, offsets: I64, gathered: Gathered) -> Columns:
-    """What was gathered of a queue, as a batch. offsets: of its messages there, ascending."""
+    """The gathered records of a queue as a batch. offsets: their queue offsets, ascending."""
     (topic, queue_id), table = key, gathered.table
     count, base = len(offsets), int(offsets[0])
     dense = int(offsets[-1]) - base == count - 1

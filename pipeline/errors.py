@@ -1,5 +1,5 @@
-"""What jobs refuse."""
+"""The error of jobs."""
 
 
 class BadJob(Exception):
-    """A job cannot be done as asked; the text names the option or file."""
+    """A job cannot run with these options or files; the text names the one."""

@@ -1,7 +1,7 @@
-"""Queues of a store directory, read where it lies, beside the node that holds it.
+"""Reads queues of a store directory while a node runs on it.
 
-Nothing is locked or changed. Files are mapped as the node maps them, so what the node has stored is
-there. They are never shortened, only removed: a file that is mapped stays readable.
+Nothing is locked or changed. Files are mapped as the node maps them, so everything the node has
+stored is visible. Files are never shortened, only removed, and a mapped file stays readable.
 """
 
 import mmap
@@ -19,22 +19,22 @@ from store.kernels.jit import U8
 from store.mappedfilequeue import NAME_DIGITS
 
 BATCH_MESSAGES = 30_000
-BATCH_BYTES = 4 << 20  # of records; a longer one comes alone
+BATCH_BYTES = 4 << 20  # of records; a larger record is a batch of its own
 
 
 def open_queue(directory: str, topic: str, queue_id: int, confirm_offset: int) -> "LocalQueue":
-    """A queue's files. Raises OSError if they are not there, or not for this user.
+    """Open a queue's files. Raises OSError if they do not exist or may not be read.
 
-    confirm_offset: of the node that holds them; what lies above it is not read.
+    confirm_offset: of the node that holds them; nothing above it is read.
     """
     return LocalQueue(Path(directory), topic, queue_id, confirm_offset)
 
 
 class LocalQueue:
-    """A queue of a store directory, as far as its files go."""
+    """A queue of a store directory, as far as its files reach."""
 
     def __init__(self, directory: Path, topic: str, queue_id: int, confirm_offset: int) -> None:
-        """Look which files there are. Raises OSError."""
+        """List its files. Raises OSError."""
         self._confirm_offset = confirm_offset
         self._topic = topic
         self._queue_id = queue_id
@@ -52,8 +52,11 @@ class LocalQueue:
         self._mapped: tuple[Segment, U8] | None = None
 
     def batches(self, start: int, end: int) -> Iterator[Columns]:
-        """Its messages with offsets in [start, end), in order, up to the first that is not there,
-        or not right. Raises nothing: the node is asked for the rest, and knows why."""
+        """Its messages with offsets in [start, end), in order, up to the first missing or invalid
+        one.
+
+        Raises nothing: the rest is requested from the node, which reports the reason.
+        """
         offset = start
         try:
             while offset < end and (batch := self._batch(offset, end)) is not None:
@@ -84,7 +87,7 @@ class LocalQueue:
         return columns((self._topic, self._queue_id), offsets, gathered)
 
     def _units(self, start: int, end: int) -> U8 | None:
-        """The units from an offset on, of one file; None if no file has it."""
+        """The entries from an offset on, from one file; None if no file has it."""
         position = start * UNIT.itemsize
         file = _holder(self._files, position)
         if file is None:
@@ -111,7 +114,7 @@ class LocalQueue:
 
 
 def _holder(files: list[Segment], position: int) -> Segment | None:
-    """The file with a position in it."""
+    """The file that contains a position."""
     at = bisect_right(files, position, key=lambda file: file.start) - 1
     if at < 0 or position >= files[at].start + files[at].size:
         return None

@@ -1,4 +1,4 @@
-"""Which log a store directory holds, told by its epochs and by the first records of its segments.
+"""The identity of a log: its epochs and the first records of its segments.
 
 Replicas of one log agree in both; two logs differ in the nonce of their first epoch, or, where
 another program wrote them and there are no epochs, in the first record of a segment.
@@ -27,7 +27,7 @@ Epochs = dict[int, tuple[int, str]]  # by number: start offset and nonce
 
 @dataclass(frozen=True)
 class LogIdentity:
-    """What is known of a log."""
+    """The known part of a log's identity."""
 
     epochs: Epochs = field(default_factory=dict)
     first_records: dict[int, str] = field(default_factory=dict)  # digest by segment's start
@@ -35,7 +35,7 @@ class LogIdentity:
     newest_record: dict[int, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """For people: the oldest epoch, or the oldest record."""
+        """A short text: the oldest epoch, or the oldest record."""
         if self.epochs:
             number = min(self.epochs)
             start, nonce = self.epochs[number]
@@ -46,7 +46,7 @@ class LogIdentity:
         return "no epoch and no whole segment"
 
     def differs(self, other: "LogIdentity") -> str:
-        """Where two identities contradict each other; empty if they do not."""
+        """The contradiction between two identities; empty for none."""
         for number in sorted(self.epochs.keys() & other.epochs.keys()):
             if self.epochs[number] != other.epochs[number]:
                 return f"epoch {number}"
@@ -56,7 +56,7 @@ class LogIdentity:
         return ""
 
     def meets(self, other: "LogIdentity") -> bool:
-        """Tell whether they have anything in common that vouches for one log."""
+        """Whether they have anything in common that proves one log."""
         return bool(
             self.epochs.items() & other.epochs.items()
             or self._records().items() & other._records().items()
@@ -66,7 +66,7 @@ class LogIdentity:
         return self.newest_record | self.first_records
 
     def joined(self, others: Iterable["LogIdentity"]) -> "LogIdentity":
-        """With what is known from others of the same log."""
+        """Combined with other identities of the same log."""
         made = LogIdentity(dict(self.epochs), dict(self.first_records), dict(self.newest_record))
         for other in others:
             made.epochs.update(other.epochs)
@@ -87,7 +87,7 @@ class LogIdentity:
         return LogIdentity(oldest, records, newest)
 
     def to_json(self) -> dict[str, Any]:
-        """For files."""
+        """The form for files."""
         return {
             "epochs": [[number, *row] for number, row in sorted(self.epochs.items())],
             "firstRecords": {str(at): digest for at, digest in sorted(self.first_records.items())},
@@ -105,7 +105,7 @@ class LogIdentity:
 
 
 def identity_of(directory: Path, segments: list[Segment], confirmed: int) -> LogIdentity:
-    """A store directory's, as far as its log is confirmed. Raises BadJob."""
+    """The identity of a store directory, as far as its log is confirmed. Raises BadJob."""
     records = {
         segment.start: digest
         for segment in segments
@@ -125,7 +125,7 @@ def _epochs(directory: Path, confirmed: int) -> Epochs:
 
 
 def _first_record(segment: Segment, confirmed: int) -> str:
-    """Digest of a segment's first record; empty if it is not confirmed, or not there."""
+    """Digest of a segment's first record; empty if it is missing or not confirmed."""
     memory = segment.memory()
     head = memory[:_HEAD_BYTES].tobytes()
     if len(head) < _HEAD_BYTES or not any(head[:8]):

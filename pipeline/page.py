@@ -1,4 +1,4 @@
-"""One HTML page with tables and plots, that needs nothing beside itself."""
+"""A self-contained HTML page with tables and plots."""
 
 import html
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ def heading(text: str) -> str:
 
 
 def facts(rows: Sequence[tuple[str, str]]) -> str:
-    """Names and what is said of them."""
+    """Names with their values."""
     cells = "".join(
         f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
         for name, value in rows
@@ -37,7 +37,7 @@ def facts(rows: Sequence[tuple[str, str]]) -> str:
 
 
 def table(rows: Sequence[Mapping[str, Any]], most: int = 200) -> str:
-    """Rows as a table; the first of them, where they are many."""
+    """Rows as a table; only the first ones if there are many."""
     if not rows:
         return "<p>nothing</p>"
     names = list(rows[0])

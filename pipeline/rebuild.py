@@ -1,9 +1,9 @@
 """Rebuild: consume queues and index of a store directory, from its commit log alone.
 
-First tasks read pieces of the log and leave each queue's entries beside it; then tasks write the
-files of some queues each, and one writes the index, whose entries are chained in the order of the
-log. A log with damage is gone through in one task: how many entries a queue may miss follows from
-everything before. The new files take the old ones' place when all of them are synced.
+First, tasks read pieces of the log and write each queue's entries to temporary files. Then each
+task writes the files of some queues, and one writes the index, whose entries are chained in log
+order. A damaged log is processed in one task, because the number of entries that a queue may lack
+depends on everything before. The new files replace the old ones when all of them are synced.
 """
 
 import dataclasses
@@ -69,7 +69,7 @@ class Rebuilt:
 
 @dataclass(frozen=True)
 class _Found:
-    """What a task found in a piece."""
+    """The findings of a task in a piece."""
 
     path: str
     counts: dict[tuple[str, int], int]
@@ -78,9 +78,10 @@ class _Found:
 
 
 def rebuild(spark: "SparkSession", directory: Path, options: StoreOptions | None = None) -> Rebuilt:
-    """Write `consumequeue` and `index` anew. options: sizes; those of the files there otherwise.
+    """Write `consumequeue` and `index` anew.
 
-    Raises BadJob where a running node holds the directory, or where it is none.
+    options: sizes; default: those of the existing files. Raises BadJob if a running node holds the
+    directory, or it is not a store.
     """
     segments = segments_of(directory)
     disk = OsDisk(directory)
@@ -112,7 +113,7 @@ def _make(
     work: Path,
     options: StoreOptions,
 ) -> tuple[Rebuilt, list[Path]]:
-    """What was written, and the folders it lies in."""
+    """The result, and the folders with the new files."""
     found: list[_Found] = []
     roots: list[Path] = []
     sound = not options.enable_consume_queue_ext
@@ -145,12 +146,12 @@ def _make(
 
 
 def _joined(found: list[_Found]) -> bool:
-    """Tell whether queues may be written: their names can be directories."""
+    """Whether the queues can be written: their names are valid directory names."""
     return all(is_directory_name(topic) and q >= 0 for one in found for topic, q in one.counts)
 
 
 def _shards(found: list[_Found], count: int) -> list[list[tuple[str, int]]]:
-    """Queues in groups of about as many entries."""
+    """Queues in groups with about the same number of entries."""
     totals: dict[tuple[str, int], int] = {}
     for one in found:
         for key, entries in one.counts.items():
@@ -194,7 +195,7 @@ class _Entries:
 
 @dataclass(frozen=True)
 class _Written:
-    """Where a task's files are, and how many entries or index files they hold."""
+    """The folder of a task's files, and the number of entries or index files in it."""
 
     root: str
     count: int
@@ -210,7 +211,7 @@ class _Files:
     options: StoreOptions
 
     def __call__(self, keys: list[tuple[str, int]] | None) -> _Written | None:
-        # A folder of each attempt's own: none sees the files of another one.
+        # Each attempt has its own folder and does not see the files of others.
         root = tempfile.mkdtemp(dir=self.work)
         disk = OsDisk(root)
         count = self._index(disk) if keys is None else self._queues(disk, keys)
@@ -261,7 +262,7 @@ def _stretches(segments: list[Segment]) -> Iterator[tuple[U8, Stretch]]:
 
 @dataclass(frozen=True)
 class _Whole:
-    """A task: everything, in the order of the log, as a node that recovers does it."""
+    """A task: everything in log order, as in a recovery."""
 
     directory: str
     work: str
@@ -295,13 +296,13 @@ class _Whole:
 
 
 def _silent(_: str) -> None:
-    """The audit says what is wrong with a log."""
+    """Ignore problems: the audit reports them."""
 
 
 def _take_place(directory: Path, old: Path, roots: list[Path]) -> None:
-    """Move the old files out of the way and the new ones in.
+    """Replace the old files by the new ones.
 
-    Where this is interrupted, queues or index are missing, and the node rebuilds them at its start.
+    If this is interrupted, queues or index are missing, and the node rebuilds them at its start.
     """
     old.mkdir()
     for name in _FOLDERS:

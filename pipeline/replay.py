@@ -1,8 +1,8 @@
 """Replay: Parquet, JSON lines or CSV into a topic, or one topic into another.
 
 Rows are chosen and shaped by Spark; the writer makes each batch visible once. With a rate, the rows
-go out in batches of about a second's worth, numbered. A name says which rows those are: a job that
-is run again with it goes on where it stopped, and one that would send others is refused.
+are sent in numbered batches of about a second. A name stands for these rows: a job that is run
+again with the name continues where it stopped, and one that would send other rows is refused.
 """
 
 import json
@@ -30,7 +30,7 @@ BATCH_ROWS_MIN = 1000
 
 @dataclass(frozen=True)
 class Replayed:
-    """What this run sent, and what earlier runs of its name had sent, as the sink counts it."""
+    """Counts of this run and of earlier runs of the same name, according to the sink."""
 
     topic: str
     rows: int
@@ -42,10 +42,10 @@ class Replayed:
 def replay(
     spark: "SparkSession", what: Replay, progress: Callable[[int, int], None] | None = None
 ) -> Replayed:
-    """Send rows as messages. progress: told rows that are out, and how many there are.
+    """Send rows as messages.
 
-    Raises BadJob, naming the option, before anything is sent; a file that cannot be read ends the
-    job with nothing of its batch visible.
+    progress: called with the number of rows sent and the total. Raises BadJob, naming the option,
+    before anything is sent; an unreadable file ends the job with nothing of its batch visible.
     """
     began = time.monotonic()
     _check(what)
@@ -57,7 +57,7 @@ def replay(
         rows = name.published(0, None, 0)
         return Replayed(what.topic, rows, int(rows > 0), time.monotonic() - began)
     frame = _numbered(frame) if what.rate else frame
-    frame = frame.persist()  # what is counted is what is sent
+    frame = frame.persist()  # the counted rows are the sent rows
     try:
         whole = _measured(frame, what)
         name.settle(whole, ranges)
@@ -87,7 +87,7 @@ def _format(what: Replay) -> str:
 
 
 def _quoted(name: str) -> str:
-    """A column's name for Spark, whatever it consists of."""
+    """A column name, quoted for Spark."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -129,7 +129,7 @@ def _files(spark: "SparkSession", what: Replay) -> "DataFrame":
         frame = reader.format(kind).load(what.path)
     except Exception as error:
         raise BadJob(f"cannot read {what.path}: {reason_of(error)}") from None
-    # Where files are split follows from the machine; a row's place in its file does not.
+    # The splits of files depend on the machine; a row's position in its file does not.
     told = frame.metadataColumn("_metadata")  # whatever the file's own columns are called
     places = (
         told["file_path"],
@@ -140,7 +140,7 @@ def _files(spark: "SparkSession", what: Replay) -> "DataFrame":
 
 
 def _shaped(frame: "DataFrame", what: Replay) -> "DataFrame":
-    """Rows as messages, with the columns to sort by and their places beside them."""
+    """Rows as messages, with the columns to sort by and their positions."""
     from pyspark.sql import functions as F
 
     names = [name for name in frame.columns if name not in PLACES]
@@ -185,7 +185,7 @@ def _message(frame: "DataFrame") -> list[str]:
 
 
 def _ordered(frame: "DataFrame") -> "DataFrame":
-    """Partitions that follow one another in the order asked for: they are published so."""
+    """Partitions in the requested order, in which they are published."""
     sorting = _sorting(frame)
     if sorting:
         parts = max(1, frame.sparkSession.sparkContext.defaultParallelism)
@@ -194,7 +194,7 @@ def _ordered(frame: "DataFrame") -> "DataFrame":
 
 
 def _numbered(frame: "DataFrame") -> "DataFrame":
-    """Messages with their numbers from 1 on: the same ones on every machine, ties included."""
+    """Messages numbered from 1 on, with the same numbers on every machine, ties included."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -214,7 +214,7 @@ def _text(frame: "DataFrame") -> "Column":
 
 
 def _measured(frame: "DataFrame", what: Replay) -> Rows:
-    """Count, and a digest that another order, or another row, changes."""
+    """The count, and a digest that changes with any row or the order."""
     from pyspark.sql import functions as F
 
     hashed = [_text(frame), *([F.col(ROW_NUMBER)] if what.rate else [])]
@@ -244,7 +244,7 @@ def _in_batches(
     rows: Rows,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[int, int]:
-    """Send the numbered batches that are not out yet; how many rows and batches these were."""
+    """Send the numbered batches that were not sent yet; the numbers of rows and batches sent."""
     first = name.begun.batch + 1 if name.begun is not None else 0
     before = name.begun.messages if name.begun is not None else 0
     if before != min(rows.count, first * rows.batch_rows):

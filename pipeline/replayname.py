@@ -1,9 +1,8 @@
-"""What the name of a replay stands for: kept by the sink in the cluster, compared when it is used
-again.
+"""The name of a replay: the sink records what it stands for and compares it when it is used again.
 
-Rules: the first batch settles it, in the same record that publishes the batch; a run with other
-parameters, or whose rows are others, is refused before it sends anything. Where the files lie, in
-which format, and which nodes are asked may change: the digest of the rows says what they hold.
+Rules: the first batch fixes it, in the record that publishes the batch; a run with other parameters
+or other rows is refused before it sends anything. Paths and formats of files and the endpoints may
+change: the digest identifies the rows.
 """
 
 import hashlib
@@ -50,7 +49,7 @@ class ReplayDiffers(BadJob):
 
 @dataclass(frozen=True)
 class Rows:
-    """What is to be sent, as a whole."""
+    """All rows to be sent."""
 
     count: int
     digest: str
@@ -58,7 +57,7 @@ class Rows:
 
 
 def parameters_of(what: Replay) -> dict[str, str]:
-    """What a name is bound to, beside the rows themselves."""
+    """The parameters that a name stands for, in addition to the rows."""
     found = {
         "--to": what.topic,
         "--from": what.source,
@@ -81,10 +80,10 @@ def _short(text: str) -> str:
 
 
 class ReplayName:
-    """The sink of one run of a replay, and what earlier runs of that name left in it."""
+    """The sink of a replay, with the results of earlier runs of the same name."""
 
     def __init__(self, what: Replay) -> None:
-        """Ask the cluster. Raises BadJob, ReplayDiffers, DuologError."""
+        """Query the cluster. Raises BadJob, ReplayDiffers, DuologError."""
         if len(what.name) > NAME_CHARACTERS_MAX or not (what.name.isprintable()):
             raise BadJob(
                 f"--name {what.name[:40]!r}: a name must have at most "
@@ -95,7 +94,7 @@ class ReplayName:
         self.publisher = str(uuid.uuid4())  # this run
         self._endpoints = what.endpoints
         self._parameters = parameters_of(what)
-        self._before: dict[str, Any] = {}  # what an earlier run settled
+        self._before: dict[str, Any] = {}  # as fixed by an earlier run
         self._group = ""
         self.contents = ""
         self.begun: SinkState | None = None
@@ -144,7 +143,7 @@ class ReplayName:
     # -- what is sent --------------------------------------------------------------------------
 
     def ranges(self, topic: str) -> Ranges:
-        """The offsets of a source topic that this name stands for: as they were at first."""
+        """The offsets of a source topic that this name stands for: those of the first run."""
 
         async def look(made: Client) -> Ranges:
             return {
@@ -157,11 +156,11 @@ class ReplayName:
         if not self._before:
             return now
         settled = {str(q): (int(a), int(b)) for q, (a, b) in self._before["ranges"].items()}
-        # Of queues that came since, nothing.
+        # Queues that were added since are not read.
         return {queue: (end, end) for queue, (_, end) in now.items()} | settled
 
     def settle(self, rows: Rows, ranges: Ranges) -> None:
-        """Compare what is to be sent with what the name stands for. Raises ReplayDiffers."""
+        """Compare the rows to send with those that the name stands for. Raises ReplayDiffers."""
         if not self.name:
             return
         if self.begun is not None:
@@ -190,7 +189,7 @@ class ReplayName:
     # -- what was sent -------------------------------------------------------------------------
 
     def state(self) -> SinkState | None:
-        """What the sink has published now."""
+        """The last batch that the sink published."""
 
         async def look(made: Client) -> SinkState | None:
             return await (await made.sink(self.sink, self._group)).state()

@@ -1,11 +1,11 @@
-"""What a replay is asked for."""
+"""The options of a replay."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Replay:
-    """What goes where.
+    """Source, destination and shape of the rows.
 
     | field | means |
     |-------|-------|

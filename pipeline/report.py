@@ -1,4 +1,4 @@
-"""Report: what went through topics, how fast it was stored, and how far its readers are.
+"""Report: traffic of topics, storage delays, and lag of groups.
 
 Traffic and delays are counted by Spark over the messages themselves, so they are exact: quantiles
 are of all messages of an hour. Each report adds the groups' lag to `lag.jsonl` in its folder; the

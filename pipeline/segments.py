@@ -66,7 +66,10 @@ class Piece:
 
 
 def segments_of(directory: Path) -> list[Segment]:
-    """All segments, oldest first. Raises BadJob for a directory that is none or has none."""
+    """All segments, oldest first.
+
+    Raises BadJob for a directory that is no store or has no segments.
+    """
     log = directory / "commitlog"
     if not directory.is_dir():
         raise BadJob(f"{directory}: no such directory")
@@ -85,7 +88,7 @@ def segments_of(directory: Path) -> list[Segment]:
 
 
 def piece_bytes(segments: list[Segment], cores: int) -> int:
-    """How large pieces had better be: some for each core, none so small that tasks cost more."""
+    """The size of pieces: several per core, but not so small that tasks cost more."""
     size = sum(segment.size for segment in segments) // (PIECES_PER_CORE * max(1, cores))
     return min(max(size, PIECE_BYTES_MIN), PIECE_BYTES_MAX)
 
@@ -143,12 +146,12 @@ def walk(
     """The records that start in a piece, and every place where they stop.
 
     A piece in the middle of a segment begins with the first whole record that it finds: a record
-    names its own offset. The last thing told is a Stop at the piece's end or behind it.
+    names its own offset. The last item is a Stop at or after the end of the piece.
     """
     base, end, size = piece.segment.start, piece.end, len(memory)
     position = piece.first
     if position:
-        if not is_written(memory, position, end):  # far faster than looking for a record in it
+        if not is_written(memory, position, end):  # far faster than searching for a record in it
             yield Stop(end, end, scan.SCAN_END)
             return
         found = int(scan.find_record(memory, position, end, base))
@@ -165,7 +168,7 @@ def walk(
         position = int(result[1])
         if code == scan.SCAN_FULL:
             continue
-        if code == scan.SCAN_PARTIAL and end < size:  # perhaps it only reaches out of the piece
+        if code == scan.SCAN_PARTIAL and end < size:  # it may only extend past the piece
             one: I64 = np.empty((scan.COLUMNS, 1), np.int64)
             code = int(scan.scan(memory, position, size, base, check_crc, delays_ms, one, result))
             if result[0]:
@@ -194,14 +197,14 @@ def places_in(memory: U8, stretch: Stretch) -> list[Grouped]:
 
 
 def is_written(memory: U8, position: int, end: int = 0) -> bool:
-    """Tell whether anything but zeros lies at a position or behind it (before an end)."""
+    """Whether there is anything but zeros from a position on (before an end)."""
     end = end or len(memory)
     step = 1 << 20
     return any(memory[at : min(at + step, end)].any() for at in range(position, end, step))
 
 
 def named_offset(memory: U8, position: int) -> int:
-    """The offset that the record at a position says it has, -1 where no record starts there."""
+    """The offset in the record at a position, -1 if no record starts there."""
     head = memory[position : position + 36].tobytes()
     if len(head) < 36 or struct.unpack(">I", head[4:8])[0] not in (scan.MAGIC_V1, scan.MAGIC_V2):
         return -1

@@ -1,4 +1,4 @@
-"""The Spark session of a job: the caller's, spark-submit's, or one of this machine's cores."""
+"""The Spark session of a job: the caller's, spark-submit's, or a local one."""
 
 import os
 import shutil
@@ -25,9 +25,9 @@ JAVA_SECONDS = 60
 
 
 def spark_session(name: str, master: str = "") -> "SparkSession":
-    """A session for a job. master: where Spark runs; `local[*]`, if nobody says otherwise.
+    """A session for a job. master: where Spark runs; default `local[*]`.
 
-    Raises BadJob where there is no PySpark or no Java.
+    Raises BadJob if PySpark or Java is missing.
     """
     try:
         from pyspark.sql import SparkSession
@@ -47,7 +47,7 @@ def spark_session(name: str, master: str = "") -> "SparkSession":
         for key, value in _SETTINGS.items():
             builder = builder.config(key, value)
         if local:
-            # Spark's 200 tasks a shuffle are for clusters: here each is time lost.
+            # Spark's default of 200 tasks per shuffle suits clusters; here it only costs time.
             builder = builder.config("spark.sql.shuffle.partitions", str(2 * (os.cpu_count() or 1)))
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             for key in ("spark.driver.host", "spark.driver.bindAddress"):
@@ -101,7 +101,7 @@ _SETTINGS = {
 
 
 def java_runs() -> bool:
-    """Tell whether there is a Java that starts; raises BadJob for one that hangs."""
+    """Whether Java starts. Raises BadJob if it hangs."""
     java = shutil.which("java", path=_java_path())
     if java is None:
         return False
@@ -119,7 +119,7 @@ def _java_path() -> str:
 
 
 def _show_packages() -> None:
-    """Let Spark's workers import what jobs are made of, where it is in no folder of their path."""
+    """Make the packages of jobs importable in Spark's workers, if they are not on their path."""
     import duolog
 
     folders = [str(Path(duolog.__file__).parent.parent), str(Path(__file__).parent.parent)]

@@ -1,4 +1,4 @@
-"""What went wrong in Spark, in a line: what it says itself, and the cause that lies deepest.
+"""Spark's errors in one line: its own message and the deepest cause.
 
 Rules: an error of ours, or of Python code in a task, is the cause and stands alone; else Spark's
 own words come first, and the deepest cause follows.
@@ -19,7 +19,7 @@ CAUSES_MAX = 20
 
 
 def reason_of(error: BaseException) -> str:
-    """The reason, for people."""
+    """The reason of an error, as text."""
     text = str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith(_OURS)]
@@ -36,7 +36,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _said(lines: list[str]) -> str:
-    """Spark's own first words, without those of the way that they took."""
+    """Spark's own message, without the text of the layers above."""
     rest = [line.removeprefix(": ") for line in lines if not line.startswith(_CALLING)]
     if not rest:
         return ""
@@ -49,7 +49,7 @@ def _said(lines: list[str]) -> str:
 
 
 def _deepest(error: BaseException, text: str) -> str:
-    """The last cause: as the text has it, else as the JVM knows it."""
+    """The last cause: from the text, otherwise from the JVM."""
     if found := _CAUSED.findall(text):
         return _plain(found[-1])
     java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)

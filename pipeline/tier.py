@@ -2,7 +2,7 @@
 
 Plain Spark reads the folder as a table; the data source's option `tier` reads it and the node as
 one. A segment whose job died is done again: its files have the same names, so nothing is doubled.
-What the folder looks like, and how two jobs share it: see `tierarchive`.
+For the layout of the folder, and how two jobs share it, see `tierarchive`.
 """
 
 import urllib.parse
@@ -44,7 +44,7 @@ MANIFEST_VERSION = 2
 
 @dataclass(frozen=True)
 class TieredSegment:
-    """What the manifest says of one."""
+    """The content of a segment's manifest."""
 
     segment: str
     rows: int
@@ -60,9 +60,9 @@ def tier(
     group: str = "broker-a",
     compression: str = "zstd",
 ) -> list[TieredSegment]:
-    """Write what is sealed, confirmed and not there yet. Raises BadJob.
+    """Write the segments that are sealed, confirmed and not tiered yet. Raises BadJob.
 
-    group: the replica group whose log it is.
+    group: the replica group that the log belongs to.
     """
     archive = Archive(out, group)
     segments, confirmed = segments_of(directory), _confirmed(directory)
@@ -93,7 +93,7 @@ def tier(
 
 
 def _confirmed(directory: Path) -> int:
-    """How far the replicas have the log."""
+    """The offset up to which the replicas have the log."""
     checkpoint = StoreCheckpoint(OsDisk(directory, read_only=True))
     checkpoint.load(writable=False)
     confirmed = checkpoint.confirm_phy_offset or 1 << 62
@@ -102,7 +102,7 @@ def _confirmed(directory: Path) -> int:
 
 
 def _sealed(segments: list[Segment], confirmed: int) -> list[Segment]:
-    """Segments that get no more records, as far as the replicas have them."""
+    """Segments that get no more records and that the replicas have completely."""
     used = [k for k, segment in enumerate(segments) if segment.memory()[:8].any()]
     return [s for s in segments[: max(used, default=0)] if s.start + s.size <= confirmed]
 

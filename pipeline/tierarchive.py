@@ -30,13 +30,13 @@ from pipeline.logidentity import LogIdentity
 from pipeline.segments import Segment
 
 STAGING = "_staging"
-LOCK_SECONDS = 900.0  # another job may take so long for a segment
+LOCK_SECONDS = 900.0  # longest time that another job may take for a segment
 LOCK_PAUSE_SECONDS = 0.1
 _GROUP = re.compile(r"[A-Za-z0-9%|_-][A-Za-z0-9%|._-]{0,126}")
 
 
 class Archive:
-    """The part of a folder that one replica group's log has."""
+    """The part of a folder that belongs to one replica group's log."""
 
     def __init__(self, out: Path, group: str) -> None:
         """Raises BadJob for a folder or a group's name that cannot be used."""
@@ -49,11 +49,11 @@ class Archive:
         self._folder = out / MANIFEST / group
 
     def manifest_path(self, segment: str) -> Path:
-        """Where a segment's manifest lies."""
+        """The path of a segment's manifest."""
         return self._folder / f"{segment}.json"
 
     def manifest(self, segment: Segment) -> dict[str, Any] | None:
-        """What is tiered of a segment; None for nothing. Raises BadJob for a damaged one."""
+        """The manifest of a segment; None if it is not tiered. Raises BadJob for a damaged one."""
         path = self.manifest_path(segment.name)
         try:
             found = read_manifest(path)
@@ -84,7 +84,7 @@ class Archive:
     # -- whose log it is -----------------------------------------------------------------------
 
     def settle(self, identity: LogIdentity) -> None:
-        """Make this folder the log's, unless it is. Raises BadJob where it is another's."""
+        """Claim this folder for the log. Raises BadJob if it belongs to another log."""
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / LOG
         staged = self._folder / f".{LOG}-{os.getpid()}-{time.monotonic_ns()}"
@@ -127,9 +127,9 @@ class Archive:
 
     @contextlib.contextmanager
     def writing(self, segment: Segment) -> Iterator[Path]:
-        """Hold a segment, as the only job in the world; an empty folder to write into.
+        """Hold the lock of a segment; gives an empty folder to write into.
 
-        The lock goes with its process, wherever that dies. Raises BadJob.
+        The lock is released when its process dies. Raises BadJob.
         """
         descriptor = os.open(self._folder / f"{segment.name}.lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -147,7 +147,7 @@ class Archive:
             os.close(descriptor)
 
     def place(self, staged: Path, relative: Path) -> None:
-        """Give a file that was staged its name."""
+        """Move a staged file to its name."""
         target = self.out / relative
         target.parent.mkdir(parents=True, exist_ok=True)
         sync(staged)
@@ -186,7 +186,7 @@ def sync(path: Path) -> None:
 
 
 def sync_folders(folder: Path, top: Path) -> None:
-    """Make a name in a folder durable, and those of the folders up to top."""
+    """Make a name in a folder durable, with those of the folders up to `top`."""
     while folder != top:
         sync(folder)
         folder = folder.parent

@@ -1,4 +1,4 @@
-"""`checkpoint`: up to when the files are on disk; one page.
+"""`checkpoint`: the times up to which the files are on disk; one page.
 
 | at | field | meaning |
 |---:|-------|---------|
@@ -43,7 +43,7 @@ class StoreCheckpoint:
         self.note = ConfirmNote()
 
     def load(self, writable: bool = True) -> None:
-        """Read the file; one that is missing, short or holds nonsense counts as zeros."""
+        """Read the file; a missing, short or invalid one counts as zeros."""
         size = self._disk.size(PATH)
         if size not in (-1, FILE_BYTES):
             if not writable:
@@ -70,13 +70,13 @@ class StoreCheckpoint:
             self.note.attach(self._file.memory[NOTE_AT:])
 
     def flush(self) -> None:
-        """Write the fields and sync them: one sector, so old or new, never between.
+        """Write the fields and sync them: one sector, so the old or the new content survives.
 
-        Syncs the note as well, as it stands when the call begins at least.
+        The confirm note is synced as well, at least as of the beginning of the call.
         """
         if self._file is None:
             return
-        self.note.unsynced = False  # what is noted while the sync runs needs another one
+        self.note.unsynced = False  # a note made while the sync runs needs another one
         data = _FIELDS.pack(
             self.physic_msg_timestamp,
             self.logics_msg_timestamp,
@@ -89,23 +89,23 @@ class StoreCheckpoint:
         self._claimed = self.confirm_phy_offset
 
     def settle(self) -> None:
-        """After recovery: have the file claim no more than the log holds.
+        """After recovery: write a file that claims no more than the log holds.
 
-        Recovery has told what is lost, and lowered the field; a file that goes on claiming it (the
-        field may be damaged) would have the next start tell of a loss again. Raises OSError.
+        Recovery has reported the loss and lowered the field. An unchanged file (perhaps a damaged
+        field) would make the next start report it again. Raises OSError.
         """
         if self.confirm_phy_offset < self._claimed:
             self.flush()
 
     @property
     def min_timestamp(self) -> int:
-        """Time up to which log and queues were synced, 3 s held back for clock steps."""
+        """Time up to which log and queues were synced, minus 3 s for clock steps."""
         oldest = min(self.physic_msg_timestamp, self.logics_msg_timestamp)
         return max(0, oldest - CLOCK_SLACK_MS)
 
     @property
     def min_timestamp_index(self) -> int:
-        """The same with the index."""
+        """The same including the index."""
         return min(self.min_timestamp, self.index_msg_timestamp)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Two clocks and two types: `WallMs` is told to people and stored, `MonoMs` measures durations.
+"""Two clocks and two types: `WallMs` is shown to people and stored, `MonoMs` measures durations.
 
 The wall clock may jump at any time, by hours and both ways; the monotonic one never does, and means
-nothing to other processes or after a restart. Who waits for something, or lets something expire,
-takes `MonoMs`. Three things are wall time by nature, and each of them has a rule here for jumps:
+nothing to other processes or after a restart. Waits and expiry use `MonoMs`. Three things are wall
+time by nature, and each of them has a rule here for jumps:
 
 | what | by | after a jump back | after a jump forward |
 |------|----|-------------------|----------------------|
@@ -20,7 +20,7 @@ from store.kernels.jit import I64
 WallMs = NewType("WallMs", int)
 MonoMs = NewType("MonoMs", int)
 
-STEP_MS = 1000  # the clocks part by less between two looks: that is a clock being slewed
+STEP_MS = 1000  # smaller differences between two readings: the clock is being slewed
 # What delays are counted past: also the small step forward with which store times, slowed down
 # after a jump back, reach a wall clock that was set right.
 FORWARD_STEP_MS = 20
@@ -30,32 +30,32 @@ STEPS_KEPT_MS = 3 * 3_600_000  # longer than the longest delay level
 
 
 class WallSteps:
-    """Finds jumps of the wall clock by holding it against the monotonic one."""
+    """Detects jumps of the wall clock by comparing it with the monotonic one."""
 
     def __init__(self, least_ms: int = STEP_MS) -> None:
         """least_ms: what counts as a jump."""
         self._least_ms = least_ms
-        self._ahead: int | None = None  # of the monotonic clock, at the last look
+        self._ahead: int | None = None  # of the monotonic clock, at the last reading
 
     def look(self, wall: WallMs, mono: MonoMs) -> int:
-        """Ms that the wall clock has jumped by since the last look; 0 if it has not."""
+        """Ms by which the wall clock has jumped since the last reading; 0 for no jump."""
         before, self._ahead = self._ahead, wall - mono
         step = 0 if before is None else self._ahead - before
         return step if abs(step) >= self._least_ms else 0
 
 
 class StoreClock:
-    """The time that records get: the wall clock, but never less than what was told before.
+    """The store time of records: the wall clock, but it never goes back.
 
-    After a jump back it goes on at half speed until the wall clock has caught up, so that messages
-    can still be told apart by time and delays, which are counted from store times, go on.
+    After a jump back it runs at half speed until the wall clock has caught up. So messages still
+    differ in time, and delays, which are measured from store times, continue.
     """
 
     def __init__(self) -> None:
-        self._from = 0, MonoMs(0)  # the last time that was not slowed, and when it was told
+        self._from = 0, MonoMs(0)  # the last time that was not slowed, and when it was returned
 
     def now(self, wall: WallMs, mono: MonoMs, newest: int) -> WallMs:
-        """The time for the next record. newest: store time of the newest one there is."""
+        """The time for the next record. newest: store time of the newest record."""
         told, since = self._from
         slow = told + (mono - since) // 2
         time = max(wall, slow, newest)
@@ -65,14 +65,14 @@ class StoreClock:
 
 
 class AgeClock:
-    """The time that data ages by: a jump of the wall clock forward counts after an hour only.
+    """The clock by which data ages: a forward jump of the wall clock counts only after an hour.
 
-    What is removed too early is lost, so somebody has that hour to set a wrong clock right. A jump
-    back counts at once: data is then kept for longer.
+    Data that is deleted too early is lost, so an operator has that hour to correct a wrong clock. A
+    jump back counts at once: data is then kept for longer.
     """
 
     def __init__(self) -> None:
-        self._ahead: int | None = None  # of the monotonic clock, as far as it is believed
+        self._ahead: int | None = None  # of the monotonic clock, as far as it is trusted
         self._doubted_since: MonoMs | None = None
 
     def now(self, wall: WallMs, mono: MonoMs) -> WallMs:
@@ -93,10 +93,10 @@ class AgeClock:
 
 
 class ForwardSteps:
-    """Recent jumps forward: what was stored before one has waited for less than its time says.
+    """Recent forward jumps: messages stored before one have waited for less than the clock says.
 
-    The clock that is looked at is `StoreClock`, as delays are counted from its times: it jumps
-    forward where the wall clock does, unless it is ahead of that yet, and never back.
+    The clock observed is `StoreClock`, from whose times delays are measured. It jumps forward with
+    the wall clock, unless it is still ahead of it, and never back.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class ForwardSteps:
         self._steps: list[tuple[int, int, MonoMs]] = []  # store time amid it, size, when
 
     def look(self, store: WallMs, mono: MonoMs) -> None:
-        """Both clocks show these times; called before what is due is looked for."""
+        """Note a reading of both clocks; called before due messages are determined."""
         step_ms = self._clock.look(store, mono)
         if step_ms <= 0:
             return
@@ -113,7 +113,7 @@ class ForwardSteps:
         self._steps.append((store - step_ms // 2, step_ms, mono))
 
     def corrected(self, due: I64, delay_ms: int) -> I64:
-        """Due times of what waits for `delay_ms` from its store time on, past the jumps."""
+        """Due times of messages that wait `delay_ms` after being stored, corrected for jumps."""
         for amid, step_ms, _ in self._steps:
             due = due + step_ms * (due - delay_ms <= amid)
         return due

@@ -23,15 +23,15 @@ from store.transientpool import TransientStorePool
 
 BLANK_BYTES = 8
 SECTOR = 512
-WALK_ROWS = 4096  # records looked at at once
+WALK_ROWS = 4096  # records scanned at a time
 _BLANK = struct.Struct(">II")
 AHEAD_FROM = 0.5  # share of a segment after which the next one is allocated
-POPULATE_BYTES = 16 << 20  # pages are faulted in so far ahead of the writer
+POPULATE_BYTES = 16 << 20  # how far ahead of the writer pages are faulted in
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where a batch went: [start, end) in the log, blanks between its records included."""
+    """The position of a batch: [start, end) in the log, including blanks between its records."""
 
     start: int
     end: int
@@ -65,7 +65,7 @@ class CorruptRange:
 
 @dataclass(slots=True)
 class _Mark:
-    """The end of the log before an append, to go back to."""
+    """The end of the log before an append, for undoing it."""
 
     files: int
     wrote: int
@@ -120,7 +120,7 @@ class CommitLog:
         return PhyOffset(self.queue.wrote_offset)
 
     def roll_next_file(self, offset: int) -> int:
-        """Start of the segment after the one an offset lies in."""
+        """Start of the segment after the one that contains an offset."""
         size = self.queue.file_size
         return offset - offset % size + size
 
@@ -233,7 +233,7 @@ class CommitLog:
         return last
 
     def _close_segment(self, mapped: MappedFile) -> None:
-        """Write the blank record: 8 bytes, the rest of the file stays as it is."""
+        """Write the blank record (8 bytes); the rest of the file is left unchanged."""
         left = mapped.size - mapped.wrote
         assert left >= BLANK_BYTES, "every record leaves room for the blank one"
         blank = _BLANK.pack(left, scan.MAGIC_BLANK)
@@ -246,7 +246,7 @@ class CommitLog:
         return _Mark(len(self.queue.files), last.wrote if last else 0)
 
     def _go_back(self, mark: _Mark) -> None:
-        """Undo an append: zero what it wrote, give back the segments it opened."""
+        """Undo an append: zero what it wrote, and remove the segments it opened."""
         for mapped, low, high in mark.touched:
             mapped.write_memory[low:high] = 0
         while len(self.queue.files) > max(mark.files, 1):
@@ -297,9 +297,9 @@ class CommitLog:
         return mapped.memory[offset - mapped.start : mapped.readable]
 
     def get_message(self, offset: int) -> Record:
-        """The record that starts at an offset, verified.
+        """The verified record that starts at an offset.
 
-        Raises OffsetOutOfRange or, where no whole and right record starts there, CorruptRecord.
+        Raises OffsetOutOfRange, or CorruptRecord if no valid record starts there.
         """
         mapped = self.queue.find(offset)
         if mapped is None and self.min_offset <= offset < self.max_offset:
@@ -309,7 +309,7 @@ class CommitLog:
         return read_record(mapped.memory, offset - mapped.start, mapped.readable, mapped.start)
 
     def is_boundary(self, offset: int) -> bool:
-        """Tell whether a record, or a blank one, starts at an offset, or the log ends there."""
+        """Whether a record or blank starts at an offset, or the log ends there."""
         if offset == self.max_offset or offset % self.queue.file_size == 0:
             return True
         mapped = self.queue.find(offset)
@@ -323,7 +323,7 @@ class CommitLog:
         return self.store_time_at(offset) >= 0
 
     def before_blank(self, offset: int) -> int:
-        """Start of the blank that an offset lies in or follows; the offset itself elsewhere."""
+        """Start of the blank that contains or precedes an offset; otherwise the offset itself."""
         if offset % self.queue.file_size and self.is_boundary(offset):
             return offset
         mapped = self.queue.find(offset - 1)
@@ -348,13 +348,13 @@ class CommitLog:
         return blank if code == scan.SCAN_BLANK and blank < offset else offset
 
     def record_bytes(self, offset: int) -> int:
-        """Bytes that the record (or blank) at an offset claims, 0 if none is."""
+        """Size field of the record (or blank) at an offset, 0 if there is none."""
         head = self.get_data(offset)[:4]
         size = int.from_bytes(head.tobytes(), "big") if len(head) == 4 else 0
         return min(size, self.queue.file_size - offset % self.queue.file_size)
 
     def store_time_at(self, offset: int) -> int:
-        """Store time of the record at an offset, or -1 where none starts there."""
+        """Store time of the record at an offset, -1 if none starts there."""
         try:
             return self.get_message(offset).store_time
         except (OffsetOutOfRange, CorruptRecord):
@@ -366,18 +366,18 @@ class CommitLog:
         return min((found.start for found in self.corrupt_ranges), default=self.wrote_offset)
 
     def corrupt_range_at(self, offset: int) -> CorruptRange | None:
-        """The known corrupt range that an offset is in."""
+        """The known corrupt range that contains an offset."""
         ranges = self.corrupt_ranges
         return next((found for found in ranges if found.start <= offset < found.end), None)
 
     def note_holes(self) -> list[CorruptRange]:
-        """Take missing segments for corrupt ranges; those found."""
+        """Add missing segments to the corrupt ranges; those that were found."""
         found = [CorruptRange(start, end) for start, end in self.queue.holes()]
         self.corrupt_ranges = sorted({*self.corrupt_ranges, *found})
         return found
 
     def next_valid(self, offset: int) -> int | None:
-        """Offset of the first valid record at or after an offset: what tells torn from corrupt."""
+        """Offset of the first valid record at or after an offset: tells torn from corrupt."""
         for mapped in self.queue.files:
             if mapped.end <= offset:
                 continue
@@ -400,7 +400,7 @@ _SCAN_REASONS = {
 
 
 def scan_reason(code: int) -> str:
-    """What a scan code says, for people."""
+    """The description of a scan code."""
     return _SCAN_REASONS.get(code, f"code {code}")
 
 

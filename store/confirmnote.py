@@ -1,18 +1,18 @@
-"""What a replica knows to be confirmed, noted so that a SIGKILL does not make it forget.
+"""The confirm note: what a replica knows to be confirmed, kept across a SIGKILL.
 
 | at | field | bytes | |
 |---:|-------|------:|---|
 | 0 | number | 8 | counts the notes ever written; the newest whole one counts |
-| 8 | confirmed | 8 | every byte of this log below was confirmed to clients |
+| 8 | confirmed | 8 | every byte of this log below this was confirmed to clients |
 | 16 | durable | 8 | the same, and known to be on this node's disk |
 | 24 | boot id | 40 | of the system run the note was written in, padded with zeros |
 | 64 | CRC-32 | 4 | over bytes 0..63 |
 
 Two slots, a sector each, are written in turn: a process that dies while it writes leaves the other
-one whole. A note is stored into mapped memory and synced later with the file around it: it costs
-two microseconds, and the page cache keeps it when the process is killed. After the system went
-down it may be older than what was confirmed, and the log may end before it: then only what the log
-still holds in whole is claimed.
+one whole. A note is written to mapped memory, which takes two microseconds, and synced later with
+the file: the page cache keeps it if the process is killed. After a crash of the system, the note
+may be older than what was confirmed, and the log may end before it: then it claims only what the
+log still holds without damage.
 """
 
 import struct
@@ -31,18 +31,18 @@ BOOT_ID_BYTES = 40
 
 
 class ConfirmNote:
-    """The newest note, and the memory it stands in. Owned by one thread."""
+    """The newest note and its mapped memory. Owned by one thread."""
 
     def __init__(self) -> None:
         self.confirmed = 0
         self.durable = 0
         self.boot_id = b""
-        self.unsynced = False  # notes were written since the file was synced
+        self.unsynced = False  # a note was written since the file was synced
         self._number = 0
         self._memory: U8 = EMPTY_U8
 
     def attach(self, memory: U8) -> None:
-        """Read the newest whole note out of the two slots, and write later ones there."""
+        """Read the newest valid note from the two slots, and write later ones there."""
         self._memory = memory
         self.confirmed = self.durable = self._number = 0
         self.boot_id = b""
@@ -56,14 +56,14 @@ class ConfirmNote:
                 self.boot_id = boot_id.rstrip(b"\0")
 
     def detach(self) -> None:
-        """The memory is about to be unmapped; what was read stays known."""
+        """The memory is about to be unmapped; the note is kept."""
         self._memory = EMPTY_U8
 
     def settle(self, boot_id: str, whole_end: int, end: int, abnormal: bool) -> None:
         """After recovery: claim no more than this log holds.
 
-        whole_end: where the first damage of the log begins, or its end. After the system went down
-        without a clean stop, what a damaged log has lost was perhaps never on the disk.
+        whole_end: where the first damage of the log begins, or its end. After a crash of the
+        system, the lost part of a damaged log may never have been on disk.
         """
         if abnormal and not self.is_of(boot_id):
             end = max(whole_end, min(end, self.durable))
@@ -81,7 +81,7 @@ class ConfirmNote:
             self._write(max(confirmed, self.confirmed), max(durable, self.durable))
 
     def lower_to(self, offset: int) -> bool:
-        """The log is about to be cut; True if that changes the note: sync it before the cut."""
+        """Lower the note before a cut of the log; True if it changed and must be synced first."""
         if offset >= self.confirmed:
             return False
         self._write(offset, min(offset, self.durable))

@@ -1,4 +1,4 @@
-"""ConsumeQueue: one queue's index into the commit log, 20 bytes an entry.
+"""ConsumeQueue: the entries of one queue, 20 bytes each, that point into the commit log.
 
 | at | field | bytes |
 |---:|-------|------:|
@@ -30,12 +30,12 @@ BLANK = 0x7FFFFFFF  # size field of a blank entry
 _BLANK_SIZE = np.frombuffer(b"\x7f\xff\xff\xff", np.uint8)  # size field of a blank entry
 RECOVER_FILES = 3
 ENTRIES_AT_ONCE = 4096
-ENTRIES_LOOKED_AT = 1 << 20  # by one question: a few ms
+ENTRIES_LOOKED_AT = 1 << 20  # by one call: a few ms
 
 
 @dataclass(frozen=True, slots=True)
 class EntrySlice:
-    """Entries that lie together in one file: memory, byte position of the first, how many."""
+    """Consecutive entries in one file: memory, byte position of the first, count."""
 
     memory: U8
     position: int
@@ -48,7 +48,9 @@ class ConsumeQueue:
     def __init__(self, open_files: OpenFiles, key: QueueKey, layout: QueueLayout) -> None:
         self.topic, self.queue_id = key
         self.begins_again = layout.begins_again
-        self._left: list[MappedFile] = []  # by `rewind`; those that are not filled again go
+        self._left: list[
+            MappedFile
+        ] = []  # by `rewind`; files that are not filled again are removed
         self._replaced: list[MappedFile] = []
         self._rewound = False
         self.files = MappedFileQueue(
@@ -73,10 +75,10 @@ class ConsumeQueue:
         return QueueOffset(self.files.max_offset // ENTRY_BYTES)
 
     def put(self, rows: I64, order: I64, missing_max: int) -> "PutOutcome":
-        """Append the entries of the rows that `order` names; entries already there are skipped.
+        """Append entries for the rows selected by `order`; existing entries are skipped.
 
-        missing_max: entries that may be missing because their records are corrupt; a gap up to
-        that is closed with blank entries, a larger one is refused. Raises OSError (full disk, or
+        missing_max: entries that may be missing because their records are corrupt; a gap up to that
+        is closed with blank entries, a larger one is refused. Raises OSError (full disk, or
         TooManyUnsynced): what was put before it stays, the rest may be put again.
         """
         state: I64 = np.zeros(3, np.int64)
@@ -118,7 +120,7 @@ class ConsumeQueue:
         return outcome
 
     def has(self, rows: I64, row: int) -> bool:
-        """Whether a row's entry, and those before it, are there: most are after a kill."""
+        """Whether the entry of a row and all before it exist: after a kill most do."""
         return bool(rows[scan.PHY, row] + rows[scan.SIZE, row] <= self.max_physical_offset)
 
     def _file_for(self, queue_offset: int) -> MappedFile:
@@ -128,7 +130,7 @@ class ConsumeQueue:
         return self.files.roll() if last.is_full else last
 
     def _first_file(self, queue_offset: int) -> MappedFile:
-        """Start a queue, at any offset: everything before it is blank and below the minimum."""
+        """Start a queue at any offset: everything before it is blank and below the minimum."""
         wanted = queue_offset * ENTRY_BYTES
         mapped = self.files.roll(wanted)
         kernel.put_blanks(mapped.memory, 0, wanted - mapped.start)
@@ -142,19 +144,19 @@ class ConsumeQueue:
         """Drop all entries; the next one may lie at any offset."""
         for mapped in self.files.files:
             self.files.disk.remove(mapped.file.path)
-        self._replaced += self.files.files  # a sync of them may be under way
+        self._replaced += self.files.files  # a sync of them may be running
         self.files.files = []
         self.max_physical_offset = -1
         self.held_from = 0
 
     def let_go(self) -> None:
-        """Close the files of entries that were dropped; called while nobody syncs any."""
+        """Close the files of dropped entries; called while no sync is running."""
         for mapped in self._replaced:
             mapped.file.close()
         self._replaced.clear()
 
     def _fill(self, to_queue_offset: int) -> None:
-        """Blank entries up to a queue offset: their records are lost, the queue stays dense."""
+        """Add blank entries up to a queue offset: their records are lost, the queue stays dense."""
         while self.max_offset < to_queue_offset:
             last = self.files.last
             if last is None or last.is_full:
@@ -164,9 +166,9 @@ class ConsumeQueue:
             last.wrote = last.committed = int(kernel.put_blanks(last.memory, last.wrote, end))
 
     def trust(self, end: int, newest: int, minimum: int, held_from: int) -> bool:
-        """After load: take a note's word for what files hold that nobody touched since.
+        """After load: trust a note for files that were not changed since.
 
-        False if the files' names do not fit it.
+        False if the files' names do not match the note.
         """
         files = self.files.files
         if not files or self.files.holes() or not files[-1].start < end <= files[-1].end:
@@ -198,7 +200,7 @@ class ConsumeQueue:
         self.min_logic_bytes = self.files.min_offset
 
     def _check_files(self) -> None:
-        """Look at both ends of every full file: cheap, and a lost or foreign file shows there."""
+        """Check both ends of every full file: cheap, and detects a lost or foreign file."""
         for start, _ in self.files.holes():
             raise BadStoreDirectory(self.files.path_of(start), "is missing")
         newest = -1
@@ -212,7 +214,7 @@ class ConsumeQueue:
                 newest = physical if size != BLANK else newest
 
     def _end_at(self, logic_bytes: int) -> None:
-        """What lies behind is cleared before anything is put there."""
+        """Set the end; bytes after it are cleared before anything is written there."""
         for mapped in reversed(self.files.files[1:]):
             if mapped.start >= logic_bytes:
                 self.files.remove(mapped)
@@ -225,17 +227,18 @@ class ConsumeQueue:
             self._cut(physical_offset, self.files.remove, self.files.truncate, self.destroy)
 
     def rewind(self, physical_offset: int) -> None:
-        """As `truncate`, and the entries come again at once: their files stay for them.
+        """As `truncate`, but the entries are about to be added again: their files are kept.
 
-        Until `settle`, which removes what did not come again.
+        Until `settle`, which removes what was not added again.
         """
         if not 0 <= self.max_physical_offset <= physical_offset:
             self._cut(physical_offset, self._leave, self._end_before, self._leave_all)
 
     def settle(self) -> None:
-        """After a rewind, once all entries came again: what holds none of them goes.
+        """After a rewind, once all entries were added again: remove files without any of them.
 
-        Files, and in the last one what lies behind the end: other records come where theirs lay.
+        In the last file, bytes after the end are cleared, because other records will take that
+        place.
         """
         taken = {mapped.start for mapped in self.files.files}
         for mapped in self._left:
@@ -271,7 +274,10 @@ class ConsumeQueue:
         end_at: Callable[[int], None],
         destroy: Callable[[], None],
     ) -> None:
-        """Drop entries of records from an offset on. remove, end_at, destroy: how files follow."""
+        """Drop entries of records from an offset on.
+
+        remove, end_at, destroy: what to do with files.
+        """
         state: I64 = np.zeros(1, np.int64)
         self.max_physical_offset = -1
         self.held_from = min(self.held_from, physical_offset)
@@ -280,7 +286,7 @@ class ConsumeQueue:
             last = self.files.files[-1]
             end = int(kernel.first_entry_from(last.memory, 0, last.wrote, physical_offset))
             if cut:
-                # Blanks before the cut stand for records before a record that is cut as well.
+                # Blanks before the cut stand for records that precede one that is dropped as well.
                 end = _after_last_record(last.memory[:end])
             if end == 0 and (last.wrote > 0 or cut):
                 start = last.start
@@ -302,7 +308,7 @@ class ConsumeQueue:
                     break
             break
         if self.max_physical_offset < 0 and (cut or not self.files.files or self.begins_again):
-            destroy()  # only blanks are left: it begins again with its first record
+            destroy()  # only blanks are left: it starts again with its first record
             return
         self.min_logic_bytes = min(
             max(self.min_logic_bytes, self.files.min_offset), self.files.max_offset
@@ -325,7 +331,7 @@ class ConsumeQueue:
         return False
 
     def raise_minimum(self, queue_offset: int) -> None:
-        """Readers see nothing below a queue offset, as far as the queue goes."""
+        """Hide entries below a queue offset from readers, up to the end of the queue."""
         wanted = min(queue_offset * ENTRY_BYTES, self.files.max_offset)
         self.min_logic_bytes = max(self.min_logic_bytes, wanted)
 
@@ -393,13 +399,13 @@ class ConsumeQueue:
         return self.max_offset
 
     def end_at_least(self, queue_offset: int) -> None:
-        """Blank entries up to a queue offset: it was given to a record that is lost."""
+        """Add blank entries up to a queue offset, which was given to a record that is lost."""
         if self.files.last is None:
             self._first_file(queue_offset)
         self._fill(queue_offset)
 
     def slice_at(self, queue_offset: int, count: int) -> EntrySlice | None:
-        """Entries from a queue offset on, as far as they lie in one file."""
+        """Entries from a queue offset on, up to the end of their file."""
         logic = queue_offset * ENTRY_BYTES
         mapped = self.files.find(logic)
         if mapped is None or logic - mapped.start >= mapped.wrote:
@@ -455,7 +461,7 @@ class ConsumeQueue:
             middle = (low + high) // 2
             probe = middle
             time = -1
-            while time < 0:  # a lost record has no time: ask the next one
+            while time < 0:  # a lost record has no time: try the next one
                 probe = self.next_from(probe, 0)
                 if probe >= high:
                     break
@@ -496,7 +502,7 @@ def _after_last_record(entries: U8) -> int:
 
 
 class PutOutcome:
-    """What a put met beside plain success."""
+    """What happened in a put besides plain success."""
 
     def __init__(self) -> None:
         self.blanks = 0

@@ -1,7 +1,7 @@
-"""Cuts: what was derived from records goes before they do, and with it what vouches for them.
+"""Cuts: before records are truncated, everything derived from them is removed.
 
-Rules: the checkpoint never vouches for what is cut, or for what comes in its place; it is on disk
-before anything goes; a cut that a full disk stopped is made again, and ends as it should have.
+Rules: the checkpoint never covers truncated records, nor those that take their place; it is on disk
+before anything is removed; a cut that a full disk interrupted is repeated and completed.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from store.queues import ConsumeQueues
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """The parts of a store that hold what is cut, or say something of it."""
+    """The parts of a store that contain records or data derived from them."""
 
     log: CommitLog
     queues: ConsumeQueues
@@ -28,7 +28,7 @@ class Cuts:
 
     def hide_from(self, offset: int) -> None:
         """Drop the queues' entries of records that stay in the log; they are dispatched again."""
-        # The index may stay ahead: what it names is looked at only below the confirm offset.
+        # The index may stay ahead: its entries are used only below the confirm offset.
         self._cut_queues(offset)
         self.dispatcher.back_to(offset)
 
@@ -45,9 +45,9 @@ class Cuts:
         self.log.corrupt_ranges = [r for r in self.log.corrupt_ranges if r.end <= offset]
 
     def forget_confirmed(self, offset: int) -> None:
-        """Before a cut: other bytes may come in the place of those that were confirmed.
+        """Lower the confirm note before a cut, as other bytes may replace confirmed ones.
 
-        Durable when it returns, or a power cut could bring back a claim to bytes that are gone.
+        Durable when it returns: otherwise a power cut could restore a claim to bytes that are gone.
         """
         checkpoint = self.checkpoint
         lowered = checkpoint.confirm_phy_offset > offset
@@ -58,7 +58,7 @@ class Cuts:
     def _cut_queues(self, offset: int) -> None:
         """Cut the queues' entries, which the checkpoint may have told recovery to rely on."""
         trusted = self._time_before(offset)
-        # The next flush speaks of what is dispatched then, not of what was cut.
+        # The next flush covers what is dispatched then, not what was cut.
         self.dispatcher.store_time = min(self.dispatcher.store_time, trusted)
         if self.checkpoint.logics_msg_timestamp > trusted:
             self.checkpoint.logics_msg_timestamp = trusted
@@ -69,7 +69,7 @@ class Cuts:
             self.flushes.note(offset)
 
     def _time_before(self, offset: int) -> int:
-        """A store time that nothing at or after an offset is before, whatever is stored there yet.
+        """A store time that nothing stored at or after an offset will be before.
 
         That of the first record of the segment before it: what comes in the place of records that
         are cut may have earlier times than those, by the clock of another node.
@@ -78,7 +78,7 @@ class Cuts:
         return max(0, self.log.store_time_at(mapped.start)) if mapped is not None else 0
 
     def _cut_log_times(self, offset: int) -> None:
-        """What the checkpoint says of the log, now and after the next flush, ends at an offset."""
+        """Limit what the checkpoint says of the log, now and after the next flush, to an offset."""
         trusted = self._time_before(offset)
         for mapped in self.log.queue.files:
             if mapped.end >= offset:
@@ -89,15 +89,15 @@ class Cuts:
         checkpoint.flush()
 
     def reset(self) -> None:
-        """Forget everything: the log will start anew at another offset.
+        """Remove everything: the log will start again at another offset.
 
-        Before anything goes, the checkpoint says on disk that it vouches for nothing: the log that
-        comes may have earlier times, by the clock of another node. Raises OSError.
+        First the checkpoint on disk is cleared: the new log may have earlier times, by the clock of
+        another node. Raises OSError.
         """
         checkpoint = self.checkpoint
         checkpoint.physic_msg_timestamp = checkpoint.logics_msg_timestamp = 0
         checkpoint.index_msg_timestamp = 0
-        self.dispatcher.store_time = 0  # of which the next flush speaks
+        self.dispatcher.store_time = 0  # which the next flush records
         self.forget_confirmed(0)
         checkpoint.flush()
         self.queues.ends.forget()

@@ -1,4 +1,4 @@
-"""The disk port: all that the engine asks of a file system.
+"""The disk port: everything that the engine needs from a file system.
 
 Two worlds implement it: the operating system (`store.osdisk`) and, in tests and simulation, disks
 that fail, tear and lose. Every method may raise OSError; an error of `sync` is final.
@@ -12,7 +12,7 @@ from store.kernels.jit import U8
 
 
 def no_room(error: OSError) -> bool:
-    """Whether the disk (or the user's share of it) is full: nothing broke, and it may pass."""
+    """Whether the disk (or the user's quota) is full: nothing is broken, and it may pass."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -27,13 +27,13 @@ class DiskFile(Protocol):
         """The mapped bytes."""
 
     def sync(self) -> None:
-        """Make everything stored in `memory` so far survive a power cut."""
+        """Make everything written to `memory` so far survive a power cut."""
 
     def allocate(self, end: int) -> None:
-        """Have blocks for every byte below a position: storing there cannot fail any more."""
+        """Allocate blocks for every byte below a position: writes there cannot fail any more."""
 
     def data_ranges(self, start: int) -> list[tuple[int, int]]:
-        """Stretches [from, to) at or after start that may hold anything but zeros."""
+        """Ranges [from, to) at or after start that may contain anything but zeros."""
 
     def populate(self, start: int, size: int) -> None:
         """Fault pages in for writing, ahead of need; may run in any thread, may do nothing."""
@@ -67,13 +67,13 @@ class Disk(Protocol):
     mapped_max: int  # files of queues that may be mapped at a time
 
     def look(self, path: str) -> Listing:
-        """List the files of a directory, without opening any; may run in any thread."""
+        """List the files of a directory without opening any; may run in any thread."""
 
     def create(self, path: str, size: int, allocated: int | None = None) -> DiskFile:
-        """Make a zeroed file; an existing one is an error.
+        """Create a zeroed file; an existing one is an error.
 
-        allocated: bytes from its start that get blocks now; all where None. Nothing may be stored
-        past them before `allocate`: where the disk is full, that would be the process's end.
+        allocated: bytes from its start that get blocks now; None: all. Nothing may be written past
+        them before `allocate`: on a full disk, that would kill the process.
         """
 
     def open(self, path: str, writable: bool) -> DiskFile:
@@ -89,10 +89,10 @@ class Disk(Protocol):
         """Move a file over another, atomically."""
 
     def remove(self, path: str) -> None:
-        """Remove a file or an empty directory; large files take room until `reclaim`."""
+        """Remove a file or an empty directory; large files occupy space until `reclaim`."""
 
     def reclaim(self) -> None:
-        """Free the room of what was removed; may take long, and may run in any thread."""
+        """Free the space of removed files; may take long, and may run in any thread."""
 
     def sync_dir(self, path: str) -> None:
         """Make creations, renames and removals in a directory durable."""
@@ -107,13 +107,15 @@ class Disk(Protocol):
         """Time of a file's last change."""
 
     def used_ratio(self) -> float:
-        """Used share of what is used or can be had of the partition, 0..1, as df tells it."""
+        """Used share of the partition, 0..1, as df shows it."""
 
     def used_bytes(self) -> tuple[int, int]:
-        """Used bytes of the partition, and how many of them this directory takes; reads it all."""
+        """Used bytes of the partition, and those of this directory, which is traversed."""
 
     def lock(self, path: str) -> None:
-        """Take the exclusive lock of a file until `unlock`; StoreLocked where held elsewhere."""
+        """Take the exclusive lock of a file until `unlock`; StoreLocked if another process holds
+        it.
+        """
 
     def unlock(self) -> None:
         """Give the lock back."""

@@ -1,8 +1,8 @@
-"""Reput: builds queues and index from the commit log, a stretch at a time.
+"""Dispatch (RocketMQ: reput): builds queues and index from the commit log, range by range.
 
-Rules: reads no further than the confirm offset; a stretch is done only when queues and index both
-have it; putting a stretch again changes nothing; a record that cannot be placed is refused and
-reported, never placed wrongly; no record stops the ones after it.
+Rules: it reads no further than the confirm offset; a range is done only when queues and index both
+have it; dispatching a range again changes nothing; a record that cannot be placed is refused and
+reported, never placed wrongly; no record stops those after it.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ SEGMENT_MISSING = -1  # beside the scan codes: the log has no file for an offset
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """New entries of a queue became readable: all below queue_offset are."""
+    """New readable entries of a queue: all below queue_offset."""
 
     topic: str
     queue_id: int
@@ -41,26 +41,26 @@ class Arrival:
 
 
 class KeySink(Protocol):
-    """What takes the keys of records: the index."""
+    """The receiver of the keys of records: the index."""
 
     def put(self, data: U8, rows: I64, end: int) -> None:
-        """Take the keys of rows [0, end)."""
+        """Add the keys of rows [0, end)."""
 
 
 @dataclass(slots=True)
 class DispatchTargets:
-    """What a dispatch feeds. Index or idempotence may be left out."""
+    """The targets of a dispatch. Index or idempotence table may be left out."""
 
     queues: ConsumeQueues | None
     index: KeySink | None
     idempotence: IdempotenceTable | None = None
-    only: AbstractSet[QueueKey] | None = None  # queues that are fed; None: all
-    compare: Callable[[QueueKey, I64], None] | None = None  # gets a queue's rows, instead of it
+    only: AbstractSet[QueueKey] | None = None  # queues to dispatch to; None: all
+    compare: Callable[[QueueKey, I64], None] | None = None  # gets the rows of a queue instead of it
 
 
 @dataclass(slots=True)
 class Dispatcher:
-    """Where reput stands and what it met on its way."""
+    """The position of dispatch, and what it found."""
 
     log: CommitLog
     queues: ConsumeQueues
@@ -75,16 +75,16 @@ class Dispatcher:
     new_queues_max: int = sys.maxsize  # made by one step
     refusing: set[QueueKey] = field(default_factory=set)  # queues that could not take a record
     bit_map_of: Callable[[str, bytes], bytes] | None = None  # of a topic and a property text
-    _begun: int = 0  # end of the furthest stretch that was begun: an error may leave it in part
+    _begun: int = 0  # end of the furthest range begun: an error may leave it incomplete
     _rows: I64 = field(default_factory=lambda: np.empty((scan.COLUMNS, ROWS_MAX), np.int64))
     _spare_rows: I64 = field(default_factory=lambda: np.empty((scan.COLUMNS, FEW_ROWS), np.int64))
-    _stopped_short: bool = False  # the last step had too many queues to make
+    _stopped_short: bool = False  # the last step had too many queues to create
     _places: PlaceFinder = field(default_factory=lambda: PlaceFinder(ROWS_MAX))
     _missing: int = 0
     _ahead: ScanAhead | None = None
 
     def behind_bytes(self) -> int:
-        """dispatchBehindBytes: log that queues and index do not have yet."""
+        """Bytes of log that queues and index do not have yet (RocketMQ: dispatchBehindBytes)."""
         return self.log.max_offset - self.reput_from
 
     @property
@@ -100,9 +100,9 @@ class Dispatcher:
     def step(
         self, confirm_offset: int, check_crc: bool = False, targets: DispatchTargets | None = None
     ) -> bool:
-        """Dispatch the next stretch below an offset; False if there is none.
+        """Dispatch the next range below an offset; False if there is none.
 
-        Raises OSError if a queue or index file cannot be made: call again after room is made.
+        Raises OSError if a queue or index file cannot be created: call again once there is room.
         """
         if self.reput_from >= confirm_offset:
             return False
@@ -171,7 +171,7 @@ class Dispatcher:
                 ahead.settle()
 
     def index_again(self, end: int) -> None:
-        """Index what lies between the newest index entry and an offset, once more."""
+        """Index the records between the newest index entry and an offset again."""
         position, corrupt = self.reput_from, list(self.log.corrupt_ranges)
         arrivals = list(self.arrivals)
         self.reput_from = max(self.index.end_offset, self.log.min_offset)
@@ -182,7 +182,7 @@ class Dispatcher:
 
     @contextlib.contextmanager
     def aside(self, start: int) -> Iterator[None]:
-        """Look at a stretch of log for another purpose; afterwards all is as it was."""
+        """Scan a range of log for another purpose; the state is restored afterwards."""
         position, corrupt, missing = self.reput_from, list(self.log.corrupt_ranges), self._missing
         arrivals, store_time, told = list(self.arrivals), self.store_time, self.on_problem
         self.reput_from, self.on_problem = start, lambda text: None
@@ -194,13 +194,13 @@ class Dispatcher:
             self.log.corrupt_ranges = corrupt
 
     def remember(self, start: int, end: int, table: IdempotenceTable) -> None:
-        """Note the producers' sequences in a stretch that was dispatched before."""
+        """Add the producers' sequences of a range that was dispatched before."""
         with self.aside(start):
             while self.step(end, False, DispatchTargets(None, None, table)):
                 pass
 
     def _pass_over(self, code: int) -> bool:
-        """Get past bytes that hold no valid record; False at a record that is still incoming."""
+        """Skip bytes that hold no valid record; False at a record that is still incomplete."""
         known = self.log.corrupt_range_at(self.reput_from)
         if known is None:
             following = self.log.next_valid(self.reput_from + 1)
@@ -217,16 +217,18 @@ class Dispatcher:
         return True
 
     def _until_known(self, end: int) -> int:
-        """Where a corrupt range ends that starts here: at another one that is known, at most."""
+        """The end of the corrupt range that starts here; at most the start of a known one."""
         starts = [found.start for found in self.log.corrupt_ranges]
         return min([start for start in starts if self.reput_from < start < end], default=end)
 
     def allow_missing(self, entries: int) -> None:
-        """Queues may lack so many entries more: their records are lost."""
+        """Allow that many more missing entries in queues: their records are lost."""
         self._missing += entries
 
     def _put(self, memory: U8, n: int, targets: DispatchTargets) -> int:
-        """Feed the first n rows, or fewer where those have too many new queues; how many."""
+        """Dispatch the first n rows, or fewer if they have too many new queues; the number
+        dispatched.
+        """
         rows = self._rows
         if targets.queues is not None:
             places = self._places.all(memory, rows, n)
@@ -246,7 +248,7 @@ class Dispatcher:
         return n
 
     def _before_too_many(self, n: int, places: list[Grouped], queues: ConsumeQueues) -> int:
-        """How many of n rows come before the one with places in one new queue too many."""
+        """The number of rows before the one that exceeds the limit of new queues."""
         for grouped in places if n > self.new_queues_max else ():
             row = self._first_too_many(grouped, queues)
             if row is not None:
@@ -255,7 +257,7 @@ class Dispatcher:
         return max(1, n)  # one message may be in many queues
 
     def _first_too_many(self, places: Grouped, queues: ConsumeQueues) -> int | None:
-        """The first row of the first queue past the number of new ones; None if there is none."""
+        """The first row of the first queue past the limit of new queues; None if there is none."""
         left = self.new_queues_max
         for key, row in places.firsts() if len(places) > left else ():
             if key not in queues.table:
@@ -267,7 +269,7 @@ class Dispatcher:
     def _put_queue(
         self, memory: U8, targets: DispatchTargets, key: QueueKey, rows: I64, order: I64
     ) -> None:
-        """Entries of one queue, of the rows that `order` names."""
+        """Put the entries of one queue for the rows selected by `order`."""
         queues = targets.queues
         assert queues is not None, "called where there are queues to feed"
         first, last = int(order[0]), int(order[-1])
@@ -302,7 +304,7 @@ class Dispatcher:
     def _put_ext(
         self, memory: U8, rows: I64, order: I64, queue: ConsumeQueue, ext: ConsumeQueueExt
     ) -> None:
-        """Extension units of new rows, whose addresses take the place of their tags codes."""
+        """Put extension units of new rows; their addresses replace the tags codes."""
         for row in order:
             if rows[scan.PHY, row] + rows[scan.SIZE, row] <= queue.max_physical_offset:
                 continue

@@ -1,7 +1,7 @@
-"""Looking at a store directory without changing it: dump, check, stats.
+"""Inspection of a store directory without changing it: dump, check, stats.
 
-The view is the one recovery would arrive at: queues are derived from the commit log's valid
-records, so a crashed or damaged directory is shown as it would be opened. Nothing is locked or
+The view is the result that recovery would have: queues are derived from the valid records of the
+commit log, so a crashed or damaged directory is shown as it would be opened. Nothing is locked or
 written.
 """
 
@@ -37,7 +37,7 @@ QUERY_MAX = 32  # what RocketMQ's store answers to one key query by default
 
 @dataclass(slots=True)
 class QueueView:
-    """One queue: what its entries are (derived) and what its files say."""
+    """One queue: its derived entries and its files."""
 
     minimum: int
     entries: list[list[int]] = field(default_factory=list)
@@ -50,7 +50,7 @@ class QueueView:
 
 @dataclass(slots=True)
 class StoreView:
-    """What a directory holds."""
+    """The content of a directory."""
 
     min_phy: int
     max_phy: int
@@ -66,7 +66,7 @@ class StoreView:
 
 
 def segment_bytes(disk: Disk, options: StoreOptions) -> StoreOptions:
-    """Options with the sizes that the directory's own files have."""
+    """Options with the sizes of the directory's own files."""
     changed: dict[str, Any] = {}
     log_sizes = Counter(
         disk.size(f"commitlog/{name}") for name in disk.list("commitlog") if name.isdecimal()
@@ -243,7 +243,7 @@ def view_store(disk: Disk, options: StoreOptions) -> StoreView:
 
 
 def dump(disk: Disk, options: StoreOptions, queries: list[tuple[str, str]]) -> dict[str, Any]:
-    """Everything a store answers: ranges, queue entries, key queries (at most 32 offsets each)."""
+    """Ranges, queue entries, and results of key queries (at most 32 offsets each)."""
     scanner = _Scan(disk, segment_bytes(disk, options))
     view = scanner.run()
     queues = {
@@ -269,7 +269,7 @@ def dump(disk: Disk, options: StoreOptions, queries: list[tuple[str, str]]) -> d
 def _query(
     scanner: _Scan, options: StoreOptions, view: StoreView, topic: str, key: str
 ) -> list[int]:
-    """Offsets under a key's hash, from the index files where they reach the log's end."""
+    """Offsets for a key's hash, from the index files if they reach the end of the log."""
     index = IndexService(scanner.disk, options)
     try:
         index.load(None, writable=False)
@@ -287,7 +287,7 @@ def _query(
 
 
 def _query_log(scanner: _Scan, topic: str, key: str) -> list[int]:
-    """The same from the log itself: what the index says once it is rebuilt."""
+    """The same from the log itself, as a rebuilt index would answer."""
     found: list[int] = []
     wanted = key_hash(topic, key)
     # A small index of one row table at a time, filled anew where it does not hold all keys.
@@ -334,7 +334,7 @@ def _query_log(scanner: _Scan, topic: str, key: str) -> list[int]:
 
 
 def check(disk: Disk, options: StoreOptions) -> dict[str, Any]:
-    """Compare what the directory's files say with its log; no `problems` where all is well."""
+    """Compare the directory's files with its log; `problems` is empty if they match."""
     sized = segment_bytes(disk, options)
     view = _Scan(disk, sized).run()
     problems = list(view.problems)

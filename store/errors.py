@@ -1,4 +1,4 @@
-"""What can go wrong in the engine, as exceptions that carry fields.
+"""The errors of the engine, as exceptions with fields.
 
 StoreError
 ├── CorruptRecord(position, reason)
@@ -51,7 +51,9 @@ class BadMessage(StoreError):
 
 
 class RepeatUnknown(StoreError):
-    """A message was sent before, and nobody knows any more whether it was stored; now it is not."""
+    """A repeated message, of which nobody knows whether the first copy was stored; it is not stored
+    now.
+    """
 
 
 class SequenceTooOld(RepeatUnknown):
@@ -67,7 +69,7 @@ class SequenceTooOld(RepeatUnknown):
 
 
 class ProducerForgotten(RepeatUnknown):
-    """A repeat was first sent when what the store has forgotten by now was stored."""
+    """A repeat whose first attempt may be among the sequences that the store has forgotten."""
 
     def __init__(self, sequence: int, known_end: int, horizon: int) -> None:
         super().__init__(
@@ -99,7 +101,7 @@ class BadStoreDirectory(StoreError):
 
 
 class BadStoreFile(StoreError):
-    """A file cannot be read, and no backup of it can."""
+    """Neither a file nor its backup can be read."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")

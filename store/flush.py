@@ -1,6 +1,6 @@
 """When to flush what: RocketMQ's intervals and page counts, as a table of due times.
 
-Time is monotonic: whatever the wall clock does, data gets to the disk.
+Time is monotonic, so jumps of the wall clock do not delay flushes.
 
 | work | every | when at least | in full every |
 |------|-------|---------------|---------------|
@@ -9,8 +9,8 @@ Time is monotonic: whatever the wall clock does, data gets to the disk.
 | queues, then checkpoint | 1 s | 2 pages | 60 s |
 | checkpoint with its confirm note | 1 s | something was confirmed since | - |
 
-A node's event loop and the simulator both work by this table and by `QueuesFlush`: what a crash
-finds on the disk is the same for both.
+A node's event loop and the simulator both use this table and `QueuesFlush`, so that a crash finds
+the same on disk in both.
 """
 
 from collections.abc import Generator
@@ -26,7 +26,7 @@ NOTE_SYNC_MS = 1000
 
 @dataclass(slots=True)
 class Interval:
-    """Work that is due every so often, and thoroughly (0 pages) once in a longer while."""
+    """Work that is due at one interval, and thoroughly (0 pages) at a longer one."""
 
     interval_ms: int
     thorough_ms: int
@@ -35,7 +35,7 @@ class Interval:
     _next_thorough_ms: int = 0
 
     def due(self, mono_ms: MonoMs) -> int | None:
-        """Pages that must be dirty for the work to be done now; None if it is not due."""
+        """Dirty pages required for the work to be done now; None if it is not due."""
         if mono_ms < self._next_ms:
             return None
         self._next_ms = mono_ms + self.interval_ms
@@ -80,12 +80,14 @@ class FlushSchedule:
 class QueuesFlush:
     """One round of flushing queues and full index files; the checkpoint follows what is synced.
 
-    `gather`, then `sync`, which may run in a thread, then `settle`. Meanwhile the store may be put
-    to, and nothing cuts or removes files.
+    `gather`, then `sync`, which may run in a thread, then `settle`. Puts may happen meanwhile, but
+    no truncation or removal of files.
     """
 
     def __init__(self, store: MessageStore, pages: int) -> None:
-        """pages: as `Interval.due` said; 0: a thorough round, as is one for want of open files."""
+        """pages: from `Interval.due`; 0: a thorough round, which is also needed if too many files
+        are open.
+        """
         pages = 0 if store.queues.is_crowded else pages
         self._store = store
         self._pages = pages
@@ -93,7 +95,7 @@ class QueuesFlush:
         self._index: FlushJob | None = None
 
     def gather(self) -> Generator[None, None, None]:
-        """Find what is to be synced, a few ms of it at each step."""
+        """Find the files to sync, a few ms per step."""
         self._queues = yield from self._store.queues_flush(self._pages)
         self._index = self._store.index.flush_full_job()
 
@@ -104,7 +106,7 @@ class QueuesFlush:
                 job.run()
 
     def settle(self) -> bool:
-        """After the sync: True if the checkpoint has moved and is to be flushed."""
+        """After the sync: True if the checkpoint has moved and must be flushed."""
         store = self._store
         if self._queues is not None:
             store.queues_flushed(self._queues, self._pages == 0)

@@ -4,10 +4,10 @@ A producer numbers its messages; the node drops a repeated number and answers wi
 The table keeps runs: consecutive sequences at consecutive offsets of one queue. It is bounded per
 producer and in producers, and rebuilt from the log's UNIQ_KEYs on recovery.
 
-What it does not know it may have forgotten. So it has a horizon: a log offset from which on
-nothing is forgotten. A repeat names a log offset that was confirmed before its first attempt; what
-that attempt stored lies above. Where the horizon is not above the named offset, an unknown sequence
-was not stored; else nobody can tell.
+It may have forgotten sequences. So it has a horizon: the log offset from which on nothing is
+forgotten. A repeat names a log offset that was confirmed before its first attempt, so anything
+which that attempt stored lies above. If the horizon is not above the named offset, an unknown
+sequence was not stored; otherwise nobody can tell.
 """
 
 from bisect import bisect_right
@@ -51,7 +51,7 @@ class _Window:
 
     def add(self, run: Run) -> None:
         known = self.find(run.first)
-        while known is not None:  # a stretch of log that was read before
+        while known is not None:  # a range of log that was read before
             if known.end >= run.end:
                 return
             run = replace(
@@ -91,7 +91,7 @@ class _Window:
 
 
 class IdempotenceTable:
-    """Windows of the producers that sent last."""
+    """The windows of the most recent producers."""
 
     def __init__(self, runs_max: int, producers_max: int) -> None:
         self._runs_max = runs_max
@@ -104,10 +104,10 @@ class IdempotenceTable:
         return len(self._windows)
 
     def stored_prefix(self, producer: bytes, sequence: int, count: int) -> list[Run]:
-        """Runs that hold the first sequences of [sequence, sequence + count) already.
+        """Runs that already contain the first sequences of [sequence, sequence + count).
 
-        They are cut to the range and join without a gap, so their total is the number of leading
-        messages to drop. Raises SequenceTooOld where the start lies before what is remembered.
+        They are clipped to the range and have no gaps, so their total is the number of leading
+        messages to drop. Raises SequenceTooOld if the start lies before the remembered sequences.
         """
         window = self._windows.get(producer)
         if window is None:
@@ -134,11 +134,11 @@ class IdempotenceTable:
             raise ProducerForgotten(sequence, known_end, self.horizon)
 
     def begins_at(self, offset: int) -> None:
-        """Nothing that was stored below a log offset will ever be added."""
+        """Set the horizon: records below a log offset are never added."""
         self.horizon = max(self.horizon, offset)
 
     def overlaps_later(self, producer: bytes, sequence: int, count: int) -> bool:
-        """Tell whether a later part of the range is stored though its start is not."""
+        """Whether a later part of the range is stored although its start is not."""
         window = self._windows.get(producer)
         if window is None:
             return False
@@ -146,7 +146,7 @@ class IdempotenceTable:
         return following is not None and following < sequence + count
 
     def cut(self, ends: Mapping[tuple[str, int], int]) -> None:
-        """Forget what a cut log no longer holds: runs at or past the end of their queue.
+        """Drop runs that a truncated log no longer holds: those at or past the end of their queue.
 
         ends: queue offset after the last entry, by topic and queue id; 0 for a queue not named.
         """

@@ -1,7 +1,7 @@
-"""Can the index be trusted? Looked at once, when a store opens.
+"""Checks whether the index can be trusted, when a store opens.
 
-Every header and all slots are read; of the entries a sample, evenly spread (all, in a small file).
-What lies between two files is compared with the log: no record there may have a key.
+Every header and all slots are read, and an evenly spread sample of the entries (all in a small
+file). The log range between two files is scanned: no record there may have a key.
 """
 
 from dataclasses import dataclass
@@ -39,9 +39,9 @@ def _has_key(data: U8, rows: I64, row: int) -> bool:
 
 
 def first_untrusted(index: IndexService, dispatcher: Dispatcher) -> tuple[int, str] | None:
-    """The first file (its place among all) that cannot be trusted, and why; None: all can."""
+    """Number of the first file that cannot be trusted, and why; None if all can."""
     log = dispatcher.log
-    newest = log.min_offset - 1  # keys of records up to here are in the files looked at
+    newest = log.min_offset - 1  # keys of records up to here are in the files checked so far
     for place, file in enumerate(index.files):
         header = file.header
         why = _fault(file, log.max_offset)
@@ -67,7 +67,7 @@ def _first_key(dispatcher: Dispatcher, past: int, until: int) -> int:
 
 
 def _fault(file: IndexFile, log_end: int) -> str:
-    """What is wrong inside a file, empty for nothing that shows."""
+    """The problem found in a file, empty for none."""
     header = file.header
     if not 1 <= header.index_count <= file.entries:
         return f"has an entry count of {header.index_count}"

@@ -1,4 +1,4 @@
-"""IndexService: the hash index over UNIQ_KEY and KEYS, a row of IndexFiles.
+"""IndexService: the hash index over UNIQ_KEY and KEYS, a sequence of IndexFiles.
 
 | at | header field | bytes |      | at | entry field | bytes |
 |---:|--------------|------:|------|---:|-------------|------:|
@@ -185,7 +185,7 @@ class IndexService:
         return self.files[-1]
 
     def _name(self, store_ms: WallMs) -> str:
-        """yyyyMMddHHmmssSSS in local time, past the newest name there is."""
+        """yyyyMMddHHmmssSSS in local time, later than the newest existing name."""
         newest = self.files[-1].file.path.rpartition("/")[2] if self.files else ""
         while True:
             stamp = datetime.fromtimestamp(store_ms // 1000).astimezone()

@@ -1,7 +1,7 @@
 """Lookups: records by their message id and by their keys.
 
-The index knows hashes of keys, and may be ahead of what readers may see: every record is read and
-looked at.
+The index has only hashes of keys, and may be ahead of what readers may see: every record is read
+and checked.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,9 @@ class Lookups:
         """
         count = max(1, min(count, self._most))
         found: dict[int, Record] = {}
-        word = next(filter(None, key.split(" ")), key)  # the index has the words of a spaced key
+        word = next(
+            filter(None, key.split(" ")), key
+        )  # the index has the words of a key with spaces
         for offset in self._index.find(topic, word, 4 * count + 64, begin_ms, end_ms):
             if offset in found or len(found) >= count:
                 continue
@@ -66,7 +68,7 @@ class Lookups:
 
 
 def record_has_key(record: Record, topic: str, key: str) -> bool:
-    """Tell whether a record is of a topic and carries a key; hashes alone may clash."""
+    """Whether a record belongs to a topic and has a key: hashes may collide."""
     if record.topic != topic:
         return False
     return key in keys_of(record.properties) or record.properties.get("UNIQ_KEY") == key

@@ -42,7 +42,7 @@ class MappedFile:
 
     @property
     def write_memory(self) -> U8:
-        """Where appends are assembled."""
+        """The memory to append to."""
         return self.file.memory if self.buffer is None else self.buffer
 
     @property
@@ -56,11 +56,11 @@ class MappedFile:
         return self.wrote >= self.file.size
 
     def set_positions(self, position: int) -> None:
-        """Start over from a position at which everything before it is on disk."""
+        """Set all positions to one before which everything is on disk."""
         self.wrote = self.committed = self.flushed = position
 
     def allocate(self, end: int) -> None:
-        """Before bytes below a position are stored: have blocks for them, and some more.
+        """Allocate blocks for bytes below a position, and some more.
 
         Raises OSError if the disk is full; nothing has changed then.
         """
@@ -77,22 +77,22 @@ class MappedFile:
         except OSError as error:
             if not no_room(error) or least == room:
                 raise
-            room = least  # which may be there already, from before it was written anew
+            room = least  # which may exist already, if the file is being rewritten
             self.file.allocate(room)
         self.allocated = room
 
     @property
     def held(self) -> int:
-        """Bytes from the start up to the first hole, which is zeros and is not to be read.
+        """Bytes from the start up to the first hole, which must not be read.
 
-        Reading it takes a page on a tmpfs; where that is full, it kills the process (SIGBUS).
+        Reading a hole allocates a page on a tmpfs; if that is full, it kills the process (SIGBUS).
         """
         for low, high in self.file.data_ranges(0):
             return high if low == 0 else 0
         return 0
 
     def commit(self) -> None:
-        """Copy what the pool buffer holds into the file."""
+        """Copy the content of the pool buffer into the file."""
         if self.buffer is not None and self.committed < self.wrote:
             span = slice(self.committed, self.wrote)
             self.file.memory[span] = self.buffer[span]
@@ -107,9 +107,9 @@ class MappedFile:
         return self.readable // PAGE - self.flushed // PAGE >= least_pages
 
     def clear_from(self, position: int) -> bool:
-        """Zero every byte from a position on; tell whether there was anything to zero.
+        """Zero every byte from a position on; whether there was anything to zero.
 
-        Stale bytes past the end hold valid records: a later recovery must never meet them.
+        Stale bytes past the end may contain valid records, which a later recovery must not find.
         """
         found = False
         for low, high in self.file.data_ranges(position):
@@ -140,13 +140,13 @@ class FlushJob:
     def of(
         disk: Disk, jobs: "list[FlushJob]", directories: Iterable[str] = (), store_time: int = 0
     ) -> "FlushJob":
-        """One job of many, which syncs each directory once; directories: further ones, first."""
+        """Merge several jobs; each directory is synced once. directories: synced first."""
         names = [*directories, *(name for job in jobs for name in job.directories)]
         files = [file for job in jobs for file in job.files]
         return FlushJob(disk, files, list(dict.fromkeys(names)), 0, store_time)
 
     def run(self) -> None:
-        """Sync. Raises OSError, after which nothing may be taken as durable any more."""
+        """Sync. After an OSError, nothing may be considered durable any more."""
         for mapped, _ in self.files:
             mapped.file.sync()
         for directory in self.directories:
@@ -155,7 +155,7 @@ class FlushJob:
             self.then()
 
     def done(self) -> None:
-        """Note the success in the files; called where the store is owned."""
+        """Note the success in the files; called by the owner of the store."""
         for mapped, position in self.files:
-            # It may have been cut meanwhile: what is put in the place of that is not synced.
+            # It may have been truncated meanwhile: what was written there since is not synced.
             mapped.flushed = max(mapped.flushed, min(position, mapped.readable))

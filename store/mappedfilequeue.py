@@ -1,4 +1,4 @@
-"""A row of segments: files named by the 20-digit offset of their first byte, all of one size."""
+"""A sequence of segments: files of one size, named by the 20-digit offset of their first byte."""
 
 from bisect import bisect_right
 from itertools import pairwise
@@ -95,7 +95,7 @@ class MappedFileQueue:
         """Offset after the last byte that may be read."""
         if not self.files:
             return 0
-        last = self.files[-1]  # asked for all the time: no calls in between
+        last = self.files[-1]  # on a hot path: no further calls
         return last.start + (last.wrote if last.buffer is None else last.committed)
 
     @property
@@ -112,13 +112,13 @@ class MappedFileQueue:
             found = self.files[index]
             if offset < found.end:
                 return found
-        # A file in the middle is missing: the arithmetic is off.
+        # A file in the middle is missing, so the index is wrong.
         index = bisect_right(self.files, offset, key=_START) - 1
         found = self.files[max(index, 0)]
         return found if found.start <= offset < found.end else None
 
     def holes(self) -> list[tuple[int, int]]:
-        """Stretches [start, end) between files whose own files are missing."""
+        """Ranges [start, end) whose files are missing."""
         return [
             (before.end, after.start)
             for before, after in pairwise(self.files)
@@ -126,7 +126,7 @@ class MappedFileQueue:
         ]
 
     def held_from(self, offset: int) -> int:
-        """The first offset at or after one whose file is there; the end if none is."""
+        """The first offset at or after one whose file exists; the end if there is none."""
         if self.find(offset) is not None:
             return offset
         index = bisect_right(self.files, offset, key=_START)
@@ -141,7 +141,7 @@ class MappedFileQueue:
         return self.files[-1].end if self.files else wanted - wanted % self.granularity
 
     def create(self, start: int) -> MappedFile:
-        """Allocate a segment without taking it into the row: may run in any thread."""
+        """Allocate a segment without adding it; may run in any thread."""
         return MappedFile(self.disk.create(self.path_of(start), self.file_size), start)
 
     def _create_growing(self, open_files: OpenFiles, start: int, room: int) -> MappedFile:
@@ -151,7 +151,7 @@ class MappedFileQueue:
         return _growing(open_files.made(path, made), start, room)
 
     def check_room(self) -> None:
-        """Before the last segment is stored into, or a new one. Raises TooManyUnsynced."""
+        """To be called before writing to the last or a new segment. Raises TooManyUnsynced."""
         file = self.files[-1].file if self.files else None
         if self._open_files is not None and not (isinstance(file, LazyFile) and file.is_open):
             self._open_files.check_room()
@@ -175,23 +175,23 @@ class MappedFileQueue:
         if self._open_files is not None:
             if self.disk.size(self.path_of(start)) < 0:
                 return self._create_growing(self._open_files, start, room)
-            mapped = self._open(start, True)  # it was there at the start, and is written anew
+            mapped = self._open(start, True)  # it existed at the start, and is rewritten
             mapped.tail_unknown = True
             return mapped
         try:
             return self.create(start)
         except FileExistsError:
-            # Whoever allocates ahead in a thread has just made it, and will let go of it.
+            # The allocating thread has just created it, and will close it.
             return self._open(start, True)
 
     def take_ahead(self, made: MappedFile) -> bool:
-        """Take a segment that was allocated ahead; False if nobody needs it any more."""
+        """Add a segment that was allocated ahead; False if it is no longer needed."""
         if self.next_start() == made.start and self.files and self.ahead is None:
             self.ahead = made
             return True
         if not any(mapped.start == made.start for mapped in self.files):
-            self.disk.remove(made.file.path)  # the log was cut meanwhile
-        made.file.close()  # or the writer was faster, and has opened it
+            self.disk.remove(made.file.path)  # the log was truncated meanwhile
+        made.file.close()  # or the writer was faster and has opened it
         return False
 
     def commit(self) -> None:
@@ -207,7 +207,7 @@ class MappedFileQueue:
         return self.files[first:]
 
     def flush_job(self, least_pages: int) -> FlushJob | None:
-        """What has to be synced for everything readable to be durable, if it is worth it."""
+        """The job that makes everything readable durable; None if there is too little to sync."""
         files = [
             (mapped, mapped.readable)
             for mapped in self._from(self.flushed_where)
@@ -228,18 +228,18 @@ class MappedFileQueue:
         return max((mapped.store_time for mapped, _ in files), default=0)
 
     def flushed(self, job: FlushJob) -> None:
-        """Take a successful job's word."""
+        """Note the success of a job."""
         job.done()
         self.flushed_where = max(self.flushed_where, job.end)
 
     def set_end(self, offset: int) -> None:
-        """Take an offset as the end: everything before it is written and synced."""
+        """Set the end: everything before it is written and synced."""
         self.flushed_where = self.committed_where = offset
         for mapped in self.files:
             mapped.set_positions(max(0, min(offset - mapped.start, mapped.size)))
 
     def take_for_unsynced(self) -> None:
-        """Nothing that was found is known to be on disk, nor the files' names."""
+        """Treat all found bytes and file names as not yet on disk."""
         self.flushed_where = self.min_offset
         self._unsynced_names = True
         for mapped in self.files:
@@ -263,7 +263,7 @@ class MappedFileQueue:
         self.end_at_most(min(offset, self.next_start(offset)))
 
     def end_at_most(self, end: int) -> None:
-        """Take back whatever was said of bytes at and after an offset."""
+        """Lower all positions to at most an offset."""
         self.flushed_where = min(self.flushed_where, end)
         self.committed_where = min(self.committed_where, end)
         for mapped in self.files:

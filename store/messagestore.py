@@ -59,14 +59,14 @@ LOCK = "lock"
 
 @dataclass(slots=True)
 class StoreEvents:
-    """How the engine tells what its owner should log or show."""
+    """Callbacks for what the owner should log or show."""
 
     problem: Callable[[str], None] = field(default=lambda text: None)
     progress: Callable[[int, int], None] = field(default=lambda done, total: None)
 
 
 class MessageStore:
-    """A store directory, open for writing."""
+    """An open store directory."""
 
     def __init__(
         self,
@@ -108,9 +108,7 @@ class MessageStore:
         )
         self.lend: Lend | None = None  # lends a thread to recovery, where it is set before `start`
         self.fence_reason = ""
-        self.replicated_offset: PhyOffset | None = (
-            None  # confirmed by replicas; None: not asked for
-        )
+        self.replicated_offset: PhyOffset | None = None  # confirmed by replicas; None: not required
         self._closed = True
         self.lookups = Lookups(self.index, self.get_message, options.max_msgs_num_batch)
         self._reader = ColumnReader(
@@ -164,26 +162,28 @@ class MessageStore:
         return report
 
     def _derived(self) -> Derived:
-        """How far queues and index follow the log now."""
+        """How far queues and index have followed the log."""
         return Derived(self.dispatcher.reput_from, self._indexed_up_to, self.dispatcher.store_time)
 
     @property
     def _indexed_up_to(self) -> int:
-        """The newest record that is indexed; with the index off, nothing is said of any."""
+        """The newest indexed record; a constant if the index is off."""
         return self.index.newest if self.options.message_index_enable else NOT_INDEXED
 
     def index_flushed(self) -> None:
-        """Take the word of a successful job of `index.flush_full_job`."""
+        """Note the success of a job of `index.flush_full_job`."""
         self.index.flushed_full()
         self._note_indexed()
 
     def _note_indexed(self) -> None:
-        """The checkpoint says up to when index files are full and synced: others rely on it."""
+        """Record in the checkpoint up to when index files are full and synced: recovery relies on
+        it.
+        """
         newest = self.index.flushed_end_time
         self.checkpoint.index_msg_timestamp = max(self.checkpoint.index_msg_timestamp, newest)
 
     def _settle_confirmed(self, abnormal: bool) -> None:
-        """Believe what the checkpoint says to be confirmed as far as the log holds it."""
+        """Trust the confirm offset of the checkpoint as far as the log holds it."""
         end, checkpoint = self.log.max_offset, self.checkpoint
         checkpoint.note.settle(self.boot_id, self.log.sound_end, end, abnormal)
         durable = max(checkpoint.confirm_phy_offset, checkpoint.note.durable)
@@ -195,7 +195,7 @@ class MessageStore:
         return self.puts.ends
 
     def recover_topic_queue_table(self) -> None:
-        """Next queue offset of every queue: the end of what is dispatched, which is all."""
+        """Compute the next queue offset of every queue; everything is dispatched at this point."""
         self.puts.ends = QueueEnds(
             ((queue.topic, queue.queue_id), queue.max_offset)
             for queue in self.queues
@@ -205,7 +205,7 @@ class MessageStore:
             queue.correct_min_offset(self.log.min_offset)
 
     def shutdown(self) -> None:
-        """Make everything durable, note the clean stop, and let go of the directory."""
+        """Make everything durable, record the clean stop, and release the directory."""
         if self._closed:
             return
         self._closed = True
@@ -241,7 +241,7 @@ class MessageStore:
             self.disk.sync_dir("")
 
     def abandon(self) -> None:
-        """Let go of the directory as a kill does: nothing is flushed, no clean stop is noted."""
+        """Release the directory as a kill would: nothing is flushed, no clean stop is recorded."""
         self._closed = True
         self._release()
 
@@ -256,11 +256,11 @@ class MessageStore:
         self.index.close()
         self.checkpoint.close()
         with contextlib.suppress(OSError):
-            self.disk.reclaim()  # what cannot be unlinked is at the next start
+            self.disk.reclaim()  # what cannot be unlinked is unlinked at the next start
         self.disk.unlock()
 
     def fence(self, reason: str) -> None:
-        """Stop writing for good: after an IO error nothing new may be promised."""
+        """Stop writing for good: after an IO error, nothing may be acknowledged any more."""
         if not self.fence_reason:
             self.fence_reason = reason
             self.flags.set(RunningFlags.NOT_WRITEABLE)
@@ -269,10 +269,10 @@ class MessageStore:
     # -- put -----------------------------------------------------------------------------------
 
     def put(self, batch: PutBatch, wall_ms: WallMs) -> PutResult:
-        """Append a batch, or say why not; it is stored whole or not at all.
+        """Append a batch, or return why not; it is stored whole or not at all.
 
-        A batch (or its start) that its producer has had stored already is not stored again.
-        Raises RepeatUnknown where that cannot be told any more.
+        A batch (or its start) that its producer has had stored already is not stored again. Raises
+        RepeatUnknown where that cannot be told any more.
         """
         refused = self._not_writable()
         if refused is not None:
@@ -280,7 +280,7 @@ class MessageStore:
         return self.puts.put(batch, wall_ms)
 
     def hold_light_queues(self, names: Iterable[str]) -> None:
-        """Store nothing in light queues while it is decided whether they are forgotten."""
+        """Store nothing in light queues while their removal is being decided."""
         self.puts.light.hold(names)
 
     def release_light_queues(self, names: Collection[str], forgotten: bool) -> None:
@@ -313,19 +313,20 @@ class MessageStore:
         self.log.last_store_time = max(self.log.last_store_time, store_time)
 
     def confirm(self, offset: PhyOffset) -> None:
-        """Everything below is confirmed: show it to readers, and do not forget it over a SIGKILL.
+        """Everything below an offset is confirmed: show it to readers, and keep that across a
+        SIGKILL.
 
-        Whoever answers puts notes it here before it answers them.
+        To be called before the puts are answered.
         """
         self.replicated_offset = offset
         self.checkpoint.note.raise_to(offset, self.flushed_offset)
 
     def confirm_by_itself(self) -> None:
-        """No replica is asked: readers see what is safe on this node."""
+        """No replica is required: readers see what is durable on this node."""
         self.replicated_offset = None
 
     def note_confirmed(self) -> None:
-        """Put the confirm offset, as far as it is on disk, into the checkpoint."""
+        """Record the confirm offset, as far as it is on disk, in the checkpoint."""
         confirmed = min(self.confirm_offset, self.flushed_offset)
         self.checkpoint.confirm_phy_offset = max(self.checkpoint.confirm_phy_offset, confirmed)
 
@@ -343,12 +344,12 @@ class MessageStore:
             self._cuts.hide_from(offset)
 
     def truncate(self, offset: PhyOffset) -> None:
-        """Cut the log at a record's start, durably, and all that was derived from the rest."""
+        """Truncate the log at a record's start, durably, with everything derived from the rest."""
         assert offset <= self.log.max_offset, "nothing to cut"
         self.forget_confirmed(offset)
         if self.replicated_offset is not None:
             self.replicated_offset = min(self.replicated_offset, offset)
-        # From here on a full disk may stop it; it is asked for again then.
+        # From here on a full disk may interrupt it; the caller then repeats it.
         self._cuts.truncate(offset)
         self.recover_topic_queue_table()
         self.idempotence.cut(self.topic_queue_table)
@@ -358,11 +359,11 @@ class MessageStore:
         self._cuts.forget_confirmed(offset)
 
     def change_role(self, role: BrokerRole) -> None:
-        """Become a master or a slave while readers go on, who see what they saw before.
+        """Become a master or a slave while readers continue and see the same as before.
 
-        A new master gives queue offsets and knows sequences after all that its log holds, also
-        what was never confirmed; that stays hidden until it is. Raises OSError where there is no
-        room for the queues' entries; the role is then as before.
+        A new master assigns queue offsets and recognises sequences after everything in its log,
+        including unconfirmed records, which stay hidden until they are confirmed. Raises OSError
+        where there is no room for the queues' entries; the role is then as before.
         """
         if self.role is BrokerRole.SLAVE and role is not BrokerRole.SLAVE:
             visible, arrivals = self.known_confirmed, list(self.dispatcher.arrivals)
@@ -376,7 +377,7 @@ class MessageStore:
         self.role = role
 
     def _step_to_end(self) -> bool:
-        """Dispatch what is not confirmed as well; False where nothing is left."""
+        """Dispatch unconfirmed records as well; False if nothing is left."""
         try:
             return self.dispatcher.step(self.log.max_offset, False, self._replica_targets())
         except TooManyUnsynced:
@@ -391,7 +392,9 @@ class MessageStore:
         return max(self.replicated_offset or PhyOffset(0), PhyOffset(noted))
 
     def _replica_targets(self) -> DispatchTargets:
-        """What a slave's dispatch feeds: sequences too, a master's puts have noted theirs."""
+        """The targets of a slave's dispatch: also sequences, which a master's puts have added
+        already.
+        """
         index = self.index if self.options.message_index_enable else None
         return DispatchTargets(self.queues, index, self.idempotence)
 
@@ -404,9 +407,9 @@ class MessageStore:
         self.idempotence.cut({})
 
     def raise_floor(self, topic: str, queue_id: int, queue_offset: QueueOffset) -> None:
-        """Readers see no message of a queue below an offset again, and no put gets a lower one.
+        """Hide the messages of a queue below an offset for good; no put gets a lower one.
 
-        For queues of topics that were deleted: a topic made anew begins where the old one ended.
+        For queues of deleted topics: a new topic of the same name begins where the old one ended.
         """
         queue = self.queues.get(topic, queue_id)
         if queue is not None:
@@ -427,18 +430,18 @@ class MessageStore:
 
     @property
     def local_offset(self) -> PhyOffset:
-        """Everything below is as safe on this node as was asked for: on disk under SYNC_FLUSH."""
+        """Everything below is as durable on this node as configured: on disk under SYNC_FLUSH."""
         queue = self.log.queue
         return PhyOffset(queue.flushed_where if self._sync_flush else queue.max_offset)
 
     @property
     def confirm_offset(self) -> PhyOffset:
-        """Readers see nothing from here on: what is not safe here, or not on enough replicas."""
+        """Readers see nothing from here on: it is not durable here, or not on enough replicas."""
         local, replicated = self.local_offset, self.replicated_offset
         return local if replicated is None or replicated > local else replicated
 
     def commit_log_flushed(self, job: FlushJob) -> None:
-        """Take a successful commit-log job's word."""
+        """Note the success of a commit-log job."""
         self.log.queue.flushed(job)
         self.checkpoint.physic_msg_timestamp = max(
             self.checkpoint.physic_msg_timestamp, job.store_time
@@ -449,11 +452,11 @@ class MessageStore:
         return at_once(self.queues_flush(least_pages))
 
     def queues_flush(self, least_pages: int) -> Generator[None, None, FlushJob | None]:
-        """Sync all queues that are worth it, in steps: see `QueueFlushes.job`."""
+        """Sync all queues with enough dirty pages, in steps: see `QueueFlushes.job`."""
         return self._flushes.job(least_pages)
 
     def queues_flushed(self, job: FlushJob, thorough: bool) -> None:
-        """Take a successful queues job's word; after a thorough one the checkpoint may move."""
+        """Note the success of a queues job; after a thorough one the checkpoint may move."""
         self._flushes.done(job)
         if thorough:
             self.checkpoint.logics_msg_timestamp = max(
@@ -461,11 +464,11 @@ class MessageStore:
             )
 
     def dispatch(self) -> bool:
-        """Build queues and index for the next stretch of log; False where nothing is left to do.
+        """Build queues and index for the next range of log; False if nothing is left to do.
 
-        An error stops it (False) and raises a flag that refuses puts: DISK_FULL, or for any other
-        WRITE_LOGICS_QUEUE_ERROR, lowered by itself. It goes on where it stood, by the next call;
-        where it waits for a flush of the queues, nothing is wrong.
+        An error stops it (False) and sets a flag that refuses puts: DISK_FULL, or
+        WRITE_LOGICS_QUEUE_ERROR for any other error, cleared by the next success. The next call
+        continues at the same place. Waiting for a flush of the queues is no error.
         """
         flag = RunningFlags.WRITE_LOGICS_QUEUE_ERROR
         try:
@@ -544,7 +547,7 @@ class MessageStore:
         return self.get_message(PhyOffset(int(result.table[decode.OUT_PHY, 0])))
 
     def born_host(self, physical_offset: PhyOffset) -> Host:
-        """Who sent the record at an offset that a queue entry names."""
+        """The sender of the record at an offset that a queue entry names."""
         data = self.log.get_data(physical_offset)
         sysflag = int.from_bytes(data[36:40].tobytes(), "big")
         return Host.unpacked(data[48 : 68 if sysflag & BORN_HOST_V6 else 56].tobytes())

@@ -22,14 +22,14 @@ MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", LITE)
 LITE_EXPIRATION = "lite.topic.expiration"  # RocketMQ 5's attribute, minutes
 
 Json = dict[str, Any]
-# What JSON of another shape than expected raises where it is taken apart.
+# Errors raised by JSON with an unexpected structure.
 NOT_THE_SHAPE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 
 _FORGET = "forget_light_queues"
 
 
 def forgotten_in(body: bytes) -> dict[str, int]:
-    """Light queues that a record forgets, and where they ended; empty for any other record."""
+    """The light queues that a record forgets, with their ends; empty for any other record."""
     if _FORGET.encode() not in body:
         return {}
     try:
@@ -42,7 +42,7 @@ def forgotten_in(body: bytes) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """One row of topics.json."""
+    """One entry of topics.json."""
 
     name: str
     queues: int = 4
@@ -86,7 +86,7 @@ class TopicConfig:
 
 
 def new_group(name: str) -> Json:
-    """A row of subscriptionGroup.json with RocketMQ's defaults."""
+    """An entry of subscriptionGroup.json with RocketMQ's defaults."""
     return {
         "brokerId": 0,
         "consumeBroadcastEnable": True,
@@ -109,7 +109,7 @@ class Metadata:
     offsets: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
     done: dict[tuple[str, str], dict[int, list[list[int]]]] = field(default_factory=dict)
     delay_offsets: dict[int, int] = field(default_factory=dict)
-    timers: tuple[int, int] = (0, 0)  # first that waits, first note of what does not
+    timers: tuple[int, int] = (0, 0)  # first pending timer, first note of a delivery
     floors: dict[str, dict[int, int]] = field(default_factory=dict)
     filters: dict[str, dict[str, Json]] = field(default_factory=dict)  # by topic and group
     filter_changes: int = 0
@@ -119,10 +119,10 @@ class Metadata:
     complete: bool = False  # the log's first records say that they begin with empty tables
 
     def validate(self) -> str:
-        """What is wrong with the tables, empty for nothing.
+        """The first violated invariant; empty if all hold.
 
-        What a group has done lies behind its committed offset, in order and apart; a batch that is
-        all stored names nothing that is still to be stored.
+        Done ranges of a group lie after its committed offset, sorted and disjoint. A completely
+        stored batch names no parts that are still to be stored.
         """
         for (topic, group), row in self.done.items():
             for queue, ranges in row.items():
@@ -140,7 +140,7 @@ class Metadata:
     # -- changes -------------------------------------------------------------------------------
 
     def apply(self, body: bytes) -> Json | None:
-        """Apply one record; the change, or None if the record says nothing understood."""
+        """Apply one record; the change, or None if the record is not understood."""
         try:
             change = json.loads(body)
             operation = getattr(self, "_apply_" + str(change["op"]), None)
@@ -154,7 +154,7 @@ class Metadata:
         return dict(change)
 
     def _apply_complete(self, change: Json) -> None:
-        """All that another program's files held stands in the log now."""
+        """The log now has everything from another program's files."""
 
     def _apply_topic(self, change: Json) -> None:
         config = TopicConfig.from_json(change["topic"])
@@ -238,9 +238,9 @@ class Metadata:
         self._forget_sink()
 
     def _forget_sink(self) -> None:
-        """Drop one sink where there are too many; what is not stored yet is never forgotten.
+        """Drop one sink if there are too many, but none whose batch is not completely stored.
 
-        Those that said what they send go last: their names are there to be used again.
+        Sinks with declared contents are dropped last: their names are meant to be used again.
         """
         if len(self.sinks) > SINKS_MAX:
             stored = [name for name, row in self.sinks.items() if not row["staged"]]
@@ -252,11 +252,11 @@ class Metadata:
     def _apply_published(self, change: Json) -> None:
         row = self.sinks.get(str(change["sink"]))
         if row is not None and row["batch"] == int(change["batch"]):
-            if row["staged"]:  # else it was applied before
+            if row["staged"]:  # otherwise it was applied before
                 row["lost"] = row.get("lost", 0) + int(change.get("lost", 0))
             row["done"] = max(row["done"], int(change["done"]))
             if row["done"] >= len(row["staged"]):
-                row["staged"] = []  # nothing is left to do
+                row["staged"] = []  # the batch is complete
 
     def _apply_timers(self, change: Json) -> None:
         self.timers = (int(change["low"]), int(change["done"]))
@@ -286,7 +286,7 @@ class Metadata:
     # -- snapshots -----------------------------------------------------------------------------
 
     def adopt(self, data: bytes) -> None:
-        """Take another node's tables for one's own. Raises BadMessage if they are none."""
+        """Replace the tables by another node's. Raises BadMessage if they are invalid."""
         try:
             made = Metadata.from_json(json.loads(data))
         except NOT_THE_SHAPE as error:
@@ -301,7 +301,7 @@ class Metadata:
 
     @staticmethod
     def from_json(value: Json) -> "Metadata":
-        """Tables of a snapshot's value; one of NOT_THE_SHAPE where it is none."""
+        """The tables in a snapshot's value. Raises one of NOT_THE_SHAPE if it is none."""
         made = Metadata()
         made.topics = topics_of(value["topics"])
         made.groups = {str(name): dict(row) for name, row in value["groups"].items()}
@@ -313,7 +313,7 @@ class Metadata:
         return made
 
     def adopt_own(self, value: Json) -> None:
-        """Take the tables that RocketMQ has no file for."""
+        """Take the tables for which RocketMQ has no file."""
         for name, row in value["floors"].items():
             self.floors[str(name)] = {int(q): int(o) for q, o in row.items()}
         self._adopt_done(value.get("done") or {})
@@ -387,12 +387,12 @@ class Snapshot:
 
 
 def topics_of(rows: Json) -> dict[str, TopicConfig]:
-    """Topics by name, of a table's rows; one of NOT_THE_SHAPE where they are none."""
+    """Topics by name, from a table's entries. Raises one of NOT_THE_SHAPE if they are none."""
     return {config.name: config for config in map(TopicConfig.from_json, rows.values())}
 
 
 def offsets_of(rows: Json) -> dict[tuple[str, str], dict[int, int]]:
-    """Committed offsets by topic and group, of rows that are named topic@group."""
+    """Committed offsets by topic and group, from entries named topic@group."""
     found = {}
     for key, row in rows.items():
         topic, _, group = str(key).partition("@")
@@ -401,7 +401,7 @@ def offsets_of(rows: Json) -> dict[tuple[str, str], dict[int, int]]:
 
 
 def changes_of(tables: Metadata) -> list[Json]:
-    """Changes that make empty tables these, as far as RocketMQ's files hold them."""
+    """Changes that turn empty tables into these, as far as RocketMQ's files have them."""
     found: list[Json] = [{"op": "topic", "topic": row.to_json()} for row in tables.topics.values()]
     found += [{"op": "group", "group": row} for row in tables.groups.values() if "groupName" in row]
     for (topic, group), row in tables.offsets.items():
@@ -435,12 +435,12 @@ _RESERVED_TOPICS = frozenset(
 
 
 def is_reserved_topic(name: str) -> bool:
-    """Tell whether no client may send to a topic: the node's, or one of RocketMQ's own."""
+    """Whether clients may not send to a topic: it belongs to the node or to RocketMQ."""
     return name.startswith(_RESERVED_PREFIXES) or name in _RESERVED_TOPICS
 
 
 def check_group(name: str) -> None:
-    """Raise BadMessage if a name is no group: as for topics, at most 255 characters."""
+    """Raise BadMessage for an invalid group name: as for topics, but at most 255 characters."""
     if not name or len(name) > 255:
         raise BadMessage(f"a group name must have 1 to 255 characters, this one has {len(name)}")
     if not all(c.isascii() and (c.isalnum() or c in "%|_-") for c in name):
@@ -457,7 +457,7 @@ def altered(config: TopicConfig, queues: int, perm: int) -> TopicConfig:
 
 
 def check_lite_ttl(config: TopicConfig) -> None:
-    """Raise BadMessage if lite topics cannot be forgotten after so long."""
+    """Raise BadMessage for an invalid lite TTL."""
     if config.lite_ttl_minutes and config.message_type != LITE:
         raise BadMessage(f"topic {config.name} has no lite topics: its type is not {LITE}")
     if not 0 <= config.lite_ttl_minutes <= LITE_TTL_MINUTES_MAX:
@@ -471,7 +471,7 @@ def check_message_type(name: str) -> None:
 
 
 def check_queues(queues: int, perm: int) -> None:
-    """Raise BadMessage for a number of queues or a permission that no topic can have."""
+    """Raise BadMessage for an invalid number of queues or permission."""
     if not 1 <= queues <= QUEUES_MAX:
         raise BadMessage(f"a topic must have 1 to {QUEUES_MAX} queues, not {queues}")
     if perm & ~(PERM_READ | PERM_WRITE) or not perm:

@@ -33,7 +33,7 @@ _TAIL = b"\n}\n"
 
 
 class NotASnapshot(ValueError):
-    """A file that holds no snapshot, or a damaged one; the text says what is wrong with it."""
+    """A file without a valid snapshot; the text says what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Export:
 
     path: str
     rows: Callable[[Snapshot], Json]
-    wrap: Callable[[Json, Json], Json]  # rows and a data version
+    wrap: Callable[[Json, Json], Json]  # from entries and a data version
     adopt: Callable[[Metadata, Json], None]
 
 
@@ -122,7 +122,7 @@ EXPORTS = (
 
 
 def is_marked(data: bytes) -> bool:
-    """Tell whether a file of RocketMQ's shape may have been written here, whole or cut.
+    """Whether a file in RocketMQ's format may have been written here, whole or truncated.
 
     RocketMQ's text ends with its closing brace.
     """
@@ -130,7 +130,7 @@ def is_marked(data: bytes) -> bool:
 
 
 def crc_of(data: bytes) -> int:
-    """The checksum that a snapshot has of an exported file."""
+    """The checksum of an exported file, as kept in a snapshot."""
     return zlib.crc32(data)
 
 
@@ -139,15 +139,15 @@ class MetadataFiles:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._trusted = False  # the file that a save makes the backup is a good snapshot
+        self._trusted = False  # the next save may turn the present file into the backup
         self._newest = self._backup = -1  # `Metadata.changes` that the two snapshots hold
-        self._written: dict[str, Json] = {}  # rows of the exports, as they are on disk
+        self._written: dict[str, Json] = {}  # entries of the exports, as they are on disk
         self._crcs: dict[str, list[int]] = {}
 
     def found(self, saved: Saved, whole: set[str]) -> None:
-        """The newest snapshot was read and is good; so are these of the exports.
+        """The newest snapshot was read and is valid, and so are these exports.
 
-        What is written next may make it the backup, and need not write those exports again.
+        The next write may turn it into the backup, and need not write those exports again.
         """
         self._trusted = True
         self._newest = saved.tables.changes
@@ -156,9 +156,9 @@ class MetadataFiles:
         self._crcs = dict(saved.exports)
 
     def due(self, changes: int) -> bool:
-        """Tell whether to write: there are changes, or the backup is older than the snapshot.
+        """Whether to write: there are changes, or the backup is older than the snapshot.
 
-        The log's records are deleted in time, so what is between the two is not left to the log.
+        Retention deletes records, so the backup must not depend on those between the two.
         """
         return not self._newest == self._backup == changes
 
@@ -180,7 +180,7 @@ class MetadataFiles:
         if self._trusted:
             jsontext.replace(self._disk, SNAPSHOT, data)
             backup = self._newest
-        else:  # what stands there may be damaged: it must not take the place of a good backup
+        else:  # the present file may be damaged: it must not replace a good backup
             for path in (SNAPSHOT, BACKUP):
                 jsontext.replace(self._disk, path, data, backup=False)
             backup = snapshot.changes
@@ -192,9 +192,9 @@ class MetadataFiles:
 
 
 def encode(snapshot: Snapshot, place: int, exports: dict[str, list[int]]) -> bytes:
-    """The text of a snapshot, its checksum before it."""
+    """The text of a snapshot, preceded by its checksum."""
     value = {**snapshot.tables(), "place": place, "exports": exports}
-    # Row by row: one call for all would hold up every other thread for as long as it takes.
+    # Entry by entry: a single call would block all other threads while it runs.
     body = ",\n".join(f"{json.dumps(name)}:{_rows(rows)}" for name, rows in value.items())
     data = ("{" + body + "}").encode()
     return _HEAD % zlib.crc32(data) + data + _TAIL

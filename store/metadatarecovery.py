@@ -1,9 +1,9 @@
 """The metadata tables at start: the newest snapshot that can be trusted, then the log.
 
-A snapshot is trusted whose checksum is right, whose last record is where the log has it, and whose
-next record the log still has. Where no snapshot can be trusted, all records that the log still has
-are applied: to empty tables where the log says that it began with such, else to the best tables
-found. Nothing here writes: who asked writes snapshots anew, as after every start (`due`).
+A snapshot is trusted if its checksum is right, its last record is where the log has it, and the log
+still has the next record. If no snapshot can be trusted, all records left in the log are applied:
+to empty tables if the log says that it began with such, otherwise to the best tables found. Nothing
+is written here: the caller writes new snapshots, as after every start (`due`).
 """
 
 from collections.abc import Callable, Sequence
@@ -33,8 +33,8 @@ from store.metadatafiles import (
     read_export,
 )
 
-# What a broker of RocketMQ 4.9 writes whenever it stops. Where all are of its making it ran here;
-# one alone is a damaged file.
+# A broker of RocketMQ 4.9 writes these whenever it stops. If all are its own, it ran here; a single
+# one is a damaged file.
 PERSISTED = (OFFSETS, DELAYS, FILTERS)
 
 
@@ -48,7 +48,7 @@ class MetadataRecords(Protocol):
         """Queue offset after the newest record; None: a master may have newer ones."""
 
     def place(self, offset: int) -> int:
-        """Log offset of a record, -1 where the queue does not have it."""
+        """Log offset of a record, -1 if the queue does not have it."""
 
     def read(self, offset: int) -> tuple[Sequence[bytes], int]:
         """Bodies of records from an offset on, and where the next ones begin (offset: no more)."""
@@ -56,7 +56,7 @@ class MetadataRecords(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """A file under config/ that was not taken as it is, why, and what was done."""
+    """A file under config/ that was not trusted, why, and what was done."""
 
     file: str
     reason: str
@@ -112,7 +112,7 @@ class MetadataRecovery:
     # -- snapshots -----------------------------------------------------------------------------
 
     def _snapshots(self) -> tuple[list[Saved], dict[str, str]]:
-        """The whole snapshots, newest first, and what is wrong with any of the two files."""
+        """The valid snapshots, newest first, and the problems of the two files."""
         found: list[Saved] = []
         wrong: dict[str, str] = {}
         for path in (SNAPSHOT, BACKUP):
@@ -125,7 +125,7 @@ class MetadataRecovery:
             except NotASnapshot as error:
                 wrong[path] = str(error)
         if wrong.keys() == {SNAPSHOT, BACKUP} and set(wrong.values()) == {"it is missing"}:
-            wrong.clear()  # there never was one, or both are gone: the log tells which
+            wrong.clear()  # there never was one, or both are lost: the log tells which
         wrong.update({s.path: why for s in found if (why := self._mismatch(s))})
         if len(found) == 2 and found[0].tables.applied < found[1].tables.applied:
             wrong.setdefault(SNAPSHOT, "it is older than its backup")
@@ -133,7 +133,7 @@ class MetadataRecovery:
         return found, wrong
 
     def _mismatch(self, saved: Saved) -> str:
-        """Why the log does not lead on from a snapshot, empty if it does."""
+        """Why the log does not continue a snapshot, empty if it does."""
         applied, records = saved.tables.applied, self.records
         if records.end is not None and applied > records.end:
             return f"it holds records up to {applied}, but the log ends at {records.end}"
@@ -149,9 +149,10 @@ class MetadataRecovery:
     def _compare(
         self, tables: Metadata, found: list[Saved], certain: bool
     ) -> tuple[list[str], set[str]]:
-        """Hold RocketMQ's files against the snapshots: those it wrote since, those that are whole.
+        """Compare RocketMQ's files with the snapshots: those it wrote since, and those that are
+        intact.
 
-        certain: the newest snapshot is there, so a file that it does not know is damaged.
+        certain: the newest snapshot exists, so a file that it does not know is damaged.
         """
         foreign: list[str] = []
         whole: set[str] = set()
@@ -175,7 +176,7 @@ class MetadataRecovery:
         return foreign, whole
 
     def _what_is_wrong(self, export: Export, crcs: list[list[int]]) -> str | None:
-        """Empty for a whole file; None for one that a save which was cut short left behind."""
+        """The problem of a file, empty for none; None for one left by an interrupted save."""
         try:
             crc = crc_of(self.disk.read(export.path))
         except OSError as error:
@@ -194,7 +195,7 @@ class MetadataRecovery:
         return not ours and not is_marked(data)
 
     def _is_ours(self) -> bool:
-        """Tell whether duolog kept its metadata here before, though no snapshot is left."""
+        """Whether duolog kept its metadata here before, although no snapshot is left."""
         if self.records.first or self.records.end or self.records.place(0) >= 0:
             return True
         paths = [e.path for e in EXPORTS if self.disk.size(e.path) > 0]
@@ -207,9 +208,9 @@ class MetadataRecovery:
         return Recovered(tables, foreign, partial=TOPICS not in foreign)
 
     def _read_either(self, export: Export, tables: Metadata, strict: bool) -> bool:
-        """Take a table from its file, or from the backup of that; whether there was one.
+        """Read a table from its file or its backup; whether there was one.
 
-        Raises BadStoreFile if strict, and something is there and none of it can be read.
+        Raises BadStoreFile if strict and neither of the existing files can be read.
         """
         problem = ""
         for path in (export.path, export.path + ".bak"):
@@ -226,7 +227,7 @@ class MetadataRecovery:
     # -- the log -------------------------------------------------------------------------------
 
     def _from_the_log(self, found: list[Saved]) -> Recovered:
-        """Apply all records there are; to what, they say themselves."""
+        """Apply all records in the log; they tell to which tables."""
         tables = self._replayed(Metadata())
         if tables.complete and self.records.first == 0:
             return Recovered(tables)
@@ -235,7 +236,7 @@ class MetadataRecovery:
         return Recovered(self._replayed(base), partial=True, replayed_from=self.records.first)
 
     def _best_tables(self) -> Metadata:
-        """Without any snapshot: RocketMQ's files, as they are."""
+        """Without any snapshot: the tables in RocketMQ's files, as they are."""
         tables = Metadata()
         for export in EXPORTS:
             if self._read_either(export, tables, strict=False):

@@ -1,7 +1,7 @@
-"""Two kinds of offsets, and a type for each: they are numbers of different things.
+"""Two kinds of offsets, each with its own type.
 
-A `PhyOffset` is a byte's place in the commit log, the same on all replicas; a `QueueOffset` counts
-the entries of one consume queue. Where one is computed, whoever computes it says which it is.
+A `PhyOffset` is a byte position in the commit log, the same on all replicas; a `QueueOffset` counts
+the entries of one consume queue. Code that computes an offset states its type.
 """
 
 from typing import NewType

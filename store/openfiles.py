@@ -1,8 +1,8 @@
-"""Mapped files of many queues: opened when they are touched, few of them open at once.
+"""Mapped files of many queues: opened on first use, with a limit on open files.
 
-The system lets one process have so many mappings, and a store may have far more queues. Those that
-nobody touched for the longest are closed; never one with bytes that no sync has reached, whose
-error would be told to nobody.
+The system limits the mappings of a process, and a store may have far more queues. Files that were
+not used for the longest time are closed, but never one with unsynced bytes, as nobody would be told
+of its sync error.
 """
 
 import errno
@@ -12,12 +12,12 @@ from collections.abc import Callable
 from store.disk import Disk, DiskFile
 from store.kernels.jit import U8
 
-LOOKS = 8  # at files that could be closed, each time one is opened
-LOOKS_AFTER_SYNC = 256  # so many can be closed in a few ms
+LOOKS = 8  # files checked for closing each time one is opened
+LOOKS_AFTER_SYNC = 256  # can be closed in a few ms
 
 
 class TooManyUnsynced(OSError):
-    """Nothing may be stored into one more file before the next flush; nothing is broken."""
+    """No further file may be written before the next flush; this is not a failure."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -26,13 +26,13 @@ class TooManyUnsynced(OSError):
 
 
 class LazyFile:
-    """A file of a queue: a `DiskFile` that is opened by its first use, again and again."""
+    """A file of a queue: a `DiskFile` that is opened on use, and may be closed in between."""
 
     def __init__(self, owner: "OpenFiles", path: str, size: int, writable: bool) -> None:
         self.path = path
         self.size = size
         self.is_clean: Callable[[], bool] = _never
-        self.used = True  # since it was looked at last
+        self.used = True  # since it was last checked
         self._owner = owner
         self._writable = writable
         self._file: DiskFile | None = None
@@ -47,23 +47,23 @@ class LazyFile:
         return self._file
 
     def take(self, file: DiskFile) -> None:
-        """It was just made, and is open already."""
+        """Take a file that was just created and is open."""
         self._file = file
         self._owner.took(self)
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes a mapping now."""
+        """Whether it is mapped now."""
         return self._file is not None
 
     @property
     def memory(self) -> U8:
-        """The mapped bytes, which whoever took them may keep. Raises OSError."""
+        """The mapped bytes; references to them stay valid. Raises OSError."""
         self.used = True
         return self._opened().memory if self._file is None else self._file.memory
 
     def sync(self) -> None:
-        """Make what was stored durable; in any thread, so it is not noted as open for this."""
+        """Make what was written durable; may run in any thread, so it counts as no use."""
         file = self._file
         if file is not None:
             file.sync()
@@ -106,56 +106,56 @@ def _never() -> bool:
 
 
 class OpenFiles:
-    """Which lazy files are open: about `most` at a time, by half more where none can be closed."""
+    """The open lazy files: about `most` at a time, up to half more if none can be closed."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         self.most = disk.mapped_max
-        self._open: deque[LazyFile] = deque()  # some may be closed, or gone, meanwhile
+        self._open: deque[LazyFile] = deque()  # some may be closed or removed meanwhile
 
     def check_room(self) -> None:
-        """Before a file that is not open is stored into. Raises TooManyUnsynced.
+        """To be called before writing to a file that is not open. Raises TooManyUnsynced.
 
-        Readers are not refused: what they open can be closed again.
+        Readers are not refused: the files they open can be closed again.
         """
         if self.is_full:
-            self.close_some(2 * len(self._open))  # one that was used is closed at the second look
+            self.close_some(2 * len(self._open))  # a used file is closed at the second check
         if self.is_full:
             raise TooManyUnsynced
 
     @property
     def is_full(self) -> bool:
-        """Whether files that are not open may not be stored into."""
+        """Whether no further file may be opened for writing."""
         return len(self._open) >= self.most + self.most // 2
 
     @property
     def is_crowded(self) -> bool:
-        """Whether more are open than should be, because they are not synced."""
+        """Whether too many files are open because they are not synced."""
         return len(self._open) > self.most
 
     def file(self, path: str, size: int, writable: bool) -> LazyFile:
-        """A file that is there, not opened yet."""
+        """An existing file, not opened yet."""
         return LazyFile(self, path, size, writable)
 
     def made(self, path: str, file: DiskFile) -> LazyFile:
-        """A file that was just made."""
+        """A file that was just created."""
         lazy = LazyFile(self, path, file.size, True)
         lazy.take(file)
         return lazy
 
     def opened(self, lazy: LazyFile) -> DiskFile:
-        """Open one, and close others where there are too many."""
+        """Open a file, and close others if there are too many."""
         file = lazy.open()
         self.took(lazy)
         return file
 
     def took(self, lazy: LazyFile) -> None:
-        """One more is open; it is not among those that may be closed for it."""
+        """Register an open file; it is not itself a candidate for closing now."""
         self.close_some(LOOKS)
         self._open.append(lazy)
 
     def close_some(self, looks: int = LOOKS_AFTER_SYNC) -> None:
-        """Close files that are not needed; called as well when some were synced."""
+        """Close files that are not needed; also called after a sync."""
         for _ in range(looks):
             if len(self._open) < self.most:
                 break

@@ -1,10 +1,10 @@
 """The disk port on the operating system: preallocated or growing files, mapped and synced.
 
-Files are allocated under `allocating/` and linked into place, so a crash never leaves one of a
-wrong size where RocketMQ or recovery would trip over it. A file that grows has its full size from
-the start, and blocks as far as it was asked for: the rest is a hole, which nobody stores into.
-Large files that are removed go there as well, which takes no time; `reclaim` unlinks them, which
-may take long.
+Files are allocated under `allocating/` and linked into place, so a crash never leaves one of the
+wrong size where RocketMQ or recovery would find it. A growing file has its full size from the
+start, and blocks as far as they were requested; the rest is a hole, into which nothing is written.
+Removed large files are moved there as well, which is fast; `reclaim` unlinks them, which may take
+long.
 """
 
 import contextlib
@@ -25,23 +25,23 @@ from store.mapping import Mapping, mappings_max
 
 STAGING = "allocating"
 UNLINKED_AT_ONCE_BYTES = 1 << 20
-BLOCK = 512  # what st_blocks counts
+BLOCK = 512  # unit of st_blocks
 MAPPED_MAX = 20_000  # each takes a page of page tables at least
-READ_AHEAD_FROM = 1 << 20  # a file with less in it is not read ahead: the rest of it is a hole
+READ_AHEAD_FROM = 1 << 20  # a file with fewer bytes is not read ahead: the rest is a hole
 
 
 class OsFile:
     """A mapped file; no descriptor is kept."""
 
     def __init__(self, path: str, full: str, descriptor: int, size: int, writable: bool) -> None:
-        """full: where it lies, to be opened once more. The descriptor is the caller's to close."""
+        """full: its path, for opening it again. The caller closes the descriptor."""
         self.path = path
         self.size = size
         self._full = full
         self._mapping: Mapping | None = Mapping(descriptor, size, writable)
         self.memory: U8 = self._mapping.memory
         if os.fstat(descriptor).st_blocks * BLOCK < min(size, READ_AHEAD_FROM):
-            # Else the first touch fills the page cache with the hole that follows: over 1 ms.
+            # Otherwise the first access reads the hole after it into the page cache: over 1 ms.
             self._mapping.advise(mmap.MADV_RANDOM)
 
     def _mapped(self) -> Mapping:
@@ -51,7 +51,7 @@ class OsFile:
         return mapping
 
     def allocate(self, end: int) -> None:
-        """fallocate, which keeps what is there."""
+        """Call fallocate, which keeps existing content."""
         descriptor = os.open(self._full, os.O_RDWR | os.O_NOFOLLOW)
         try:
             os.posix_fallocate(descriptor, 0, end)
@@ -65,7 +65,7 @@ class OsFile:
         self._mapped().sync()
 
     def data_ranges(self, start: int) -> list[tuple[int, int]]:
-        """Data extents by SEEK_DATA; preallocated space never written is none."""
+        """Data extents by SEEK_DATA; preallocated space that was never written is no data."""
         descriptor = os.open(self._full, os.O_RDONLY | os.O_NOFOLLOW)
         try:
             return _data_ranges(descriptor, start, self.size)
@@ -85,15 +85,14 @@ class OsFile:
         self._mapped().lock()
 
     def close(self) -> None:
-        """Drop the mapping; while a reader holds the memory it lives on, and ends with it."""
+        """Drop the mapping; it stays until the last reader releases the memory."""
         self.memory = EMPTY_U8
         self._mapping = None
 
 
 def _data_ranges(descriptor: int, start: int, size: int) -> list[tuple[int, int]]:
-    """All are looked up before any is read.
-
-    Reading makes the kernel cache zero pages further on, which would then count as data.
+    """All ranges are determined before any is read: reading caches zero pages further on, which
+    would then count as data.
     """
     ranges: list[tuple[int, int]] = []
     position = start
@@ -119,7 +118,7 @@ class OsDisk:
         self.read_only = read_only
         self._lock = -1
         self._staged = itertools.count()
-        self._removed: deque[Path] = deque()  # to be unlinked, by any thread
+        self._removed: deque[Path] = deque()  # to be unlinked by any thread
         self.mapped_max = min(MAPPED_MAX, mappings_max() // 3)
         if read_only:
             self._check_root()
@@ -157,7 +156,7 @@ class OsDisk:
             raise BadStoreDirectory(str(self.root), f"not writable ({error.strerror})") from error
 
     def _path(self, path: str) -> str:
-        # Names are checked where they enter; this is the last gate before the file system.
+        # Names are checked where they enter; this is the last check before the file system.
         if path.startswith("/") or "\0" in path or (".." in path and ".." in path.split("/")):
             raise BadStoreDirectory(path, "leads out of the store directory")
         return f"{self._base}/{path}" if path else self._base
@@ -225,7 +224,7 @@ class OsDisk:
         os.replace(self._path(source), self._path(target))
 
     def remove(self, path: str) -> None:
-        """Take a file away, or remove an empty directory; a large file's room comes later."""
+        """Remove a file or an empty directory; the space of a large file is freed later."""
         full = self._path(path)
         try:
             found = os.lstat(full)
@@ -238,12 +237,12 @@ class OsDisk:
             return
 
     def _put_aside(self, full: str) -> bool:
-        """Move a file to where `reclaim` finds it; False if it cannot be moved."""
+        """Move a file to `allocating/` for `reclaim`; False if it cannot be moved."""
         aside = self.root / STAGING / f"removed-{next(self._staged)}"
         try:
             os.rename(full, aside)
         except OSError:
-            return False  # on another file system, for one
+            return False  # for example, it is on another file system
         self._removed.append(aside)
         return True
 
@@ -253,7 +252,7 @@ class OsDisk:
             try:
                 aside = self._removed.popleft()
             except IndexError:
-                return  # another thread had the last one
+                return  # another thread took the last one
             aside.unlink(missing_ok=True)
 
     def sync_dir(self, path: str) -> None:
@@ -267,8 +266,8 @@ class OsDisk:
     def look(self, path: str) -> Listing:
         """One pass over a directory; inode and change time tell each file's state.
 
-        A store through a mapping moves the change time when it makes a page dirty, but not on a
-        tmpfs: whoever relies on the digest knows of his own stores.
+        A write through a mapping updates the change time when it dirties a page, but not on a
+        tmpfs: users of the digest must account for their own writes.
         """
         try:
             with os.scandir(self._path(path)) as entries:
@@ -328,7 +327,7 @@ class OsDisk:
         os.pwrite(descriptor, b"lock", 0)
         os.fsync(descriptor)
         self._lock = descriptor
-        for left_over in (self.root / STAGING).iterdir():  # only now is nobody else at work there
+        for left_over in (self.root / STAGING).iterdir():  # only now no other process uses it
             left_over.unlink(missing_ok=True)
 
     def unlock(self) -> None:

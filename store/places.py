@@ -1,8 +1,8 @@
 """Places: the queues that records are in, and the queue offset of each record there.
 
 A record has one place of its own, in its topic's queue; a light queue that it names is another
-(`store.lightqueues`). Whoever goes through the entries of a stretch of log gets all of them from
-here, queue by queue, and need not know which kinds there are.
+(`store.lightqueues`). Code that processes a range of log gets all places from here, queue by queue,
+and need not know the kinds.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,15 +18,16 @@ from store.lightqueues import light_places
 from store.queueends import QueueKey
 from store.record import Record
 
-TOPICS_KEPT = 100_000  # decoded names; then they are forgotten
+TOPICS_KEPT = 100_000  # limit of cached decoded names
 
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """Places by queue, in a row table of `store.kernels.scan`: a row is a record at one place.
+    """Places grouped by queue, in a row table of `store.kernels.scan`: a row is a record at one
+    place.
 
-    order: numbers of rows, queue after queue, in each as in the log. starts: where each queue's
-    begin in it, and the end. key_of: the queue of a row.
+    order: row numbers, queue by queue, in log order. starts: where each queue begins in it, and the
+    end. key_of: the queue of a row.
     """
 
     rows: I64
@@ -65,10 +66,10 @@ def places_of(record: Record) -> list[tuple[str, int, int]]:
 
 
 class PlaceFinder:
-    """Finds places. It owns the memory of what it found: that is good until it is asked again."""
+    """Finds places. It owns the memory of the result, which is valid until the next call."""
 
     def __init__(self, count: int) -> None:
-        """count: so many records at once, at most."""
+        """count: maximum number of records per call."""
         self._order: I64 = np.empty(count, np.int64)
         self._starts: I64 = np.empty(count + 1, np.int64)
         self._topics: dict[bytes, str] = {}

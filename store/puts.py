@@ -1,4 +1,4 @@
-"""Puts: a batch is checked, compared with what its producer has had stored, and appended whole.
+"""Puts: a batch is checked, compared with the stored sequences of its producer, and appended whole.
 
 Rules: a refused batch changes nothing; queue offsets, sequences and places in light queues move
 only once the log has the batch.
@@ -31,7 +31,7 @@ from store.status import PutMessageStatus
 
 QUEUE_ID_MAX = 65535
 MESSAGES_PER_BATCH_MAX = 1 << 20
-_HIDDEN = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)  # in no queue of their own
+_HIDDEN = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)  # without a queue of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +47,18 @@ class PutBatch:
     sysflag: int = 0
     reconsume_times: int = 0
     prepared_offset: PhyOffset = PhyOffset(0)
-    producer: bytes = b""  # 10 bytes, or empty: then no UNIQ_KEY is made and nothing deduplicated
+    producer: bytes = b""  # 10 bytes, or empty for no UNIQ_KEY and no deduplication
     sequence: int = 0
-    repeat_of: int | None = None  # sent before; the log was confirmed up to this offset then
+    repeat_of: int | None = (
+        None  # for a repeat: the log was confirmed up to here before the first attempt
+    )
     fields: I64 | None = None  # [FIELDS, count]: header fields that differ between the messages
     light_queues: tuple[str, ...] = ()  # that a single message is in, beside its topic's queue
 
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """What became of a batch.
+    """The result of a put.
 
     queue_offset: of the first message stored now. duplicates: leading messages that were stored
     before, in the runs given. end_offset: log offset that must be durable (and replicated) before
@@ -148,7 +150,7 @@ class Puts:
         check_places(batch.columns, batch.light_queues, hidden)
 
     def _stored_before(self, batch: PutBatch, known: list[Run]) -> PutResult:
-        """Answer a repeated batch with its first result; it waits for what the first waited for."""
+        """Answer a repeated batch with its first result, after the same waits as the first."""
         last = known[-1]
         queue = self._queues.get(last.topic, last.queue_id)
         newest = queue.entries(last.queue_offset + last.end - last.first - 1, 1) if queue else None

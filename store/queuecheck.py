@@ -1,7 +1,7 @@
-"""Do a queue's files have what they must? Looked at before anything is put into them.
+"""Checks that a queue's files contain what they must, before anything is put into them.
 
-With a note of the queues' ends (`store.queuenote`) the cost is a few reads a queue and what was
-put since; without one, every record of the log is compared with its entry, once.
+With a note of the queues' ends (`store.queuenote`) the cost is a few reads a queue and what was put
+since; without one, every record of the log is compared with its entry, once.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ ENTRIES_AT_ONCE = 8184  # a table of them stays in the processor's cache
 
 
 def doubtful(queues: ConsumeQueues, noted: Noted, log_min: int) -> dict[QueueKey, str]:
-    """Queues whose files do not show what was noted, and why: of those touched since."""
+    """Queues whose files do not match the note, and why; only those changed since are checked."""
     found = dict(queues.doubted)
     for key in {*noted.queues, *queues.table} - found.keys() - queues.trusted:
         end = noted.queues.get(key, NOTHING)
@@ -33,14 +33,14 @@ def doubtful(queues: ConsumeQueues, noted: Noted, log_min: int) -> dict[QueueKey
 
 
 def _fault(queue: ConsumeQueue | None, end: QueueEnd, position: int, log_min: int) -> str:
-    """What a queue's files lack, empty for nothing."""
+    """The problem of a queue's files, empty for none."""
     if end.end == end.first_start == 0:
         return _disorder(queue, 0, position) if queue is not None else ""
     if queue is None or not queue.files.files:
         return f"all files of {end.end // ENTRY_BYTES} entries are missing"
     low, high = queue.files.min_offset, queue.files.max_offset
     if queue.begins_again and low >= end.end:
-        return _disorder(queue, low, position)  # it began again since the note
+        return _disorder(queue, low, position)  # it began again after the note
     if high < end.end:
         return (
             f"ends at entry {high // ENTRY_BYTES}, but had {end.end // ENTRY_BYTES} entries before"
@@ -100,13 +100,13 @@ def _fault_of_units(queue: ConsumeQueue | None, ext: ConsumeQueueExt | None) -> 
 
 @dataclass(slots=True)
 class Comparison:
-    """Compares records of the log with their entries."""
+    """Compares records of the log with their queue entries."""
 
     queues: ConsumeQueues
     differing: dict[QueueKey, str] = field(default_factory=dict)
 
     def compare(self, key: QueueKey, rows: I64) -> None:
-        """Look at rows of one queue."""
+        """Compare rows of one queue."""
         if key in self.differing:
             return
         queue = self.queues.table.get(key)

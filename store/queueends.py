@@ -1,4 +1,4 @@
-"""Where every queue ends: the queue offset that its next message gets."""
+"""The end of every queue: the queue offset of its next message."""
 
 from collections.abc import Iterable
 
@@ -8,9 +8,9 @@ QueueKey = tuple[str, int]  # topic and queue id
 
 
 class QueueEnds(dict[QueueKey, int]):
-    """A table of queues and their ends that knows its light queues, by the topic they are of.
+    """A table of queues and their ends, with its light queues indexed by topic.
 
-    There may be very many of those: nobody goes through all queues to find or count some.
+    There may be very many queues, so finding or counting some must not scan all of them.
     """
 
     def __init__(self, rows: Iterable[tuple[QueueKey, int]] = ()) -> None:
@@ -21,14 +21,14 @@ class QueueEnds(dict[QueueKey, int]):
             self[key] = end
 
     def __setitem__(self, key: QueueKey, end: int) -> None:
-        """A queue ends elsewhere now; it may be new."""
+        """Set the end of a queue, which may be new."""
         if key not in self and is_light(key[0]):
             self._light.setdefault(parent_of(key[0]), {})[key[0]] = None
             self.light_count += 1
         super().__setitem__(key, end)
 
     def forget(self, key: QueueKey) -> None:
-        """A queue is not known any more."""
+        """Remove a queue."""
         if self.pop(key, None) is None or not is_light(key[0]):
             return
         parent = parent_of(key[0])

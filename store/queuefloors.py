@@ -1,7 +1,7 @@
-"""Queue offsets that recovery keeps free at a queue's end, for records that the log has lost.
+"""Queue offsets that recovery reserves at a queue's end, for records that the log has lost.
 
-A master must not give them again, so blank entries stand for them. A log that is cut before its
-damage gets the lost records from elsewhere: the entries of these must find their places free.
+A master must not assign them again, so blank entries reserve them. A log that is truncated before
+its damage gets the lost records from another node, whose entries then need these places.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
-"""Flushes of the consume queues: which are synced, and what is noted of their ends meanwhile.
+"""Flushes of the consume queues: which of them are synced, and the note of their ends.
 
-Rules: a note is made before the sync that it speaks of and written after it; one that was overtaken
-by a cut is written again; a step never waits, the sync itself is a job for a thread.
+Rules: a note is made before the sync that it covers and written after it; a note that a cut has
+outdated is written again; a step never blocks, the sync itself is a job for a thread.
 """
 
 from collections.abc import Callable, Generator
@@ -41,7 +41,7 @@ class QueueFlushes:
         may be put to between them, but nothing cut or removed. None: there is nothing to do.
         """
         queues, derived = self._queues, self._derived()
-        if self._pending_note is not None:  # nobody took its word: a stop was faster
+        if self._pending_note is not None:  # its success was never noted: a stop was faster
             queues.changed.update(self._pending_note.ends)
             self._pending_note = None
         note = None
@@ -49,7 +49,7 @@ class QueueFlushes:
             note = queues.ends.begin(derived.position, derived.indexed_up_to)
             self._pending_note = note
             yield from queues.fill(note)
-        # After the note: whatever it tells of is among them.
+        # After the note: everything it covers is included.
         self._flushing = queues.to_flush(least_pages == 0)
         rows = [q.files for q in self._flushing] + [ext.files for ext in queues.ext.values()]
         jobs = []
@@ -70,13 +70,13 @@ class QueueFlushes:
         return merged
 
     def done(self, job: FlushJob) -> None:
-        """Take a successful job's word."""
+        """Note the success of a job."""
         job.done()
         self._queues.flushed(self._flushing)
         written, self._pending_note = self._pending_note, None
         if written is not None:
             self._queues.noted_now(written)
-            if written.overtaken:  # it told of entries that were cut while it was written
+            if written.overtaken:  # it covered entries that were cut while it was written
                 self._queues.sync_touched()
                 self.note()
 
@@ -87,9 +87,9 @@ class QueueFlushes:
         self.note()
 
     def note(self, up_to: int | None = None) -> None:
-        """Note what changed. What it says has to be synced, and nothing else notes meanwhile.
+        """Note changed queues. Their entries must be synced, and no other note may be in progress.
 
-        up_to: how far the queues follow the log, where they were cut.
+        up_to: how far the queues follow the log, if they were cut.
         """
         derived = self._derived()
         position = derived.position if up_to is None else up_to

@@ -18,7 +18,7 @@ ROOT = "consumequeue"
 EXT_ROOT = "consumequeue_ext"
 ROOTS = (ROOT, lightqueues.ROOT)
 LIGHT = QueueLayout(lightqueues.ROOT, lightqueues.FILE_BYTES, begins_again=True)
-QUEUES_AT_ONCE = 200  # by one step of what goes through many: about 2 ms
+QUEUES_AT_ONCE = 200  # processed by one step: about 2 ms
 
 
 def layout_of(topic: str, options: StoreOptions) -> QueueLayout:
@@ -46,8 +46,8 @@ class ConsumeQueues:
         self.changed: set[QueueKey] = set()  # since the last note of their ends
         self.ends = QueueNotes(disk)
         self.noted: Noted | None = None  # what was there when the store was opened
-        self.trusted: set[QueueKey] = set()  # whose files nobody touched since they were noted
-        self.doubted: dict[QueueKey, str] = {}  # whose files cannot be right, and why
+        self.trusted: set[QueueKey] = set()  # whose files are unchanged since the note
+        self.doubted: dict[QueueKey, str] = {}  # whose files are invalid, and why
         self.ext: dict[QueueKey, ConsumeQueueExt] = {}
         self._new_directories: set[str] = set()
 
@@ -103,7 +103,7 @@ class ConsumeQueues:
         self.changed.add(key)
 
     def note_all(self) -> None:
-        """Take every queue for changed since the last note."""
+        """Treat every queue as changed since the last note."""
         self.changed.update(self.table)
 
     def fill(self, note: Note) -> Generator[None, None, None]:
@@ -125,7 +125,7 @@ class ConsumeQueues:
         return [part.files.directory for part in (queue, ext) if part is not None]
 
     def noted_now(self, note: Note) -> None:
-        """Take the word of a note that was written; what it could not say is in the next one."""
+        """Apply a written note; queues it could not cover are in the next one."""
         self.changed.update(self.ends.written(note))
 
     def delete_before(self, physical_offset: int) -> int:
@@ -167,16 +167,15 @@ class ConsumeQueues:
         return self._open_files.is_crowded
 
     def make_room(self) -> bool:
-        """Sync queues where no more files may be open before; tell whether that was so."""
+        """Sync queues if no more files may be opened otherwise; whether that was the case."""
         if not self._open_files.is_full:
             return False
         self.sync_touched()
         return True
 
     def to_flush(self, all_of_them: bool) -> list[ConsumeQueue]:
-        """Queues that may have entries that are not on disk: few of many, for the most part.
-
-        Of those, all, or the ones that got any since the last call: nothing is new of the others.
+        """Queues that may have unsynced entries: all of them, or only those with new entries since
+        the last call.
         """
         keys = self.touched if all_of_them else self.fresh
         found = [queue for key in sorted(keys) if (queue := self.table.get(key)) is not None]
@@ -211,7 +210,7 @@ class ConsumeQueues:
         return ["", *sorted({name.partition("/")[0] for name in above}), *sorted(above)]
 
     def sync(self) -> None:
-        """Make every entry durable that was found in files: a kill leaves some in page caches."""
+        """Sync all entries found in files: after a kill, some are only in the page cache."""
         rows = [queue.files for queue in self] + [ext.files for ext in self.ext.values()]
         for files in rows:
             for mapped in files.files:
@@ -223,7 +222,7 @@ class ConsumeQueues:
                     self.disk.sync_dir(directory)
 
     def sync_touched(self) -> None:
-        """Sync what may have entries that are not on disk, so that files can be closed."""
+        """Sync queues that may have unsynced entries, so that files can be closed."""
         queues = self.to_flush(all_of_them=True)
         rows = [queue.files for queue in queues] + [ext.files for ext in self.ext.values()]
         jobs = [job for files in rows if (job := files.flush_job(0)) is not None]
@@ -233,7 +232,7 @@ class ConsumeQueues:
         self.flushed(queues)
 
     def take_for_unsynced(self) -> None:
-        """As `sync`, by the next flushes: all that was found but what is as it was noted."""
+        """As `sync`, but by the next flushes, and only for queues that do not match the note."""
         for key, queue in self.table.items():
             if key in self.trusted or not queue.files.files:
                 continue
@@ -264,7 +263,7 @@ class ConsumeQueues:
             queue.truncate(physical_offset)
 
     def remove(self, topic: str, queue_id: int) -> None:
-        """Destroy one queue, on purpose: nobody will miss its files."""
+        """Remove one queue on purpose: its files are not reported as missing."""
         self.ends.removed((topic, queue_id))
         self._destroy(topic, queue_id)
 
@@ -282,7 +281,7 @@ class ConsumeQueues:
             kept.discard(key)
 
     def discard(self, key: QueueKey) -> None:
-        """Drop a queue and whatever lies in its directories: the log has it all."""
+        """Drop a queue and everything in its directories; it can be rebuilt from the log."""
         for part in (self.table.pop(key, None), self.ext.pop(key, None)):
             if part is not None:
                 part.files.close()
@@ -307,7 +306,7 @@ class ConsumeQueues:
         wipe_tree(self.disk, f"{EXT_ROOT}/{topic}")  # units may be off by now
 
     def destroy_logics(self) -> None:
-        """destroyLogics: drop every queue; the log has it all, or holds nothing."""
+        """Drop every queue (RocketMQ: destroyLogics); they can be rebuilt, or the log is empty."""
         for topic, queue_id in list(self.table):
             self._destroy(topic, queue_id)
 

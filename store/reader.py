@@ -17,8 +17,8 @@ from store.kernels.jit import EMPTY_I64, I64, U8
 from store.offsets import QueueOffset
 
 MESSAGES_MAX = 65536
-ENTRIES_MAX = 262_144  # looked at by one read, however few match
-UNITS_MAX = 10_000  # ext units looked at by one read
+ENTRIES_MAX = 262_144  # examined by one read, however few match
+UNITS_MAX = 10_000  # extension units examined by one read
 EMPTY_TABLE: I64 = np.empty((decode.OUT_COLUMNS, 0), np.int64)
 
 
@@ -37,7 +37,7 @@ class GetMessageStatus(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class GetResult:
-    """Messages as columns, and where to read on."""
+    """Messages as columns, and the next offset to read."""
 
     status: GetMessageStatus
     next_offset: QueueOffset
@@ -46,7 +46,7 @@ class GetResult:
     bodies: bytes = b""
     properties: bytes = b""
     table: I64 = field(default_factory=lambda: EMPTY_TABLE)  # [decode.OUT_COLUMNS, count]
-    lost: int = 0  # entries passed over because their records are corrupt or gone
+    lost: int = 0  # entries skipped because their records are corrupt or gone
 
     @property
     def count(self) -> int:
@@ -62,21 +62,21 @@ class GetResult:
             body_at, property_at = body_end, end
 
     def where_behind(self, offset: QueueOffset) -> "GetResult":
-        """What a node says that may not know all there is: an offset past the end may yet come.
+        """The answer of a node that may be behind: an offset past the end may still come.
 
-        Nobody is sent back to what was read already.
+        So no reader is sent back to messages that it has read already.
         """
         if self.status is not GetMessageStatus.OFFSET_OVERFLOW_BADLY:
             return self
         return self.yet_to_come(offset)
 
     def yet_to_come(self, offset: QueueOffset) -> "GetResult":
-        """The answer to whoever asks for an offset that readers will see later."""
+        """The answer for an offset that readers will see later."""
         status = GetMessageStatus.OFFSET_OVERFLOW_ONE
         return replace(self, status=status, next_offset=offset, max_offset=offset)
 
     def chosen(self, keep: U8) -> "GetResult":
-        """The messages k with keep[k] == 1. Where they are none, the read found no match."""
+        """The messages k with keep[k] == 1; without any, the read found no match."""
         if keep.all():
             return self
         table = np.ascontiguousarray(self.table[:, keep == 1])
@@ -98,10 +98,10 @@ class GetResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wanted:
-    """How much of a queue is read at once, and what of it.
+    """Limits and selection of one read.
 
     messages_max: at most so many messages, with bodies of at most bytes_max. tags_codes: only these
-    (empty: all). bits: what surely has none of them is skipped.
+    (empty: all). bits: messages that certainly do not match are skipped.
     """
 
     messages_max: int = 32
@@ -130,9 +130,8 @@ class ColumnReader:
         wanted: Wanted,
         ext: ConsumeQueueExt | None = None,
     ) -> GetResult:
-        """What is wanted of a queue, from an offset on.
-
-        At least one message is read if there is one, however large.
+        """Read selected messages of a queue, from an offset on; at least one if there is one,
+        however large.
         """
         if queue is None:
             return GetResult(
@@ -147,7 +146,8 @@ class ColumnReader:
         if outside is not None:
             return outside
         if ext is not None and (len(wanted.tags_codes) or wanted.bits is not None):
-            # Hashes and bits live in the ext units: stop before the first one that does not match.
+            # Hashes and bits are in the extension units: stop before the first one that does not
+            # match.
             codes = {int(code) for code in wanted.tags_codes}
             matches = partial(_unit_matches, queue, ext, codes, wanted.bits)
             start, end = _matching_run(matches, queue_offset, min(high, queue_offset + UNITS_MAX))
@@ -217,9 +217,10 @@ class ColumnReader:
                 return code
 
     def _after_lost(self, queue: ConsumeQueue, offset: int, code: int) -> int:
-        """Where to read on after an entry whose record is lost; the entry itself elsewhere.
+        """The next offset after an entry whose record is lost; otherwise the entry itself.
 
-        Blank entries, and those of a missing segment, may be millions: they are passed at once.
+        There may be millions of blank entries or entries of a missing segment: they are skipped at
+        once.
         """
         if code == decode.DECODE_CORRUPT:
             return offset + 1
@@ -262,7 +263,7 @@ def _unit_matches(
     bits: FilterBits | None,
     offset: int,
 ) -> bool:
-    """Whether an entry's message may be wanted. codes: hashes of tags, none: any."""
+    """Whether an entry's message may match. codes: hashes of tags; none: any."""
     physical, _, code = (int(number) for number in queue.entries(offset, 1)[:, 0])
     unit = ext.get(code) if is_ext_address(code) else None
     if codes and (unit.tags_code if unit else code) not in codes:
@@ -271,7 +272,7 @@ def _unit_matches(
 
 
 def _matching_run(matches: Callable[[int], bool], start: int, high: int) -> tuple[int, int]:
-    """The next stretch of entries that may be wanted."""
+    """The next run of entries that may match."""
     first = start
     while first < high and not matches(first):
         first += 1

@@ -1,4 +1,4 @@
-"""Recovery: from the files a stopped or killed process left, back to a store that can be trusted.
+"""Recovery: turns the files of a stopped or killed process into a store that can be trusted.
 
 The commit log is the truth; everything else follows from it. Recovery finds the end of the valid
 records (a torn tail is cut, durably; a corrupt middle with valid records after it is reported and
@@ -32,7 +32,7 @@ from store.queues import ConsumeQueues
 from store.scanahead import Lend
 
 NORMAL_FILES = 3
-# How far back producers' sequences are looked for: longer than anybody repeats a send.
+# How far back producers' sequences are read: longer than any client repeats a send.
 REMEMBERED_MS = 600_000
 REMEMBERED_BYTES = 1 << 30
 _HEAD = struct.Struct(">II")
@@ -74,7 +74,7 @@ def is_mapped_file_matched_recover(
 
 @dataclass(slots=True)
 class Recovery:
-    """The parts recovery works on, loaded but not trusted."""
+    """The parts of a store, loaded but not trusted yet."""
 
     options: StoreOptions
     log: CommitLog
@@ -87,7 +87,7 @@ class Recovery:
     problem: Callable[[str], None]
     lend: Lend | None = None  # has a scan run in another thread
     known_end: int = 0  # records up to here had queue entries when the store was opened
-    noted: bool = False  # what the note says of the queues' ends is true
+    noted: bool = False  # the note of the queues' ends is valid
     halved: bool = False  # the note's position is inside a record
     stopped_at: int | None = None  # the disk is full: records from there on lack queue entries
     ends: dict[QueueKey, int] = field(default_factory=dict)  # queue offsets after those records
@@ -110,7 +110,7 @@ class Recovery:
                 "node and put the files back, or let a replica repair it"
             )
         known = set(self.queues.table)
-        queues_sound = queues_sound and bool(known)  # all gone: somebody removed them
+        queues_sound = queues_sound and bool(known)  # all are gone: they were removed on purpose
         first = self._first_file(abnormal, noted) if queues_sound else files[0]
         doubted = self._doubted(noted, first.start) if queues_sound else {}
         floors = self._floors(noted)
@@ -120,7 +120,7 @@ class Recovery:
         for key in doubted:
             self.queues.discard(key)
         if redo:
-            # What the note vouches for is not looked for again: the rest comes anew.
+            # What the note covers is not searched again; the rest is dispatched again.
             self.queues.rewind(max(first.start, noted.position if noted is not None else 0))
         indexed = noted if self._check_index() else None
         if redo:
@@ -139,13 +139,11 @@ class Recovery:
         self.queues.settle()
         used = self._used_bytes_after(end)
         self._cut(end, loaded_end)
-        if (
-            not redo
-        ):  # the scan has indexed nothing; done again, the newest record's keys come twice
+        if not redo:  # the scan indexed nothing; doing both adds keys twice
             self._index_up_to(end, None if self.halved else indexed)
         if abnormal or rebuilt or doubted or late:
             self._sync(first.start)
-        if noted is not None and not rebuilt:  # else all are synced and noted before long
+        if noted is not None and not rebuilt:  # otherwise all are synced and noted soon
             self.queues.take_for_unsynced()
         self.dispatcher.reput_from = end if self.stopped_at is None else self.stopped_at
         self.dispatcher.refused = 0
@@ -165,7 +163,7 @@ class Recovery:
         )
 
     def _doubted(self, noted: Noted | None, first: int) -> dict[QueueKey, str]:
-        """Queues whose files cannot be trusted below the stretch that is dispatched anew."""
+        """Queues whose files cannot be trusted below the range that is dispatched again."""
         if noted is not None:
             return doubtful(self.queues, noted, self.log.min_offset)
         comparison = Comparison(self.queues, dict(self.queues.doubted))
@@ -177,7 +175,7 @@ class Recovery:
         return faults_of_units(self.queues) | comparison.differing
 
     def _rebuild(self, doubted: dict[QueueKey, str], end: int) -> None:
-        """Make queues anew from the log, up to where everything is dispatched anyway."""
+        """Rebuild queues from the log, up to the range that is dispatched anyway."""
         for (topic, queue_id), why in sorted(doubted.items()):
             self.problem(f"queue {topic}/{queue_id} is rebuilt from the commit log: {why}")
         start = self.log.min_offset
@@ -187,7 +185,7 @@ class Recovery:
                 self._dispatch_to(end, self.options.check_crc_on_recover, targets)
 
     def _floors(self, noted: Noted | None) -> dict[QueueKey, int]:
-        """Queue offsets that were given to records which the log lost: not given again."""
+        """Reserve queue offsets that were given to lost records, so that none is used again."""
         holes = [end for _, end in self.log.queue.holes()]
         lost_until = max([self.log.min_offset, *holes])
         found: dict[QueueKey, int] = {}
@@ -206,9 +204,9 @@ class Recovery:
             self.queues.touch(key)
 
     def _check_index(self) -> bool:
-        """Look at the index's files; False if those from the first bad one on were dropped.
+        """Check the index files; False if those from the first invalid one on were dropped.
 
-        The newest record that is left may have had keys in them.
+        The newest remaining record may have had keys in the dropped files.
         """
         if not self.options.message_index_enable:
             return True
@@ -221,7 +219,7 @@ class Recovery:
         return False
 
     def _tell_lost(self, end: int) -> None:
-        """The log ends before what was known of it: acknowledged records may be lost."""
+        """Report a log that ends before a known offset: acknowledged records may be lost."""
         known = max(self.known_end, self.checkpoint.confirm_phy_offset)
         if end < known:
             self.problem(
@@ -233,7 +231,7 @@ class Recovery:
     def _lacking(
         self, from_the_start: bool, had: set[QueueKey], rebuilt: set[QueueKey]
     ) -> set[QueueKey]:
-        """Queues that lack entries of records from before those that were dispatched.
+        """Queues that lack entries of records before the dispatched range.
 
         They could not take a record, or had no files and do not begin with their first entry.
         from_the_start: all records were dispatched. had: queues that had files, not rebuilt.
@@ -249,10 +247,10 @@ class Recovery:
         return refusing | (begun_late - had - rebuilt)
 
     def _first_file(self, abnormal: bool, noted: Noted | None) -> MappedFile:
-        """Where dispatch begins again: nothing vouches for entries of records from there on."""
+        """The segment where dispatch restarts: entries of records from there on are not covered."""
         files = self.log.queue.files
         newest = files[-1]
-        if noted is not None:  # its segment may be gone: by retention, or lost
+        if noted is not None:  # its segment may be deleted by retention, or lost
             after = bisect_right(files, noted.position, key=lambda mapped: mapped.start)
             newest = files[max(0, after - 1)]
         if not abnormal:
@@ -264,7 +262,7 @@ class Recovery:
         return files[0]
 
     def _remember_producers(self, first: MappedFile) -> None:
-        """Sequences stored before the stretch that is recovered: a repeat of them may yet come."""
+        """Read sequences stored before the recovered range, as they may still be repeated."""
         files = self.log.queue.files
         newest = max(self.log.store_time_at(mapped.start) for mapped in files)
         start = first
@@ -297,20 +295,20 @@ class Recovery:
             self._dispatch_to(self.log.max_offset, check_crc, targets)
         except OSError as error:
             if not no_room(error) or doubted or self.log.corrupt_ranges:
-                raise  # what is damaged is mended before anything is served
-            # What is there can be read, and the rest is dispatched when there is room.
+                raise  # damage is repaired before anything is served
+            # Existing entries can be read, and the rest is dispatched when there is room.
             self.stopped_at = self.dispatcher.reput_from
             rest = DispatchTargets(self.queues, None, self.idempotence, compare=self._note_end)
             self._dispatch_to(self.log.max_offset, check_crc, rest)
         return self.dispatcher.reput_from
 
     def _note_end(self, key: QueueKey, rows: I64) -> None:
-        """Of rows that get no entries now: their queue offsets are not given again."""
+        """Reserve the queue offsets of rows that get no entries now."""
         end = int(rows[scan.QUEUE_OFFSET].max()) + 1
         self.ends[key] = max(self.ends.get(key, 0), end)
 
     def _dispatch_noted(self, position: int, check_crc: bool, targets: DispatchTargets) -> None:
-        """Dispatch up to a note's position; of a record that lies across it nothing is told."""
+        """Dispatch up to a note's position; a record that crosses it is not reported."""
         told: list[str] = []
         tell, self.dispatcher.on_problem = self.dispatcher.on_problem, told.append
         try:
@@ -322,7 +320,9 @@ class Recovery:
                 tell(text)
 
     def _take_back_half(self, position: int) -> None:
-        """A note from before the log was cut may end inside a record: that one is not damaged."""
+        """Forget a false report: a note from before a cut may end inside a record, which is not
+        damaged.
+        """
         found = self.log.corrupt_range_at(position)
         if found is None or found.start == position or self.log.queue.find(position) is None:
             return
@@ -332,9 +332,8 @@ class Recovery:
         self.halved = True
 
     def _has_all(self, noted: Noted, doubted: dict[QueueKey, str]) -> bool:
-        """Whether each queue of a note has its files, or is known to be rebuilt.
-
-        One that was noted without entries has none to miss.
+        """Whether each queue of a note has its files or is being rebuilt; one without entries needs
+        none.
         """
         wanted = {key for key, end in noted.queues.items() if end.end}
         return self.queues.table.keys() >= wanted - doubted.keys()
@@ -391,7 +390,7 @@ class Recovery:
         self._tell_lost(end)
         if end < loaded_end:
             self.log.queue.truncate(end)
-        self.log.queue.set_end(end)  # what only the page cache has is synced below
+        self.log.queue.set_end(end)  # bytes that are only in the page cache are synced below
         self.log.last_store_time = self.dispatcher.store_time
         if self.queues.max_physical_offset > end:
             self.queues.truncate(end)
@@ -400,7 +399,9 @@ class Recovery:
             self._index_up_to(end)
 
     def _sync(self, start: int) -> None:
-        """What was found may only be in the page cache: make it durable before it is served."""
+        """Sync everything found: it may only be in the page cache, and must be durable before it is
+        served.
+        """
         for mapped in self.log.queue.files:
             if mapped.end > start:
                 mapped.file.sync()
@@ -429,7 +430,7 @@ def load_queues(queues: ConsumeQueues, trusting: bool, report: Callable[[str], N
 def load_index(
     index: IndexService, trusted_until_ms: int | None, report: Callable[[str], None]
 ) -> None:
-    """Load the index; where its files cannot be trusted they are removed."""
+    """Load the index; files that cannot be trusted are removed."""
     try:
         index.load(trusted_until_ms)
     except (BadStoreDirectory, OSError) as error:

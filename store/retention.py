@@ -1,9 +1,9 @@
-"""Retention: which segments may go, and when the disk is too full to write.
+"""Retention: which segments are deleted, and when the disk is too full to write.
 
-Rules of RocketMQ 4.9.8: segments unchanged for 72 h go at the hour `deleteWhen` (04), or at any
-hour once the disk is over 75 % full; over 85 % also unexpired ones go; over 90 % puts are refused
-until it falls again. Oldest first, at most 10 a round, never the last one, never one that queues,
-index or disk do not have in full.
+Rules of RocketMQ 4.9.8: segments unchanged for 72 h are deleted at the hour `deleteWhen` (04), or
+at any hour if the disk is over 75 % full; over 85 %, unexpired ones are deleted as well; over 90 %,
+puts are refused until usage falls. Oldest first, at most 10 per round, never the last one, and
+never one that is not completely dispatched and on disk.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Cleaned:
     index_files: int
     used_ratio: float
     unexpired: tuple[str, ...] = ()
-    more: bool = False  # the disk is too full yet: look again when the room is free
+    more: bool = False  # the disk is still too full: check again once the space is free
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Retention:
         return ratio
 
     def round(self, age_ms: WallMs, hour: int, dispatched: int) -> Cleaned:
-        """Look once. age_ms: what the files' times are compared with (`store.clocks.AgeClock`).
+        """Run one round. age_ms: what the files' times are compared with (`store.clocks.AgeClock`).
 
         hour: local hour of day. dispatched: offset below which all is in queues.
         """
@@ -114,5 +114,5 @@ class Retention:
             removed.append(path)
             if not expired:
                 unexpired.append(path)
-                break  # its room may come later: one at a time, for as long as it is too full
+                break  # its space may be freed later: one at a time while the disk is too full
         return removed, unexpired

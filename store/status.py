@@ -4,7 +4,7 @@ import enum
 
 
 class PutMessageStatus(enum.Enum):
-    """What became of a put. The FLUSH_ and SLAVE_ ones mean: stored, but not as safely as asked."""
+    """The result of a put. FLUSH_ and SLAVE_ mean: stored, but not as durably as configured."""
 
     PUT_OK = "PUT_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -30,7 +30,7 @@ class BrokerRole(enum.Enum):
 
 
 class FlushDiskType(enum.Enum):
-    """When a put is answered: after the disk has it, or before."""
+    """When a put is answered: after it is on disk, or before."""
 
     SYNC_FLUSH = "SYNC_FLUSH"
     ASYNC_FLUSH = "ASYNC_FLUSH"
@@ -48,15 +48,15 @@ class RunningFlags:
         self.bits = 0
 
     def set(self, flag: int) -> None:
-        """Raise a flag."""
+        """Set a flag."""
         self.bits |= flag
 
     def clear(self, flag: int) -> None:
-        """Lower a flag."""
+        """Clear a flag."""
         self.bits &= ~flag
 
     def has(self, flag: int) -> bool:
-        """Tell whether a flag is raised."""
+        """Whether a flag is set."""
         return bool(self.bits & flag)
 
     @property
@@ -70,7 +70,7 @@ class RunningFlags:
         return not self.bits & ~self.NOT_READABLE
 
     def names(self) -> list[str]:
-        """Names of the raised flags."""
+        """Names of the flags that are set."""
         all_flags = {
             "NOT_READABLE": self.NOT_READABLE,
             "NOT_WRITEABLE": self.NOT_WRITEABLE,

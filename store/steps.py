@@ -1,4 +1,4 @@
-"""Work in small steps, between which whoever owns the store may do something else."""
+"""Work in small steps, between which the owner of the store may do other work."""
 
 from collections.abc import Generator
 from typing import TypeVar
@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 def at_once(work: Generator[None, None, T]) -> T:
-    """Do all steps now; what the work returns."""
+    """Run all steps now; the result of the work."""
     while True:
         try:
             next(work)

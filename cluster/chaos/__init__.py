@@ -1,1 +1,1 @@
-"""Breaks a running cluster in planned ways while clients use it, and checks what they were told."""
+"""Injects planned faults into a running cluster, and checks the histories of its clients."""

@@ -1,4 +1,4 @@
-"""What must be true of a history. Every checker says what it found, with an example.
+"""Checkers of a history; each reports its findings with an example.
 
 | finding | means |
 |---------|-------|
@@ -24,7 +24,7 @@ EXAMPLES = 3
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that must not be."""
+    """A violation."""
 
     kind: str
     count: int
@@ -76,7 +76,7 @@ def duplicated(history: History) -> list[Finding]:
 
 
 def inconsistent(history: History) -> list[Finding]:
-    """An offset holds one message, whoever says so, and whenever."""
+    """An offset holds one message, according to every source at every time."""
     known: dict[tuple[Queue, int], str] = {}
     found = []
     claims = [
@@ -94,7 +94,7 @@ def inconsistent(history: History) -> list[Finding]:
 
 
 def aborted(history: History) -> list[Finding]:
-    """A send that was told to have failed is nowhere."""
+    """A send that was reported as failed is stored nowhere."""
     failed = {send.body for send in history.sends if send.outcome == FAIL}
     read = {body for rows in _everything_read(history).values() for _, body in rows}
     return finding("aborted", sorted(failed & read))
@@ -113,7 +113,7 @@ def gaps(history: History) -> list[Finding]:
 
 
 def order(history: History) -> list[Finding]:
-    """A process's polls of a queue go on where they stood: no skip, no return."""
+    """Each poll of a process continues where the last one ended: no skip, no return."""
     places: dict[tuple[int, Queue], int] = {}
     skipped, backwards = [], []
     for poll in history.polls:

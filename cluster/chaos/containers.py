@@ -27,7 +27,7 @@ class ContainerTarget:
     """Nodes a1, a2, a3 of a compose project."""
 
     def __init__(self, project: str = PROJECT) -> None:
-        """Raises DockerException where no engine answers, RuntimeError where nothing is up."""
+        """Raises DockerException if no engine answers, RuntimeError if the cluster is not up."""
         self.nodes: tuple[str, ...] = ("a1", "a2", "a3")
         self._project = project
         self._docker = docker.from_env(timeout=30)
@@ -46,7 +46,7 @@ class ContainerTarget:
         return found[0]
 
     def prepare(self, kinds: Collection[str]) -> None:
-        """Check that these faults can be struck here; make the helper image where one needs it.
+        """Check that these faults can be injected; build the helper image if needed.
 
         Raises Unsupported.
         """
@@ -73,7 +73,7 @@ class ContainerTarget:
                 ) from None
 
     def start(self) -> None:
-        """They run already; nothing of an earlier run is left in their way."""
+        """The nodes run already; undo what an earlier run left behind."""
         for service in (*ETCD, *self.nodes):
             container = self._container(service)
             if container.status == "paused":
@@ -84,7 +84,7 @@ class ContainerTarget:
             self.mend(node)
 
     def stop(self) -> None:
-        """Undo what is left; the cluster goes on running."""
+        """Undo remaining faults; the cluster keeps running."""
         for node in self.nodes:
             self.mend(node)
         self.start()
@@ -104,7 +104,7 @@ class ContainerTarget:
     # -- faults --------------------------------------------------------------------------------
 
     def kill(self, node: str) -> None:
-        """SIGKILL; the engine leaves down what was killed by hand."""
+        """SIGKILL; the engine does not restart a container that was killed by hand."""
         self._drop_helper(node)
         self._container(node).kill("SIGKILL")
         self._until(node, "exited")

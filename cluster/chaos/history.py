@@ -1,4 +1,4 @@
-"""What clients did and were told: the only evidence that the checkers look at.
+"""The operations of clients and their results: the only evidence that the checkers use.
 
 A send ends `ok`, `fail` (surely not stored) or `unknown` (may or may not have happened, now or
 later). Taking unknown for fail is the commonest bug of such checks; taking it for ok hides losses.
