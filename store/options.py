@@ -1,6 +1,6 @@
 """Options of the engine, RocketMQ's names in snake_case, RocketMQ 4.9's defaults."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TypeVar
 
 from store.status import BrokerRole, FlushDiskType
@@ -116,13 +116,20 @@ class StoreOptions:
     )
 
     def __post_init__(self) -> None:
-        """Refuse sizes that no store can be built from."""
+        """Refuse values that no store can work with."""
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, int) and value < 0:
+                raise ValueError(f"{one.name} is {value}; it must not be negative")
         if self.mapped_file_size_commit_log < 4096:
             raise ValueError("mapped_file_size_commit_log must be at least 4096 bytes")
         if not 1 <= self.max_message_size <= 1 << 30:
             raise ValueError("max_message_size must be from 1 byte to 1 GiB")
         if self.max_hash_slot_num < 1 or self.max_index_num < 2:
-            raise ValueError("max_hash_slot_num must be >= 1 and max_index_num >= 2")
+            raise ValueError(
+                f"an index file needs at least 1 slot and 2 entries, not {self.max_hash_slot_num} "
+                f"(max_hash_slot_num) and {self.max_index_num} (max_index_num)"
+            )
 
     @property
     def queue_file_bytes(self) -> int:

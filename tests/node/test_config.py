@@ -109,6 +109,12 @@ def test_a_wrong_key_of_a_file_or_flag_names_the_nearest_one_too(tmp_path: Path)
     [
         ("ha", "slave_timeout", 0, "ha: slave_timeout must be at least 1 ms"),
         ("store", "max_message_size", 0, "store: max_message_size must be from 1 byte to 1 GiB"),
+        (
+            "store",
+            "file_reserved_time",
+            -4,
+            "store: file_reserved_time is -4; it must not be negative",
+        ),
     ],
 )
 def test_keys_that_do_not_go_together_are_an_error_of_their_section(
