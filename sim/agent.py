@@ -1,4 +1,4 @@
-"""What a simulated node of an elected group does beside replication: lease, registry, roles."""
+"""The election side of a simulated node: lease, registry, roles."""
 
 import contextlib
 from collections.abc import Callable, Coroutine
@@ -49,7 +49,7 @@ NOTED_MS = 3.0  # longest until a note is begun, and from its end until that is 
 
 
 class Host(Watched, Protocol):
-    """A simulated node, as its agent needs it."""
+    """The part of a simulated node that its agent uses."""
 
     world: World
     ghost: Ghost
@@ -57,26 +57,26 @@ class Host(Watched, Protocol):
     chance: Random
 
     def guarded(self, do: Callable[..., None]) -> Callable[..., None]:
-        """Something this process does: not after it died, later where it is paused."""
+        """An action of this process: dropped after its death, delayed while it is paused."""
 
     def later(self, delay: float, do: Callable[..., None]) -> None:
-        """Do something after some ms, if the process still lives."""
+        """Run an action after some ms, if the process is still alive."""
 
     def tell(self, event: masterevents.Event) -> None:
-        """Tell a master's machine; nothing where this node is a slave."""
+        """Pass an event to the master's machine; does nothing on a slave."""
 
     def become_master(self, lead: Lead) -> Master:
-        """Elected. Raises OSError or StoreError where the disk does not let it."""
+        """Become the master. Raises OSError or StoreError if the disk prevents it."""
 
     def become_slave(self) -> None:
-        """A mastership is over; nothing where there is none."""
+        """End the mastership, if there is one."""
 
     def follow(self, target: str) -> None:
-        """Copy another node's log from now on; empty: nobody's."""
+        """Copy another node's log from now on; empty: none."""
 
 
 class Agent:
-    """Feeds a node's failover machine and does what it says."""
+    """Feeds a node's failover machine and executes its effects."""
 
     def __init__(self, node: Host, etcd: SimEtcd, incarnation: int, fresh_id: str) -> None:
         self.node = node

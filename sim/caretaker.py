@@ -1,7 +1,8 @@
-"""Who looks after an elected group: restarts what died, and does no more than a supervisor does.
+"""The supervisor of an elected group: restarts dead nodes, and nothing else.
 
-Only where nothing can go on by itself, an operator steps in: a group that lost its only beginning,
-a replica of a beginning that came to nothing, a registry that was restored from a bad backup.
+An operator acts only if the group cannot continue by itself: if it lost its only node before it was
+opened, if a replica belongs to such a lost group, or if the registry was restored from a bad
+backup.
 """
 
 from ha.failoverevents import ElectUnclean

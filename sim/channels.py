@@ -1,8 +1,8 @@
 """gRPC between simulated programs and nodes: stubs on one side, the services on the other.
 
-A call's frames come in their order, each way, or not at all: a cut or lossy link holds them up, and
-a connection that is held up for too long breaks. A node that dies may reset its connections, or
-not: then the other side notices by itself, later.
+The frames of a call arrive in order in each direction, or not at all: a cut or lossy link delays
+them, and a connection that is delayed for too long breaks. A node that dies may reset its
+connections; otherwise the other side notices later.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class Serving(Protocol):
 
 
 class Served(Protocol):
-    """A simulated node, as those see it who call its services."""
+    """A simulated node, as seen by callers of its services."""
 
     name: str
     boot: int

@@ -1,4 +1,4 @@
-"""What must be true in the end: of the logs, and of the history of what users were told."""
+"""Final checks of the logs and of the history of clients."""
 
 from sim.clients import QUEUES, History, key_of, read_all
 from sim.node import Node
@@ -9,7 +9,7 @@ from store.offsets import QueueOffset
 from store.queueends import QueueKey
 from store.record import decode_properties
 
-WORTH_OK = 0.1  # a run in which fewer sends succeeded says little
+WORTH_OK = 0.1  # a run with fewer successful sends proves little
 
 
 def final(nodes: list[Node], master: Node, history: History) -> None:
@@ -124,7 +124,7 @@ def dense(queues: dict[QueueKey, list[tuple[int, bytes]]]) -> None:
 
 
 def nothing_changed(queues: dict[QueueKey, list[tuple[int, bytes]]], history: History) -> None:
-    """Whatever any reader saw at any time is still what stands there (no aborted read)."""
+    """Everything that any reader saw is still there (no aborted read)."""
     for (key, offset), body in history.seen.items():
         if offset >= len(queues[key]) or queues[key][offset][1] != body:
             raise Violation(f"{key} offset {offset} was read as {body[:24]!r}, and is gone")
@@ -153,7 +153,7 @@ def nothing_doubled(queues: dict[QueueKey, list[tuple[int, bytes]]]) -> None:
 def nothing_refused_appears(
     queues: dict[QueueKey, list[tuple[int, bytes]]], history: History
 ) -> None:
-    """What a user was told to have failed is nowhere (G1a)."""
+    """A send that was reported as failed is stored nowhere (G1a)."""
     failed = {body for send in history.sends if send.outcome == "fail" for body in send.bodies}
     for found in queues.values():
         for _, body in found:

@@ -1,4 +1,4 @@
-"""Producers and consumers, and the history of what they did and were told."""
+"""Producers and consumers, and the history of their operations."""
 
 from dataclasses import dataclass, field
 
@@ -27,7 +27,7 @@ def key_of(body: bytes) -> str:
 
 @dataclass(slots=True)
 class Send:
-    """One send: what a user was told about it. ok, info (may or may not be stored), or fail."""
+    """One send and its result: ok, info (may or may not be stored), or fail."""
 
     key: QueueKey
     bodies: list[bytes]

@@ -1,4 +1,4 @@
-"""Three nodes, who looks after them, their clients and their bad luck: one run from one seed.
+"""One run from one seed: three nodes, their supervisor, clients and faults.
 
 The group elects its masters through a simulated etcd, or an operator gives the roles by hand. The
 injected faults leave at least one copy of everything acknowledged (the atlas), so whatever is lost
@@ -49,7 +49,7 @@ CLOCK_STEPS_MS = (-3_600_000, -5000, 5000, 3_600_000)
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run was and found."""
+    """The result of a run."""
 
     seed: int
     digest: str
@@ -153,7 +153,7 @@ class Cluster:
     # -- running -------------------------------------------------------------------------------
 
     def run(self) -> Outcome:
-        """Everything, to the end or to the first violation."""
+        """Run to the end or to the first violation."""
         outcome = Outcome(self.world.seed, "", 0, faults=self.planned, elected=self.elected)
         try:
             with capture_logs():  # what the services say is for operators
@@ -458,7 +458,7 @@ class Cluster:
         raise Violation(f"the services do not come to an end: {why}; {self._standing()}")
 
     def _converge(self) -> None:
-        """Liveness: healed, everybody must have everything before long."""
+        """Liveness: once faults are healed, all nodes must soon have everything."""
         until = self.world.now + CONVERGE_MS
         while not self._converged():
             if self.world.now >= until:

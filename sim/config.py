@@ -1,4 +1,4 @@
-"""What differs from run to run beside the faults: sizes, modes, numbers of replicas."""
+"""The parameters of a run besides its faults: sizes, modes, numbers of replicas."""
 
 import random
 from dataclasses import dataclass, replace

@@ -1,8 +1,8 @@
-"""What the confirmed records of metadata say, held against the tables that nodes go by.
+"""Compares the tables of every node with the confirmed metadata records.
 
-A node answers from its tables, and hands them to whoever begins to follow it: nothing may be in
-them that a failover could take back. Where groups are, the observer counts for itself: a committed
-offset never goes back, in whatever order commits arrive, unless an older copy led for a while.
+A node answers from its tables and sends them to new slaves: they must not contain anything that a
+failover could take back. Where groups are, the observer counts for itself: a committed offset never
+goes back, in whatever order commits arrive, unless an older copy led for a while.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What a disk loses while nobody looks: files that the log can make anew are gone at a restart.
+"""Decay of disks: derived files that are lost or damaged at a restart.
 
 Only derived files decay here. A lost segment costs a copy of what was acknowledged: those are
 faults of their own, where the others have it (`sim.lostsegments`).

@@ -1,4 +1,4 @@
-"""What masters gave to consumers and what became of it: the checks that hold for every delivery."""
+"""Deliveries of masters to consumers, and the checks of each of them."""
 
 from dataclasses import dataclass, field
 
@@ -35,7 +35,7 @@ class Deliveries:
     repeats: int = 0
 
     def given(self, who: Mastership, now: float, request: PopRequest, handle: Handle) -> Place:
-        """A master gives a message away: nobody has it, and nobody was done with it."""
+        """A master delivers a message: no consumer has it, and none has acknowledged it."""
         place = place_of(request.group, handle)
         self.deliveries += 1
         before = self.leases.get((who, place))

@@ -1,4 +1,4 @@
-"""A disk that remembers what is synced and what only looks as if it were.
+"""A simulated disk that distinguishes synced bytes from those that only seem to be.
 
 Injected: power cuts (of unsynced bytes, any sectors reach the platter; of unsynced names, a
 prefix), failing syncs (the bytes are then taken for clean and never written again, as Linux does),
@@ -22,7 +22,7 @@ NameOp = Callable[[dict[str, "Inode"]], None]
 
 
 class Inode:
-    """A file's bytes: as programs see them, and as the platter has them."""
+    """A file's bytes: as programs see them, and as they are on the platter."""
 
     __slots__ = ("allocated", "clean", "durable", "modified_ms", "seen")
 

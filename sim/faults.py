@@ -1,4 +1,4 @@
-"""What goes wrong, and when: a list made from a seed, that can be written down and shrunk."""
+"""The faults of a run and their times: a list made from a seed, which can be saved and shrunk."""
 
 import json
 import random
@@ -31,7 +31,7 @@ ETCD_KINDS = (
     "etcd_restore",
     "etcd_wipe",
 )
-INDEX_ON = "index_on"  # no fault: a part of the setup that a kept run must repeat
+INDEX_ON = "index_on"  # not a fault: a part of the setup that a kept run must repeat
 DECAY_OFTEN = "decay_often"  # as well
 SERVICES_ON = "services_on"  # as well
 SDK_ON = "sdk_on"  # as well; level below ALONE: no other programs use the services
@@ -42,7 +42,7 @@ ALONE = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that happens to a node (or link, or everything) at a time, for so many ms."""
+    """A fault of a node, a link or everything, at a time and for a number of ms."""
 
     at: float
     kind: str
@@ -53,7 +53,7 @@ class Fault:
 
 
 def plan(chance: random.Random, duration: float, elected: bool = False) -> list[Fault]:
-    """Faults of one run: a handful of kinds, so that runs differ in character."""
+    """The faults of one run: a few kinds, so that runs differ in character."""
     kinds = chance.sample(KINDS, chance.randint(2, 6))
     if elected:
         kinds += chance.sample(ETCD_KINDS, chance.randint(1, 3))
@@ -76,7 +76,7 @@ def plan(chance: random.Random, duration: float, elected: bool = False) -> list[
 
 
 def async_spells(chance: random.Random, duration: float) -> list[Fault]:
-    """Times in which the master that an operator chose waits for nobody; in one run of four."""
+    """Times in which a master with a fixed role is asynchronous; in one run of four."""
     if chance.random() >= 0.25:
         return []
     return [
@@ -96,7 +96,7 @@ def services(chance: random.Random) -> list[Fault]:
 
 
 def sdk(chance: random.Random, duration: float) -> list[Fault]:
-    """Whether programs of the SDK use them, and what becomes of these; in every other run."""
+    """Whether programs of the SDK use them, and the faults of these; in every other run."""
     if chance.random() < 0.5:
         return []
     found = [Fault(0.0, SDK_ON, NODES[0], level=round(chance.random(), 3))]

@@ -1,8 +1,8 @@
-"""What an observer who sees everything knows, and the invariants it checks after every event.
+"""The omniscient observer: what it knows, and the invariants that it checks after every event.
 
-It believes bytes only. Where a log ends, how much of it a disk holds, what is confirmed and what a
-node has promised is read from the simulated disks (`sim.platter`), and held against what the code
-under test says of itself.
+It trusts bytes only. Where a log ends, how much of it is on disk, what is confirmed and what a node
+has promised is read from the simulated disks (`sim.platter`), and compared with what the code under
+test claims.
 """
 
 from collections import Counter
@@ -44,24 +44,24 @@ class Ghost:
         self.safe = bytearray()
         self.sure = bytearray()
         self.confirmed: dict[str, int] = {}
-        self.told: dict[str, int] = {}  # what each node was told to be confirmed
+        self.told: dict[str, int] = {}  # what each node knows to be confirmed
         self.marks: Counter[str] = Counter()
         self.light_ends: dict[str, set[int]] = {}  # where light queues were forgotten
         self.witness = Witness()
-        self._proved: dict[str, int] = {}  # of what a node shows, so much is known to be safe
+        self._proved: dict[str, int] = {}  # how much of what a node shows is known to be safe
         self._noted_at: dict[tuple[Mastership, Replica], tuple[int, ...]] = {}
         self._opened = etcd is None
 
     def mark(self, what: str) -> None:
-        """Something worth seeing was seen."""
+        """Count an event that a large number of runs must meet."""
         self.marks[what] += 1
 
     def forgotten(self, name: str, end: int) -> None:
-        """A light queue was forgotten: nobody needs what it has below its end."""
+        """A light queue was forgotten: its messages below the end need not be kept."""
         self.mark("forgotten")
         self.light_ends.setdefault(name, set()).add(end)
 
-    # -- what happens --------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------
 
     def started(self, node: Watched) -> None:
         """A node begins."""
@@ -70,7 +70,7 @@ class Ghost:
             self._must_be_complete(node, "came back")
 
     def leads(self, node: Watched, epoch: int) -> None:
-        """A node was elected: I2, and it must have everything that was ever acknowledged."""
+        """A node was elected: I2; it must have everything that was ever acknowledged."""
         self.mark("elected")
         assert node.machine is not None, "an elected node"
         group = node.machine.membership.group_id
@@ -89,7 +89,7 @@ class Ghost:
             self.mark("led_too_late")
 
     def members_changed(self, nodes: Iterable[Watched]) -> None:
-        """The registry has another SyncStateSet: whoever is in it has everything, I1."""
+        """The registry has another SyncStateSet: every member has everything, I1."""
         for node in nodes:
             if node.up:
                 self._must_be_complete(node, "is in the set")
@@ -104,7 +104,7 @@ class Ghost:
         if not always and Replica(node.name, node.incarnation) not in members:
             return
         if not found_out and (node.older == "same run" or (node.older and not always)):
-            return  # an older copy: the others will find it out
+            return  # an older copy: the others will detect it
         missing = self._first_missing(node, self.sure, durable=False)
         if missing < len(self.sure):
             raise Violation(
@@ -153,7 +153,7 @@ class Ghost:
         self.witness.disk_replaced(node)
 
     def applied(self, node: Watched) -> None:
-        """A slave took something in: its log must be the master's."""
+        """A slave applied bytes: its log must equal the master's."""
         slave = node.slave
         assert slave is not None, "slaves apply"
         if slave.truncated_bytes > node.truncated_bytes:
@@ -184,7 +184,7 @@ class Ghost:
             if master.up and master.boot == key[2]:
                 node.older = master.older
 
-    # -- who holds what ------------------------------------------------------------------------
+    # -- copies ------------------------------------------------------------------------
 
     @staticmethod
     def _followed(node: Watched) -> Mastership:
@@ -194,7 +194,7 @@ class Ghost:
         return node.slave.epoch, node.slave.master_node, int(process or 0)
 
     def _capture(self, node: Watched, end: int) -> Mastership:
-        """Take in what a master has written since it was looked at."""
+        """Read what a master has written since the last check."""
         assert node.master is not None, "masters write"
         key = (node.master.epoch, node.name, node.boot)
         wrote = self.logs.setdefault(key, bytearray())
@@ -227,7 +227,7 @@ class Ghost:
             raise Violation(f"{node.name} counts {needed} replicas, only {sorted(nodes)} joined")
 
     def acknowledged(self, node: Watched, body: bytes) -> None:
-        """A master says OK: enough nodes must hold the put, I4."""
+        """A master acknowledges a put: enough nodes must hold it, I4."""
         key = self._capture(node, node.bytes.end())
         end = node.bytes.record_end(body)
         if end < 0:
@@ -237,7 +237,7 @@ class Ghost:
         self._take(self.sure, key, end, f"{node.name} acknowledged")
 
     def _take(self, known: bytearray, key: Mastership, end: int, what: str) -> None:
-        """More bytes are promised; they go on where those before them end."""
+        """More bytes are acknowledged; they follow those before them."""
         wrote = self.logs[key]
         common = min(len(known), end)
         if known[:common] != wrote[:common]:
@@ -282,7 +282,7 @@ class Ghost:
     # -- after every event ---------------------------------------------------------------------
 
     def check(self, node: Watched) -> None:
-        """In every event of a node, and after it: what must hold always."""
+        """The invariants that always hold, during and after every event of a node."""
         told = node.store.replicated_offset or 0
         if not node.older and told > self.told.get(node.name, 0):
             self.told[node.name] = told
@@ -295,7 +295,7 @@ class Ghost:
         self._nothing_unsafe_shows(node, end)
 
     def settled(self, node: Watched) -> None:
-        """An event's consequences have been drawn."""
+        """An event was processed completely."""
         self.check(node)
         wrong = node.master.validate(node.mono()) if node.master is not None else ""
         wrong = wrong or (node.slave.validate() if node.slave is not None else "")

@@ -1,11 +1,11 @@
-"""Coroutines of a simulated process that are driven by the scheduler, without an event loop."""
+"""Runs coroutines of a simulated process on the scheduler, without an event loop."""
 
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 
 class Later:
-    """Something that comes later: a coroutine awaits it, an event of the scheduler ends it."""
+    """A future result: a coroutine awaits it, an event of the scheduler completes it."""
 
     def __init__(self) -> None:
         self._then: Callable[[BaseException | None], None] | None = None

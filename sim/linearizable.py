@@ -1,4 +1,5 @@
-"""A checker by others: histories go through porcupine (Go), which knows nothing of this code.
+"""An independent checker: histories are checked by porcupine (Go), which shares no code with this
+project.
 
 The model is a log per queue: an append takes the next offset, a read sees what stands at an offset,
 a commit is what the next question answers. Queues are independent, so each is checked by itself.

@@ -1,4 +1,4 @@
-"""What must be true of lite topics in the end, by the log: places, fates, what was forgotten."""
+"""Final checks of lite topics against the log: positions, fates, forgotten queues."""
 
 import json
 from dataclasses import dataclass, field
@@ -48,7 +48,7 @@ class Light:
 
 
 def unfinished(node: Node, history: LiteHistory) -> str:
-    """What is still to be done, empty for nothing."""
+    """The work that is still pending, empty for none."""
     services = node.services
     if services is None or node.may_be_behind():
         return "no master that knows its log"
@@ -131,7 +131,9 @@ def _stored_once(rows: list[Row], history: LiteHistory) -> None:
 
 
 def _places(rows: list[Row], forgotten: list[tuple[int, int, dict[str, int]]]) -> dict[str, Light]:
-    """Every light queue goes on where it stands, or begins anew beyond where it was forgotten."""
+    """Every light queue continues at its end, or starts again beyond the offset at which it was
+    forgotten.
+    """
     found = {queue: Light() for queue in QUEUES_OF_ALL}
     left = sorted(forgotten, key=lambda one: one[0])
     for row in rows:

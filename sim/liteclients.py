@@ -1,7 +1,7 @@
-"""Programs that use lite topics: they send to some, and subscribe to sets that keep changing.
+"""Programs that use lite topics: they send messages, and subscribe to changing sets.
 
-Subscriptions go to the master, as RocketMQ's clients send them, and copies of them to the other
-nodes, as a node passes them on. What has got nothing for a while is forgotten.
+Subscriptions are sent to the master, as by RocketMQ's clients, and copies of them to the other
+nodes, as by a node. Lite topics without a message for a while are forgotten.
 """
 
 import zlib

@@ -1,4 +1,4 @@
-"""What clients of lite topics did and were told, and a plain model of what they subscribe to."""
+"""The history of clients of lite topics, and a simple model of their subscriptions."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -76,7 +76,7 @@ class Subscriptions:
 
 @dataclass(slots=True)
 class LiteHistory(Deliveries):
-    """Everything that the checks in the end need, and the checks of every delivery."""
+    """The data for the final checks, and the checks of every delivery."""
 
     sent: list[LiteSent] = field(default_factory=list)
     subscriptions: dict[tuple[Boot, str], Subscriptions] = field(default_factory=dict)

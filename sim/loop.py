@@ -1,7 +1,7 @@
 """An event loop on the scheduler's time, for the coroutines of a simulated process.
 
-A turn runs what is ready, as asyncio's does; between two turns the rest of the world goes on. A
-process that dies takes its loop with it: its tasks are cancelled, and nobody is told of them.
+A turn runs what is ready, as asyncio's does; between two turns the rest of the world goes on. When
+a process dies, its loop ends: its tasks are cancelled, and their errors are dropped.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Lost segments: a file in the middle of a node's commit log is gone when it starts again.
+"""Lost segments: a file in the middle of a node's commit log is missing when the node restarts.
 
 The node must name what is missing, serve what lies around it, and get it from a peer before it
 counts again: as a slave from its master, which takes it for an older copy where it was a member of

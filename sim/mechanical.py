@@ -118,7 +118,7 @@ class JudgeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of a mutant; killed_by: tests, seed, time or nothing."""
+    """The fate of a mutant; killed_by: tests, seed, time or nothing."""
 
     mutant: Mechanical
     killed_by: str

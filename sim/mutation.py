@@ -40,7 +40,7 @@ _OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.LtE: ast.Gt,
 }
 _EXTREMES = {"min": "max", "max": "min"}
-# What says things and does nothing: a change of it is seen by nobody, and should not be.
+# Code that only reports: a change has no effect that a test should see.
 _SILENT = (ast.Assert, ast.JoinedStr, ast.Raise, ast.arguments)
 Change = Callable[[ast.AST], None]
 
@@ -59,7 +59,7 @@ class Mechanical:
     after: str
 
     def diff(self) -> str:
-        """What was changed, for people."""
+        """The change as a diff."""
         return f"--- {self.path}:{self.line} {self.function}\n-{self.before}\n+{self.after}"
 
 

@@ -1,7 +1,7 @@
-"""A network of streams that loses, delays, doubles, reorders, and is cut in one direction.
+"""A network of streams with loss, delay, duplication, reordering, and cuts in one direction.
 
-A stream's bytes are frames here. A connection whose peer died says so only if the reset gets
-through: otherwise it is half-open, and whoever waits on it must notice by itself.
+A stream transfers frames here. A connection whose peer died ends only if the reset arrives;
+otherwise it is half-open, and the other end must notice by its own timeouts.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Deliver = Callable[[bytes], None]
 
 @dataclass(slots=True)
 class Weather:
-    """How bad a link is; probabilities of one frame, delays in ms."""
+    """The quality of a link; probabilities per frame, delays in ms."""
 
     loss: float = 0.0
     duplicate: float = 0.0
@@ -38,7 +38,7 @@ class Network:
         return (source, target) in self.cuts
 
     def delay(self) -> float:
-        """How long one frame takes."""
+        """The delay of one frame."""
         weather = self.weather
         return self._chance.uniform(weather.delay_min, weather.delay_max)
 

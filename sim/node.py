@@ -55,7 +55,7 @@ Reply = Callable[[PutMessageStatus, PutResult | None], None]
 
 
 class Node:
-    """One replica. `boot` counts its processes: what an older one had planned does not happen."""
+    """One replica. `boot` counts its processes: events scheduled by an older one are dropped."""
 
     def __init__(
         self, world: World, network: Network, name: str, setup: Setup, ghost: Ghost
@@ -80,7 +80,7 @@ class Node:
         self.lost_power = False  # since it last held everything
         self.lost_disk = False  # since it last held everything
         self.adopted = b""  # the master's tables, as they came with the last handshake
-        self.needs_reboot = False  # a sync failed: the page cache is not the platter
+        self.needs_reboot = False  # a sync failed: the page cache differs from the platter
         self.cuts = 0
         self.truncated_bytes = 0  # of the running slave's, as far as it was looked at
         self.standstill = Standstill(world)
@@ -91,14 +91,14 @@ class Node:
         self.agent: Agent | None = None
         self.incarnation = 0
         self.older = ""  # it runs on an older copy, or without a segment, and has not caught up
-        self.tainted = False  # lost power, and has not found out yet
+        self.tainted = False  # lost power, and has not detected it yet
         self.store: MessageStore
         self.master: Master | None = None
         self.slave: Slave | None = None
         self.services: Services | None = None
-        # Told of what a call came to, before its answer goes out: request, reply, when it came.
+        # Called with the result of a call before it is sent: request, reply, time of arrival.
         self.on_answered: Callable[[Node, Any, Any, float], None] = lambda *_: None
-        # To a half message's producer.
+        # Sends a check to a half message's producer.
         self.on_check: Callable[[Node, Check], None] = lambda node, check: None
         self.on_settled: list[Callable[[Node], None]] = []  # after each event, with services
         self.peers: dict[str, Node] = {}
@@ -115,13 +115,13 @@ class Node:
 
     @property
     def machine(self) -> Failover | None:
-        """Its failover machine, where masters are elected."""
+        """Its failover machine, if masters are elected."""
         return self.agent.machine if self.agent is not None else None
 
     # -- clocks and events ---------------------------------------------------------------------
 
     def mono(self) -> MonoMs:
-        """Monotonic ms: it runs a little fast or slow, and stands nowhere near another node's."""
+        """Monotonic ms: runs a little fast or slow, and differs from every other node's."""
         return MonoMs(self.base + int(self.world.now * self.rate))
 
     def seconds(self) -> float:
@@ -129,7 +129,7 @@ class Node:
         return (self.base + self.world.now * self.rate) / 1000
 
     def wall(self) -> WallMs:
-        """Wall clock in ms: it runs at a rate of its own, and may jump."""
+        """Wall clock in ms: runs at its own rate, and may jump."""
         return WallMs(WALL_MS + int(self.world.now * self.wall_rate) + self.wall_offset)
 
     def store_ms(self) -> WallMs:
@@ -137,7 +137,7 @@ class Node:
         return self._store_clock.now(self.wall(), self.mono(), self.store.log.last_store_time)
 
     def guarded(self, do: Callable[..., None]) -> Callable[..., None]:
-        """Something this process does: not after it died, later where it is paused."""
+        """An action of this process: dropped after its death, delayed while it is paused."""
         boot = self.boot
 
         def run(*arguments: Any) -> None:
@@ -163,7 +163,7 @@ class Node:
         self.die()
 
     def _stopped(self, trap: Trap, store: TrappedStore) -> None:
-        """The process stops in the middle of a step; its log is still copied, then it is gone."""
+        """The process stops in the middle of a step; its log is still copied, then it is killed."""
         self.world.note(f"{self.name} stops {trap.fault.other}")
         if self.services is not None:
             self.services.freeze()
@@ -180,7 +180,7 @@ class Node:
         return isinstance(self.store, TrappedStore) and self.store.stopped
 
     def later(self, delay: float, do: Callable[..., None]) -> None:
-        """Do something after some ms, if the process still lives."""
+        """Run an action after some ms, if the process is still alive."""
         self.world.after(delay, self.guarded(do))
 
     def _settle(self) -> None:
@@ -206,7 +206,7 @@ class Node:
     # -- life ----------------------------------------------------------------------------------
 
     def start(self, role: BrokerRole, follows: str = "") -> bool:
-        """Recover and begin to work in a role; False where the disk does not let it."""
+        """Recover and start in a role; False if the disk prevents it."""
         assert not self.up, "a node runs once"
         self.boot += 1
         self.bytes = LogBytes(self.disk)
@@ -270,7 +270,7 @@ class Node:
         return False
 
     def reboot_if_needed(self) -> None:
-        """After a failed sync the page cache is not what the platter has: only a reboot helps."""
+        """Reboot after a failed sync, as the page cache then differs from the platter."""
         if self.needs_reboot:
             self.needs_reboot = False
             self.disk.power_cut()
@@ -300,13 +300,13 @@ class Node:
             self.master.open_epoch(self.chance.getrandbits(64), self.store_ms())
 
     def _tables(self) -> bytes:
-        """A master's metadata, for whoever begins to follow it."""
+        """A master's metadata, for new slaves."""
         assert self.master is not None, "masters are asked"
         told = f"{self.name} {self.master.epoch} {self.boot}".encode()
         return told if self.services is None else self.services.tables() + b"\n" + told
 
     def become_master(self, lead: Lead) -> Master:
-        """Elected. Raises OSError or StoreError where the disk does not let it."""
+        """Become the master. Raises OSError or StoreError if the disk prevents it."""
         assert self.slave is not None, "slaves are elected"
         self.follow("")
         slave = self.slave
@@ -323,7 +323,7 @@ class Node:
         return master
 
     def become_slave(self) -> None:
-        """A mastership is over; nothing where there is none."""
+        """End the mastership, if there is one."""
         if self.slave is not None:
             self.store.change_role(BrokerRole.SLAVE)  # of a mastership that could not begin
             return
@@ -340,7 +340,7 @@ class Node:
             self.services.roles_changed()
 
     def follow(self, target: str) -> None:
-        """Copy another node's log from now on; empty: nobody's."""
+        """Copy another node's log from now on; empty: none."""
         self.follows = target
         if self._stream is not None:
             end = self._stream
@@ -350,7 +350,7 @@ class Node:
             self.later(1.0, self._connect)
 
     def die(self) -> None:
-        """SIGKILL: nothing is said to anybody; whether the kernel resets streams is chance."""
+        """SIGKILL: no goodbye; whether the kernel resets streams is random."""
         if not self.up:
             return
         self.up = False
@@ -377,13 +377,13 @@ class Node:
         self.ghost.disk_replaced(self)
 
     def lose_disk(self) -> None:
-        """The machine gets another disk, an empty one."""
+        """The machine gets an empty disk."""
         self.die()
         self.empty_disk()
         self.lost_disk = True
 
     def lose_segment(self, name: str) -> None:
-        """A file of its log is gone; it must say so when it starts."""
+        """A file of its log is lost, which it must report when it starts."""
         self.die()
         path = f"commitlog/{name}"
         self.disk.remove(path)
@@ -398,7 +398,7 @@ class Node:
             raise Violation(f"{self.name} starts without its segment {start}, and names it nowhere")
 
     def begin_anew(self) -> bool:
-        """What a refusal advises: emptied, where nothing that it holds was ever confirmed."""
+        """Follow the advice of a refusal: empty the directory, unless any of it was confirmed."""
         if self.store.known_confirmed:
             return False
         self.ghost.mark("emptied")
@@ -407,7 +407,7 @@ class Node:
         return True
 
     def power_cut(self) -> None:
-        """The machine goes, and with it what was not synced."""
+        """The machine loses power, and all unsynced data."""
         self.die()
         self.disk.power_cut()
         self.cuts += 1
@@ -478,7 +478,7 @@ class Node:
             answer()
 
     def _wanted_in_sync(self) -> int:
-        """So many replicas must be with a master that stores a put."""
+        """The number of replicas that must be in sync for a put."""
         setup = self.setup
         if self.ordered is BrokerRole.ASYNC_MASTER:
             return 1
@@ -515,7 +515,7 @@ class Node:
         return (f"{state.master.node}:1", state.epoch) if state is not None else ("", 0)
 
     def ask_producer(self, check: Check) -> None:
-        """Ask what became of a half message."""
+        """Send a check for a half message."""
         self.on_check(self, check)
 
     def may_be_behind(self) -> bool:
@@ -530,7 +530,7 @@ class Node:
     # -- flushing ------------------------------------------------------------------------------
 
     def flush_soon(self, pages: int = 0) -> None:
-        """Group commit: one sync at a time, the next one for all who came meanwhile."""
+        """Group commit: one sync at a time; the next one covers all puts that came meanwhile."""
         if self._flushing:
             self._flush_again = True
             return
@@ -573,7 +573,7 @@ class Node:
             self._do(self.slave.step(Flushed(), self.mono()))
 
     def tell(self, event: masterevents.Event) -> None:
-        """Tell a master's machine; nothing where this node is a slave."""
+        """Pass an event to the master's machine; does nothing on a slave."""
         if self.master is not None:
             masterevents.perform(self.master.step(event, self.mono()), self)
 
@@ -582,7 +582,7 @@ class Node:
         return self.mono()
 
     def _flush_what_is_due(self) -> None:
-        """What is due, by the schedule of a node and in its order."""
+        """Run the due flushes, by the schedule of a node and in its order."""
         store, schedule, now = self.store, self._schedule, self.schedule_ms()
         pages = schedule.commit_log.due(now)
         if pages is not None and not self.setup.durable:
@@ -696,7 +696,7 @@ class Node:
             self._do(self.slave.step(Connected(), self.mono()))
 
     def double_connect(self) -> None:
-        """A second connection of this slave, that says all that the first one says."""
+        """Open a second connection of this slave, which repeats everything on the first one."""
         target = self.peers.get(self.follows)
         if self.slave is None or target is None or not target.up or self._stream is None:
             return

@@ -1,4 +1,4 @@
-"""An operator who gives roles by hand, as the runbook says: fixed roles, no registry.
+"""An operator who assigns fixed roles, as the documentation says; there is no registry.
 
 It restarts what died, and where the master is gone for long, or has lost what its page cache held,
 makes the best slave the master. It plays by the rules of docs/guarantees.md, so whatever is lost
@@ -30,7 +30,7 @@ class Operator:
 
     @property
     def master(self) -> Node:
-        """The node that clients take for the master."""
+        """The node that clients use as the master."""
         return self.cluster.by_name[self.master_name]
 
     @property
@@ -115,7 +115,7 @@ class Operator:
         self.world.after(OPERATOR_MS, self._operate)
 
     def _restart_master(self) -> None:
-        """What the refusal advises: a mastership that began and failed left a higher promise."""
+        """Follow the advice of a refusal: a failed mastership left a higher promise."""
         master = self.master
         if master.up:
             self.cluster.ghost.mark("restarted_for_epoch")
@@ -128,7 +128,7 @@ class Operator:
         return gone or (node.lost_power and not self.cluster.setup.durable)
 
     def trusted(self, node: Node) -> bool:
-        """It has lost nothing that it has not got back."""
+        """Whether it has recovered everything that it lost."""
         if node.older or node.lost_disk:
             return False
         return self.cluster.setup.durable or not (node.lost_power or node.disk.syncs_to_fail)
@@ -147,7 +147,7 @@ class Operator:
         return True
 
     def may_lose_disk(self, node: Node) -> bool:
-        """One after the other: whoever lost something has it back first."""
+        """One after the other: a node that lost data must first recover it."""
         others = [other for other in self.cluster.nodes if other is not node]
         if self._alone and node is self.master:
             return False

@@ -1,4 +1,4 @@
-"""What a planted bug is: known code with a function replaced, or left out, while a run lasts."""
+"""Planted bugs: code with a function replaced or removed during a run."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -13,13 +13,13 @@ Patch = tuple[Any, str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A bug: its name, what it stands for, and what it replaces."""
+    """A planted bug: its name, its description, and what it replaces."""
 
     name: str
     story: str
     patches: Callable[[], list[Patch]]
-    elected: bool | None = None  # hunted in elected groups only, or in all
-    weather: Callable[[int], list[Fault]] | None = None  # the faults of a seed that it needs
+    elected: bool | None = None  # in elected groups only, or in all
+    weather: Callable[[int], list[Fault]] | None = None  # the faults that a seed must have
 
     @contextlib.contextmanager
     def planted(self) -> Iterator[None]:
@@ -39,10 +39,10 @@ async def nothing_later(*_: Any, **__: Any) -> None:
 
 
 def left_out(owner: Any, name: str) -> Callable[[], list[Patch]]:
-    """A step that nobody takes."""
+    """Remove a step."""
     return lambda: [(owner, name, nothing)]
 
 
 def left_out_later(owner: Any, name: str) -> Callable[[], list[Patch]]:
-    """A step that is a coroutine, and that nobody takes."""
+    """Remove a step that is a coroutine."""
     return lambda: [(owner, name, nothing_later)]

@@ -1,6 +1,6 @@
-"""What a simulated disk really holds, read without the code under test.
+"""The true content of a simulated disk, read without the code under test.
 
-The observer takes nobody's word for where a log ends, what is synced or what was promised: it walks
+The observer trusts no claim about where a log ends, what is synced or what was promised: it reads
 the bytes, as programs see them (`seen`) or as a power cut would leave them (`durable`).
 """
 

@@ -1,4 +1,4 @@
-"""What must be true of the SDK's programs in the end: stored as told, consumed, published once."""
+"""Final checks of the SDK's programs: stored as answered, consumed, published once."""
 
 from collections import Counter
 
@@ -9,7 +9,7 @@ from sim.witness import Violation
 
 
 def unfinished(node: Node, history: SdkHistory) -> str:
-    """What is still to be done, empty for nothing."""
+    """The work that is still pending, empty for none."""
     if history.under_way:
         return f"{history.under_way} programs still send or publish"
     if node.services is None or node.may_be_behind():

@@ -1,7 +1,7 @@
 """Programs that use the SDK as it is: producers, members of a group, publishers of sinks.
 
-Each is a process with a loop of its own, that may be killed or stand still; its channels lead to
-the simulated nodes. What nodes answer is looked at before the answer goes out.
+Each is a process with its own event loop, which may be killed or paused; its channels connect to
+the simulated nodes. Answers of nodes are checked before they are sent.
 """
 
 import asyncio
@@ -99,12 +99,12 @@ class Process:
         self.loop.run_now(lambda: self.loop.create_task(main()))
 
     def kill(self) -> None:
-        """It is gone; the kernel ends its connections."""
+        """Kill it; the kernel ends its connections."""
         self.alive = False
         self.loop.close()
 
     async def pause(self, mean_ms: float) -> None:
-        """Some time passes."""
+        """Pause it for some time."""
         await asyncio.sleep(self.chance.expovariate(1 / mean_ms) / 1000)
 
 
@@ -149,7 +149,7 @@ class SdkPrograms:
         return process
 
     def strike(self, kind: str, level: float, lasts: float) -> None:
-        """A fault of a program: it is killed and another one started, or a member stands still."""
+        """Inject a fault: kill a program and start another one, or pause a member."""
         if not self.members:
             return
         slot = int(level * 997) % MEMBERS
@@ -168,7 +168,7 @@ class SdkPrograms:
         self.draining = True
 
     def heal(self) -> None:
-        """Nobody stands still any more."""
+        """Resume all paused members."""
         for process in (*self.members, *self._publishers, *self._others):
             process.standstill.end()
 

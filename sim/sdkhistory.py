@@ -1,4 +1,4 @@
-"""What programs of the SDK did and were told: sends, deliveries to group members, batches of sinks.
+"""The history of SDK programs: sends, deliveries to group members, batches of sinks.
 
 Who reads a queue is checked as it happens. A member is in touch for as long as its last heartbeat
 that a master answered lets it count on its queues: for its session, and for the grace of the next
