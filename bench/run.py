@@ -17,10 +17,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import duolog
-
-from bench import limits, manyqueues, posts, replication, services, spark
-from bench.harness import Figure, Node, new_page_rate, print_table, running
+from bench import limits, manyqueues, posts, replication, services, spark, starts
+from bench.harness import Figure, new_page_rate, print_table, running
 from demo import measure
 from demo.measure import Load
 
@@ -145,12 +143,13 @@ async def recovery() -> list[Figure]:
     from store.kernels import scan
     from store.kernels.jit import EMPTY_I64
     from store.osdisk import OsDisk
+    from store.scanahead import ROWS_MAX
 
     directory = Path(tempfile.mkdtemp(prefix="duolog-bench-"))
     try:
         measure.fill_store(directory, 1 << 30, 1024)
         file = OsDisk(directory, read_only=True).open("commitlog/" + "0" * 20, False)
-        rows = np.empty((scan.COLUMNS, 16384), np.int64)
+        rows = np.empty((scan.COLUMNS, ROWS_MAX), np.int64)
         result = np.zeros(2, np.int64)
         int(file.memory[::4096].sum())  # in the page cache and mapped
         began, position, code = time.perf_counter(), 0, scan.SCAN_FULL
@@ -174,37 +173,6 @@ async def recovery() -> list[Figure]:
     ]  # fmt: skip
 
 
-async def idle() -> list[Figure]:
-    readies, root = [], Path(tempfile.mkdtemp(prefix="duolog-bench-"))
-    try:
-        for _ in range(3):
-            node = Node(root / "data")
-            began = time.perf_counter()
-            node.start()
-            async with duolog.Client(node.endpoint, timeout=60) as client:
-                await node.wait_ready(client)
-                readies.append(time.perf_counter() - began)
-                if len(readies) == 1:
-                    await client.admin.create_topic("bench")
-                async with client.producer() as producer:
-                    await producer.send("bench", b"x")
-                await asyncio.sleep(1)
-            memory = node.rss_mib()
-            node.stop()
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
-    ready = sorted(readies)[1]
-    return [
-        Figure(
-            "node idle, memory", "<= 200 MiB RSS (segments not counted)", f"{memory:.0f} MiB", "",
-            memory <= 200, {"mib": memory},
-        ),
-        Figure(
-            "node ready, warm", "<= 1.5 s", f"{ready:.2f} s", "", ready <= 1.5, {"seconds": ready}
-        ),
-    ]  # fmt: skip
-
-
 FIGURES: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
     "produce_small": produce_small,
     "produce_large": produce_large,
@@ -212,7 +180,8 @@ FIGURES: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
     "one_at_a_time": one_at_a_time,
     "group_commit": group_commit,
     "recovery": recovery,
-    "idle": idle,
+    "idle": starts.idle,
+    "killed": starts.killed,
     "sync_produce": replication.sync_produce,
     "sync_one": replication.sync_one,
     "catch_up": replication.catch_up,
