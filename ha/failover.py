@@ -4,9 +4,9 @@ The owner feeds it what the registry and the clock say, and does what it answers
 rules: the state key changes by transactions that check what they build on; only a member of the
 SyncStateSet with its incarnation is elected; a transaction without an answer may be made at any
 later time, until another one on the same key is; a master stops at its lease's deadline, by its own
-clock; a registry that has forgotten something is not believed; a directory that turns out to be an
-older copy goes on as another replica, and a master that lacks what a member of the set knows to be
-confirmed is removed by that member.
+clock; a registry that has forgotten something is not believed; a directory that turns out to lack
+what it has acknowledged goes on as another replica, and a master that lacks what a member of the
+set knows to be confirmed is removed by that member.
 
 | role | means | leaves it by |
 |------|-------|--------------|
