@@ -189,9 +189,10 @@ class ReplicationClient:
         slaveevents.perform(effects, self)
 
     def _cannot_send(self, error: Exception) -> None:
-        """A broken stream is the reader's to report; a fault of ours is raised by it."""
-        if not isinstance(error, _BROKEN):
-            self._failure = error
+        """A broken stream is the reader's to report, who learns why; a fault of ours ends it."""
+        if isinstance(error, _BROKEN):
+            return
+        self._failure = error
         if self._call is not None:
             self._call.cancel()
 
