@@ -16,7 +16,7 @@ from bench.harness import Figure, Node, running
 from demo import measure
 from demo.measure import Load
 from demo.ports import free_endpoint
-from node.rocketmq.stubs import definition, rpc, service
+from node.rocketmq.words.stubs import definition, rpc, service
 
 TRANSACTIONS = 100_000
 DELAYED = 1_000_000

@@ -11,9 +11,9 @@ from typing import Any
 
 import grpc.aio
 
-from node.rocketmq import settings
-from node.rocketmq.codes import OK
-from node.rocketmq.stubs import definition, rpc, service
+from node.rocketmq.words import settings
+from node.rocketmq.words.codes import OK
+from node.rocketmq.words.stubs import definition, rpc, service
 from store.delay import parse_delay_levels
 from store.options import DEFAULT_DELAY_LEVELS
 

@@ -13,14 +13,11 @@ from ha.master import Master
 from node.clocks import Clock, SystemClock
 from node.config import Config
 from node.consuming.groups import NO_GRACE, GroupCoordinator
-from node.consuming.liteservice import LiteService
-from node.consuming.popservice import PopService
 from node.consuming.reading import Reader
-from node.consuming.retrytopics import RetryTopics
-from node.consuming.waitingcalls import WaitingCalls
 from node.core.admission import Admission
 from node.core.core import Core
 from node.core.metadatalog import MetadataLog
+from node.core.waitingcalls import WaitingCalls
 from node.deferred.appends import Appends
 from node.deferred.delayservice import DelayService
 from node.deferred.publishservice import PublishService
@@ -30,6 +27,9 @@ from node.engine.log import Log
 from node.engine.part import Part
 from node.engine.queueremoval import QueueRemoval
 from node.filters.consumerfilters import ConsumerFilters
+from node.pop.liteservice import LiteService
+from node.pop.popservice import PopService
+from node.pop.retrytopics import RetryTopics
 from node.replication.roles import Replication
 from store.clocks import MonoMs
 from store.disk import Disk

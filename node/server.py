@@ -198,7 +198,7 @@ class Node:
         if not section.enable:
             return []
         try:
-            from node.rocketmq import stubs
+            from node.rocketmq.words import stubs
         except ImportError as error:
             log.info("RocketMQ's API is not served", reason=str(error))
             return []

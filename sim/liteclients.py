@@ -11,15 +11,15 @@ from functools import partial
 from duolog import _errors as sdk
 
 from node.broker import Broker
-from node.consuming.liteservice import EVERYTHING, bound, is_exclusive
-from node.consuming.popservice import Popped, PopRequest
 from node.filters import tagfilter
-from node.rocketmq.clients import Client
+from node.pop.liteservice import EVERYTHING, bound, is_exclusive
+from node.pop.popservice import Popped, PopRequest
 from node.rocketmq.litetopics import LiteTopics
-from node.rocketmq.messages import LITE as LITE_KIND
-from node.rocketmq.messages import Sent
-from node.rocketmq.names import LITE_TOPIC
-from node.rocketmq.stubs import Resource, definition, service
+from node.rocketmq.relay.clients import Client
+from node.rocketmq.words.messages import LITE as LITE_KIND
+from node.rocketmq.words.messages import Sent
+from node.rocketmq.words.names import LITE_TOPIC
+from node.rocketmq.words.stubs import Resource, definition, service
 from sim.litehistory import (
     EXCLUSIVE,
     NAMES,

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from node.consuming.popservice import Popped, PopRequest, PopService
-from node.consuming.subscriber import Subscriber
+from node.pop.popservice import Popped, PopRequest, PopService
+from node.pop.subscriber import Subscriber
 from sim.deliveries import Deliveries, Mastership, place_of
 from sim.services import Process
 from sim.witness import Violation

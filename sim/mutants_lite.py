@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from node.consuming import liteservice
-from node.consuming.liteservice import LiteService
-from node.consuming.popservice import PopService
 from node.engine.queueremoval import QueueRemoval
+from node.pop import liteservice
+from node.pop.liteservice import LiteService
+from node.pop.popservice import PopService
 from node.rocketmq.litetopics import LiteTopics
-from node.rocketmq.stubs import definition
+from node.rocketmq.words.stubs import definition
 from sim.faults import LITE_ON, NODES, Fault
 from sim.litehistory import PARENT
 from sim.mutants_services import taking_turns, with_services

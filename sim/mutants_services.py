@@ -7,11 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from node.consuming import retrytopics
-from node.consuming.offsetranges import OffsetRanges
-from node.consuming.popqueue import PopQueue
-from node.consuming.popservice import PopService
-from node.consuming.retrytopics import RetryTopics, retry_topic
 from node.core.admission import Admission
 from node.core.metadatalog import MetadataLog
 from node.deferred import redirect
@@ -20,6 +15,11 @@ from node.deferred.halfmessages import Decision, HalfMessages
 from node.deferred.pendingtimers import PendingTimers
 from node.deferred.transactionservice import TransactionService
 from node.engine.log import Log
+from node.pop import retrytopics
+from node.pop.offsetranges import OffsetRanges
+from node.pop.popqueue import PopQueue
+from node.pop.popservice import PopService
+from node.pop.retrytopics import RetryTopics, retry_topic
 from node.replication.roles import Replication
 from sim.faults import NODES, POISON_ON, SDK_ON, SERVICES_ON, Fault, plan, sdk
 from sim.planted import Mutant, Patch, left_out, left_out_later

@@ -8,7 +8,7 @@ from typing import TypeVar
 from duolog import _errors as sdk
 
 from node.broker import Broker
-from node.consuming.popservice import Handle, Popped
+from node.pop.popservice import Handle, Popped
 from sim.deliveries import Deliveries, Mastership
 from sim.loop import SimLoop
 from sim.node import Node

@@ -4,8 +4,8 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 
-from node.consuming.retrytopics import dead_letter_topic
 from node.deferred.transactionservice import DISCARD_TOPIC
+from node.pop.retrytopics import dead_letter_topic
 from sim.clients import read_all
 from sim.node import Node
 from sim.servicehistory import (

@@ -9,10 +9,10 @@ from duolog._columns import crc32, pack
 from duolog.wire import duolog_pb2 as wire
 
 from node.broker import Broker
-from node.consuming.popservice import Popped, PopRequest
 from node.deferred.delayservice import RecallHandle
 from node.deferred.transactionservice import Check
 from node.filters.tagfilter import EVERYTHING
+from node.pop.popservice import Popped, PopRequest
 from sim.loop import SimLoop
 from sim.node import Node
 from sim.servicecalls import REFUSED, Calls, Consumption, check_not_recorded, mastership

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from node.consuming.popservice import Popped, PopRequest
-from node.consuming.retrytopics import retry_topic
+from node.pop.popservice import Popped, PopRequest
+from node.pop.retrytopics import retry_topic
 from sim.deliveries import Deliveries, Mastership, Place
 from sim.witness import Violation
 

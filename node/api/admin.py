@@ -20,10 +20,10 @@ from node.api.replicationstatus import (
     replication_status,
 )
 from node.broker import Broker
-from node.consuming.liteservice import bound, bound_topic, is_exclusive
 from node.consuming.offsets import offset_at
-from node.consuming.retrytopics import RETRY_TIMES, dead_letter_topic, retry_topic
 from node.election.failover import FailoverService
+from node.pop.liteservice import bound, bound_topic, is_exclusive
+from node.pop.retrytopics import RETRY_TIMES, dead_letter_topic, retry_topic
 from store.lightqueues import is_light
 from store.metadata import (
     LITE,

@@ -13,8 +13,8 @@ from node.consuming.allocation import Queue, Wish, check_strategy
 from node.consuming.groups import Heartbeat
 from node.consuming.longpoll import check_place
 from node.consuming.offsets import offset_at
-from node.consuming.retrytopics import group_retry_topic
 from node.filters.messagefilter import wanted
+from node.pop.retrytopics import group_retry_topic
 from store.metadata import check_group
 from store.offsets import QueueOffset
 

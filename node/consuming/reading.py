@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from duolog import _errors as sdk
 
-from node.consuming.waitingcalls import WaitingCalls
 from node.core.core import Core
+from node.core.waitingcalls import WaitingCalls
 from node.filters.consumerfilters import ConsumerFilters
 from node.filters.tagfilter import MessageFilter
 from node.replication.roles import Replication

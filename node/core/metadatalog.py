@@ -15,7 +15,7 @@ from duolog import _errors as sdk
 
 from node.config import LimitsSection
 from node.engine.log import Log, Outcome
-from node.engine.threadwork import done_in_thread
+from node.upkeep.threadwork import done_in_thread
 from store.columns import Columns
 from store.errors import BadMessage
 from store.kernels import decode

@@ -15,14 +15,14 @@ from typing import Protocol
 import structlog
 
 from node.clocks import Clock
-from node.engine.allocating import Allocator
 from node.engine.arrivals import ArrivalBoard
-from node.engine.cleaning import Cleaner
-from node.engine.filework import FileWork
-from node.engine.flushing import TICK_SECONDS, Flusher
-from node.engine.groupcommit import GroupCommitService
 from node.engine.part import Work
 from node.engine.storetimes import StoreTimes
+from node.upkeep.allocating import Allocator
+from node.upkeep.cleaning import Cleaner
+from node.upkeep.filework import FileWork
+from node.upkeep.flushing import TICK_SECONDS, Flusher
+from node.upkeep.groupcommit import GroupCommitService
 from store.clocks import MonoMs
 from store.messagestore import MessageStore, PutBatch, PutResult
 from store.offsets import PhyOffset

@@ -7,8 +7,8 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 
-from node.rocketmq.codes import Refused
-from node.rocketmq.stubs import Code
+from node.rocketmq.words.codes import Refused
+from node.rocketmq.words.stubs import Code
 
 SCHEME = "MQv2-HMAC-SHA1"
 

@@ -3,18 +3,18 @@
 from collections.abc import Collection
 
 from node.broker import Broker
-from node.consuming.liteservice import (
+from node.pop.liteservice import (
     EVERYTHING,
     SUBSCRIPTIONS_MAX,
     bound,
     bound_topic,
 )
-from node.consuming.subscriber import Subscriber
-from node.rocketmq.clients import Client
-from node.rocketmq.codes import Refused
-from node.rocketmq.names import check_lite_topic, group_of, topic_of
-from node.rocketmq.settings import LITE_KINDS, LITE_QUOTA
-from node.rocketmq.stubs import Code, definition, service
+from node.pop.subscriber import Subscriber
+from node.rocketmq.relay.clients import Client
+from node.rocketmq.words.codes import Refused
+from node.rocketmq.words.names import check_lite_topic, group_of, topic_of
+from node.rocketmq.words.settings import LITE_KINDS, LITE_QUOTA
+from node.rocketmq.words.stubs import Code, definition, service
 from store.lightqueues import lite_queue
 from store.metadata import LITE, new_group
 from store.offsets import QueueOffset

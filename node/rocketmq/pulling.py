@@ -9,12 +9,12 @@ from node.broker import Broker
 from node.consuming.longpoll import check_place, poll
 from node.consuming.offsets import offset_at
 from node.consuming.reading import Selection
-from node.rocketmq.codes import OK, Refused, status
-from node.rocketmq.messages import pulled
-from node.rocketmq.names import group_of, topic_of
 from node.rocketmq.receiving import filter_of
-from node.rocketmq.settings import RECEIVE_BATCH
-from node.rocketmq.stubs import Code, MessageQueue, definition, service
+from node.rocketmq.words.codes import OK, Refused, status
+from node.rocketmq.words.messages import pulled
+from node.rocketmq.words.names import group_of, topic_of
+from node.rocketmq.words.settings import RECEIVE_BATCH
+from node.rocketmq.words.stubs import Code, MessageQueue, definition, service
 from store.offsets import PhyOffset
 from store.reader import GetMessageStatus
 

@@ -6,18 +6,18 @@ from collections.abc import Awaitable, Callable
 from duolog import _errors as sdk
 
 from node.broker import Broker
-from node.consuming.liteservice import bound_topic
-from node.consuming.popservice import Handle, Popped, PopRequest
 from node.filters.sqlfilter import SqlFilter
 from node.filters.tagfilter import BadFilter, MessageFilter, TagFilter
-from node.rocketmq import handles
-from node.rocketmq.clients import Client
-from node.rocketmq.codes import OK, Refused, status_of
+from node.pop.liteservice import bound_topic
+from node.pop.popservice import Handle, Popped, PopRequest
 from node.rocketmq.litetopics import LiteTopics
-from node.rocketmq.messages import delivered
-from node.rocketmq.names import group_of, topic_of
-from node.rocketmq.settings import RECEIVE_BATCH
-from node.rocketmq.stubs import Code, Status, definition, service
+from node.rocketmq.relay.clients import Client
+from node.rocketmq.words import handles
+from node.rocketmq.words.codes import OK, Refused, status_of
+from node.rocketmq.words.messages import delivered
+from node.rocketmq.words.names import group_of, topic_of
+from node.rocketmq.words.settings import RECEIVE_BATCH
+from node.rocketmq.words.stubs import Code, Status, definition, service
 from store.errors import StoreError
 
 INVISIBLE_MS_MIN = 10_000

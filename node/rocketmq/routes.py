@@ -7,7 +7,7 @@ from duolog import _errors as sdk
 
 from node.broker import Broker
 from node.rocketmq.sending import accepted_types
-from node.rocketmq.stubs import Endpoints, MessageQueue, Resource, definition
+from node.rocketmq.words.stubs import Endpoints, MessageQueue, Resource, definition
 from store.metadata import PERM_READ, PERM_WRITE, TopicConfig
 
 _PERMISSIONS = {

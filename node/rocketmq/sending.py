@@ -20,9 +20,9 @@ from node.broker import Broker
 from node.deferred.delayservice import DELAY_MS_MAX, TIMER_TOPIC, RecallHandle
 from node.deferred.transactionservice import HALF_TOPIC
 from node.engine.log import Outcome
-from node.rocketmq.codes import Refused, put_status
-from node.rocketmq.handles import TransactionId
-from node.rocketmq.messages import (
+from node.rocketmq.words.codes import Refused, put_status
+from node.rocketmq.words.handles import TransactionId
+from node.rocketmq.words.messages import (
     DELAY,
     FIFO,
     LITE,
@@ -32,7 +32,7 @@ from node.rocketmq.messages import (
     Sent,
     sent,
 )
-from node.rocketmq.stubs import Code, Message, MessageType, service
+from node.rocketmq.words.stubs import Code, Message, MessageType, service
 from store.errors import StoreError
 from store.messagestore import PutBatch, PutResult
 from store.metadata import PERM_WRITE, TopicConfig

@@ -21,9 +21,11 @@ from node import tokens
 from node.broker import Broker, report
 from node.deferred.delayservice import RecallHandle
 from node.deferred.transactionservice import Check
-from node.rocketmq import handles, settings
 from node.rocketmq.auth import Authenticator
-from node.rocketmq.calls import (
+from node.rocketmq.litetopics import LiteTopics
+from node.rocketmq.pulling import Puller
+from node.rocketmq.receiving import INVISIBLE_MS_MAX, Receiver, filter_of, stale
+from node.rocketmq.relay.calls import (
     Call,
     headers_of,
     is_copy,
@@ -33,19 +35,17 @@ from node.rocketmq.calls import (
     refuse_forwarded,
     via_of,
 )
-from node.rocketmq.clients import Client, Clients, Stream
-from node.rocketmq.clusterroutes import ClusterRoutes
-from node.rocketmq.codes import OK, Refused, overall, status, status_of
-from node.rocketmq.forward import Answer, Delivery, Forwarder, Polled, Streamed
-from node.rocketmq.litetopics import LiteTopics
-from node.rocketmq.messages import orphaned
-from node.rocketmq.names import group_of, resource_of, topic_of
-from node.rocketmq.pulling import Puller
-from node.rocketmq.receiving import INVISIBLE_MS_MAX, Receiver, filter_of, stale
+from node.rocketmq.relay.clients import Client, Clients, Stream
+from node.rocketmq.relay.clusterroutes import ClusterRoutes
+from node.rocketmq.relay.forward import Answer, Delivery, Forwarder, Polled, Streamed
+from node.rocketmq.relay.telemetryrelay import TelemetryRelays
 from node.rocketmq.routes import Routes, spelled_for
 from node.rocketmq.sending import Sender
-from node.rocketmq.stubs import Code, Endpoints, definition, rpc, service
-from node.rocketmq.telemetryrelay import TelemetryRelays
+from node.rocketmq.words import handles, settings
+from node.rocketmq.words.codes import OK, Refused, overall, status, status_of
+from node.rocketmq.words.messages import orphaned
+from node.rocketmq.words.names import group_of, resource_of, topic_of
+from node.rocketmq.words.stubs import Code, Endpoints, definition, rpc, service
 from node.wirecodec import peer_host
 from store.errors import StoreError
 from store.metadata import Json, new_group

@@ -9,11 +9,11 @@ import pytest
 from ha.waiters import OffsetWaiters
 from node.broker import Broker
 from node.consuming.groups import Heartbeat
-from node.consuming.popline import Line
-from node.consuming.popqueue import Lease, PopQueue
 from node.deferred.halfmessages import Decision, Half, HalfMessages
 from node.deferred.pendingtimers import PendingTimers
 from node.deferred.publishservice import _Turn
+from node.pop.popline import Line
+from node.pop.popqueue import Lease, PopQueue
 from node.server import Node
 from store.clocks import MonoMs
 from store.metadata import TopicConfig

@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 
 from demo.ports import free_endpoint
-from node.rocketmq.stubs import Resource, definition, rpc, service
+from node.rocketmq.words.stubs import Resource, definition, rpc, service
 from tests.process.support import ROOT, NodeProcess, environment, run_cli
 
 pytestmark = pytest.mark.process

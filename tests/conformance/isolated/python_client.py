@@ -19,7 +19,7 @@ import pytest
 
 from cluster.chaos.processes import ProcessTarget
 from demo.ports import free_endpoint
-from node.rocketmq.stubs import Code
+from node.rocketmq.words.stubs import Code
 from tests.certificates import certificates
 from tests.conformance.conftest import LED_SECONDS_MAX, SMALL, make_topics, next_master
 from tests.etcd import need_etcd

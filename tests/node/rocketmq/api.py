@@ -6,7 +6,7 @@ from typing import Any, Never
 import grpc
 import grpc.aio
 
-from node.rocketmq.stubs import definition, rpc, service
+from node.rocketmq.words.stubs import definition, rpc, service
 from node.server import Node
 
 QUEUES = 2

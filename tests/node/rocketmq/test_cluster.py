@@ -8,10 +8,10 @@ from typing import Any
 import duolog
 import pytest
 
-from node.rocketmq.calls import FORWARDED, PEER, PLAIN, VIA
-from node.rocketmq.messages import sent
+from node.rocketmq.relay.calls import FORWARDED, PEER, PLAIN, VIA
 from node.rocketmq.sending import Sender
-from node.rocketmq.stubs import Code, definition, service
+from node.rocketmq.words.messages import sent
+from node.rocketmq.words.stubs import Code, definition, service
 from node.server import Node
 from store.record import Host
 from tests.node.conftest import StartNode
@@ -178,7 +178,7 @@ async def test_an_orderly_queue_is_locked_by_a_living_consumer_as_long_as_it_can
     node: Node, monkeypatch: pytest.MonkeyPatch, via: str, again: list[bytes]
 ) -> None:
     """It acknowledges to the node that it was served by: where that is gone, the lease ends."""
-    monkeypatch.setattr("node.rocketmq.clients.WAY_SECONDS", 0.5)
+    monkeypatch.setattr("node.rocketmq.relay.clients.WAY_SECONDS", 0.5)
     assert node.rocketmq is not None
     monkeypatch.setattr(node.rocketmq.clients, "_is_gone", lambda name: name == "dead")
     by_node, direct = Api(node), Api(node)

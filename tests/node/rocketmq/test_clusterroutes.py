@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from duolog import _errors as sdk
 
-from node.rocketmq.clusterroutes import ClusterRoutes
-from node.rocketmq.codes import Refused, status
-from node.rocketmq.stubs import Code, service
+from node.rocketmq.relay.clusterroutes import ClusterRoutes
+from node.rocketmq.words.codes import Refused, status
+from node.rocketmq.words.stubs import Code, service
 from tests.node.rocketmq.api import LocalCall
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from node.rocketmq.stubs import Code, definition, service
+from node.rocketmq.words.stubs import Code, definition, service
 from node.server import Node
 from store.metadata import TopicConfig
 from tests.node.conftest import StartNode

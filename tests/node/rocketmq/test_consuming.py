@@ -11,9 +11,9 @@ import duolog
 import grpc.aio
 import pytest
 
-from node.consuming.popservice import LOOK_MAX
-from node.rocketmq.clients import Clients
-from node.rocketmq.stubs import Code, definition, service
+from node.pop.popservice import LOOK_MAX
+from node.rocketmq.relay.clients import Clients
+from node.rocketmq.words.stubs import Code, definition, service
 from node.server import Node
 from store.clocks import MonoMs
 from store.offsets import PhyOffset

@@ -1,6 +1,6 @@
 """Calls that are passed on: what is told from the class of a reply."""
 
-from node.rocketmq.stubs import SERVICE_NAME, service
+from node.rocketmq.words.stubs import SERVICE_NAME, service
 
 
 def test_a_reply_is_named_after_its_method() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import duolog
 import pytest
 
-from node.rocketmq.settings import LITE_QUOTA
-from node.rocketmq.stubs import Code, definition, service
+from node.rocketmq.words.settings import LITE_QUOTA
+from node.rocketmq.words.stubs import Code, definition, service
 from node.server import Node
 from store.clocks import WallMs
 from store.lightqueues import lite_queue

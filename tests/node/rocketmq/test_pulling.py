@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from node.rocketmq.stubs import Code, definition, service
+from node.rocketmq.words.stubs import Code, definition, service
 from node.server import Node
 from tests.node.rocketmq.api import Api, message, resource
 

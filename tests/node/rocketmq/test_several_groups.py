@@ -8,7 +8,7 @@ from typing import Any
 import duolog
 import pytest
 
-from node.rocketmq.stubs import Code, definition, service
+from node.rocketmq.words.stubs import Code, definition, service
 from node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import GROUPS, broker_of, start_groups, until

@@ -10,7 +10,7 @@ import duolog
 import pytest
 
 from node.deferred.transactionservice import HALF_TOPIC, OP_TOPIC, Check
-from node.rocketmq.stubs import Code, definition, service
+from node.rocketmq.words.stubs import Code, definition, service
 from node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import Elected, broker_of, until
@@ -163,7 +163,7 @@ async def test_transaction_ids_that_are_forged_or_of_others(api: Api) -> None:
     assert await end(api, (ids[0], "x"), COMMIT) == invalid
     assert await end(api, ("other", ids[1]), COMMIT) == invalid
     assert await end(api, ids, COMMIT, topic="U") == invalid
-    from node.rocketmq.handles import TransactionId
+    from node.rocketmq.words.handles import TransactionId
 
     unknown = TransactionId("broker-a", "T", 99).to_text()
     assert await end(api, (ids[0], unknown), COMMIT) == invalid

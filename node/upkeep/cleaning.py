@@ -7,7 +7,7 @@ from datetime import datetime
 
 import structlog
 
-from node.engine.filework import FileWork
+from node.upkeep.filework import FileWork
 from store.clocks import WallMs
 from store.retention import Cleaned
 

@@ -2,11 +2,11 @@
 
 from google.protobuf.duration_pb2 import Duration
 
-from node.consuming.liteservice import bound_topic
-from node.consuming.retrytopics import RETRY_TIMES
-from node.rocketmq.codes import Refused
-from node.rocketmq.names import LITE_TOPIC_MAX
-from node.rocketmq.stubs import Code, definition
+from node.pop.liteservice import bound_topic
+from node.pop.retrytopics import RETRY_TIMES
+from node.rocketmq.words.codes import Refused
+from node.rocketmq.words.names import LITE_TOPIC_MAX
+from node.rocketmq.words.stubs import Code, definition
 from store.kernels.jit import I64
 from store.metadata import Json
 

@@ -7,9 +7,9 @@ mastership does not match a lease.
 from dataclasses import dataclass
 
 from node import tokens
-from node.consuming.popservice import Handle
-from node.rocketmq.codes import Refused
-from node.rocketmq.stubs import Code
+from node.pop.popservice import Handle
+from node.rocketmq.words.codes import Refused
+from node.rocketmq.words.stubs import Code
 
 
 def to_text(replica_group: str, handle: Handle) -> str:

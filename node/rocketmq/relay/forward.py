@@ -21,7 +21,7 @@ from google.protobuf import message as protobuf
 from node import tokens
 from node.api.calls import Replies
 from node.broker import Broker, report
-from node.rocketmq.calls import (
+from node.rocketmq.relay.calls import (
     COPY,
     FORWARDED,
     PEER,
@@ -33,7 +33,7 @@ from node.rocketmq.calls import (
     is_forwarded,
     peer_of,
 )
-from node.rocketmq.stubs import SERVICE_NAME, Status, rpc, service
+from node.rocketmq.words.stubs import SERVICE_NAME, Status, rpc, service
 
 COPY_SECONDS = 1.0
 PAUSE_SECONDS = 0.05

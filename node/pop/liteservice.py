@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable
 import structlog
 from duolog import _errors as sdk
 
-from node.consuming.popservice import PopService
-from node.consuming.subscriber import Subscriber
 from node.core.core import Core
 from node.engine.queueremoval import QueueRemoval
+from node.pop.popservice import PopService
+from node.pop.subscriber import Subscriber
 from store.clocks import WallMs
 from store.lightqueues import is_light, lite_topic_of, parent_of
 from store.metadata import Json

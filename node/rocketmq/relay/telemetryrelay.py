@@ -16,10 +16,10 @@ from duolog._background import Background, together
 from duolog._connection import uncancelled
 
 from node.broker import report
-from node.rocketmq.calls import Call
-from node.rocketmq.clients import Stream
-from node.rocketmq.forward import Forwarder, Telemetry
-from node.rocketmq.stubs import service
+from node.rocketmq.relay.calls import Call
+from node.rocketmq.relay.clients import Stream
+from node.rocketmq.relay.forward import Forwarder, Telemetry
+from node.rocketmq.words.stubs import service
 
 log = structlog.get_logger("duolog.rocketmq")
 

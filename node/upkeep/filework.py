@@ -6,7 +6,7 @@ from concurrent.futures import Executor
 
 import structlog
 
-from node.engine.threadwork import done_in_thread
+from node.upkeep.threadwork import done_in_thread
 from store.messagestore import MessageStore
 
 log = structlog.get_logger("duolog.node")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from node.api.calls import Replies
-from node.rocketmq.stubs import definition, service
+from node.rocketmq.words.stubs import definition, service
 
 SILENT_SECONDS = 120.0
 WAY_SECONDS = 60.0  # the invisible duration that clients are told

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from node.consuming.offsetranges import OffsetRanges
+from node.pop.offsetranges import OffsetRanges
 from store.clocks import MonoMs
 
 IN_FLIGHT_MAX = 10_000  # popInflightMessageThreshold

@@ -2,7 +2,7 @@
 
 from duolog import _errors as sdk
 
-from node.rocketmq.stubs import Code, Status
+from node.rocketmq.words.stubs import Code, Status
 from store import errors
 from store.status import PutMessageStatus
 

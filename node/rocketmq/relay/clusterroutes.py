@@ -10,10 +10,10 @@ from collections.abc import Callable
 from duolog import _errors as sdk
 from google.protobuf import message as protobuf
 
-from node.rocketmq.calls import Call, is_forwarded
-from node.rocketmq.codes import Refused
-from node.rocketmq.forward import Answer, Forwarder, Reply
-from node.rocketmq.stubs import Code
+from node.rocketmq.relay.calls import Call, is_forwarded
+from node.rocketmq.relay.forward import Answer, Forwarder, Reply
+from node.rocketmq.words.codes import Refused
+from node.rocketmq.words.stubs import Code
 
 OTHERS_SECONDS = 1.0
 

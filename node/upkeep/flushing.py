@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from node.engine.filework import FileWork
-from node.engine.groupcommit import GroupCommitService
+from node.upkeep.filework import FileWork
+from node.upkeep.groupcommit import GroupCommitService
 from store.clocks import MonoMs
 from store.flush import FlushSchedule, QueuesFlush
 

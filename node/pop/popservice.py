@@ -17,14 +17,14 @@ import structlog
 from duolog import _errors as sdk
 from duolog._background import together
 
-from node.consuming.popline import Line
-from node.consuming.popqueue import Lease, PopQueue
-from node.consuming.retrytopics import RetryTopics, retry_topic
-from node.consuming.subscriber import Subscriber
-from node.consuming.waitingcalls import WaitingCalls
 from node.core.core import Core
+from node.core.waitingcalls import WaitingCalls
 from node.filters.consumerfilters import ConsumerFilters
 from node.filters.tagfilter import MessageFilter
+from node.pop.popline import Line
+from node.pop.popqueue import Lease, PopQueue
+from node.pop.retrytopics import RetryTopics, retry_topic
+from node.pop.subscriber import Subscriber
 from store.clocks import MonoMs
 from store.errors import StoreError
 from store.lightqueues import is_light, parent_of

@@ -11,8 +11,8 @@ from typing import Any
 import duolog
 import pytest
 
-from node.consuming.popservice import PopRequest
 from node.filters.tagfilter import EVERYTHING
+from node.pop.popservice import PopRequest
 from node.server import Node
 from store import osdisk
 from store.mappedfile import FlushJob

@@ -4,10 +4,10 @@ import hashlib
 import zlib
 from dataclasses import dataclass
 
-from node.consuming.popservice import Popped
 from node.deferred.transactionservice import HALF_WORDS
-from node.rocketmq.codes import Refused
-from node.rocketmq.names import (
+from node.pop.popservice import Popped
+from node.rocketmq.words.codes import Refused
+from node.rocketmq.words.names import (
     LITE_TOPIC,
     check_key,
     check_lite_topic,
@@ -15,7 +15,14 @@ from node.rocketmq.names import (
     check_tag,
     check_user_properties,
 )
-from node.rocketmq.stubs import Code, Message, MessageType, Resource, SystemProperties, definition
+from node.rocketmq.words.stubs import (
+    Code,
+    Message,
+    MessageType,
+    Resource,
+    SystemProperties,
+    definition,
+)
 from store import lightqueues
 from store.columns import Columns
 from store.messagestore import PutBatch

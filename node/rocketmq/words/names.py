@@ -9,9 +9,9 @@ from functools import lru_cache
 
 from duolog._message import RETRY_PREFIX
 
-from node.consuming.retrytopics import DEAD_LETTER_PREFIX
-from node.rocketmq.codes import Refused
-from node.rocketmq.stubs import Code, Resource
+from node.pop.retrytopics import DEAD_LETTER_PREFIX
+from node.rocketmq.words.codes import Refused
+from node.rocketmq.words.stubs import Code, Resource
 from store import lightqueues
 from store.metadata import is_reserved_topic
 from store.record import has_control

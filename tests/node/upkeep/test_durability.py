@@ -11,8 +11,8 @@ import structlog
 from duolog._connection import AppendStream
 from duolog.wire import duolog_pb2 as wire
 
-from node.engine.groupcommit import GroupCommitService
 from node.server import Node
+from node.upkeep.groupcommit import GroupCommitService
 from store.mappedfile import FlushJob
 from store.offsets import PhyOffset
 from store.osdisk import OsFile

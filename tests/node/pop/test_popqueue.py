@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.consuming.offsetranges import OffsetRanges
-from node.consuming.popqueue import Lease, PopQueue
+from node.pop.offsetranges import OffsetRanges
+from node.pop.popqueue import Lease, PopQueue
 from store.clocks import MonoMs
 
 STEPS = st.lists(

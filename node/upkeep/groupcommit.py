@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from ha.waiters import OffsetWaiters
-from node.engine.threadwork import done_in_thread
+from node.upkeep.threadwork import done_in_thread
 from store.mappedfile import FlushJob
 from store.messagestore import MessageStore
 from store.offsets import PhyOffset
