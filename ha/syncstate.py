@@ -87,13 +87,7 @@ class SyncState:
             if replica.node in renewed or self._is_late(replica, seen, now_ms)
         ]
         # Those who are surely gone first: who stays for the number's sake should be of use.
-        leaving.sort(
-            key=lambda replica: (
-                replica.node not in renewed,
-                replica in seen.progress,
-                lives(replica, seen.registered),
-            )
-        )
+        leaving.sort(key=lambda one: (one.node not in renewed, lives(one, seen.registered)))
         found = set(self.members) | joining
         for replica in leaving:
             if replica.node in renewed or self._can_spare(replica, found, seen):
