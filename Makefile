@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 SPARK := $(VENV)/.spark
 KERNELS := $(VENV)/.kernels
 
-.PHONY: help venv demo pipeline test test-all check fmt proto sim sim-mutants mutation bench fuzz interop clean docs up down \
+.PHONY: help venv demo pipeline test test-all check fmt proto sim sim-mutants mutation bench bench-peers fuzz interop clean docs up down \
   chaos chaos-containers test-containers
 
 SEEDS ?= 500
@@ -115,6 +115,30 @@ mutation: venv  ## Judge mechanical mutants for $(BUDGET) minutes; SAMPLE draws 
 
 bench: venv  ## Measure against the limits of this machine; JSON into bench/results.
 	@$(BIN)/python -m bench.run
+
+# Servers and clients of the peers; what cannot be had is skipped, with its reason, by the program.
+.PHONY: peers
+peers:
+	@missing=; \
+	command -v nats-server >/dev/null || missing="$$missing nats-server"; \
+	command -v redis-server >/dev/null || missing="$$missing redis-server"; \
+	command -v javac >/dev/null || missing="$$missing openjdk-17-jdk-headless"; \
+	command -v mvn >/dev/null || missing="$$missing maven"; \
+	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing$$missing, for the peers"; \
+	  apt-get -qq update >/dev/null 2>&1; \
+	  for package in $$missing; do \
+	    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $$package \
+	      >/dev/null 2>&1 || echo "apt-get could not install $$package" >&2; \
+	  done; \
+	fi
+
+$(VENV)/.peers: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]' && touch $@ || \
+	  echo "pip could not install all of the peers' clients" >&2
+
+bench-peers: venv peers $(VENV)/.peers  ## duolog beside Kafka, RocketMQ, JetStream and Redis, at most 25 minutes (ARGS="--quick --only NAME,...").
+	@$(BIN)/python -m bench.peers $(ARGS)
 
 up: venv  ## Start the compose cluster (PROFILE=second adds a group); needs a Docker engine.
 	@cluster/up $(if $(PROFILE),--profile $(PROFILE))

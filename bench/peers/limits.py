@@ -1,0 +1,36 @@
+"""The bare limits of a round: what gRPC and TCP take that carry nothing."""
+
+import asyncio
+from pathlib import Path
+
+from bench import tcplimits
+from bench.limits import bare_channel, unary_p50
+from bench.peers.rows import Scale
+
+UNARY_CALLS = 1000
+PING_PONGS = 4000
+BLOCKS = 2000  # of 1 MiB
+TITLES = {
+    "grpc_unary_p50": ("gRPC unary call, asyncio, p50", "µs"),
+    "tcp_ping_pong_p50": ("TCP ping-pong, asyncio, 128 B, p50", "µs"),
+    "tcp_throughput": ("TCP, one connection into an asyncio receiver", "MB/s"),
+}
+
+
+def limits_of_round(root: Path, scale: Scale) -> dict[str, float]:
+    """By name, in the units of TITLES."""
+    return asyncio.run(_limits(root, scale))
+
+
+async def _limits(root: Path, scale: Scale) -> dict[str, float]:
+    share = min(1.0, scale.seconds)
+    async with bare_channel() as channel:
+        unary = await unary_p50(channel, int(UNARY_CALLS * share))
+    with tcplimits.bare_server(root) as listen:
+        ping_pong = await tcplimits.ping_pong_p50(listen, int(PING_PONGS * share))
+        rate = await asyncio.to_thread(tcplimits.throughput, listen, int(BLOCKS * share))
+    return {
+        "grpc_unary_p50": unary * 1e6,
+        "tcp_ping_pong_p50": ping_pong * 1e6,
+        "tcp_throughput": rate / 1e6,
+    }

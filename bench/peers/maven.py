@@ -1,0 +1,87 @@
+"""Java programs from Maven Central: a folder of jars for each set of artifacts, made once."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.peers.peer import Unavailable
+
+HOME = Path(__file__).parent.parent.parent / "build" / "peers"
+FETCH_SECONDS = 600
+COMPILE_SECONDS = 120
+PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+<modelVersion>4.0.0</modelVersion>
+<groupId>duolog.bench</groupId><artifactId>peer</artifactId><version>1</version>
+<dependencies>
+{dependencies}
+</dependencies>
+</project>
+"""
+DEPENDENCY = (
+    "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+)
+
+
+def need(*tools: str) -> None:
+    """Raises Unavailable where one of the programs is not installed."""
+    for tool in tools:
+        if shutil.which(tool) is None:
+            raise Unavailable(f"`{tool}` is not installed")
+
+
+def pom(artifacts: Sequence[str]) -> str:
+    """A project that depends on GROUP:ARTIFACT:VERSION and on what those depend on."""
+    rows = [DEPENDENCY.format(*artifact.split(":")) for artifact in artifacts]
+    return POM.format(dependencies="\n".join(rows))
+
+
+def jars(name: str, artifacts: Sequence[str]) -> Path:
+    """The folder with these artifacts and all that they need. Raises Unavailable."""
+    folder = HOME / name
+    if (folder / "complete").exists():
+        return folder
+    need("java", "mvn")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "pom.xml").write_text(pom(artifacts))
+    _run(
+        ["mvn", "-q", "-B", "-f", str(folder / "pom.xml"), PLUGIN, f"-DoutputDirectory={folder}"],
+        FETCH_SECONDS,
+        f"Maven could not download {', '.join(artifacts)}",
+    )
+    (folder / "complete").touch()
+    return folder
+
+
+def compiled(source: Path, library: Path) -> Path:
+    """The folder with the classes of one source file, compiled against a folder of jars."""
+    target = library / "classes"
+    if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
+        need("javac")
+        shutil.rmtree(target, ignore_errors=True)
+        command = ["javac", "-nowarn", "-cp", f"{library}/*", "-d", str(target), str(source)]
+        _run(command, COMPILE_SECONDS, f"javac could not compile {source.name}")
+        os.utime(target)
+    return target
+
+
+def java_version() -> str:
+    """As `java` says it. Raises Unavailable."""
+    need("java")
+    found = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)
+    return found.stderr.partition("\n")[0]
+
+
+def _run(command: Sequence[str], seconds: float, failure: str) -> None:
+    try:
+        found = subprocess.run(
+            command, capture_output=True, text=True, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"{failure} within {seconds:g} s") from None
+    if found.returncode:
+        lines = (found.stdout + found.stderr).strip().splitlines() or [""]
+        raise Unavailable(f"{failure}: {lines[0][:300]}")
