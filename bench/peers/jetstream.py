@@ -49,8 +49,8 @@ class JetStream:
         ),
         favours=(
             "for it: consumption without acknowledgements",
-            "against it: its client in Python costs more than its server; its clients in Go are "
-            "much faster",
+            "against it: its client in Python costs more than its server; its clients in other "
+            "languages are not measured",
             "against it: three replicas instead of two",
         ),
         empty={"consume_each": "its pull consumers give lists"},

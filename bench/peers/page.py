@@ -81,7 +81,8 @@ def table(report: Report) -> str:
         "|---|" + "--:|" * len(names),
     ]
     for row in report.rows:
-        ahead = best(report.outcome.cells, row, names)
+        # Who is ahead is said only of figures that may be quoted.
+        ahead = best(report.outcome.cells, row, names) if report.quotable else None
         cells = [
             cell_text(report.outcome.cells.get((name, row.name), Cell()), row, name == ahead)
             for name in names
@@ -134,9 +135,14 @@ def standing(report: Report) -> str:
     if not where.quiet:
         reasons.append("a run on a machine on which others worked at the same time")
     return (
-        f"**These figures are not to be quoted: they are of {', and '.join(reasons)}.** "
+        f"**These figures are not to be quoted: they are of {_listed(reasons)}.** "
         f"`make bench-peers` on a quiet machine replaces this page. {words[0]}"
     )
+
+
+def _listed(words: Sequence[str]) -> str:
+    """a, b, and c."""
+    return ", and ".join(part for part in (", ".join(words[:-1]), words[-1]) if part)
 
 
 def peer_section(report: Report, peer: Peer) -> str:
@@ -160,8 +166,9 @@ Written by `make bench-peers` (`python -m bench.peers`). {standing}
 
 {table}
 
-Each cell is the median of the rounds, with the least and the most in parentheses; the best of a row
-is bold. {same} marks the figure of another row: the peer has one call for both.
+Each cell is the median of the rounds, with the least and the most in parentheses; in a full run on
+a quiet machine the best of a row is bold. {same} marks the figure of another row: the peer has one
+call for both.
 
 Bare limits of the same rounds:
 

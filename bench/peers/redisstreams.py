@@ -35,7 +35,7 @@ class RedisStreams:
     facts = Facts(
         title="Redis streams",
         settings=(
-            "appendonly with appendfsync everysec, no snapshots, the append-only file is not "
+            "append-only file with appendfsync everysec, no snapshots, the append-only file is not "
             "rewritten meanwhile",
             "client: redis-py with hiredis, synchronous",
             "batch call: `xadd` into a pipeline, `execute` for each 1,000; that is its form of one "

@@ -94,7 +94,7 @@ class RocketMq:
         return Facts(
             title=f"RocketMQ {self.version}",
             settings=(
-                "flushDiskType ASYNC_FLUSH, topics with 4 queues, heap 1 GiB; "
+                "asynchronous flush (flushDiskType ASYNC_FLUSH), topics with 4 queues, heap 1 GiB; "
                 "waitTimeMillsInSendQueue 10,000, so that a full queue is not refused; "
                 "maxTransferCountOnMessageInMemory 1,024",
                 "client: its Java client of the same version, no compression",

@@ -20,6 +20,7 @@ from bench.peers.serving import Run, Serving, serving
 
 TIME_OVER = "not measured: the time of the whole run was over"
 REASON_CHARACTERS = 400
+FILL_SECONDS = 60.0
 TOPICS = {100: "small", KIB: "large"}
 CONSUMED = "consumed"
 LOG = "log"
@@ -209,7 +210,9 @@ class _Turn:
         self._record(row, sample_of(row, found))
 
     def _fill(self, topic: str, size: int, messages: int) -> None:
-        found = self._served.run(Work(Kind.FILL, topic, size, messages=messages)).measured
+        # A fill ends by its count; its seconds only say how much longer it may take.
+        work = Work(Kind.FILL, topic, size, seconds=FILL_SECONDS, messages=messages)
+        found = self._served.run(work).measured
         if found.messages != messages:
             raise PeerFailed(f"stored {found.messages:,} messages of {messages:,}")
 

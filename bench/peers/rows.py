@@ -92,7 +92,7 @@ ROWS: tuple[Row, ...] = (
         for whose in Meter
         for kind, title in ((Kind.BATCH, "batch call"), (Kind.POST, "one call a message"))
     ),
-    Row(RECOVERY, "1 GiB log, SIGKILL, start to first acknowledged message", "s", Kind.FILL, KIB),
+    Row(RECOVERY, "log after SIGKILL, start to first acknowledged message", "s", Kind.FILL, KIB),
 )
 BY_NAME = {row.name: row for row in ROWS}
 

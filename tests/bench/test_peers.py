@@ -434,6 +434,8 @@ def test_a_page_says_that_its_run_was_quick_or_disturbed() -> None:
     busy = page(report_of(outcome, peer, load=5.0), [])
     assert "a machine on which others worked at the same time" in busy
     assert "load of the minute before: 5.0 on 2 cores" in busy
+    rivals = FakePeer("duolog"), FakePeer("fake")
+    assert "**" not in table(report_of(full_outcome("duolog", "fake"), *rivals, load=5.0))
 
 
 def test_a_page_gives_the_reasons_of_empty_cells_once() -> None:
