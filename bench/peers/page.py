@@ -197,9 +197,9 @@ Bare limits of the same rounds:
   message more or less. The clock runs from the first delivery, whose messages are not counted.
 - Processor time is what all servers, or the client, used by /proc while the client measured, for a
   million acknowledged messages of 100 B.
-- Recovery (JetStream in one round): {recovered} MiB in messages of 1 KiB, SIGKILL to the broker,
-  then from the start of its process to the first acknowledged message of a client that was there
-  before and keeps trying.
+- Recovery (JetStream in one round, Kafka in two): {recovered} MiB in messages of 1 KiB, SIGKILL to
+  the broker, then from the start of its process to the first acknowledged message of a client that
+  was there before and keeps trying.
 - All bodies are the letter x; nobody compresses.
 
 ## Peers

@@ -70,6 +70,7 @@ class Facts:
     replicated_processes: str = ""
     consumed: int = 300_000  # messages that it consumes in some seconds
     recovery_rounds: int = 3  # fewer where a gibibyte takes long to fill
+    server_warm_seconds: float = 0.0  # that its servers work before anything is measured
     warm_up: float = 1.0  # how much longer than others its clients warm up
 
 

@@ -114,6 +114,8 @@ class Rounds:
             with fresh_directory() as root, self.serve(peer, root, rows[0].replicated) as served:
                 served.run(Work(Kind.READY, TOPICS[100], replicated=rows[0].replicated))
                 turn = _Turn(self, peer, served)
+                if rows[0].name != RECOVERY:
+                    turn.warm_server(rows[0].replicated)
                 while left:
                     self._must_have_time()
                     row = left[0]
@@ -170,6 +172,17 @@ class _Turn:
         self._peer = peer
         self._served = served
         self._filled = False
+
+    def warm_server(self, replicated: bool) -> None:
+        """Let a server that compiles while it runs do so. Raises PeerFailed where it dies."""
+        seconds = self._peer.facts.server_warm_seconds * self._rounds.scale.server_warm
+        if not seconds:
+            return
+        try:
+            self._served.run(Work(Kind.POST, TOPICS[100], seconds=seconds, replicated=replicated))
+        except PeerFailed as error:
+            say(f"  {self._peer.name} did not warm up: {error}")  # its rows will say so themselves
+            self._served.must_live()
 
     def measure(self, row: Row) -> None:
         """Run a row, and record all that it gives. Raises PeerFailed."""

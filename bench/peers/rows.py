@@ -105,6 +105,7 @@ class Scale:
     seconds: float  # that a producing client measures
     consumed: float  # share of the messages that a peer says it consumes in some seconds
     recovered_bytes: int
+    server_warm: float = 1.0  # share of the time that servers run before anything is measured
 
     @property
     def warm_seconds(self) -> float:
@@ -113,4 +114,6 @@ class Scale:
 
 
 FULL = Scale(rounds=3, seconds=2.0, consumed=1.0, recovered_bytes=RECOVERED_BYTES)
-QUICK = Scale(rounds=1, seconds=0.6, consumed=0.1, recovered_bytes=RECOVERED_BYTES >> 4)
+QUICK = Scale(
+    rounds=1, seconds=0.6, consumed=0.1, recovered_bytes=RECOVERED_BYTES >> 4, server_warm=0.1
+)

@@ -338,6 +338,28 @@ def test_recovery_may_take_fewer_rounds_than_the_rest() -> None:
     assert len(outcome.cells["fake", "single"].samples) == 3
 
 
+def test_a_server_is_warmed_up_before_its_first_row() -> None:
+    asked: list[Work] = []
+
+    class Noted(FakePeer):
+        def servers(self, root: Path, replicated: bool) -> FakeServers:
+            class Asked(FakeServers):
+                def client(self, work: Work) -> ClientProgram:
+                    asked.append(work)
+                    return super().client(work)
+
+            return Asked(super().servers(root, replicated).processes, {})
+
+    peer = Noted(facts=Facts("", (), (), server_warm_seconds=8.0))
+    outcome = outcome_of(peer, rows="single", scale=Scale(1, 0.0, 0.001, 1 << 20, 0.5))
+    assert [(work.kind, work.seconds) for work in asked] == [
+        (Kind.READY, 0.0),
+        (Kind.POST, 4.0),
+        (Kind.SINGLE, 0.0),
+    ]
+    assert ("fake", "post_small") not in outcome.cells
+
+
 def test_an_interrupt_ends_everything() -> None:
     peer = FakePeer()
 
