@@ -1,5 +1,5 @@
-"""POP: messages that are leased to consumers, retried, and at last put among the dead letters.
+"""POP: messages leased to consumers, retried, and finally moved to a dead-letter topic.
 
-Lite topics are consumed this way too. Services over the core; protocols call them. They know
-filters, what is deferred and the core, no protocol and no broker.
+Lite topics are consumed in this way, too. Services on top of the core, called by the protocols.
+They may use `consuming`, `deferred` and `filters`, but no protocol and not the broker.
 """

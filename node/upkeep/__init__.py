@@ -1,5 +1,5 @@
-"""The upkeep of a store's files: segments made ahead, flushes, group commit, retention.
+"""The upkeep of a store's files: preallocation, flushes, group commit, retention.
 
-Work that may block runs in threads, and its results are applied on the event loop. It knows the
-store alone; the engine runs it, and nobody else comes in but for the verbs of group commit.
+Work that may block runs in threads, and its results are applied on the event loop. It may use the
+store only. The engine runs it and may use it.
 """

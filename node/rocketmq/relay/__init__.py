@@ -1,4 +1,4 @@
-"""Calls of RocketMQ's clients that concern other nodes: who is connected, who must answer.
+"""Calls of RocketMQ's clients that concern other nodes: connected clients, forwarded calls, routes.
 
-Only RocketMQ's API comes in. It knows the broker, its own words and the other nodes of the cluster.
+It may use the broker and `words`. Only the modules of `rocketmq` may use it.
 """

@@ -1,4 +1,4 @@
-"""RocketMQ's words for ours: codes, names, handles, messages and settings of its API.
+"""Translation between RocketMQ's API and ours: codes, names, handles, messages, settings.
 
-Translation without state. Only the modules of RocketMQ's API come in.
+It keeps no state. Only the modules of `rocketmq` may use it.
 """
