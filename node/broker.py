@@ -71,6 +71,7 @@ class Broker:
         self.metadata = MetadataLog(self.log, config.limits)
         self.replication = Replication(self.log, config, self.advertised, self.metadata)
         self.failover: FailoverService | None = None  # only for a node that can be elected
+        self.frames_port, self.frames_key = 0, b""  # port 0: it accepts no frames
         self.admission = Admission(self.store, self.replication, self.metadata, config.limits)
         self.log.connect(self.replication, self.admission.refused_put)
         self.metadata.refused = self.admission.change

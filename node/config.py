@@ -59,6 +59,7 @@ def _endpoint_or_empty(value: str) -> str:
 
 Endpoint = Annotated[str, AfterValidator(_endpoint)]
 EndpointOrEmpty = Annotated[str, AfterValidator(_endpoint_or_empty)]
+AUTO_PORT = "auto"
 
 
 class NodeSection(_Section):
@@ -76,6 +77,11 @@ class NodeSection(_Section):
     advertise: EndpointOrEmpty = Field(
         "", description="HOST:PORT at which others reach the client API; empty: same as `listen`"
     )
+    frames_listen: str = Field(
+        AUTO_PORT,
+        description="HOST:PORT where the SDK's frames are taken; `auto`: a free port on the host "
+        "of `listen`; empty: none, all clients use gRPC",
+    )
     data: Path = Field(Path("duolog-data"), description="store directory")
     log_level: str = Field("info", description="lowest level logged: debug, info, warning or error")
     log_json: bool = Field(False, description="write the log as JSON lines")
@@ -86,6 +92,18 @@ class NodeSection(_Section):
         if not value or len(value) > 255 or not value.isprintable() or "/" in value:
             raise ValueError("must have 1 to 255 printable characters other than /")
         return value
+
+    @field_validator("frames_listen")
+    @classmethod
+    def _is_frames_listen(cls, value: str) -> str:
+        return value if value == AUTO_PORT else _endpoint_or_empty(value)
+
+    @property
+    def frames_address(self) -> str:
+        """HOST:PORT where frames are taken, with port 0 for a free one; empty: nowhere."""
+        if self.frames_listen != AUTO_PORT:
+            return self.frames_listen
+        return f"{self.listen.rpartition(':')[0]}:0"
 
     @field_validator("log_level")
     @classmethod

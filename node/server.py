@@ -7,10 +7,11 @@ import gc
 import ipaddress
 import signal
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import grpc.aio
 import structlog
+from duolog._background import all_of
 from duolog.wire import duolog_pb2, duolog_pb2_grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
@@ -23,6 +24,7 @@ from node.api.reservedport import IN_USE, ListenError, ReservedPort
 from node.broker import EXIT_FENCED, Broker, make_store
 from node.config import Config, ConfigError
 from node.election.failover import Candidate, FailoverService
+from node.frames.server import FramesServer
 from node.logs import configure_logging
 from node.openfiles import raise_limit
 from node.replication.masterstream import ReplicationService
@@ -72,6 +74,10 @@ def _add_port(
         raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}")
 
 
+async def _stop(server: grpc.aio.Server) -> None:
+    await server.stop(GRACE_SECONDS)
+
+
 class Node:
     """A node in this process: for the command line, and for tests that run one inside."""
 
@@ -88,6 +94,7 @@ class Node:
         self.rocketmq: MessagingService | None = None
         self._replication: ReplicationService | None = None
         self.failover: FailoverService | None = None
+        self._frames: FramesServer | None = None
 
     async def start(self) -> None:
         """Recover, listen, serve. Raises StoreError, OSError, ConfigError or ListenError.
@@ -106,8 +113,13 @@ class Node:
             if ha_port is not None:
                 reserved.callback(ha_port.release)
                 self.ha_port = ha_port.port
+            frames_port = self._reserve_frames()
+            if frames_port is not None:
+                reserved.callback(frames_port.release)
             await self._recover(client_port)
             try:
+                if frames_port is not None:
+                    await self._serve_frames(frames_port)
                 await self._listen(client_port, tls, ha_port)
             except BaseException:
                 await self.stop()
@@ -137,6 +149,11 @@ class Node:
             return None
         return ReservedPort(listen)
 
+    def _reserve_frames(self) -> ReservedPort | None:
+        """The port for frames; None for none. Raises ListenError."""
+        address: str = self.config.node.frames_address
+        return ReservedPort(address) if address else None
+
     async def _recover(self, reserved: ReservedPort) -> None:
         """Make the services and the broker, and recover its store."""
         limits = self.config.limits
@@ -153,9 +170,16 @@ class Node:
         disk = OsDisk(self.config.node.data)
         broker = Broker(self.config, make_store(self.config, disk, store_host_of(reserved.address)))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        duolog_pb2_grpc.add_MessagesServicer_to_server(MessagesService(broker), server)
-        duolog_pb2_grpc.add_GroupsServicer_to_server(GroupsService(broker), server)
-        duolog_pb2_grpc.add_AdminServicer_to_server(AdminService(broker), server)
+        frames = FramesServer(broker.appends, broker.log.answered, limits, broker.give_up)
+        messages, groups, admin = (
+            MessagesService(broker),
+            GroupsService(broker),
+            AdminService(broker),
+        )
+        for served_by in (server, cast(grpc.aio.Server, frames.methods)):
+            duolog_pb2_grpc.add_MessagesServicer_to_server(messages, served_by)
+            duolog_pb2_grpc.add_GroupsServicer_to_server(groups, served_by)
+            duolog_pb2_grpc.add_AdminServicer_to_server(admin, served_by)
         served = self._serve_rocketmq(broker, server)
         reflection.enable_server_reflection(
             (
@@ -172,7 +196,7 @@ class Node:
             broker.log.threads.shutdown(wait=False)
             await server.stop(None)
             raise
-        self.broker, self._server = broker, server
+        self.broker, self._server, self._frames = broker, server, frames
 
     async def _listen(
         self,
@@ -191,6 +215,17 @@ class Node:
             _add_port(self._server, *tls)
             self.rocketmq.tls_port = self.tls_port = tls[0].port
         await self._server.start()
+
+    async def _serve_frames(self, reserved: ReservedPort) -> None:
+        """Take frames. Raises ListenError."""
+        broker, frames = self.broker, self._frames
+        assert broker is not None, "recovered"
+        assert frames is not None, "recovered"
+        try:
+            await frames.start(reserved.host, reserved.port)
+        except OSError:
+            raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}") from None
+        broker.frames_port, broker.frames_key = frames.port, frames.key
 
     def _serve_rocketmq(self, broker: Broker, server: grpc.aio.Server) -> list[str]:
         """RocketMQ's API, where its stubs are installed; names of the services served."""
@@ -259,9 +294,9 @@ class Node:
             await self._replication.stop()
         if self.rocketmq is not None:
             await self.rocketmq.stop()
-        if self._server is not None:
+        if self._server is not None and self._frames is not None:
             await self._health.enter_graceful_shutdown()
-            await self._server.stop(GRACE_SECONDS)
+            await all_of(self._frames.stop(GRACE_SECONDS), _stop(self._server))
         if self.broker is not None:
             await self.broker.stop()
         log.info("stopped")

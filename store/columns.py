@@ -45,7 +45,10 @@ class Columns:
 
     @staticmethod
     def from_wire(
-        bodies: bytes, body_offsets: bytes, properties: bytes, property_offsets: bytes
+        bodies: bytes | memoryview,
+        body_offsets: bytes,
+        properties: bytes,
+        property_offsets: bytes,
     ) -> "Columns":
         """Columns as they came over the wire, shapes checked; BadMessage if they are wrong."""
         if len(body_offsets) % 4 or len(body_offsets) < 8:

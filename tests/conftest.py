@@ -1,9 +1,11 @@
 """Fixtures for all tests."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from duolog._runtime import TRANSPORT_VARIABLE
 from hypothesis import HealthCheck, settings
 
 from store.messagestore import MessageStore
@@ -14,6 +16,15 @@ settings.register_profile(
     "duolog", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile("duolog")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--transport grpc` runs the SDK over gRPC alone; child processes, too."""
+    parser.addoption("--transport", choices=("frames", "grpc"), default="frames")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ[TRANSPORT_VARIABLE] = config.getoption("--transport")
 
 
 @pytest.fixture

@@ -1,26 +1,41 @@
-"""One node as the SDK sees it: a channel, its stubs, and the open append stream."""
+"""One node as the SDK sees it: its channels, over frames and over gRPC, and their stubs.
+
+Rules: gRPC is always there. Frames are tried as soon as the node has said where it takes them, and
+again whenever that failed or broke; calls go over them while they are there. Appends change over
+only while none waits for an answer, so that they stay in order.
+"""
 
 import asyncio
 import contextlib
 import enum
 import itertools
+import logging
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from dataclasses import replace
+from typing import TypeVar, cast
 
 import grpc
 import grpc.aio
 
-from duolog._background import Background, report
+from duolog import _frameschannel
+from duolog._background import Background
 from duolog._backoff import BackOff, would_be_cut_off
 from duolog._errors import DuologError, NotMaster, Timeout, Unavailable, error_of
+from duolog._frameschannel import FramesChannel
+from duolog._nodechannel import BROKEN, GrpcChannel, NodeChannel, uncancelled
 from duolog._runtime import MACHINE, Runtime
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
 T = TypeVar("T")
+log = logging.getLogger("duolog")
+
 ATTEMPT_SECONDS = 4.0  # for one node; a node that waits for its slaves answers sooner
 AWAY_SECONDS = 1.0  # for a master that its own slave does not reach
 LEARN_SECONDS = 3.0
+GREETING_SECONDS = 2.0
+GATE_SECONDS = 0.5  # that a first call waits for frames
+FRAMES_AGAIN_SECONDS = (0.5, 30.0)  # first and longest pause until frames are tried again
 ENDPOINTS_MAX = 64
 
 
@@ -32,31 +47,6 @@ class Others(enum.Enum):
     NONE = "none"
 
 
-async def uncancelled(work: Awaitable[T]) -> T:
-    """Await a gRPC operation; a call that was cancelled under it is Unavailable.
-
-    grpc.aio raises CancelledError in whoever waits for a call that ends by cancellation (a broken
-    connection may do that). Only a cancellation of our own task may pass as one. The other way
-    round it loses one that comes while a stream is made: the task would go on.
-    """
-    task = asyncio.current_task()
-    assert task is not None, "a coroutine runs in a task"
-    before = task.cancelling()
-    try:
-        result = await work
-    except asyncio.CancelledError:
-        if task.cancelling():
-            raise
-        raise Unavailable("the call was cancelled") from None
-    except Exception:
-        if task.cancelling() > before:
-            raise asyncio.CancelledError from None
-        raise
-    if task.cancelling() > before:
-        raise asyncio.CancelledError
-    return result
-
-
 async def ask_one(
     endpoint: str,
     make: Callable[[stubs.AdminStub, float], Awaitable[T]],
@@ -64,7 +54,7 @@ async def ask_one(
     runtime: Runtime = MACHINE,
 ) -> T | None:
     """Ask one node, and no other; None if it does not answer within `timeout` seconds."""
-    connection = Connection((endpoint,), runtime)
+    connection = Connection((endpoint,), replace(runtime, frames=False))  # not worth a greeting
     try:
         return await connection.call(
             lambda left: make(connection.admin, left), timeout, others=Others.NONE
@@ -73,112 +63,6 @@ async def ask_one(
         return None
     finally:
         await connection.close()
-
-
-# What a call of a broken or closed connection raises.
-BROKEN = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError, Unavailable)
-
-
-class Appending(Protocol):
-    """What is used of an open call of Append."""
-
-    async def write(self, request: wire.AppendRequest) -> None:
-        """Send a request."""
-
-    async def read(self) -> object:
-        """The next reply, or what is none at the end."""
-
-    async def code(self) -> grpc.StatusCode:
-        """How the call ended."""
-
-    async def details(self) -> str:
-        """Why it ended so."""
-
-    def cancel(self) -> bool:
-        """End it."""
-
-
-class AppendStream:
-    """The append stream: requests go out as they come, replies are matched by id."""
-
-    def __init__(self, call: Appending) -> None:
-        self._call = call
-        self._waiting: dict[int, asyncio.Future[wire.AppendReply]] = {}
-        self._unwritten: dict[int, wire.AppendRequest] = {}  # of those that wait
-        self._more = asyncio.Event()
-        self.error: DuologError | None = None
-        # grpc.aio ends the whole call with a write that is cancelled: none of a caller's ever is.
-        self._background = Background(self._died)
-        self._background.start(self._write())
-        self._background.start(self._read())
-
-    async def append(self, request: wire.AppendRequest) -> wire.AppendReply:
-        """Send a request, wait for its reply. Raises Unavailable if the stream breaks."""
-        if self.error is not None:
-            raise self.error
-        future: asyncio.Future[wire.AppendReply] = asyncio.get_running_loop().create_future()
-        self._waiting[request.id] = future
-        self._unwritten[request.id] = request
-        self._more.set()
-        try:
-            return await future
-        finally:
-            self._waiting.pop(request.id, None)
-            self._unwritten.pop(request.id, None)
-
-    async def _write(self) -> None:
-        """Write what is still waited for, in the order in which it came."""
-        try:
-            while self.error is None:
-                await self._more.wait()
-                self._more.clear()
-                while self._unwritten:
-                    first = next(iter(self._unwritten))
-                    await uncancelled(self._call.write(self._unwritten.pop(first)))
-        except BROKEN as failure:
-            self._fail(failure)
-
-    async def _read(self) -> None:
-        try:
-            while True:
-                reply = await uncancelled(self._call.read())
-                if not isinstance(reply, wire.AppendReply):
-                    break
-                waiting = self._waiting.get(reply.id)
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(reply)
-            # The node ended the stream: its status says why.
-            code = await uncancelled(self._call.code())
-            details = await uncancelled(self._call.details())
-            self._fail(Unavailable(f"the append stream ended: {code.name} {details}"))
-        except BROKEN as failure:
-            self._fail(failure)
-
-    def _died(self, error: Exception) -> None:
-        """A fault of ours: nobody waits for an answer that is not read."""
-        report(error)
-        self._fail(error)
-
-    def _fail(self, failure: Exception) -> None:
-        if self.error is None:
-            if isinstance(failure, grpc.RpcError):
-                self.error = error_of(failure)
-            else:
-                self.error = (
-                    failure
-                    if isinstance(failure, DuologError)
-                    else (Unavailable("the append stream is closed"))
-                )
-        self._more.set()  # nobody closes a broken stream: its writer ends by itself
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(self.error)
-
-    async def close(self) -> None:
-        """End the stream; waiting sends fail."""
-        self._fail(Unavailable("the client was closed"))
-        self._call.cancel()
-        await self._background.stop()
 
 
 class Connection:
@@ -195,8 +79,12 @@ class Connection:
         self.endpoint = endpoints[0]
         self.epoch = 0  # newest that a node named with its master
         self.moves = 0
-        self._channel: grpc.aio.Channel | None = None
-        self._stream: AppendStream | None = None
+        self._grpc: GrpcChannel | None = None
+        self._frames: FramesChannel | None = None
+        self._leaving: list[FramesChannel] = []  # with calls that have not ended
+        self._following: asyncio.Task[None] | None = None
+        self._tried = asyncio.Event()  # whether frames can be had
+        self._stubs: tuple[NodeChannel, _Stubs] | None = None
         self._learning = Background()
         self.ids = itertools.count(1)
 
@@ -206,33 +94,62 @@ class Connection:
         return tuple(self._endpoints)
 
     @property
-    def channel(self) -> grpc.aio.Channel:
-        """The open channel."""
-        if self._channel is None:
-            self._channel = self.runtime.dial(self.endpoint)
+    def channel(self) -> NodeChannel:
+        """The open channel: frames where they are there."""
+        frames = self._frames
+        if frames is not None and frames.error is None:
+            return frames
+        return self._over_grpc()
+
+    def _over_grpc(self) -> GrpcChannel:
+        if self._grpc is None:
+            self._grpc = GrpcChannel(self.runtime.dial(self.endpoint))
             self._learn_soon()
-        return self._channel
+        return self._grpc
+
+    def _stubs_now(self) -> "_Stubs":
+        channel = self.channel
+        if self._stubs is None or self._stubs[0] is not channel:
+            self._stubs = channel, _Stubs(channel)
+        return self._stubs[1]
 
     @property
     def messages(self) -> stubs.MessagesStub:
         """Stub of the Messages service."""
-        return stubs.MessagesStub(self.channel)
+        return self._stubs_now().messages
 
     @property
     def groups(self) -> stubs.GroupsStub:
         """Stub of the Groups service."""
-        return stubs.GroupsStub(self.channel)
+        return self._stubs_now().groups
 
     @property
     def admin(self) -> stubs.AdminStub:
         """Stub of the Admin service."""
-        return stubs.AdminStub(self.channel)
+        return self._stubs_now().admin
 
-    def stream(self) -> AppendStream:
-        """The append stream, opened anew where it broke."""
-        if self._stream is None or self._stream.error is not None:
-            self._stream = AppendStream(self.messages.Append())
-        return self._stream
+    async def append(
+        self, request: wire.AppendRequest, bodies: bytes, deadline: float
+    ) -> wire.AppendReply:
+        """See NodeChannel."""
+        frames = self._frames
+        if frames is None or frames.error is not None:
+            await self.settled(deadline - asyncio.get_running_loop().time())
+            frames = self._frames
+        over_grpc = self._grpc
+        if frames is None or frames.error is not None or (over_grpc and over_grpc.busy):
+            return await self._over_grpc().append(request, bodies, deadline)
+        return await frames.append(request, bodies, deadline)
+
+    async def settled(self, seconds: float) -> None:
+        """Wait a moment, and `seconds` at most, until it is known whether frames can be had."""
+        if not self.runtime.speaks_frames:
+            return
+        self._over_grpc()
+        if not self._tried.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(seconds, GATE_SECONDS)):
+                    await self._tried.wait()
 
     async def call(
         self,
@@ -258,6 +175,8 @@ class Connection:
             left = deadline - loop.time()
             if left <= 0:
                 raise Timeout(f"no answer from {self.endpoint} within {timeout:g} s")
+            if others is not Others.NONE and self._frames is None:
+                await self.settled(left)
             move, began = self.moves, loop.time()
             try:
                 # Another call of ours may move on, and close the channel under this one.
@@ -325,33 +244,94 @@ class Connection:
                 del self._endpoints[self._given]
 
     def _learn_soon(self) -> None:
-        if not self._learning.busy:
-            self._learning.start(self._learn())
+        if self.runtime.speaks_frames:
+            self._tried.clear()
+            self._following = self._learning.start(self._follow(self._over_grpc(), self.endpoint))
+        elif not self._learning.busy:
+            self._learning.start(self._learn(self._over_grpc()))
 
-    async def _learn(self) -> None:
+    async def _learn(self, channel: GrpcChannel) -> wire.RouteReply | None:
         """Ask the node for the others of the cluster; what it cannot say, it need not."""
-        channel = self._channel
-        if channel is None:
-            return
         with contextlib.suppress(*BROKEN):
             request = wire.RouteRequest()
-            reply = await uncancelled(
-                stubs.AdminStub(channel).Route(request, timeout=LEARN_SECONDS)
+            reply: wire.RouteReply = await uncancelled(
+                _admin(channel).Route(request, timeout=LEARN_SECONDS)
             )
             for group in reply.groups:
                 if group.group == reply.group:  # the others hold other logs
                     for replica in group.replicas:
                         self._add(replica.endpoint)
+            return reply
+        return None
+
+    # -- frames --------------------------------------------------------------------------------
+
+    async def _follow(self, channel: GrpcChannel, endpoint: str) -> None:
+        """Keep frames open to a node, as long as its channel is."""
+        first, longest = FRAMES_AGAIN_SECONDS
+        pause = first
+        while True:
+            frames = await self._greet(channel, endpoint)
+            self._frames = frames
+            self._tried.set()
+            if frames is None:
+                await asyncio.sleep(pause * self.runtime.chance.uniform(0.5, 1.5))
+                pause = min(2 * pause, longest)
+                continue
+            pause = first
+            await frames.over.wait()
+            self._frames = None
+            self._leaving = [one for one in self._leaving if not one.closed]
+            self._leaving.append(frames)
+            self._tried.clear()
+
+    async def _greet(self, channel: GrpcChannel, endpoint: str) -> FramesChannel | None:
+        """Learn where a node takes frames, and begin; None where that does not work now."""
+        route = await self._learn(channel)
+        if route is None or not route.frames_port:
+            return None
+        host = endpoint.rpartition(":")[0].strip("[]")
+        try:
+            return await _frameschannel.connect(
+                host, route.frames_port, route.frames_key, GREETING_SECONDS
+            )
+        except (OSError, TimeoutError, Unavailable) as problem:
+            log.debug("frames cannot be had at %s: %s", endpoint, problem or "no answer")
+            return None
+
+    # -- the end -------------------------------------------------------------------------------
 
     async def _let_go(self) -> None:
-        stream, self._stream = self._stream, None
-        channel, self._channel = self._channel, None
-        if stream is not None:
-            await stream.close()
-        if channel is not None:
-            await channel.close(None)
+        if self._following is not None:
+            self._following.cancel()
+            self._following = None
+        self._stubs = None
+        open_frames, self._frames = [*self._leaving, self._frames], None
+        self._leaving = []
+        over_grpc, self._grpc = self._grpc, None
+        for frames in open_frames:
+            if frames is not None:
+                await frames.close()
+        if over_grpc is not None:
+            await over_grpc.close()
 
     async def close(self) -> None:
-        """Close stream and channel."""
+        """Close the channels."""
         await self._learning.stop()
         await self._let_go()
+
+
+class _Stubs:
+    """The stubs of a channel."""
+
+    def __init__(self, channel: NodeChannel) -> None:
+        self.messages = stubs.MessagesStub(cast(grpc.aio.Channel, channel))
+        self.groups = stubs.GroupsStub(cast(grpc.aio.Channel, channel))
+        self.admin = _admin(channel)
+
+
+def _admin(channel: NodeChannel) -> stubs.AdminStub:
+    return stubs.AdminStub(cast(grpc.aio.Channel, channel))
+
+
+__all__ = ["ATTEMPT_SECONDS", "Connection", "Others", "ask_one"]

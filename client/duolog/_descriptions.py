@@ -373,8 +373,16 @@ class GroupRoute:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The replica groups of a cluster; group: that of the node that answered."""
+    """The replica groups of a cluster.
+
+    Attributes:
+        group: that of the node that answered.
+        frames_port: where that node takes frames, 0: nowhere.
+        frames_key: names its process there.
+    """
 
     cluster: str
     groups: tuple[GroupRoute, ...]
     group: str
+    frames_port: int
+    frames_key: bytes

@@ -212,4 +212,6 @@ def route_of(reply: wire.RouteReply) -> Route:
             for group in reply.groups
         ),
         group=reply.group,
+        frames_port=reply.frames_port,
+        frames_key=reply.frames_key,
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import grpc.aio
 
 MESSAGE_BYTES_MAX = 64 << 20
+TRANSPORT_VARIABLE = "DUOLOG_TRANSPORT"
 _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -39,18 +40,25 @@ class Runtime:
         chance: for jitter, and for ids that nobody else has: by default the system's.
         wall_seconds: the wall clock, as `time.time`.
         process_id: of this process; children may be forked.
+        frames: nodes are spoken to over frames, where they take any.
     """
 
     dial: Callable[[str], grpc.aio.Channel] = _dial
     chance: random.Random = field(default_factory=random.SystemRandom)
     wall_seconds: Callable[[], float] = time.time
     process_id: Callable[[], int] = os.getpid
+    frames: bool = False
+
+    @property
+    def speaks_frames(self) -> bool:
+        """Whether frames are wanted: not where DUOLOG_TRANSPORT says grpc."""
+        return self.frames and os.environ.get(TRANSPORT_VARIABLE, "frames") != "grpc"
 
     def wall_ms(self) -> int:
         """The wall clock in ms."""
         return int(self.wall_seconds() * 1000)
 
 
-MACHINE = Runtime()
+MACHINE = Runtime(frames=True)
 
 __all__ = ["MACHINE", "MESSAGE_BYTES_MAX", "Runtime"]

@@ -6,7 +6,9 @@ only where the first one surely has not stored it.
 """
 
 import asyncio
+import contextlib
 import itertools
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from duolog._backoff import BackOff, would_be_cut_off
@@ -182,7 +184,6 @@ class _Delivery:
             id=next(self._connection.ids),
             topic=batch.topic,
             queue_id=queue_id,
-            bodies=batch.bodies[0],
             body_offsets=batch.bodies[1],
             properties=batch.texts[0],
             property_offsets=batch.texts[1],
@@ -230,10 +231,11 @@ class _Delivery:
             request.known_end, request.known_nonce = known.offset, known.nonce
         sent = False
         try:
-            seconds = min(self._left, ATTEMPT_SECONDS)
-            async with asyncio.timeout(seconds), self._sender.window:
+            began = loop.time()
+            until = min(self._deadline, began + ATTEMPT_SECONDS)
+            async with _turn(self._sender.window, until):
                 sent, began = True, loop.time()
-                reply = await self._connection.stream().append(request)
+                reply = await self._connection.append(request, batch.bodies[0], until)
         except (TimeoutError, Unavailable) as problem:
             self._maybe_stored = self._maybe_stored or sent
             return _Failure(
@@ -277,3 +279,17 @@ def _refusal(topic: str, reply: wire.AppendReply) -> DuologError | None:
         return None
     kind = REFUSED.get(reply.status, ResultUnknown)
     return kind(f"{topic}: {reply.reason}")
+
+
+@contextlib.asynccontextmanager
+async def _turn(window: asyncio.Semaphore, until: float) -> AsyncIterator[None]:
+    """One of the batches in flight. until: by the loop's clock; then TimeoutError."""
+    if window.locked():
+        async with asyncio.timeout_at(until):
+            await window.acquire()
+    else:
+        await window.acquire()
+    try:
+        yield
+    finally:
+        window.release()

@@ -14,8 +14,9 @@ import grpc.aio
 
 from duolog._background import together
 from duolog._backoff import BackOff
-from duolog._connection import BROKEN, Connection, uncancelled
+from duolog._connection import Connection
 from duolog._errors import DuologError, Retryable, Unavailable, error_of
+from duolog._nodechannel import BROKEN, uncancelled
 from duolog._prefetch import Command, Prefetch
 from duolog.wire import duolog_pb2 as wire
 

@@ -17,7 +17,7 @@ import grpc
 from duolog._background import Background
 from duolog._backoff import BackOff
 from duolog._columns import property_text
-from duolog._connection import Connection, uncancelled
+from duolog._connection import Connection
 from duolog._errors import (
     BadRequest,
     DuologError,
@@ -27,6 +27,7 @@ from duolog._errors import (
     Timeout,
     error_of,
 )
+from duolog._nodechannel import uncancelled
 from duolog._producer import Many, Message, Producer
 from duolog._router import FRESH_SECONDS, Router
 from duolog._sending import Terms

@@ -413,7 +413,12 @@ class AdminService(stubs.AdminServicer):
         """The replica groups of the cluster and their endpoints."""
         broker = self._broker
         node = broker.config.node
-        reply = wire.RouteReply(cluster=node.cluster, group=node.group)
+        reply = wire.RouteReply(
+            cluster=node.cluster,
+            group=node.group,
+            frames_port=broker.frames_port,
+            frames_key=broker.frames_key,
+        )
         if broker.failover is None:
             endpoint, epoch = broker.replication.master_endpoint
             master = endpoint if broker.replication.slave is not None else broker.advertised

@@ -18,7 +18,7 @@ from node.deferred.transactionservice import HALF_WORDS, Check
 from node.engine.log import Outcome
 from node.filters.messagefilter import wanted
 from node.filters.tagfilter import EVERYTHING, MessageFilter
-from node.wirecodec import PUT_STATUS, batch_to_wire, peer_host, record_to_wire
+from node.wirecodec import batch_to_wire, peer_host, record_to_wire
 from store.errors import StoreError
 from store.kernels import decode
 from store.metadata import check_group, is_reserved_topic
@@ -62,7 +62,7 @@ class MessagesService(stubs.MessagesServicer):
                 try:
                     await context.write(reply)
                 finally:
-                    broker.log.pump_soon()  # after the reply was sent
+                    broker.log.answered()  # after the reply was sent
             return
         unanswered: Unanswered = asyncio.Queue(broker.limits.append_in_flight_max)
         async with together() as tasks:
@@ -71,14 +71,12 @@ class MessagesService(stubs.MessagesServicer):
                 await unanswered.put(broker.appends.append(request, host))
             await unanswered.put(None)
 
-    @staticmethod
-    async def _answer(unanswered: Unanswered, replies: Replies[wire.AppendReply]) -> None:
+    async def _answer(self, unanswered: Unanswered, replies: Replies[wire.AppendReply]) -> None:
         """Write each reply once its outcome is known."""
         while (item := await unanswered.get()) is not None:
             reply, durable = item
             if durable is not None:
-                status = await durable
-                reply.status = PUT_STATUS[status]
+                self._broker.appends.settled(reply, await durable)
             await replies.write(reply)
 
     # -- pull ----------------------------------------------------------------------------------

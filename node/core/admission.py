@@ -70,7 +70,7 @@ class Admission:
         closed = self.closed()
         return PutResult(closed.put_status, closed.reason) if closed is not None else None
 
-    def put(self, request: wire.AppendRequest) -> Refusal | None:
+    def put(self, request: wire.AppendRequest, bodies: bytes | memoryview) -> Refusal | None:
         """Why a request may not be stored now; its columns are not checked.
 
         A topic that would be created by its first message counts as existing.
@@ -78,9 +78,7 @@ class Admission:
         closed = self.closed()
         if closed is not None:
             return closed
-        found = crc32(
-            request.bodies, request.body_offsets, request.properties, request.property_offsets
-        )
+        found = crc32(bodies, request.body_offsets, request.properties, request.property_offsets)
         if found != request.crc32:
             return Refusal(wire.CORRUPT_BATCH, "the batch's CRC does not match its bytes")
         if is_reserved_topic(request.topic):

@@ -37,11 +37,16 @@ class Appends:
         self._transactions = transactions
 
     def append(
-        self, request: wire.AppendRequest, host: Host
+        self, request: wire.AppendRequest, host: Host, bodies: bytes | memoryview | None = None
     ) -> tuple[wire.AppendReply, Outcome | None]:
-        """Store a batch; the reply, and the future that it must wait for (None: nothing)."""
+        """Store a batch; the reply, and the future that it must wait for (None: nothing).
+
+        bodies: if they are not in the request; they are not kept. See `settled`.
+        """
+        if bodies is None:
+            bodies = request.bodies
         reply = wire.AppendReply(id=request.id)
-        refusal = self._core.admission.put(request)
+        refusal = self._core.admission.put(request, bodies)
         if refusal is not None:
             return self._reject(reply, request, refusal.status, refusal.reason), None
         try:
@@ -53,7 +58,7 @@ class Appends:
                 request.topic,
                 request.queue_id,
                 Columns.from_wire(
-                    request.bodies,
+                    bodies,
                     request.body_offsets,
                     request.properties,
                     request.property_offsets,
@@ -84,9 +89,14 @@ class Appends:
         if result.status is not PutMessageStatus.PUT_OK:
             status: wire.PutStatus = PUT_STATUS[result.status]
             return self._reject(reply, request, status, result.reason), None
-        self._core.log.count_in(result.count, len(request.bodies) if result.count else 0)
+        self._core.log.count_in(result.count, len(bodies) if result.count else 0)
         self._fill(reply, result)
         return reply, self._core.log.settle(result.end_offset, request.no_wait)
+
+    @staticmethod
+    def settled(reply: wire.AppendReply, status: PutMessageStatus) -> None:
+        """Set the status of a reply that waited."""
+        reply.status = PUT_STATUS[status]
 
     def _repeat_of(self, request: wire.AppendRequest) -> int | None:
         """The log offset above which the first attempt of a repeat lies; None for a first attempt.

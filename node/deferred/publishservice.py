@@ -190,7 +190,7 @@ class PublishService:
 
     def _checked_count(self, request: wire.AppendRequest) -> int:
         """The number of messages of a valid request. Raises the errors of `stage`."""
-        refusal = self._core.admission.put(request)
+        refusal = self._core.admission.put(request, request.bodies)
         if refusal is not None:
             raise REFUSED.get(refusal.status, sdk.Busy)(refusal.reason)
         try:

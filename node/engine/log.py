@@ -258,6 +258,11 @@ class Log:
         """Whether puts are answered later: when the disk or enough slaves have them."""
         return self.store.options.sync_flush or self.replicas.waits
 
+    def answered(self) -> None:
+        """A put that waits for nothing is answered: now it may be dispatched."""
+        if not self.waits:
+            self.pump_soon()
+
     def _flushed(self) -> None:
         """The commit log was synced."""
         self.replicas.flushed()

@@ -10,8 +10,8 @@ from typing import Protocol
 import grpc
 import grpc.aio
 import structlog
-from duolog._connection import uncancelled
 from duolog._errors import Unavailable
+from duolog._nodechannel import uncancelled
 
 from ha import slaveevents
 from ha.epochs import Epoch

@@ -13,7 +13,7 @@ import grpc
 import structlog
 from duolog import _errors as sdk
 from duolog._background import Background
-from duolog._connection import uncancelled
+from duolog._nodechannel import uncancelled
 from google.protobuf import message as protobuf
 from grpc.aio import ServicerContext
 

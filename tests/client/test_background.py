@@ -10,7 +10,7 @@ import duolog
 import pytest
 from duolog._background import Background, Joint, all_of, close_all, together
 from duolog._batcher import Batcher, Buffering
-from duolog._connection import AppendStream
+from duolog._nodechannel import AppendStream
 from duolog._receipts import Part
 from duolog._sending import PLAIN
 from duolog._topics import Slot

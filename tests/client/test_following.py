@@ -11,8 +11,9 @@ import grpc.aio
 import pytest
 from duolog import _sending
 from duolog._backoff import HINTED_SECONDS, LONGEST_SECONDS, BackOff
-from duolog._connection import Connection, uncancelled
+from duolog._connection import Connection
 from duolog._errors import EPOCH_KEY, ERROR_KEY, MASTER_KEY, error_of
+from duolog._nodechannel import uncancelled
 from duolog._router import Router
 from duolog._runtime import MACHINE
 from duolog._topics import LogEnd, TopicCache

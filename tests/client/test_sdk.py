@@ -12,8 +12,9 @@ import grpc
 import grpc.aio
 import pytest
 from duolog import _columns
-from duolog._connection import AppendStream, Connection
+from duolog._connection import Connection
 from duolog._errors import DuologError, error_of, status_of
+from duolog._nodechannel import AppendStream
 from duolog._producer import Producer
 from duolog._router import Router
 from duolog._topics import TopicCache

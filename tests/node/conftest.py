@@ -38,6 +38,7 @@ async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
         name: str = "test",
         registry: Registry | None = None,
         group: str = "broker-a",
+        frames_listen: str = "auto",
         **store: Any,
     ) -> Node:
         config = Config.model_validate(
@@ -47,6 +48,7 @@ async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
                     "listen": listen or free_endpoint(),
                     "name": name,
                     "group": group,
+                    "frames_listen": frames_listen,
                 },
                 "registry": {"endpoints": "127.0.0.1:1" if registry is not None else ""},
                 "limits": limits or {},

@@ -949,14 +949,18 @@ class RouteRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class RouteReply(_message.Message):
-    __slots__ = ("cluster", "groups", "group")
+    __slots__ = ("cluster", "groups", "group", "frames_port", "frames_key")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_PORT_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_KEY_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     groups: _containers.RepeatedCompositeFieldContainer[GroupRoute]
     group: str
-    def __init__(self, cluster: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupRoute, _Mapping]]] = ..., group: _Optional[str] = ...) -> None: ...
+    frames_port: int
+    frames_key: bytes
+    def __init__(self, cluster: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupRoute, _Mapping]]] = ..., group: _Optional[str] = ..., frames_port: _Optional[int] = ..., frames_key: _Optional[bytes] = ...) -> None: ...
 
 class GroupRoute(_message.Message):
     __slots__ = ("group", "epoch", "master", "master_endpoint", "replicas")
@@ -1035,3 +1039,18 @@ class ClusterStatusReply(_message.Message):
     cluster: str
     nodes: _containers.RepeatedCompositeFieldContainer[NodeStatusReply]
     def __init__(self, cluster: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatusReply, _Mapping]]] = ...) -> None: ...
+
+class CallEnd(_message.Message):
+    __slots__ = ("details", "trailing")
+    class TrailingEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    TRAILING_FIELD_NUMBER: _ClassVar[int]
+    details: str
+    trailing: _containers.ScalarMap[str, str]
+    def __init__(self, details: _Optional[str] = ..., trailing: _Optional[_Mapping[str, str]] = ...) -> None: ...

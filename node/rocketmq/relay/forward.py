@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 from duolog import _errors as sdk
 from duolog._background import Background, Joint
-from duolog._connection import uncancelled
+from duolog._nodechannel import uncancelled
 from google.protobuf import message as protobuf
 
 from node import tokens

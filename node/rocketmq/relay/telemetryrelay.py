@@ -13,7 +13,7 @@ import grpc
 import structlog
 from duolog import _errors as sdk
 from duolog._background import Background, together
-from duolog._connection import uncancelled
+from duolog._nodechannel import uncancelled
 
 from node.broker import report
 from node.rocketmq.relay.calls import Call

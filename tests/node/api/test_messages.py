@@ -39,7 +39,11 @@ def append_request(bodies: list[bytes], **changes: object) -> wire.AppendRequest
 
 
 async def append(client: duolog.Client, request: wire.AppendRequest) -> wire.AppendReply:
-    return await client._router.seed.stream().append(request)
+    bare = wire.AppendRequest()
+    bare.CopyFrom(request)
+    bare.ClearField("bodies")
+    deadline = asyncio.get_running_loop().time() + 10
+    return await client._router.seed.append(bare, request.bodies, deadline)
 
 
 async def test_a_sent_message_comes_back_whole(client: duolog.Client) -> None:
@@ -362,7 +366,7 @@ async def test_a_fault_in_answering_ends_the_stream_of_appends(
     node = await start_node(flush_disk_type="SYNC_FLUSH")
     async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
         await client.admin.create_topic("T", 1)
-    monkeypatch.setattr("node.api.messages.PUT_STATUS", {})
+    monkeypatch.setattr("node.deferred.appends.PUT_STATUS", {})
     async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
         call = stubs.MessagesStub(channel).Append()
         await call.write(append_request([b"x"]))

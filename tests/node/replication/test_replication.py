@@ -17,8 +17,8 @@ import duolog
 import grpc
 import grpc.aio
 import pytest
-from duolog._connection import uncancelled
 from duolog._errors import error_of
+from duolog._nodechannel import uncancelled
 from duolog.wire import duolog_pb2 as wire
 
 from demo.ports import free_endpoint

@@ -8,7 +8,7 @@ from typing import Any
 import duolog
 import pytest
 import structlog
-from duolog._connection import AppendStream
+from duolog._connection import Connection
 from duolog.wire import duolog_pb2 as wire
 
 from node.server import Node
@@ -274,12 +274,14 @@ async def test_a_lost_answer_is_recovered_or_reported_as_unknown_and_never_store
     """others: producers that send between the two attempts; the node remembers three."""
     node = await start_node(producers_max=3)
     client = await topic(node)
-    append, seen = AppendStream.append, 0
+    append, seen = Connection.append, 0
 
-    async def lost(stream: AppendStream, request: wire.AppendRequest) -> wire.AppendReply:
+    async def lost(
+        connection: Connection, request: wire.AppendRequest, bodies: bytes, deadline: float
+    ) -> wire.AppendReply:
         nonlocal seen
-        reply = await append(stream, request)
-        if request.bodies == b"mine":
+        reply = await append(connection, request, bodies, deadline)
+        if bodies == b"mine":
             seen += 1
             if seen == 1:
                 for _ in range(others):
@@ -288,7 +290,7 @@ async def test_a_lost_answer_is_recovered_or_reported_as_unknown_and_never_store
                 raise duolog.Unavailable("the answer is lost")
         return reply
 
-    monkeypatch.setattr(AppendStream, "append", lost)
+    monkeypatch.setattr(Connection, "append", lost)
     async with client.producer(timeout=5) as producer:
         if others:
             with pytest.raises(duolog.ResultUnknown, match="find the message by its key"):
@@ -308,18 +310,20 @@ async def test_a_hundred_producers_in_turn_are_stored_once_each_and_none_is_unkn
     """Each is forgotten soon; each repeats at once, while it is known."""
     node = await start_node(producers_max=3)
     client = await topic(node)
-    append = AppendStream.append
+    append = Connection.append
     answered: set[tuple[bytes, int]] = set()
 
-    async def lost(stream: AppendStream, request: wire.AppendRequest) -> wire.AppendReply:
-        reply = await append(stream, request)
+    async def lost(
+        connection: Connection, request: wire.AppendRequest, bodies: bytes, deadline: float
+    ) -> wire.AppendReply:
+        reply = await append(connection, request, bodies, deadline)
         name = (request.producer_id, request.sequence)
         if name not in answered:
             answered.add(name)
             raise duolog.Unavailable("the first answer is always lost")
         return reply
 
-    monkeypatch.setattr(AppendStream, "append", lost)
+    monkeypatch.setattr(Connection, "append", lost)
     monkeypatch.setattr("duolog._backoff.FIRST_SECONDS", 0.001)
     for number in range(100):
         async with client.producer(timeout=WAIT_SECONDS) as producer:

@@ -1,0 +1,165 @@
+"""One call over frames, as the method that serves it sees it: its requests, and its context."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+import grpc
+import structlog
+from duolog._frames import LAST, STREAM_AHEAD, FrameError, split
+from google.protobuf.message import DecodeError
+
+from node.frames.methods import Handler
+
+log = structlog.get_logger("duolog.node")
+
+REQUESTS_MAX = 64  # of a stream that its method has not taken; then the connection is not read
+Trailing = tuple[tuple[str, str], ...]
+
+
+class Peer(Protocol):
+    """What a call uses of its connection."""
+
+    peer: str
+
+    async def writable(self) -> None:
+        """Wait while the client takes nothing."""
+
+    def send_message(self, call: int, head: bytes, body: bytes, flags: int = 0) -> None:
+        """A message of a call. Raises FrameError where it is too long for a frame."""
+
+    def send_end(self, call: int, code: grpc.StatusCode, details: str, trailing: Trailing) -> None:
+        """A call ended."""
+
+    def room_for_requests(self) -> None:
+        """A call took a request: the connection may be read again."""
+
+
+class Aborted(Exception):
+    """A method ended its call with a status."""
+
+    def __init__(self, code: grpc.StatusCode, details: str, trailing: Trailing) -> None:
+        super().__init__(details)
+        self.code = code
+        self.details = details
+        self.trailing = trailing
+
+
+class Call:
+    """A call under way, and the context that its method gets."""
+
+    def __init__(self, peer: Peer, number: int, handler: Handler) -> None:
+        self._peer = peer
+        self._number = number
+        self._handler = handler
+        self._requests: deque[bytes] = deque()
+        self._arrived = asyncio.Event()
+        self._ahead = 0  # messages that the client has not taken
+        self._taken = asyncio.Event()
+        self.late = False  # its deadline is over
+        self.task: asyncio.Task[None] | None = None
+        self.deadline: asyncio.TimerHandle | None = None
+
+    # -- from the connection -------------------------------------------------------------------
+
+    def request(self, data: bytes) -> None:
+        """A request arrived."""
+        self._requests.append(data)
+        self._arrived.set()
+
+    @property
+    def full(self) -> bool:
+        """Whether its method has requests enough for now."""
+        return len(self._requests) >= REQUESTS_MAX
+
+    def more(self, count: int) -> None:
+        """The client took messages. Raises FrameError where there were not so many."""
+        if count > self._ahead:
+            raise FrameError("more messages were taken than were sent")
+        self._ahead -= count
+        self._taken.set()
+
+    def cancel(self) -> None:
+        """Nobody wants its answer."""
+        if self.deadline is not None:
+            self.deadline.cancel()
+        if self.task is not None:
+            self.task.cancel()
+
+    def expire(self) -> None:
+        """Its time is over."""
+        self.late = True
+        self.cancel()
+
+    # -- the context ---------------------------------------------------------------------------
+
+    def peer(self) -> str:
+        """The client's address as gRPC names it."""
+        return self._peer.peer
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str = "", trailing_metadata: Trailing = ()
+    ) -> None:
+        """End the call."""
+        raise Aborted(code, details, trailing_metadata)
+
+    async def write(self, message: Any) -> None:
+        """A reply of a stream; waits while the client does not take any."""
+        while self._ahead >= STREAM_AHEAD:
+            self._taken.clear()
+            await self._taken.wait()
+        await self._peer.writable()
+        self._ahead += 1
+        self._send(message, 0)
+
+    def _send(self, message: Any, flags: int) -> None:
+        head, body = split(message, self._handler.response_serializer)
+        self._peer.send_message(self._number, head, body, flags)
+
+    # -- its method ----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve it. What its method raises is reported to the client, and logged."""
+        try:
+            await self._serve()
+        except Aborted as aborted:
+            self._end(aborted.code, aborted.details, aborted.trailing)
+        except FrameError as problem:
+            self._end(grpc.StatusCode.RESOURCE_EXHAUSTED, str(problem))
+        except DecodeError as problem:
+            self._end(grpc.StatusCode.INTERNAL, f"the request cannot be read: {problem}")
+        except Exception as problem:
+            log.exception("a call failed", kind=type(problem).__name__)
+            self._end(grpc.StatusCode.UNKNOWN, f"Unexpected {type(problem)}: {problem}")
+
+    def _end(self, code: grpc.StatusCode, details: str, trailing: Trailing = ()) -> None:
+        self._peer.send_end(self._number, code, details, trailing)
+
+    async def _serve(self) -> None:
+        handler = self._handler
+        if handler.request_streaming:
+            await handler.stream_stream(self._take_requests(), self)
+            self._end(grpc.StatusCode.OK, "")
+            return
+        request = handler.request_deserializer(self._requests.popleft())
+        if handler.response_streaming:
+            await handler.unary_stream(request, self)
+            self._end(grpc.StatusCode.OK, "")
+            return
+        reply = await handler.unary_unary(request, self)
+        await self._peer.writable()
+        self._send(reply, LAST)
+
+    async def _take_requests(self) -> AsyncIterator[Any]:
+        """The client's requests; they end with the call, which it cancels."""
+        while True:
+            while not self._requests:
+                self._arrived.clear()
+                await self._arrived.wait()
+            data = self._requests.popleft()
+            self._peer.room_for_requests()
+            yield self._handler.request_deserializer(data)
+
+
+__all__ = ["Call", "Peer"]

@@ -1,0 +1,118 @@
+"""The frames port: connections, what they share, and their clean end."""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+
+import structlog
+from duolog._background import Background
+from duolog._frames import KEY_BYTES, Budget
+
+from node.config import LimitsSection
+from node.frames.connection import Appending, Connection, Terms
+from node.frames.methods import Methods
+
+log = structlog.get_logger("duolog.node")
+
+TICK_SECONDS = 1.0
+POLL_SECONDS = 0.02  # while calls end
+CONNECTIONS_MAX = 20_000
+HALVES = 8  # longest frames that all connections may hold while they have not arrived whole
+SHORT_CALLS_MAX = 1024  # of one connection, beside those that wait for messages
+STOPPING = "the node is stopping"
+
+
+class FramesServer:
+    """Listens for clients that speak frames.
+
+    Attributes:
+        key: of this process; a client that names another one has not meant it.
+        methods: what the generated code adds the services to.
+        port: where it listens; 0 before.
+    """
+
+    def __init__(
+        self,
+        appends: Appending,
+        answered: Callable[[], None],
+        limits: LimitsSection,
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """answered: see Terms. failed: is told of a bug in a call."""
+        self.key = secrets.token_bytes(KEY_BYTES)
+        self.methods = Methods()
+        self.port = 0
+        self._calls = Background(failed)
+        self._ticking = Background(failed)
+        self._connections: set[Connection] = set()
+        self._stopping = False
+        self._server: asyncio.Server | None = None
+        self._terms = Terms(
+            self.key,
+            self.methods.by_number,
+            appends,
+            answered,
+            self._calls.start,
+            limits.request_bytes_max,
+            limits.append_in_flight_max,
+            limits.polls_max + SHORT_CALLS_MAX,
+            Budget(HALVES * limits.request_bytes_max),
+        )
+
+    @property
+    def connections(self) -> int:
+        """Open connections."""
+        return len(self._connections)
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen; with port 0 on a free one. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: Connection(self._terms, self._joined), host.strip("[]") or None, port
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._ticking.start(self._tick())
+
+    def _joined(self, connection: Connection, begins: bool) -> bool:
+        """A connection begins, or ends; False where it may not begin."""
+        if not begins:
+            self._connections.discard(connection)
+            return True
+        # One may be accepted in the turn in which the server closes.
+        if self._stopping or len(self._connections) >= CONNECTIONS_MAX:
+            return False
+        self._connections.add(connection)
+        return True
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            for connection in list(self._connections):
+                connection.tick()
+
+    async def stop(self, grace: float) -> None:
+        """Take no more calls, let those under way end for so many seconds, close."""
+        self._stopping = True
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.go(STOPPING)
+        until = asyncio.get_running_loop().time() + grace
+        while self._busy and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(POLL_SECONDS)
+        for connection in list(self._connections):
+            connection.end_calls()
+        await self._calls.stop()
+        for connection in list(self._connections):
+            connection.close()
+        await asyncio.sleep(0)  # what is out already closes
+        for connection in list(self._connections):
+            connection.abort()
+        await self._ticking.stop()
+
+    @property
+    def _busy(self) -> bool:
+        return any(connection.busy for connection in self._connections)
+
+
+__all__ = ["FramesServer"]

@@ -1,0 +1,123 @@
+"""Frames: what is cut anywhere is put together again, and what is none is a typed error."""
+
+import struct
+
+import pytest
+from duolog import _frames as frames
+from duolog._frames import BASE_BYTES, Budget, Frame, FrameError, FrameReader, Kind
+from duolog.wire import duolog_pb2 as wire
+from hypothesis import given
+from hypothesis import strategies as st
+
+LIMIT = 4 << 20
+Told = tuple[int, int, int, int, int, bytes]
+
+
+def feed(reader: FrameReader, data: bytes, steps: list[int]) -> list[Told]:
+    """Have bytes arrive in pieces of these sizes; the frames in them."""
+    found: list[Told] = []
+    at, turn = 0, 0
+    while at < len(data):
+        room = reader.room()
+        count = min(len(room), len(data) - at, max(1, steps[turn % len(steps)]))
+        room[:count] = data[at : at + count]
+        at, turn = at + count, turn + 1
+        reader.received(count)
+        while (one := reader.next()) is not None:
+            found.append((*one[:5], bytes(one.payload)))
+    return found
+
+
+payloads = st.one_of(
+    st.binary(max_size=40),
+    st.integers(0, 3 * BASE_BYTES).map(lambda size: b"x" * size),
+    st.integers(BASE_BYTES - 40, BASE_BYTES + 40).map(lambda size: b"y" * size),
+    st.just(b"z" * (frames.AT_ONCE_BYTES + 70_000)),
+)
+numbers = st.integers(0, (1 << 32) - 1)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(Kind), numbers, numbers, payloads), max_size=8),
+    st.lists(st.integers(1, 100_000), min_size=1, max_size=6),
+)
+def test_frames_cut_anywhere_come_out_whole(
+    sent: list[tuple[Kind, int, int, bytes]], steps: list[int]
+) -> None:
+    budget = Budget(LIMIT)
+    reader = FrameReader(LIMIT, budget)
+    data = b"".join(frames.frame(kind, call, number, body) for kind, call, number, body in sent)
+    steps = [max(step, len(data) // 2000) for step in steps]
+    found = feed(reader, data, steps)
+    assert found == [(kind, 0, 0, call, number, body) for kind, call, number, body in sent]
+    assert not reader.in_the_middle
+    budget.take(LIMIT)  # nothing is held any more
+
+
+@given(st.binary(min_size=1, max_size=300), st.integers(1, 50))
+def test_garbage_is_a_frame_error_or_half_a_frame(data: bytes, step: int) -> None:
+    reader = FrameReader(1000)
+    try:
+        for one in feed(reader, data, [step]):
+            found = Frame(*one[:5], memoryview(one[5]))
+            assert len(found.payload) <= 1000
+            if found.number <= len(found.payload):
+                assert bytes(found.head) + bytes(found.body) == found.payload
+            else:
+                with pytest.raises(FrameError):
+                    _ = found.head
+    except FrameError:
+        return
+
+
+def test_a_frame_over_the_limit_is_refused_by_its_header() -> None:
+    reader = FrameReader(1000)
+    with pytest.raises(FrameError, match="1001 bytes; the limit is 1000"):
+        feed(reader, struct.pack("<IBBHII", 1001, Kind.CALL, 0, 2, 1, 0), [16])
+
+
+def test_memory_for_half_frames_is_bounded() -> None:
+    budget = Budget(3 * frames.AT_ONCE_BYTES)
+    half = struct.pack("<IBBHII", 32 << 20, Kind.APPEND, 0, 0, 1, 10) + b"x" * 100
+    readers = [FrameReader(64 << 20, budget) for _ in range(3)]
+    for reader in readers:
+        feed(reader, half, [1000])
+    with pytest.raises(FrameError, match="fill the memory"):
+        feed(FrameReader(64 << 20, budget), half, [1000])
+    with pytest.raises(FrameError, match="fill the memory"):  # nor may one of them grow
+        feed(readers[0], b"x" * (2 * frames.AT_ONCE_BYTES), [1 << 20])
+    readers[1].close()
+    feed(FrameReader(64 << 20, budget), half, [1000])
+
+
+def test_greetings_of_the_two_sides_are_not_the_same() -> None:
+    def only(data: bytes) -> Frame:
+        reader = FrameReader(frames.GREETING_BYTES)
+        room = reader.room()
+        room[: len(data)] = data
+        reader.received(len(data))
+        found = reader.next()
+        assert found is not None
+        return found
+
+    key = bytes(range(16))
+    assert frames.read_hello(only(frames.hello(key))) == (frames.VERSION, key)
+    assert frames.read_welcome(only(frames.welcome(7, 8))) == (frames.VERSION, 7, 8)
+    # An echo of what one side said is no answer of the other one.
+    mirrored = frames.frame(Kind.WELCOME, payload=bytes(only(frames.hello(key)).payload))
+    with pytest.raises(FrameError):
+        frames.read_welcome(only(mirrored))
+    mirrored = frames.frame(Kind.HELLO, payload=bytes(only(frames.welcome(7, 8)).payload) + key)
+    with pytest.raises(FrameError):
+        frames.read_hello(only(mirrored))
+    with pytest.raises(FrameError, match="gone for good"):
+        frames.read_welcome(only(frames.goaway("gone for good")))
+
+
+def test_every_method_has_a_number() -> None:
+    services = wire.DESCRIPTOR.services_by_name.values()
+    methods = {f"/{one.full_name}/{method.name}" for one in services for method in one.methods}
+    assert methods == set(frames.NUMBERS)
+    assert len(frames.NUMBERS) == len(frames.METHODS) - 1
+    assert frames.NUMBERS["/duolog.v1.Messages/Pull"] == 2  # they are for ever
+    assert frames.NUMBERS["/duolog.v1.Admin/ElectUnclean"] == 32
