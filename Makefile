@@ -78,6 +78,8 @@ test: venv etcd  ## Run the tests that a change needs, in some minutes.
 
 test-all: venv etcd java  ## Run all tests; those of containers where a Docker engine answers.
 	@$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not containers and not spark"
+	@$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not containers and not spark" \
+	  --transport grpc tests/client tests/node/api
 	@$(BIN)/python -m pytest -q -m spark
 	@$(BIN)/python -m pytest -q -m containers
 

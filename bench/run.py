@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from bench import limits, manyqueues, posts, replication, services, spark, starts
+from bench import limits, manyqueues, oneatatime, posts, replication, services, spark, starts
 from bench.harness import Figure, new_page_rate, print_table, running
 from demo import measure
 from demo.measure import Load
@@ -98,26 +98,6 @@ async def consume() -> list[Figure]:
     ]  # fmt: skip
 
 
-async def one_at_a_time() -> list[Figure]:
-    async with limits.bare_channel() as channel, running() as (_, client):
-        unary, ours = [], []
-        for _ in range(5):  # in turns: the machine is shared
-            unary.append(await limits.unary_p50(channel, 1000))
-            found = await measure.produce_singly(client, Load(1000, 100))
-            ours.append(measure.percentile(found.latencies, 0.5))
-    limit, p50 = sorted(unary)[2], sorted(ours)[2]
-    return [
-        Figure(
-            "one send at a time, p50",
-            "<= 0.8 x a bare unary call",
-            f"{p50 * 1e6:.0f} us, {p50 / limit:.2f} x",
-            f"unary {limit * 1e6:.0f} us",
-            p50 <= 0.8 * limit,
-            {"p50_s": p50, "unary_p50_s": limit, "ratio": p50 / limit},
-        )
-    ]
-
-
 async def group_commit() -> list[Figure]:
     async with running("--set", "store.flush_disk_type=SYNC_FLUSH") as (_, client):
         before = await client.admin.node_status()
@@ -177,7 +157,7 @@ FIGURES: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
     "produce_small": produce_small,
     "produce_large": produce_large,
     "consume": consume,
-    "one_at_a_time": one_at_a_time,
+    "one_at_a_time": oneatatime.one_at_a_time,
     "group_commit": group_commit,
     "recovery": recovery,
     "idle": starts.idle,

@@ -11,9 +11,12 @@ import numpy as np
 
 from store.errors import BadMessage
 from store.kernels import encode
-from store.kernels.jit import I64, U8, U32
+from store.kernels.jit import EMPTY_U8, I64, U8, U32
 from store.record import PROPERTIES_BYTES_MAX, PROPERTIES_RESERVE
 from store.status import PutMessageStatus
+
+_NO_TEXTS: U32 = np.zeros(1024, np.uint32)  # offsets where there are no property texts
+_NO_TEXTS.flags.writeable = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,13 @@ class Columns:
         if len(body_offsets) % 4 or len(body_offsets) < 8:
             raise BadMessage("body offsets are not count + 1 numbers of 4 bytes, count >= 1")
         if not property_offsets and not properties:
-            property_offsets = bytes(len(body_offsets))
+            count = len(body_offsets) // 4
+            return Columns(
+                np.frombuffer(bodies, np.uint8),
+                np.frombuffer(body_offsets, "<u4"),
+                EMPTY_U8,
+                _NO_TEXTS[:count] if count <= len(_NO_TEXTS) else np.zeros(count, np.uint32),
+            )
         if len(property_offsets) != len(body_offsets):
             raise BadMessage(
                 f"{len(property_offsets)} bytes of property offsets for "

@@ -6,6 +6,7 @@ all; every record leaves 8 bytes after it for the blank record that closes its s
 
 import struct
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from store.mappedfile import MappedFile
 from store.mappedfilequeue import MappedFileQueue
 from store.offsets import PhyOffset, QueueOffset
 from store.options import StoreOptions
-from store.record import Host, Record, RecordHeader, decode_properties
+from store.record import Host, Record, RecordHeader, decode_properties, topic_bytes
 from store.transientpool import TransientStorePool
 
 BLANK_BYTES = 8
@@ -87,6 +88,17 @@ class Part:
 
 
 WHOLE = Part()
+
+
+@lru_cache(4096)
+def _topic_array(topic: str) -> U8:
+    return np.frombuffer(topic_bytes(topic), np.uint8)
+
+
+@lru_cache(1024)
+def _hex_array(producer: bytes) -> U8:
+    """A producer's id as UNIQ_KEY has it."""
+    return np.frombuffer(producer.hex().upper().encode(), np.uint8)
 
 
 class CommitLog:
@@ -178,8 +190,7 @@ class CommitLog:
         mark: _Mark,
     ) -> Appended:
         template = np.frombuffer(header.packed(), np.uint8)
-        topic = np.frombuffer(header.topic.encode(), np.uint8)
-        hex_id = np.frombuffer(part.producer.hex().upper().encode(), np.uint8)
+        topic, hex_id = _topic_array(header.topic), _hex_array(part.producer)
         result: I64 = np.zeros(1, np.int64)
         mapped = self._writable()
         start = mapped.start + mapped.wrote

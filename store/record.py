@@ -43,6 +43,10 @@ TRANSACTION_MASK = 0xC
 BORN_HOST_V6 = scan.BORN_HOST_V6
 STORE_HOST_V6 = scan.STORE_HOST_V6
 
+# A record's header, but for the two hosts, which have 8 or 20 bytes each.
+_BEFORE_HOSTS = struct.Struct(">iIIiiqqiq")
+_STORE_TIME = struct.Struct(">q")
+_AFTER_HOSTS = struct.Struct(">iqi")
 _TOPIC_RE = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
@@ -56,9 +60,15 @@ def check_topic(name: str) -> None:
         raise BadMessage(f"topic {name!r} has characters other than letters, digits and %|_-")
 
 
+@lru_cache(4096)
+def topic_bytes(topic: str) -> bytes:
+    """A topic's name as records have it."""
+    return topic.encode()
+
+
 @lru_cache(1024)
-def _address_bytes(address: str) -> bytes:
-    return ipaddress.ip_address(address).packed
+def _host_bytes(address: str, port: int) -> bytes:
+    return ipaddress.ip_address(address).packed + struct.pack(">i", port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +85,7 @@ class Host:
 
     def packed(self) -> bytes:
         """4 or 16 address bytes and 4 port bytes."""
-        return _address_bytes(self.address) + struct.pack(">i", self.port)
+        return _host_bytes(self.address, self.port)
 
     @staticmethod
     def unpacked(data: bytes) -> "Host":
@@ -103,7 +113,7 @@ class RecordHeader:
 
     def topic_length_bytes(self) -> int:
         """Bytes of the TOPICLENGTH field: V1 records have one, V2 two."""
-        return 1 if len(self.topic.encode()) <= TOPIC_BYTES_MAX else 2
+        return 1 if len(topic_bytes(self.topic)) <= TOPIC_BYTES_MAX else 2
 
     def packed(self) -> bytes:
         """The header up to and with BODYLENGTH, the per-record fields zero."""
@@ -113,16 +123,13 @@ class RecordHeader:
         if self.store_host.is_v6:
             sysflag |= STORE_HOST_V6
         magic = scan.MAGIC_V1 if self.topic_length_bytes() == 1 else scan.MAGIC_V2
-        return b"".join(
-            (
-                struct.pack(">iIIii", 0, magic, 0, self.queue_id, self.flag),
-                struct.pack(">qqiq", 0, 0, sysflag, self.born_time),
-                self.born_host.packed(),
-                struct.pack(">q", self.store_time),
-                self.store_host.packed(),
-                struct.pack(">iqi", self.reconsume_times, self.prepared_offset, 0),
-            )
+        before = _BEFORE_HOSTS.pack(
+            0, magic, 0, self.queue_id, self.flag, 0, 0, sysflag, self.born_time
         )
+        store_time = _STORE_TIME.pack(self.store_time)
+        after = _AFTER_HOSTS.pack(self.reconsume_times, self.prepared_offset, 0)
+        hosts = self.born_host.packed(), self.store_host.packed()
+        return b"".join((before, hosts[0], store_time, hosts[1], after))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 Rules: nothing is done per message that C code can do for the batch.
 """
 
+import struct
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,7 @@ try:
 except ImportError:
     from zlib import crc32 as _crc32
 
+_ONE = struct.Struct("<II")  # offsets of a single value
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
 _BIG_ENDIAN = sys.byteorder == "big"
@@ -45,6 +47,10 @@ def _numbers(values: Iterable[int]) -> bytes:
 
 def pack(values: Sequence[bytes]) -> tuple[bytes, bytes]:
     """Blob and offsets of values. BadRequest if they do not fit 4 GiB."""
+    if len(values) == 1:  # a message that goes out alone
+        blob = values[0]
+        if len(blob) < 1 << 32:
+            return blob, _ONE.pack(0, len(blob))
     blob = b"".join(values)
     if len(blob) >= 1 << 32:
         raise BadRequest("a batch holds less than 4 GiB")

@@ -86,6 +86,8 @@ class Connection:
         self._tried = asyncio.Event()  # whether frames can be had
         self._stubs: tuple[NodeChannel, _Stubs] | None = None
         self._learning = Background()
+        self._held: dict[asyncio.Future[None], None] = {}  # appends, while they change over
+        self._changing = Background()
         self.ids = itertools.count(1)
 
     @property
@@ -136,10 +138,36 @@ class Connection:
         if frames is None or frames.error is not None:
             await self.settled(deadline - asyncio.get_running_loop().time())
             frames = self._frames
-        over_grpc = self._grpc
-        if frames is None or frames.error is not None or (over_grpc and over_grpc.busy):
+        if frames is None or frames.error is not None:
             return await self._over_grpc().append(request, bodies, deadline)
+        if self._held or (self._grpc is not None and self._grpc.busy):
+            await self._change_over(deadline)
         return await frames.append(request, bodies, deadline)
+
+    async def _change_over(self, deadline: float) -> None:
+        """Wait for appends under way over gRPC, and for those that came here before this one.
+
+        Raises TimeoutError.
+        """
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._held[place] = None
+        if not self._changing.busy:
+            self._changing.start(self._let_through())
+        try:
+            async with asyncio.timeout_at(deadline):
+                await place
+        finally:
+            del self._held[place]
+
+    async def _let_through(self) -> None:
+        """Let those go that wait for appends over gRPC, in the order in which they came."""
+        while self._held:
+            if self._grpc is not None:
+                await self._grpc.idle()
+            for place in self._held:
+                if not place.done():
+                    place.set_result(None)
+            await asyncio.sleep(0)
 
     async def settled(self, seconds: float) -> None:
         """Wait a moment, and `seconds` at most, until it is known whether frames can be had."""
@@ -271,12 +299,14 @@ class Connection:
         first, longest = FRAMES_AGAIN_SECONDS
         pause = first
         while True:
-            frames = await self._greet(channel, endpoint)
+            route = await self._learn(channel)
+            frames = None if route is None else await self._greet(route, endpoint)
             self._frames = frames
             self._tried.set()
             if frames is None:
                 await asyncio.sleep(pause * self.runtime.chance.uniform(0.5, 1.5))
-                pause = min(2 * pause, longest)
+                if route is not None:  # a node that did not answer may soon
+                    pause = min(2 * pause, longest)
                 continue
             pause = first
             await frames.over.wait()
@@ -285,10 +315,9 @@ class Connection:
             self._leaving.append(frames)
             self._tried.clear()
 
-    async def _greet(self, channel: GrpcChannel, endpoint: str) -> FramesChannel | None:
-        """Learn where a node takes frames, and begin; None where that does not work now."""
-        route = await self._learn(channel)
-        if route is None or not route.frames_port:
+    async def _greet(self, route: wire.RouteReply, endpoint: str) -> FramesChannel | None:
+        """Begin where a node takes frames; None where that does not work now."""
+        if not route.frames_port:
             return None
         host = endpoint.rpartition(":")[0].strip("[]")
         try:
@@ -318,6 +347,10 @@ class Connection:
     async def close(self) -> None:
         """Close the channels."""
         await self._learning.stop()
+        await self._changing.stop()
+        for place in self._held:
+            if not place.done():
+                place.set_exception(Unavailable("the client was closed"))
         await self._let_go()
 
 

@@ -188,7 +188,8 @@ class FrameReader:
         """The next frame, None where it is not whole yet. Raises FrameError."""
         begin, have = self._begin, self._end - self._begin
         if have < HEADER_BYTES:
-            self._gather(HEADER_BYTES)
+            if have:
+                self._gather(HEADER_BYTES)
             return None
         length, kind, flags, code, call, number = HEADER.unpack_from(self._view, begin)
         if kind not in KINDS:

@@ -111,6 +111,7 @@ class AppendStream:
         self._waiting: dict[int, asyncio.Future[wire.AppendReply]] = {}
         self._unwritten: dict[int, wire.AppendRequest] = {}  # of those that wait
         self._more = asyncio.Event()
+        self._idle = asyncio.Event()  # nobody waits
         self.error: DuologError | None = None
         # grpc.aio ends the whole call with a write that is cancelled: none of a caller's ever is.
         self._background = Background(self._died)
@@ -130,11 +131,19 @@ class AppendStream:
         self._waiting[request.id] = future
         self._unwritten[request.id] = request
         self._more.set()
+        self._idle.clear()
         try:
             return await future
         finally:
             self._waiting.pop(request.id, None)
             self._unwritten.pop(request.id, None)
+            if not self._waiting:
+                self._idle.set()
+
+    async def idle(self) -> None:
+        """Wait until nobody waits for an answer."""
+        while self._waiting:
+            await self._idle.wait()
 
     async def _write(self) -> None:
         """Write what is still waited for, in the order in which it came."""
@@ -217,6 +226,11 @@ class GrpcChannel:
         request.bodies = bodies
         async with asyncio.timeout_at(deadline):
             return await stream.append(request)
+
+    async def idle(self) -> None:
+        """Wait until no append waits for its answer."""
+        if self._stream is not None:
+            await self._stream.idle()
 
     async def close(self, grace: float | None = None) -> None:
         """End all calls; waiting sends fail."""

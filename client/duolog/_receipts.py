@@ -5,6 +5,8 @@ from typing import Any
 
 from duolog.wire import duolog_pb2 as wire
 
+_STATUS_NAMES: dict[int, str] = {number: name for name, number in wire.PutStatus.items()}
+
 
 class Receipt:
     """Where a message was stored."""
@@ -132,7 +134,7 @@ def parts_of(
     """Where the messages [first, first + count) of a batch are, by the answer to their request."""
     parts = []
     done = 0
-    status = wire.PutStatus.Name(reply.status)
+    status = _STATUS_NAMES[reply.status]
     for run in reply.duplicates:
         parts.append(
             Part(

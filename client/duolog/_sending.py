@@ -6,9 +6,7 @@ only where the first one surely has not stored it.
 """
 
 import asyncio
-import contextlib
 import itertools
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from duolog._backoff import BackOff, would_be_cut_off
@@ -103,6 +101,17 @@ class Batch:
     first: int = 0
 
 
+class Window(asyncio.Semaphore):
+    """The places of batches in flight, given in the order in which they were asked for."""
+
+    def free(self) -> bool:
+        """Take one, if one is free and nobody waits for it."""
+        if self._value > 0 and not self._waiters:
+            self._value -= 1
+            return True
+        return False
+
+
 class Sender:
     """Sends batches of one producer, so many at a time."""
 
@@ -110,17 +119,23 @@ class Sender:
         self.router = router
         self.topics = topics
         self.producer_id = producer_id or router.runtime.chance.randbytes(10)
-        self.window = asyncio.Semaphore(IN_FLIGHT_MAX)
+        self.window = Window(IN_FLIGHT_MAX)
         self._sequence = 0
         self._round = itertools.count()
 
     async def send(self, batch: Batch, seconds: float) -> list[Part]:
         """Have a batch stored within `seconds`. Raises as `Producer.send`."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + seconds
-        topic = batch.topic
-        slot = batch.slot if batch.slot is not None else await self._next_slot(topic, seconds)
-        await self.topics.learn_end(slot[0], topic, max(0.001, deadline - loop.time()))
+        now = loop.time()
+        deadline = now + seconds
+        topic, slot = batch.topic, batch.slot
+        if slot is None:
+            slots = self.topics.at_hand(topic, now)
+            if not slots:
+                slots = await self.topics.slots(topic, seconds, create=True)
+            slot = slots[next(self._round) % len(slots)]
+        if not self.topics.knows_end(slot[0]):
+            await self.topics.learn_end(slot[0], topic, max(0.001, deadline - loop.time()))
         return await _Delivery(self, batch, slot, seconds, deadline).run()
 
     def take_sequences(self, count: int) -> int:
@@ -131,11 +146,6 @@ class Sender:
     def unique_key(self, sequence: int) -> str:
         """UNIQ_KEY that the node gives the message of a sequence."""
         return unique_key(self.producer_id, sequence)
-
-    async def _next_slot(self, topic: str, seconds: float) -> Slot:
-        """The queue whose turn it is."""
-        slots = await self.topics.slots(topic, seconds, create=True)
-        return slots[next(self._round) % len(slots)]
 
     async def elsewhere(self, topic: str, group: str, seconds: float) -> Slot | None:
         """A queue in another group than one that could not take a batch; None for no such."""
@@ -180,7 +190,7 @@ class _Delivery:
 
     def _first_request(self, queue_id: int) -> wire.AppendRequest:
         batch, terms = self._batch, self._batch.terms
-        return wire.AppendRequest(
+        request = wire.AppendRequest(
             id=next(self._connection.ids),
             topic=batch.topic,
             queue_id=queue_id,
@@ -191,11 +201,13 @@ class _Delivery:
             born_time=self._connection.runtime.wall_ms(),
             producer_id=self._sender.producer_id,
             sequence=self._sender.take_sequences(batch.count),
-            delay_level=terms.delay_level,
-            deliver_time=terms.deliver_time,
-            transaction_group=terms.transaction_group,
-            immunity_seconds=terms.immunity_seconds,
         )
+        if terms is not PLAIN:
+            request.delay_level = terms.delay_level
+            request.deliver_time = terms.deliver_time
+            request.transaction_group = terms.transaction_group
+            request.immunity_seconds = terms.immunity_seconds
+        return request
 
     @property
     def _left(self) -> float:
@@ -203,12 +215,14 @@ class _Delivery:
 
     async def run(self) -> list[Part]:
         """Try until it is stored, or no further try is of use."""
-        back_off = BackOff(self._connection.runtime.chance)
+        back_off: BackOff | None = None
         while True:
             move = self._connection.moves
             tried = await self._try()
             if isinstance(tried, list):
                 return tried
+            if back_off is None:
+                back_off = BackOff(self._connection.runtime.chance)
             error, hint = tried.error, tried.hint
             pause = back_off.next(bool(hint))
             # Where it is unknown already, a try that is cut off tells no less.
@@ -229,23 +243,30 @@ class _Delivery:
         if not self._maybe_stored:
             known = topics.known_end(self._group)
             request.known_end, request.known_nonce = known.offset, known.nonce
-        sent = False
+        sent, window = False, self._sender.window
+        began = loop.time()
+        until = min(self._deadline, began + ATTEMPT_SECONDS)
         try:
-            began = loop.time()
-            until = min(self._deadline, began + ATTEMPT_SECONDS)
-            async with _turn(self._sender.window, until):
+            if not window.free():
+                async with asyncio.timeout_at(until):
+                    await window.acquire()
+            try:
                 sent, began = True, loop.time()
                 reply = await self._connection.append(request, batch.bodies[0], until)
+            finally:
+                window.release()
         except (TimeoutError, Unavailable) as problem:
             self._maybe_stored = self._maybe_stored or sent
             return _Failure(
                 Timeout(f"{batch.topic}: not sent within {self._seconds:g} s ({problem})")
             )
+        if reply.status == wire.PUT_OK:
+            if reply.count:
+                topics.note_end(self._group, LogEnd(reply.physical_offset, reply.epoch_nonce))
+            return parts_of(request, reply, self._group, batch.count, batch.first)
         refused = _refusal(batch.topic, reply)
         if refused is not None:
             return self._refused(refused, reply, loop.time() - began)
-        if reply.status == wire.PUT_OK and reply.count:
-            topics.note_end(self._group, LogEnd(reply.physical_offset, reply.epoch_nonce))
         return parts_of(request, reply, self._group, batch.count, batch.first)
 
     def _refused(self, error: DuologError, reply: wire.AppendReply, took: float) -> _Failure:
@@ -275,21 +296,7 @@ class _Delivery:
 
 
 def _refusal(topic: str, reply: wire.AppendReply) -> DuologError | None:
-    if reply.status == wire.PUT_OK or reply.status in _STORED_LESS_SAFELY:
+    if reply.status in _STORED_LESS_SAFELY:
         return None
     kind = REFUSED.get(reply.status, ResultUnknown)
     return kind(f"{topic}: {reply.reason}")
-
-
-@contextlib.asynccontextmanager
-async def _turn(window: asyncio.Semaphore, until: float) -> AsyncIterator[None]:
-    """One of the batches in flight. until: by the loop's clock; then TimeoutError."""
-    if window.locked():
-        async with asyncio.timeout_at(until):
-            await window.acquire()
-    else:
-        await window.acquire()
-    try:
-        yield
-    finally:
-        window.release()

@@ -53,6 +53,10 @@ class TopicCache:
         if end.nonce != known.nonce or end.offset > known.offset:
             self._ends[group] = end
 
+    def knows_end(self, group: str) -> bool:
+        """Whether a node told up to where a group's log is confirmed."""
+        return group in self._ends
+
     async def learn_end(self, group: str, topic: str, timeout: float) -> None:
         """Have a node tell, once, up to where a group's log is confirmed."""
         if group not in self._ends:

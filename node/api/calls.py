@@ -16,13 +16,22 @@ from duolog._errors import (
 )
 from grpc.aio import ServicerContext
 
+from node.broker import Broker
 from node.wirecodec import error_to_sdk
 from store.errors import StoreError
 
 log = structlog.get_logger("duolog.node")
 
 Message = TypeVar("Message", contravariant=True)
-Service = TypeVar("Service")
+
+
+class Serving(Protocol):
+    """A service."""
+
+    _broker: Broker
+
+
+Service = TypeVar("Service", bound=Serving)
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
@@ -62,11 +71,12 @@ async def reporting(context: ServicerContext[Request, Reply]) -> AsyncIterator[N
 def unary(
     method: Callable[[Service, Request, Caller], Awaitable[Reply]],
 ) -> Callable[[Service, Request, ServicerContext[Request, Reply]], Awaitable[Reply]]:
-    """Decorate a unary method with `reporting`."""
+    """Decorate a unary method with `reporting`; it sees what was answered before."""
 
     async def call(
         self: Service, request: Request, context: ServicerContext[Request, Reply]
     ) -> Reply:
+        self._broker.log.catch_up()
         async with reporting(context):
             return await method(self, request, context)
         raise AssertionError("abort raises")

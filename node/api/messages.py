@@ -62,7 +62,7 @@ class MessagesService(stubs.MessagesServicer):
                 try:
                     await context.write(reply)
                 finally:
-                    broker.log.answered()  # after the reply was sent
+                    broker.log.pump_soon()  # after the reply was sent
             return
         unanswered: Unanswered = asyncio.Queue(broker.limits.append_in_flight_max)
         async with together() as tasks:

@@ -33,9 +33,8 @@ from store.status import PutMessageStatus
 log = structlog.get_logger("duolog.node")
 
 PUMP_SECONDS = 0.005  # longest time the loop dispatches without a pause
-SLAVE_PUMP_SECONDS = (
-    0.002  # readers of a slave can wait that long, so that writers of its master need not
-)
+LATER_SECONDS = 0.001  # delay of the dispatch of answered messages that no reader waits for
+SLAVE_PUMP_SECONDS = 0.002  # readers of a slave can wait that long, writers of its master need not
 
 Outcome = asyncio.Future[PutMessageStatus]  # of a put that waits
 
@@ -108,6 +107,7 @@ class Log:
         self._replicas: Replicas | None = None
         self._refused: Callable[[], PutResult | None] | None = None
         self._pumping = False
+        self._later: asyncio.TimerHandle | None = None  # a dispatch of what was answered
         self._sample: tuple[int, float] | None = None
         self._progress_shown = MonoMs(0)
         store.events.progress = self._show_progress
@@ -259,9 +259,22 @@ class Log:
         return self.store.options.sync_flush or self.replicas.waits
 
     def answered(self) -> None:
-        """A put that waits for nothing is answered: now it may be dispatched."""
-        if not self.waits:
+        """A put that waits for nothing is answered: now it may be dispatched.
+
+        At once where anybody waits for messages, else in a moment, many puts in one: whoever sends
+        one message after the other would wait for each. `catch_up` comes before a read.
+        """
+        if self.waits or self._pumping or self._later is not None:
+            return
+        if len(self.board):
             self.pump_soon()
+        else:
+            self._later = asyncio.get_running_loop().call_later(LATER_SECONDS, self._pump)
+
+    def catch_up(self) -> None:
+        """Somebody is about to read: dispatch what was answered."""
+        if self._later is not None:
+            self._pump()
 
     def _flushed(self) -> None:
         """The commit log was synced."""
@@ -286,6 +299,9 @@ class Log:
     def _pump(self) -> None:
         """Dispatch for a few ms, notify readers, and schedule another run if there is more."""
         self._pumping = False
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         loop = asyncio.get_running_loop()
         until = loop.time() + PUMP_SECONDS
         more = True

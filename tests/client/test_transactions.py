@@ -184,6 +184,7 @@ async def test_what_the_last_master_committed_without_its_note_is_not_stored_aga
     async with client_of(node) as client, client.transactions("orders") as transactions:
         half = await transactions.prepare("T", b"once")
         service = broker_of(node).transactions
+        broker_of(node).log.catch_up()
         await service._known()
         service._commit(half.offset, 1, [])  # and the log is cut before the note of it
         assert await bodies(client, node, 1) == [b"once"]

@@ -15,6 +15,7 @@ from duolog import _frames as frames
 from duolog._connection import Connection
 from duolog._errors import error_of
 from duolog._frameschannel import FramesChannel
+from duolog._nodechannel import AppendStream
 from duolog._runtime import MACHINE
 from duolog.wire import duolog_pb2 as wire
 
@@ -318,3 +319,56 @@ async def test_an_append_has_a_deadline(node: Node, client: duolog.Client) -> No
         await late
     assert not channel.busy
     assert channel.error is None  # others go on
+
+
+async def test_appends_change_over_in_order_while_others_are_under_way_over_grpc(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node()
+    right = _frameschannel.connect
+    reachable = asyncio.Event()
+
+    async def later(*how: Any) -> FramesChannel:
+        await reachable.wait()
+        return await right(*how)
+
+    monkeypatch.setattr(_frameschannel, "connect", later)
+    monkeypatch.setattr(_connection, "GATE_SECONDS", 0.01)
+    sent: list[str] = []
+    gate = asyncio.Event()
+
+    async def slowly(stream: AppendStream, request: wire.AppendRequest) -> wire.AppendReply:
+        sent.append("gRPC")
+        await gate.wait()
+        return await append(stream, request)
+
+    append = AppendStream.append
+    monkeypatch.setattr(AppendStream, "append", slowly)
+    monkeypatch.setattr(AppendStream, "busy", property(lambda stream: not gate.is_set()))
+
+    async def idle(stream: AppendStream) -> None:
+        await gate.wait()
+
+    monkeypatch.setattr(AppendStream, "idle", idle)
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await client.admin.create_topic("T", 1)
+        async with client.producer() as producer:
+            first = asyncio.ensure_future(producer.send("T", b"0", queue_id=0))
+            await until(lambda: sent)
+            reachable.set()
+            await until(lambda: over_frames(client))
+            # Each of a producer of its own: one producer sends one batch at a time to a queue.
+            others = [client.producer() for _ in range(3)]
+            rest = []
+            for number, other in enumerate(others, 1):
+                rest.append(asyncio.ensure_future(other.send("T", b"%d" % number, queue_id=0)))
+                await asyncio.sleep(0.01)
+            assert not any(send.done() for send in (first, *rest))
+            assert len(seed(client)._held) == 3
+            gate.set()
+            await asyncio.gather(first, *rest)
+            assert sent == ["gRPC"]
+            assert not seed(client)._held
+            batch = await client.pull("T", 0, 0)
+            rest_in_order = [body for body in batch.body_list() if body != b"0"]
+            assert rest_in_order == [b"1", b"2", b"3"]
