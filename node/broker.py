@@ -70,6 +70,7 @@ class Broker:
         self.times = self.log.times
         self.metadata = MetadataLog(self.log, config.limits)
         self.replication = Replication(self.log, config, self.advertised, self.metadata)
+        self.group = config.node.group
         self.failover: FailoverService | None = None  # only for a node that can be elected
         self.frames_port, self.frames_key = 0, b""  # port 0: it accepts no frames
         self.admission = Admission(self.store, self.replication, self.metadata, config.limits)
@@ -156,6 +157,10 @@ class Broker:
             rebuilt_queues=found.rebuilt_queues,
         )
         return found
+
+    def status(self) -> dict[str, int]:
+        """What the parts hold now, as numbers for an operator."""
+        return {name: count for part in self.parts for name, count in part.status().items()}
 
     def validate(self) -> str:
         """The first violated invariant of the services between two events; empty if all hold.

@@ -289,6 +289,8 @@ class NodeStatus:
         replication: its part in its replica group.
         store: where its store lies.
         stale: another node that is not its master tells of it: zeros are not known.
+        parts: what it holds now, by name: messages_leased, calls_waiting,
+            lite_subscriptions, timers_waiting, half_messages_waiting, sinks.
     """
 
     name: str
@@ -320,6 +322,7 @@ class NodeStatus:
     replication: ReplicationStatus = field(default_factory=ReplicationStatus)
     store: LocalStore = field(default_factory=LocalStore)
     stale: bool = False
+    parts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_master(self) -> bool:

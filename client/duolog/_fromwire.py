@@ -141,6 +141,7 @@ def node_of(reply: wire.NodeStatusReply) -> NodeStatus:
             inode=reply.store.inode,
         ),
         stale=reply.stale,
+        parts=dict(reply.parts),
     )
 
 

@@ -328,7 +328,7 @@ class AdminService(stubs.AdminServicer):
                     lag_messages=lag,
                     lag_ms=max(0, now - stored) if stored else 0,
                     member_id=readers.get((topic, queue_id), ""),
-                    replica_group=broker.config.node.group,
+                    replica_group=broker.group,
                 )
         return reply
 
@@ -496,6 +496,7 @@ class AdminService(stubs.AdminServicer):
             recovered_end=recovered.end if recovered else 0,
             messages_in=counters.messages_in,
             messages_out=counters.messages_out,
+            parts=broker.status(),
             bytes_in=counters.bytes_in,
             bytes_out=counters.bytes_out,
             flushes=broker.log.group_commit.flushes,

@@ -13,7 +13,7 @@ LOG_EPOCHS_MAX = 16  # reported of a log
 
 def replication_status(broker: Broker) -> wire.ReplicationStatus:
     """What the node's master or slave machine knows."""
-    status = wire.ReplicationStatus(group=broker.config.node.group)
+    status = wire.ReplicationStatus(group=broker.group)
     master, slave, now = broker.replication.master, broker.replication.slave, broker.times.mono_ms()
     if master is not None:
         status.epoch = master.epoch

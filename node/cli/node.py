@@ -187,6 +187,7 @@ def check(
             "recovered_abnormally": status.recovered_abnormally,
             "messages_in": status.messages_in,
             "messages_out": status.messages_out,
+            **status.parts,
             "problems": problems,
         },
         as_json,

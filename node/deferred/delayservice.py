@@ -137,6 +137,10 @@ class DelayService:
         """Discard all state that is not in the log."""
         self._forget()
 
+    def status(self) -> dict[str, int]:
+        """See Part."""
+        return {"timers_waiting": self._timers.count if self._timers is not None else 0}
+
     def validate(self) -> str:
         """The first violated invariant between two events; empty if all hold.
 

@@ -147,6 +147,10 @@ class PublishService:
     def role_changed(self) -> None:
         """Discard all state that is not in the log."""
 
+    def status(self) -> dict[str, int]:
+        """See Part."""
+        return {"sinks": len(self._sinks)}
+
     def validate(self) -> str:
         """The violated invariant between two events, empty for none: every lock is wanted by a
         call.

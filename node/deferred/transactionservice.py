@@ -89,6 +89,10 @@ class TransactionService:
         """Discard all state that is not in the log."""
         self._forget()
 
+    def status(self) -> dict[str, int]:
+        """See Part."""
+        return {"half_messages_waiting": len(self._halves) if self._halves is not None else 0}
+
     def validate(self) -> str:
         """The first violated invariant between two events; empty if all hold.
 

@@ -1,7 +1,7 @@
 """A part of a node that works in the background; the broker runs all of them."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Protocol
 
 Work = Callable[[], Coroutine[object, None, None]]  # runs in the background until cancelled
@@ -13,6 +13,9 @@ class Part(Protocol):
 
     async def run(self) -> None:
         """Work until cancelled. An error ends the node, so that nothing fails silently."""
+
+    def status(self) -> Mapping[str, int]:
+        """What it holds now, as numbers for an operator; the names are unique in a node."""
 
     def validate(self) -> str:
         """The first violated invariant between two events, empty if all hold; for simulator and

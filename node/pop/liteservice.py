@@ -99,6 +99,10 @@ class LiteService:
                 subscriber.given = ("", [])
                 subscriber.line.set_all()
 
+    def status(self) -> dict[str, int]:
+        """See Part."""
+        return {"lite_subscriptions": self.subscriptions}
+
     def validate(self) -> str:
         """The first violated invariant between two events; empty if all hold.
 

@@ -147,6 +147,13 @@ class PopService:
         for line in self._lines.values():
             line.set_all()
 
+    def status(self) -> dict[str, int]:
+        """See Part."""
+        return {
+            "messages_leased": sum(len(state.leases) for state in self._queues.values()),
+            "calls_waiting": self._calls.count,
+        }
+
     def validate(self) -> str:
         """The first violated invariant between two events; empty if all hold.
 

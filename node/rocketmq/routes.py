@@ -119,7 +119,7 @@ class Routes:
             topic=resource,
             id=queue_id,
             permission=_PERMISSIONS.get(config.perm, definition.Permission.NONE),
-            broker=definition.Broker(name=broker.config.node.group, id=0, endpoints=here),
+            broker=definition.Broker(name=broker.group, id=0, endpoints=here),
             accept_message_types=accepted_types(config),
         )
 

@@ -343,7 +343,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         """Recall a timed message before its time."""
         topic = topic_of(request.topic)
         handle = RecallHandle.from_text(request.recall_handle)
-        if handle.replica_group != self.broker.config.node.group or handle.topic != topic:
+        if handle.replica_group != self.broker.group or handle.topic != topic:
             raise Refused(Code.BAD_REQUEST, "the recall handle belongs to another topic")
         try:
             await self.broker.delays.recall(topic, handle)
@@ -358,7 +358,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         """Commit or roll back. Repeating a decision is OK; the opposite decision is refused."""
         topic = topic_of(request.topic)
         named = handles.TransactionId.from_text(request.transaction_id)
-        if named.replica_group != self.broker.config.node.group or named.topic != topic:
+        if named.replica_group != self.broker.group or named.topic != topic:
             raise Refused(Code.INVALID_TRANSACTION_ID, "the transaction belongs to another topic")
         transactions = self.broker.transactions
         decisions = definition.TransactionResolution
@@ -379,7 +379,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         """Send a check to a producer of a half message's topic; False if there is none."""
         topic = check.record.properties.get("REAL_TOPIC", "")
         for stream in self.clients.producers(topic)[:ASKED_MAX]:
-            resource, group = resource_of(topic), self.broker.config.node.group
+            resource, group = resource_of(topic), self.broker.group
             command = service.TelemetryCommand(status=OK)
             asked = command.recover_orphaned_transaction_command
             asked.message.CopyFrom(orphaned(check.record, resource))
@@ -478,7 +478,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         changed = self.broker.pop.change_invisible(group, handle, invisible_ms)
         if changed is None:
             raise stale()
-        text = handles.to_text(self.broker.config.node.group, changed)
+        text = handles.to_text(self.broker.group, changed)
         return service.ChangeInvisibleDurationResponse(status=OK, receipt_handle=text)
 
     @answering(service.ForwardMessageToDeadLetterQueueResponse)

@@ -227,6 +227,7 @@ async def test_what_the_last_master_ended_without_its_note_is_not_given_up(node:
     async with client_of(node) as client, client.transactions("orders") as transactions:
         committed = await transactions.prepare("T", b"committed")
         given_up = await transactions.prepare("T", b"given up")
+        broker_of(node).log.catch_up()
         service = broker_of(node).transactions
         await service._known()
         service._commit(committed.offset, 1, [])

@@ -252,7 +252,7 @@ class Forwarder:
     def _is_here(self, group: str) -> bool:
         """Whether this node itself is the group's master now."""
         broker = self._broker
-        return group == broker.config.node.group and not broker.replication.not_master()
+        return group == broker.group and not broker.replication.not_master()
 
     async def tell(self, kind: type[Answer], request: protobuf.Message, context: Call) -> None:
         """Send the master a copy of a call, if it can be reached at once."""

@@ -22,6 +22,28 @@ from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of, until
 
 
+async def test_a_nodes_status_says_what_its_parts_hold(client: duolog.Client) -> None:
+    assert set((await client.admin.node_status()).parts.values()) == {0}
+    async with client.producer() as producer, client.transactions("orders") as transactions:
+        await producer.send("T", b"later", delay=60)
+        await transactions.prepare("T", b"half")
+
+        async def parts() -> dict[str, int]:
+            return dict((await client.admin.node_status()).parts)
+
+        async with asyncio.timeout(20):
+            while (found := await parts())["timers_waiting"] < 1:
+                await asyncio.sleep(0.01)
+    assert found == {
+        "messages_leased": 0,
+        "calls_waiting": 0,
+        "lite_subscriptions": 0,
+        "timers_waiting": 1,
+        "half_messages_waiting": found["half_messages_waiting"],
+        "sinks": 0,
+    }
+
+
 async def test_topics_are_created_listed_altered_and_deleted(client: duolog.Client) -> None:
     admin = client.admin
     created = await admin.create_topic("new", 3)
