@@ -226,6 +226,7 @@ class Node:
         except OSError:
             raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}") from None
         broker.frames_port, broker.frames_key = frames.port, frames.key
+        log.info("taking frames", listen=f"{reserved.host}:{frames.port}")
 
     def _serve_rocketmq(self, broker: Broker, server: grpc.aio.Server) -> list[str]:
         """RocketMQ's API, where its stubs are installed; names of the services served."""

@@ -34,6 +34,7 @@ LAST = 1  # flag of a MESSAGE: the call ended well with it
 STREAM_AHEAD = 64  # messages of a stream that its reader has not taken yet, at most
 BASE_BYTES = 16 << 10  # where frames arrive that are no longer
 AT_ONCE_BYTES = 1 << 20  # room made for a frame that says it is so long; a longer one earns it
+APART_BYTES = 64 << 10  # bodies that are written by themselves
 GREETING_BYTES = 4096  # longest frame before the greeting is over
 
 
@@ -250,6 +251,16 @@ def message_frame(kind: int, call: int, head: bytes, body: bytes = b"", flags: i
     """A message of a call, with bodies behind it."""
     length = len(head)
     return b"".join((HEADER.pack(length + len(body), kind, flags, 0, call, length), head, body))
+
+
+def message_parts(
+    kind: int, call: int, head: bytes, body: bytes, flags: int = 0
+) -> tuple[bytes, ...]:
+    """A message in one piece, or in two, where copying its bodies costs more than another write."""
+    if len(body) < APART_BYTES:
+        return (message_frame(kind, call, head, body, flags),)
+    length = len(head)
+    return HEADER.pack(length + len(body), kind, flags, 0, call, length) + head, body
 
 
 # -- greetings -------------------------------------------------------------------------------------

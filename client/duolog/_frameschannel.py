@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
 from math import inf
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -74,11 +74,15 @@ class _Unary:
 class FramesStream:
     """An open call with streams, as grpc.aio gives one."""
 
-    deadline = inf
-
     def __init__(
-        self, channel: "FramesChannel", number: int, serialize: Any, deserialize: Any
+        self,
+        channel: "FramesChannel",
+        number: int,
+        serialize: Any,
+        deserialize: Any,
+        deadline: float,
     ) -> None:
+        self.deadline = deadline
         self._channel = channel
         self._number = number
         self._serialize, self._deserialize = serialize, deserialize
@@ -174,12 +178,14 @@ class FramesChannel(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._greeted: asyncio.Future[None] = self._loop.create_future()
         self._welcome: frames.Welcome | None = None
-        self._bytes_max = 0  # of a frame, header included, to the node
+        self._bytes_max = 0  # of a frame to the node, without its header
         self.error: DuologError | None = None  # why no call may begin any more
         self.over = asyncio.Event()  # no call may begin, or none is under way
         self._calls: dict[int, _Unary | FramesStream] = {}
         self._appends: dict[int, tuple[float, asyncio.Future[wire.AppendReply]]] = {}
-        self._unwritten: dict[int, bytes] = {}  # appends that the transport does not take yet
+        self._unwritten: dict[
+            int, tuple[bytes, ...]
+        ] = {}  # appends that the transport does not take yet
         self._paused = False
         self._may_write = asyncio.Event()
         self._may_write.set()
@@ -193,7 +199,7 @@ class FramesChannel(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio."""
-        assert isinstance(transport, asyncio.Transport), "a stream"
+        transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
         transport.set_write_buffer_limits(UNWRITTEN_BYTES)
         self._transport = transport
         self._ticker = self._loop.call_later(TICK_SECONDS, self._tick)
@@ -287,7 +293,8 @@ class FramesChannel(asyncio.BufferedProtocol):
         self._paused = False
         while self._unwritten and not self._paused:
             first = next(iter(self._unwritten))
-            self._write(self._unwritten.pop(first))
+            for part in self._unwritten.pop(first):
+                self._write(part)
         if not self._paused:
             self._may_write.set()
 
@@ -393,16 +400,18 @@ class FramesChannel(asyncio.BufferedProtocol):
             raise Unavailable(str(self.error))
         answer: asyncio.Future[wire.AppendReply] = self._loop.create_future()
         number = self._next_number()
-        data = frames.message_frame(Kind.APPEND, number, request.SerializeToString(), bodies)
-        if len(data) > self._bytes_max:
-            raise error_of(self._too_long(len(data)))
+        head = request.SerializeToString()
+        if len(head) + len(bodies) > self._bytes_max:
+            raise error_of(self._too_long(len(head) + len(bodies)))
+        parts = frames.message_parts(Kind.APPEND, number, head, bodies)
         self._appends[number] = (deadline, answer)
         if deadline < self._due:
             self._arm(deadline)
         if self._paused:
-            self._unwritten[number] = data
+            self._unwritten[number] = parts
         else:
-            self._write(data)
+            for part in parts:
+                self._write(part)
         try:
             return await answer
         except BaseException:
@@ -477,11 +486,9 @@ class FramesChannel(asyncio.BufferedProtocol):
     ) -> Callable[..., FramesStream]:
         """A method with one request and many replies."""
 
-        def begin(request: Any) -> FramesStream:
-            self._check_open()
-            number = self._next_number()
-            self._begin(path, number, request_serializer(request))
-            return self._stream(number, request_serializer, response_deserializer)
+        def begin(request: Any, timeout: float | None = None) -> FramesStream:
+            data = request_serializer(request)
+            return self._stream(path, data, timeout, (request_serializer, response_deserializer))
 
         return begin
 
@@ -490,16 +497,22 @@ class FramesChannel(asyncio.BufferedProtocol):
     ) -> Callable[..., FramesStream]:
         """A method with many of both."""
 
-        def begin() -> FramesStream:
-            self._check_open()
-            number = self._next_number()
-            self._begin(path, number, b"")
-            return self._stream(number, request_serializer, response_deserializer)
+        def begin(timeout: float | None = None) -> FramesStream:
+            return self._stream(path, b"", timeout, (request_serializer, response_deserializer))
 
         return begin
 
-    def _stream(self, number: int, serialize: Any, deserialize: Any) -> FramesStream:
-        call = self._calls[number] = FramesStream(self, number, serialize, deserialize)
+    def _stream(
+        self, path: str, data: bytes, seconds: float | None, codec: tuple[Any, Any]
+    ) -> FramesStream:
+        """Begin a call with streams. seconds: it may take, None without an end."""
+        self._check_open()
+        number = self._next_number()
+        self._begin(path, number, data, 0.0 if seconds is None else max(seconds, 0.001))
+        deadline = inf if seconds is None else self._loop.time() + seconds
+        call = self._calls[number] = FramesStream(self, number, *codec, deadline)
+        if deadline < self._due:
+            self._arm(deadline)
         return call
 
     def send_message(self, number: int, data: bytes) -> None:

@@ -11,7 +11,7 @@ import ipaddress
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import grpc
 import structlog
@@ -30,7 +30,9 @@ log = structlog.get_logger("duolog.node")
 
 UNWRITTEN_BYTES = 1 << 20  # of answers in the transport, then nothing is read
 GREETING_TICKS = 5
-FRAME_TICKS = 30  # for a frame to arrive whole
+STALLED_TICKS = 10  # in which hardly anything comes of a frame that has begun
+STALLED_BYTES = 1024  # in a tick, at least
+CLOSE_SECONDS = 5.0  # for the last words to a client that is sent away
 PING_TICKS = 3  # without a sign of the client, then it is pinged
 SILENT_TICKS = 12  # then it is gone; not where it is this node that does not read
 
@@ -97,13 +99,14 @@ class Connection(asyncio.BufferedProtocol):
         self._may_write = asyncio.Event()
         self._may_write.set()
         self._held: set[object] = set()  # what reading waits for
-        self._age = self._silent = self._frame_age = 0  # ticks
+        self._age = self._silent = self._stalled = 0  # ticks
+        self._arrived = 0  # bytes, since the last tick
 
     # -- the connection ------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio."""
-        assert isinstance(transport, asyncio.Transport), "a stream"
+        transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
         self._transport = transport
         self.peer = _peer_name(transport.get_extra_info("peername"))
         self._host = peer_host(self.peer)
@@ -141,6 +144,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._lost or self._transport is None or self._transport.is_closing():
             return
         self._silent = 0
+        self._arrived += nbytes
         self._reader.received(nbytes)
         self._read()
 
@@ -152,7 +156,6 @@ class Connection(asyncio.BufferedProtocol):
                 found = reader.next()
                 if found is None:
                     break
-                self._frame_age = 0
                 if found.kind == Kind.APPEND and self._greeted:
                     self._append(found)
                 else:
@@ -166,6 +169,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(frames.goaway(reason))
             self._transport.close()
+            asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._transport.abort)
         self._reader.close()
         self.connection_lost(None)
 
@@ -361,7 +365,8 @@ class Connection(asyncio.BufferedProtocol):
         if size > self._terms.frame_bytes_max:
             raise FrameError(f"a message of {size} bytes; the limit is limits.request_bytes_max")
         if call in self._calls:
-            self._write(frames.message_frame(Kind.MESSAGE, call, head, body, flags))
+            for part in frames.message_parts(Kind.MESSAGE, call, head, body, flags):
+                self._write(part)
 
     def send_end(self, call: int, code: grpc.StatusCode, details: str, trailing: Trailing) -> None:
         """A call ended."""
@@ -374,10 +379,12 @@ class Connection(asyncio.BufferedProtocol):
         """Once a second: ping a silent client, end what has begun and does not go on."""
         self._age += 1
         self._silent += 1
-        self._frame_age = self._frame_age + 1 if self._reader.in_the_middle else 0
+        stalls = self._reader.in_the_middle and self._arrived < STALLED_BYTES
+        self._stalled = self._stalled + 1 if stalls else 0
+        self._arrived = 0
         if not self._greeted and self._age > GREETING_TICKS:
             self._refuse("no greeting came")
-        elif not self._held and self._frame_age > FRAME_TICKS:
+        elif not self._held and self._stalled > STALLED_TICKS:
             self._refuse("the rest of a frame did not come")
         elif self._silent > SILENT_TICKS and ("answers" in self._held or not self._held):
             log.info("frames: a client does not answer", peer=self.peer)

@@ -229,6 +229,7 @@ async def test_what_the_last_master_ended_without_its_note_is_not_given_up(node:
         given_up = await transactions.prepare("T", b"given up")
         broker_of(node).log.catch_up()
         service = broker_of(node).transactions
+        broker_of(node).log.catch_up()
         await service._known()
         service._commit(committed.offset, 1, [])
         record = await service.find(given_up.offset)

@@ -475,7 +475,7 @@ async def test_silence_and_half_frames_end_after_a_while(side: Side) -> None:
     assert never_greets.closing
     pings = [found for found in line.take() if found.kind == Kind.PING]
     assert pings
-    for _ in range(module.FRAME_TICKS):
+    for _ in range(module.STALLED_TICKS + module.SILENT_TICKS):
         if half in side.open:
             send(half, an_append(1)[20:21]) if not halved.closing else None
             half.tick()

@@ -372,3 +372,14 @@ async def test_appends_change_over_in_order_while_others_are_under_way_over_grpc
             batch = await client.pull("T", 0, 0)
             rest_in_order = [body for body in batch.body_list() if body != b"0"]
             assert rest_in_order == [b"1", b"2", b"3"]
+
+
+async def test_a_stream_may_have_a_deadline(node: Node, client: duolog.Client) -> None:
+    await client.admin.node_status()
+    channel = seed(client).channel
+    assert isinstance(channel, FramesChannel)
+    stream: Any = seed(client).messages.Subscribe(timeout=0.05)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stream.read()
+    assert isinstance(error_of(caught.value), duolog.Timeout)
+    await until(lambda: not any(one.busy for one in server(node)._connections))
