@@ -18,6 +18,7 @@ from grpc_reflection.v1alpha import reflection
 
 from ha.registry import Registry
 from node.api.admin import AdminService
+from node.api.byname import by_name
 from node.api.groups import GroupsService
 from node.api.messages import MessagesService
 from node.api.reservedport import IN_USE, ListenError, ReservedPort
@@ -169,18 +170,19 @@ class Node:
         )
         disk = OsDisk(self.config.node.data)
         broker = Broker(self.config, make_store(self.config, disk, store_host_of(reserved.address)))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        services = by_name(server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, services)
         frames = FramesServer(broker.appends, broker.log.answered, limits, broker.give_up)
         messages, groups, admin = (
             MessagesService(broker),
             GroupsService(broker),
             AdminService(broker),
         )
-        for served_by in (server, cast(grpc.aio.Server, frames.methods)):
+        for served_by in (services, cast(grpc.aio.Server, frames.methods)):
             duolog_pb2_grpc.add_MessagesServicer_to_server(messages, served_by)
             duolog_pb2_grpc.add_GroupsServicer_to_server(groups, served_by)
             duolog_pb2_grpc.add_AdminServicer_to_server(admin, served_by)
-        served = self._serve_rocketmq(broker, server)
+        served = self._serve_rocketmq(broker, services)
         reflection.enable_server_reflection(
             (
                 *(service.full_name for service in duolog_pb2.DESCRIPTOR.services_by_name.values()),
@@ -188,7 +190,7 @@ class Node:
                 health.SERVICE_NAME,
                 reflection.SERVICE_NAME,
             ),
-            server,
+            services,
         )
         try:
             await broker.start()
