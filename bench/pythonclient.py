@@ -29,12 +29,13 @@ def send(configuration: ClientConfiguration, topic: str, seconds: float) -> floa
     producer.startup()
     message = Message()
     message.topic, message.body = topic, b"." * 100
-    count, began, until = 0, 0.0, time.perf_counter() + WARM_SECONDS
-    while (now := time.perf_counter()) < until:
+    warm_until = time.perf_counter() + WARM_SECONDS
+    while time.perf_counter() < warm_until:
+        producer.send(message)
+    count, began = 0, time.perf_counter()
+    while time.perf_counter() < began + seconds:
         producer.send(message)
         count += 1
-        if not began and now >= until - 0.01:
-            count, began, until = 0, time.perf_counter(), time.perf_counter() + seconds
     return count / (time.perf_counter() - began)
 
 
