@@ -180,8 +180,11 @@ class Sender:
         self, topic: str, message: Sent, queue_id: int, host: Host, deadline: float
     ) -> service.SendResultEntry:
         result = await self._stored(topic, message, queue_id, host, deadline)
-        entry = service.SendResultEntry(message_id=message.message_id, offset=result.queue_offset)
-        entry.status.CopyFrom(put_status(result.status, result.reason))
+        entry = service.SendResultEntry(
+            status=put_status(result.status, result.reason),
+            message_id=message.message_id,
+            offset=result.queue_offset,
+        )
         group = self._broker.config.node.group
         if message.kind == TRANSACTION and result.queue_offset >= 0:
             entry.transaction_id = TransactionId(group, topic, result.queue_offset).to_text()

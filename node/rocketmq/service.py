@@ -27,6 +27,7 @@ from node.rocketmq.pulling import Puller
 from node.rocketmq.receiving import INVISIBLE_MS_MAX, Receiver, filter_of, stale
 from node.rocketmq.relay.calls import (
     Call,
+    HeadersOnce,
     headers_of,
     is_copy,
     is_encrypted,
@@ -78,8 +79,9 @@ def answering(
 
         @wraps(method)
         async def call(
-            self: "MessagingService", request: Asked, context: ServicerContext[Asked, Made]
+            self: "MessagingService", request: Asked, grpc_context: ServicerContext[Asked, Made]
         ) -> Made:
+            context = HeadersOnce(grpc_context)
             try:
                 client = self.admit(context)
                 others = self.forwarder.other_groups()
@@ -426,12 +428,13 @@ class MessagingService(rpc.MessagingServiceServicer):
     ) -> None:
         """Messages with leases, or none when the poll times out."""
         try:
-            client = self.admit(context)
+            called = HeadersOnce(context)
+            client = self.admit(called)
             if await self._passed_on(service.ReceiveMessageResponse, request, context):
                 return
             left = context.time_remaining()
             try:
-                found = await self._receiver.receive(request, client, left, via_of(context))
+                found = await self._receiver.receive(request, client, left, via_of(called))
             except sdk.NotMaster as error:
                 await self._pass_on_late(service.ReceiveMessageResponse, request, context, error)
                 return

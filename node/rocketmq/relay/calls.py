@@ -35,6 +35,36 @@ class Call(Protocol):
         """End the call."""
 
 
+class HeadersOnce:
+    """A call whose headers gRPC converts once, however often they are asked for."""
+
+    __slots__ = ("_context", "_headers")
+
+    def __init__(self, context: Call) -> None:
+        self._context = context
+        self._headers = tuple(context.invocation_metadata() or ())
+
+    def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
+        """The headers."""
+        return self._headers
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        """The security of the connection."""
+        return self._context.auth_context()
+
+    def peer(self) -> str:
+        """The address of the client, as gRPC names it."""
+        return self._context.peer()
+
+    def time_remaining(self) -> float | None:
+        """Seconds until the deadline, None without one."""
+        return self._context.time_remaining()
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> Never:
+        """End the call."""
+        await self._context.abort(code, details)
+
+
 def headers_of(context: Call) -> dict[str, str | bytes]:
     """A call's headers."""
     return dict(context.invocation_metadata() or ())

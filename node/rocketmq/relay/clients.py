@@ -119,7 +119,8 @@ class Clients:
     def _drop_ways(self) -> None:
         """Forget the nodes that calls no longer come through."""
         before = time.monotonic() - WAY_SECONDS
-        for client in self._clients.values():
+        # Almost all clients are connected here: ten thousand of them cost a list and no more.
+        for client in [client for client in self._clients.values() if client.ways]:
             for via in [via for via, seen in client.ways.items() if seen < before]:
                 if self._is_gone(via):
                     del client.ways[via]

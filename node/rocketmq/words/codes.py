@@ -59,8 +59,10 @@ def status_of(error: Exception) -> Status:
 
 def put_status(outcome: PutMessageStatus, reason: str) -> Status:
     """The status of a put."""
+    if outcome is PutMessageStatus.PUT_OK:
+        return OK
     code = PUT_CODES.get(outcome, Code.INTERNAL_SERVER_ERROR)
-    return OK if code == Code.OK else status(code, f"{outcome.value} {reason}".strip())
+    return status(code, f"{outcome.value} {reason}".strip())
 
 
 def overall(statuses: list[Status]) -> Status:

@@ -69,7 +69,7 @@ _DIGESTS = {
 # Message types as plain numbers: the enum looks up a name on every access.
 NORMAL, FIFO, DELAY = definition.NORMAL, definition.FIFO, definition.DELAY
 TRANSACTION, LITE, PRIORITY = definition.TRANSACTION, definition.LITE, definition.PRIORITY
-GZIP = definition.GZIP
+GZIP, IDENTITY, MD5 = definition.GZIP, definition.IDENTITY, definition.MD5
 PRIORITY_MAX = (1 << 31) - 1
 TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999, as far as Timestamp reaches
 RECOVERY_SECONDS_MAX = 3600
@@ -276,9 +276,9 @@ def _message(body: bytes, properties: dict[str, str], sysflag: int, topic: Resou
         system.tag = properties["TAGS"]
     system.keys.extend(keys_of(properties))
     digest = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
-    system.body_digest.type, system.body_digest.checksum = definition.DigestType.MD5, digest
+    system.body_digest.type, system.body_digest.checksum = MD5, digest
     gzipped = sysflag & COMPRESSED
-    system.body_encoding = GZIP if gzipped else definition.IDENTITY
+    system.body_encoding = GZIP if gzipped else IDENTITY
     system.message_type = _type_of(properties, sysflag)
     if (due := _number(properties.get("TIMER_DELIVER_MS", ""), TIME_MS_MAX)) is not None:
         system.delivery_timestamp.FromMilliseconds(due)

@@ -131,9 +131,14 @@ def resource_of(topic: str) -> Resource:
 
 def group_of(resource: Resource) -> str:
     """The consumer group a resource names here. Raises Refused (ILLEGAL_CONSUMER_GROUP)."""
-    name = _joined(resource.resource_namespace.strip(), resource.name)
+    return _group(resource.resource_namespace, resource.name)
+
+
+@lru_cache(4096)
+def _group(namespace: str, given: str) -> str:
+    name = _joined(namespace.strip(), given)
     code = Code.ILLEGAL_CONSUMER_GROUP
-    if not resource.name.strip():
+    if not given.strip():
         raise Refused(code, "the name of the consumer group is empty")
     if len(name) > GROUP_MAX:
         raise Refused(code, f"the consumer group's name has more than {GROUP_MAX} characters")

@@ -1,0 +1,57 @@
+"""A client's call: its headers are converted once, and say the same as before."""
+
+from collections.abc import Iterable, Mapping
+from typing import Never
+
+import grpc
+
+from node.rocketmq.relay.calls import (
+    FORWARDED,
+    PEER,
+    PLAIN,
+    VIA,
+    HeadersOnce,
+    headers_of,
+    is_forwarded,
+    peer_of,
+    via_of,
+)
+
+
+class Counted:
+    """A call that counts how often its headers are asked for."""
+
+    def __init__(self, *headers: tuple[str, str | bytes]) -> None:
+        self.asked = 0
+        self._headers = headers
+
+    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]]:
+        self.asked += 1
+        return self._headers
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        return {}
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    def time_remaining(self) -> float | None:
+        return 2.5
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> Never:
+        raise AssertionError(details)
+
+
+def test_headers_are_converted_once() -> None:
+    call = Counted(("x-mq-client-id", "c"), (FORWARDED, PLAIN), (PEER, "there"), (VIA, "n"))
+    once = HeadersOnce(call)
+    assert headers_of(once) == headers_of(call)
+    call.asked = 0
+    assert (is_forwarded(once), peer_of(once), via_of(once)) == (True, "there", "n")
+    assert once.time_remaining() == 2.5
+    assert call.asked == 0
+
+
+def test_a_call_that_came_straight_has_its_own_peer() -> None:
+    once = HeadersOnce(Counted(("x-mq-client-id", "c")))
+    assert (is_forwarded(once), peer_of(once), via_of(once)) == (False, "ipv4:127.0.0.1:1", "")
