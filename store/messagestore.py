@@ -148,7 +148,7 @@ class MessageStore:
             self._settle_confirmed(abnormal)
             self.disk.write(ABORT, b"")
             self.disk.sync_dir("")
-            self._dispatch_all()
+            self._dispatch_all(self.confirm_offset)
             self.recover_topic_queue_table()
             for key, end in work.ends.items():
                 self.topic_queue_table[key] = max(end, self.topic_queue_table.get(key, 0))
@@ -222,7 +222,9 @@ class MessageStore:
         if job is not None:
             job.run()
             self.commit_log_flushed(job)
-        self._dispatch_all()
+        # Also what no replica has confirmed yet, as a recovery does: nobody reads from here on, and
+        # a clean stop that is taken for a crash would cost a member its place after a reboot.
+        self._dispatch_all(self.log.max_offset)
         job = self.index.flush_all_job()
         if job is not None:
             job.run()
@@ -470,10 +472,13 @@ class MessageStore:
         WRITE_LOGICS_QUEUE_ERROR for any other error, cleared by the next success. The next call
         continues at the same place. Waiting for a flush of the queues is no error.
         """
+        return self._dispatch_below(self.confirm_offset)
+
+    def _dispatch_below(self, end: int) -> bool:
         flag = RunningFlags.WRITE_LOGICS_QUEUE_ERROR
         try:
             targets = self._replica_targets() if self.role is BrokerRole.SLAVE else None
-            more = self.dispatcher.step(self.confirm_offset, False, targets)
+            more = self.dispatcher.step(end, False, targets)
             self.flags.clear(flag)
             return more
         except TooManyUnsynced:
@@ -491,8 +496,8 @@ class MessageStore:
             self.flags.set(flag)
             return False
 
-    def _dispatch_all(self) -> None:
-        while self.dispatch() or self.queues.make_room():
+    def _dispatch_all(self, end: int) -> None:
+        while self._dispatch_below(end) or self.queues.make_room():
             pass
 
     def take_arrivals(self) -> list[Arrival]:

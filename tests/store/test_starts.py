@@ -18,7 +18,7 @@ from store.osdisk import OsDisk
 from store.queuenote import Noted
 from store.queues import ConsumeQueues
 from store.recovery import RecoveryReport, load_index, load_queues
-from store.status import PutMessageStatus
+from store.status import BrokerRole, PutMessageStatus
 from tests.support import (
     NOW,
     SMALL,
@@ -745,3 +745,25 @@ def test_keys_that_lay_in_a_dropped_index_file_are_found_though_their_record_had
     again = open_store(tmp_path, few)
     assert [len(again.lookups.by_key("T", key)) for key in "abc"] == [1, 1, 1]
     crash(again)
+
+
+@pytest.mark.parametrize("role", [BrokerRole.SLAVE, BrokerRole.SYNC_MASTER])
+def test_a_clean_stop_is_one_though_records_at_the_end_are_not_confirmed(
+    tmp_path: Path, role: BrokerRole
+) -> None:
+    """Of a group that is stopped under load, no replica would count after its machine rebooted."""
+    store = open_store(tmp_path)
+    fill(store, 10)
+    drain(store)
+    confirmed = queue_entries(store)[6][0]
+    store.hide_from(PhyOffset(confirmed))
+    fill(store, 5)
+    store.change_role(role)
+    end = store.log.max_offset
+    store.shutdown()
+    again, report = started(tmp_path)
+    assert (report.abnormal, again.problems) == (False, [])
+    assert again.store.log.max_offset == end
+    again.store.hide_from(PhyOffset(confirmed))
+    assert len(read_all(again.store)) == 6, "what is not confirmed stays hidden"
+    crash(again.store)
