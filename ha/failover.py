@@ -388,6 +388,9 @@ class Failover:
         if not proven:
             return effects + self._stand("has no lease in the registry yet")
         if self.lease and not self._is_registered():
+            taken = self._name_taken()
+            if taken:
+                return effects + self._stand(taken)
             # Also where an older registration was made late, and vanished with an older lease.
             return effects + self._send(_Kind.REGISTER, self._changes.register())
         if self.role is Role.LEADING:
@@ -397,6 +400,21 @@ class Failover:
     def _is_registered(self) -> bool:
         node = self.me.replica.node
         return self.view.leases.get(node) == self.lease and self.view.replicas.get(node) == self.me
+
+    def _name_taken(self) -> str:
+        """Which other process lives under this node's name; empty: none that one must wait for.
+
+        If each wrote over the other's registration, they would drive each other out of the set for
+        as long as both run. What is registered at this node's addresses is its last process.
+        """
+        node = self.me.replica.node
+        other = self.view.replicas.get(node)
+        if self.role is Role.LEADING or other is None or self.view.leases[node] == self.lease:
+            return ""
+        here = (self.me.endpoint, self.me.ha_endpoint)
+        if other.replica == self.me.replica or (other.endpoint, other.ha_endpoint) == here:
+            return ""
+        return f"another process is registered as node {node!r}, at {other.endpoint}"
 
     def _is_mine(self) -> bool:
         """The lock is this lease's, and the state says that this replica is the master."""

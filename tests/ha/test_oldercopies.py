@@ -1,6 +1,7 @@
 """Directories that are put back to what they were: told apart, resynced, and no loss."""
 
 import errno
+from dataclasses import replace
 
 import pytest
 
@@ -466,6 +467,27 @@ def test_who_learns_of_another_process_of_its_directory_counts_no_more(three: El
     assert incarnation(leader) != was.incarnation
     three.until(lambda: three.leader is not None and three.leader is not leader)
     three.until(lambda: names(three.state) == set("abc"))
+
+
+def test_of_two_processes_on_copies_of_a_directory_the_later_one_keeps_the_place(
+    three: Electorate,
+) -> None:
+    """They do not take it from each other in turn: that would change the set without an end."""
+    first = next(voter for voter in three.voters.values() if voter is not three.leader)
+    second = three.voters["copy"] = Voter(three, first.name, first.disk.copied())
+    second.machine.me = replace(second.machine.me, endpoint="else:1", ha_endpoint="else:2")
+    three.run(3000)
+    version = three.state.version
+    three.run(5000)
+    assert three.state.version == version, "nothing changes any more"
+    assert names(three.state) == set("abc")
+    assert second.machine.me.replica in three.state.sync_state_set
+    assert first.machine.role is Role.STANDING
+    assert f"another process is registered as node {first.name!r}, at else:1" in (
+        first.machine.reason
+    )
+    three.kill("copy")
+    three.until(lambda: first.machine.me.replica in three.state.sync_state_set)
 
 
 def test_rows_of_incarnations_that_count_nowhere_do_not_pile_up(three: Electorate) -> None:
