@@ -3,7 +3,7 @@
 The incarnation changes whenever the directory may have lost what was acknowledged from it: it is
 new or empty, the machine went down while acknowledgements came from the page cache, or the
 directory turned out to be an older copy. Counting by (node, incarnation) then never counts bytes
-that are gone.
+that are gone. So the file has no backup: it would name the replica that this directory was before.
 """
 
 from dataclasses import dataclass, replace
@@ -15,6 +15,7 @@ from store.disk import Disk
 from store.errors import BadStoreFile
 
 PATH = "config/replica.json"
+_BACKUP = PATH + ".bak"  # of an earlier version
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +64,22 @@ def save(disk: Disk, identity: Identity) -> None:
         "bootId": identity.boot_id,
         "confirmedOnly": identity.confirmed_only,
     }
-    jsontext.save(disk, PATH, {**row, "crc32c": _crc(row)})
+    text = jsontext.dumps({**row, "crc32c": _crc(row)})
+    jsontext.replace(disk, PATH, text.encode(), backup=False)
+    if disk.size(_BACKUP) >= 0:
+        disk.remove(_BACKUP)
+        disk.sync_dir("config")
 
 
 def load(disk: Disk) -> Identity | None:
     """Read the file, None if there is none; BadStoreFile if it cannot be trusted."""
-    value = jsontext.load(disk, PATH)
-    if value is None:
+    # An earlier version may have died after it had moved the file to the backup's name.
+    path = PATH if disk.size(PATH) >= 0 else _BACKUP
+    if disk.size(path) < 0:
         return None
-    found = value.pop("crc32c", None)
     try:
-        if found != _crc(value):
+        value = jsontext.loads(disk.read(path).decode())
+        if value.pop("crc32c", None) != _crc(value):
             raise ValueError("its CRC does not match")
         return Identity(
             str(value["node"]),
@@ -82,8 +88,8 @@ def load(disk: Disk) -> Identity | None:
             str(value["bootId"]),
             bool(value["confirmedOnly"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadStoreFile(PATH, str(error)) from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BadStoreFile(path, str(error)) from error
 
 
 def settle(disk: Disk, fresh: Identity, last: LastRun) -> Identity:
