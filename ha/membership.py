@@ -48,8 +48,13 @@ class _Line:
     def crc(self) -> int:
         found = self.membership
         starts = f" {found.starts}" if found.starts else ""  # earlier versions had none
-        marks = "".join(f" {mark.number}:{mark.run}" for mark in found.marks)
-        return crc32c(f"{self.written} {found.group_id} {found.version}{starts}{marks}".encode())
+        return crc32c(f"{self.written} {found.group_id} {found.version}{starts}".encode())
+
+    @property
+    def marks_crc(self) -> int:
+        """Of the marks alone: earlier versions check the line without them, and can read it."""
+        marks = "".join(f" {mark.number}:{mark.run}" for mark in self.membership.marks)
+        return crc32c(f"{self.written}{marks}".encode())
 
     def to_bytes(self) -> bytes:
         text = json.dumps(
@@ -60,6 +65,7 @@ class _Line:
                 "starts": self.membership.starts,
                 "marks": [[mark.number, mark.run] for mark in self.membership.marks],
                 "crc32c": self.crc,
+                "marksCrc32c": self.marks_crc,
             }
         ).encode()
         assert len(text) < LINE_BYTES, "a line is a sector long, and its marks are few"
@@ -123,7 +129,9 @@ def _parse(data: bytes) -> _Line | None:
         line = _Line(int(value["written"]), _membership(value))
         if value["crc32c"] != line.crc:
             return None
-        return line if "marks" in value else _of_an_earlier_version(line)
+        if "marks" not in value:
+            return _of_an_earlier_version(line)
+        return line if value["marksCrc32c"] == line.marks_crc else None
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return None
 
