@@ -183,12 +183,16 @@ class MessagingService(rpc.MessagingServiceServicer):
         self.broker.lite.client_gone(client_id)
 
     def admit(self, context: Call) -> Client:
-        """The client that calls. Raises Refused (UNAUTHORIZED, CLIENT_ID_REQUIRED)."""
+        """The client that calls; the call sees what other clients were answered before it.
+
+        Raises Refused (UNAUTHORIZED, CLIENT_ID_REQUIRED).
+        """
         metadata = headers_of(context)
         client_id = metadata.get("x-mq-client-id", "")
         if not client_id:
             raise Refused(Code.CLIENT_ID_REQUIRED, "the header x-mq-client-id is missing")
         self._authenticator.check(metadata)
+        self.broker.log.catch_up()
         return self.clients.saw(str(client_id), via_of(context))
 
     # -- routes, clients -----------------------------------------------------------------------

@@ -4,6 +4,7 @@ import asyncio
 import time
 from typing import Any
 
+import duolog
 import pytest
 
 from node.rocketmq.words.stubs import Code, definition, service
@@ -110,3 +111,20 @@ async def test_offsets_of_groups_and_of_times(filled: Api) -> None:
     assert (await filled.call("QueryOffset", query)).status.code == Code.BAD_REQUEST
     query.timestamp.FromMilliseconds(int(time.time() * 1000) - 60_000)
     assert (await filled.call("QueryOffset", query)).offset == 0
+
+
+async def test_what_the_sdk_was_answered_is_there_to_pull(
+    api: Api, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over frames it is answered first and dispatched later."""
+    monkeypatch.setenv("DUOLOG_TRANSPORT", "frames")
+    monkeypatch.setattr("node.engine.log.LATER_SECONDS", 60)
+    async with (
+        duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client,
+        client.producer() as producer,
+    ):
+        for k in range(20):
+            await producer.send("T", b"%d" % k, queue_id=0)
+            code, found, following = await pull(api, k)
+            assert (code, [one.body for one in found]) == (Code.OK, [b"%d" % k])
+            assert following == k + 1
