@@ -324,7 +324,8 @@ class Connection:
             return await _frameschannel.connect(
                 host, route.frames_port, route.frames_key, GREETING_SECONDS
             )
-        except (OSError, TimeoutError, Unavailable) as problem:
+        # ValueError, OverflowError: no such host or port. Unnoticed, every call would wait.
+        except (OSError, TimeoutError, Unavailable, ValueError, OverflowError) as problem:
             log.debug("frames cannot be had at %s: %s", endpoint, problem or "no answer")
             return None
 

@@ -236,6 +236,18 @@ async def test_a_port_that_speaks_something_else_is_not_used(node: Node, answer:
             await until(lambda: over_frames(client))
 
 
+async def test_a_port_that_cannot_be_is_known_at_once(node: Node) -> None:
+    """Calls do not wait for frames that nothing tries any more."""
+    assert node.broker is not None
+    node.broker.frames_port = 70_000
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        await client.admin.create_topic("T", 1)
+        await until(seed(client)._tried.is_set)
+        assert not over_frames(client)
+        node.broker.frames_port = server(node).port
+        await until(lambda: over_frames(client))
+
+
 async def test_a_node_that_starts_again_has_another_key(start_node: StartNode) -> None:
     node = await start_node()
     endpoint = f"127.0.0.1:{node.port}"
