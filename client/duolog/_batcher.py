@@ -130,7 +130,7 @@ class Batcher:
         self._sender = sender
         self._linger = buffering.linger
         self.buffer_bytes = buffering.bytes
-        loop = buffering.loop
+        loop = self._loop = buffering.loop  # or the one in which the first message comes
         self._call: Callable[..., object] = _now if loop is None else loop.call_soon_threadsafe
         self.lock = threading.RLock()  # of the fillings, and of what is used
         self._plain: dict[str, Filling] = {}  # for any queue
@@ -156,6 +156,7 @@ class Batcher:
         self, filling: Filling, body: bytes, text: bytes, deadline: float
     ) -> Awaitable[Receipt]:
         """Have a message stored; awaiting what it returns raises as `Producer.send`."""
+        loop = self.running_loop()
         if not filling.running and self._linger <= 0 and filling.crowd < CROWD:
             with self.lock:
                 alone = not (filling.running or self._closed)
@@ -163,7 +164,7 @@ class Batcher:
                     self._run(filling)
             if alone:
                 return self._send_alone(filling, body, text, deadline)
-        answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Receipt] = loop.create_future()
         with self.lock:
             posting, place = self.add(filling, body, text, deadline).at
             posting.sends[place] = answer
@@ -207,7 +208,7 @@ class Batcher:
         if self._closed:
             raise producer_closed()
         if self._call is _now:
-            asyncio.get_running_loop()  # raises where none runs, before anything is taken
+            self.running_loop()  # raises before anything is taken
         posting = filling.open
         if posting is FULL or filling.is_full(posting, cost):
             self._shut(filling)
@@ -226,6 +227,15 @@ class Batcher:
         if posting.due < self._due:
             self._call(self._arm, posting.due)
         return posting
+
+    def running_loop(self) -> asyncio.AbstractEventLoop:
+        """The producer's loop. Raises RuntimeError where none runs, or another one."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise RuntimeError("the producer belongs to another event loop: make one in this loop")
+        return loop
 
     def _grant(self, posting: Posting, cost: int) -> None:
         """Give a batch room from the buffer: for one message in any case, for some where it is."""
@@ -493,12 +503,14 @@ class Batcher:
         if self._timer is not None:
             self._timer.cancel()
         await self._draining.stop()
+        with self.lock:
+            for filling in self._busy:
+                self._shut(filling)  # no thread adds to what ends now
         for filling, posting in self._postings():
             going = posting in filling.on_way
             posting.failed(ResultUnknown("the producer was closed") if going else producer_closed())
             self._is_over(filling, posting)
         for filling in list(self._busy):
-            filling.open = FULL
             filling.waiting.clear()
         self._busy.clear()
 

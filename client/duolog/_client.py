@@ -102,6 +102,7 @@ class Client:
         made = Producer(
             self._router, self._topics, timeout or self._timeout, buffering, producer_id
         )
+        self._producers = [one for one in self._producers if not one.ended]
         self._producers.append(made)
         return made
 

@@ -4,8 +4,11 @@ import asyncio
 import contextlib
 import time
 import zlib
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import add
 from threading import get_ident
 
 from duolog._background import close_after, together
@@ -41,13 +44,33 @@ class Many:
     slot: Slot | None = None
     terms: Terms = PLAIN
 
-    def batch(self, first: int, step: int) -> Batch:
-        """So many of them, from one on."""
-        bodies = self.bodies[first : first + step]
+    def requests(self) -> list[tuple[int, int]]:
+        """Messages [first, end) that go together, by what they and their properties take."""
+        count, same = len(self.bodies), len(self.same)
+        sizes = map(len, self.bodies)
+        if self.texts is not None:
+            sizes = map(add, sizes, map(len, self.texts))
+        ends = list(accumulate(sizes))
+        if count <= BATCH_MESSAGES and ends[-1] + count * same < BATCH_BYTES:
+            return [(0, count)]
+        if same:
+            ends = [end + same * k for k, end in enumerate(ends, 1)]
+        found: list[tuple[int, int]] = []
+        first = sent = 0
+        while first < count:
+            end = bisect_right(ends, sent + BATCH_BYTES, first, min(count, first + BATCH_MESSAGES))
+            end = max(end, first + 1)
+            found.append((first, end))
+            first, sent = end, ends[end - 1]
+        return found
+
+    def batch(self, first: int, end: int) -> Batch:
+        """The messages [first, end)."""
+        bodies = self.bodies[first:end]
         if self.texts is None:
             texts = repeat(self.same, len(bodies))
         else:
-            texts = pack(self.texts[first : first + step])
+            texts = pack(self.texts[first:end])
         return Batch(self.topic, self.slot, self.terms, pack(bodies), texts, len(bodies), first)
 
 
@@ -84,6 +107,7 @@ class Producer:
         self._batcher = Batcher(self._sender, buffering)
         self._unrouted = Unrouted(self._batcher, topics)
         self._closed = False
+        self.ended = False  # closed, with nothing left
         self._loop = buffering.loop
         self._thread = 0  # of the loop that runs,
         self._running: asyncio.AbstractEventLoop | None = None  # which is this one
@@ -260,16 +284,19 @@ class Producer:
             terms = Terms.of(delay, deliver_at, delay_level, self._delayed_from())
         if tags is not None or key is not None or keys or properties:
             text = _text(tags, key, keys, properties)
-        if key is None and queue_id is None:
-            filling = batcher.filling_of(topic, None, terms)
-            if terms is PLAIN:
-                self._last = filling
-        else:
+        slot = None
+        if key is not None or queue_id is not None:
             place = Place(topic, key, queue_id, group)
             slot = self._unrouted.slot_at_hand(place, self._clock())
             if slot is None:
                 return self._unrouted.post(Goal(place, terms), body, text, deadline, on_done)
-            filling = batcher.filling_of(topic, slot, terms)
+        if terms.deliver_time and self._loop is not None:
+            with batcher.lock:  # the loop's thread lets go of such a filling once it is empty
+                filling = batcher.filling_of(topic, slot, terms)
+                return batcher.add(filling, body, text, deadline, on_done)
+        filling = batcher.filling_of(topic, slot, terms)
+        if slot is None and terms is PLAIN:
+            self._last = filling
         return batcher.add(filling, body, text, deadline, on_done)
 
     def _delayed_from(self) -> int:
@@ -277,8 +304,8 @@ class Producer:
         return -(-self._runtime.wall_ms() // DELAY_STEP_MS) * DELAY_STEP_MS
 
     def _check_thread(self) -> None:
-        """Note whose thread it is. Raises RuntimeError where no loop runs: another one's."""
-        loop = asyncio.get_running_loop()  # a system call: not for each message
+        """Note whose thread it is. Raises RuntimeError where the producer's loop does not run."""
+        loop = self._batcher.running_loop()  # a system call: not for each message
         self._thread = get_ident()
         self._running = loop
         self._note_clock(loop)
@@ -365,14 +392,14 @@ class Producer:
         self._check_open()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        count, size = len(many.bodies), sum(map(len, many.bodies))
-        step = max(1, min(BATCH_MESSAGES, BATCH_BYTES * count // (size + 1)))
-        if count <= step:
-            return BatchReceipt(count, tuple(await self._sender.send(many.batch(0, step), seconds)))
+        count, requests = len(many.bodies), many.requests()
+        if len(requests) == 1:
+            parts = await self._sender.send(many.batch(0, count), seconds)
+            return BatchReceipt(count, tuple(parts))
         sends: list[asyncio.Task[list[Part]]] = []
         async with together() as tasks:
-            for first in range(0, count, step):
-                work = self._sender.send(many.batch(first, step), deadline - loop.time())
+            for first, end in requests:
+                work = self._sender.send(many.batch(first, end), deadline - loop.time())
                 sends.append(tasks.create_task(work))
                 if len(sends) >= IN_FLIGHT_MAX:
                     await asyncio.wait([sends[len(sends) - IN_FLIGHT_MAX]])
@@ -405,6 +432,7 @@ class Producer:
                     await self._batcher.answered()
         finally:
             await self._batcher.close()
+        self.ended = True
         self._batcher.raise_unasked()
 
     async def __aenter__(self) -> "Producer":

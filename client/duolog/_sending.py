@@ -28,10 +28,13 @@ from duolog._errors import (
 )
 from duolog._receipts import Part, parts_of, unique_key
 from duolog._router import Router
+from duolog._runtime import MESSAGE_BYTES_MAX
 from duolog._topics import LogEnd, Slot, TopicCache
 from duolog.wire import duolog_pb2 as wire
 
 IN_FLIGHT_MAX = 8
+# Of a request's columns: gRPC refuses larger ones, and breaks the stream with all that is on it.
+COLUMN_BYTES_MAX = MESSAGE_BYTES_MAX - (64 << 10)
 Column = tuple[bytes, bytes]  # blob and offsets
 _STORED_LESS_SAFELY = {
     wire.FLUSH_DISK_TIMEOUT,
@@ -129,6 +132,9 @@ class Sender:
         now = loop.time()
         deadline = now + seconds
         topic, slot = batch.topic, batch.slot
+        size = sum(map(len, (*batch.bodies, *batch.texts)))
+        if size > COLUMN_BYTES_MAX:
+            raise MessageTooLarge(f"{topic}: {size} bytes in one request; {COLUMN_BYTES_MAX} fit")
         if slot is None:
             slots = self.topics.at_hand(topic, now)
             if not slots:
@@ -239,6 +245,8 @@ class _Delivery:
     async def _try(self) -> list[Part] | _Failure:
         loop = asyncio.get_running_loop()
         batch, request, topics = self._batch, self._request, self._sender.topics
+        if self._left <= 0:  # asyncio.timeout would let it out first
+            return _Failure(Timeout(f"{batch.topic}: not sent within {self._seconds:g} s"))
         request.again = self._maybe_stored
         if not self._maybe_stored:
             known = topics.known_end(self._group)

@@ -8,6 +8,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any, ClassVar, TypeVar
 
 from duolog import _client
 from duolog._admin import Admin as AsyncAdmin
+from duolog._background import report
 from duolog._batcher import BUFFER_BYTES, Buffering
 from duolog._consumer import Consumer as AsyncConsumer
 from duolog._descriptions import (
@@ -108,6 +110,9 @@ class _Loop:
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("on_done runs in the thread of all clients, which cannot wait")
+        if sys.is_finalizing():  # as in a `__del__`: the thread runs no more
+            work.close()
+            raise Unavailable("the interpreter is ending: close the client before")
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -313,7 +318,13 @@ class Producer:
 
 
 def _told(loop: _Loop, on_done: Callable[[Posted], object]) -> Callable[[AsyncPosted], object]:
-    return lambda posted: on_done(_handle(loop, posted))
+    def tell(posted: AsyncPosted) -> None:
+        try:
+            on_done(_handle(loop, posted))
+        except BaseException as error:  # sys.exit() would end the thread of all clients
+            report(error)
+
+    return tell
 
 
 class Transactions:

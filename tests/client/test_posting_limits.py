@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import threading
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -9,9 +10,10 @@ from typing import Any
 
 import duolog
 import pytest
+from duolog._batcher import BATCH_BYTES, BATCH_MESSAGES
 from duolog._posted import Posting
 from duolog._receipts import Part
-from duolog._sending import Terms
+from duolog._sending import PLAIN, Batch, Terms
 
 from tests.client.postbench import Bench
 
@@ -374,3 +376,129 @@ def test_a_handle_costs_no_call() -> None:
     assert duolog.Posted.__init__ is object.__init__
     assert not hasattr(duolog.Posted(), "__dict__")
     assert not hasattr(Posting(), "__dict__")
+
+
+@pytest.mark.parametrize(
+    ("bodies", "words"),
+    [
+        ([b"x"] * 500, {"tags": "t" * 30_000}),
+        ([b"x"] * 500, {"keys": [["k" * 20_000]] * 500}),
+        ([b"x"] * 16_000 + [bytes(BATCH_BYTES // 2)] * 20, {}),
+        ([b""] * 40_000, {}),
+    ],
+)
+async def test_no_request_of_a_batch_is_larger_than_others(
+    bodies: list[bytes], words: dict[str, Any]
+) -> None:
+    bench = Bench()
+    sizes = list[int]()
+    counts = list[int]()
+
+    async def store(batch: Batch, seconds: float) -> list[Part]:
+        sizes.append(len(batch.bodies[0]) + len(batch.texts[0]))
+        counts.append(batch.count)
+        return await bench.nodes.send(batch, seconds)
+
+    bench.producer._sender.send = store  # type: ignore[method-assign]
+    receipt = await bench.producer.send_batch("T", bodies, **words)
+    assert max(sizes) <= BATCH_BYTES
+    assert max(counts) <= BATCH_MESSAGES
+    assert bench.nodes.of(None) == bodies
+    assert [part.first for part in receipt.parts] == [sum(counts[:k]) for k in range(len(counts))]
+    assert receipt.count == sum(counts) == len(bodies)
+
+
+def test_a_producer_is_refused_to_another_loop() -> None:
+    async def begin() -> Bench:
+        bench = Bench()
+        await bench.producer.post("T", b"1")
+        bench.nodes.let.clear()
+        bench.producer.post("T", b"2")
+        return bench
+
+    async def go_on(bench: Bench) -> None:
+        for k in range(2):
+            with pytest.raises(RuntimeError, match="another event loop"):
+                bench.producer.post("T", b"3", queue_id=k, group="g")
+            with pytest.raises(RuntimeError, match="another event loop"):
+                await bench.producer.send("U", b"3")
+
+    with asyncio.Runner() as one, asyncio.Runner() as other:
+        bench = one.run(begin())
+        other.run(go_on(bench))
+        one.run(asyncio.to_thread(lambda: asyncio.run(go_on(bench))))
+        bench.nodes.let.set()
+        one.run(bench.producer.close())
+    assert bench.nodes.of(None) == [b"1", b"2"]
+
+
+async def test_nothing_is_added_to_a_batch_that_a_close_gives_up() -> None:
+    bench = Bench(timeout=0.05, loop=asyncio.get_running_loop())
+    bench.nodes.let.clear()
+    batcher, told = bench.producer._batcher, list[duolog.Posted]()
+    filling = batcher.filling_of("T", ("g", 0), PLAIN)
+    later = asyncio.get_running_loop().time() + 60
+    refused = list[duolog.DuologError]()
+
+    def add() -> None:  # in a thread that found the producer open
+        try:
+            batcher.add(filling, b"late", b"", later, told.append)
+        except duolog.BadRequest as error:
+            refused.append(error)
+
+    def end(handle: duolog.Posted) -> None:
+        thread = threading.Thread(target=add)
+        thread.start()
+        thread.join(10)
+        told.append(handle)
+
+    batcher.add(filling, b"first", b"", later)
+    await asyncio.sleep(0.01)
+    batcher.add(filling, b"waits", b"", later, end)
+    with pytest.raises(duolog.ResultUnknown):
+        await bench.producer.close()
+    assert (len(told), len(refused)) == (1, 1)
+    assert batcher.used == 0
+
+
+async def test_threads_that_post_with_a_delay_meet_in_one_batch_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.get_running_loop()
+    bench = Bench(loop=loop)
+    producer, nodes, batcher = bench.producer, bench.nodes, bench.producer._batcher
+    real = batcher.filling_of
+
+    def post(body: bytes) -> None:
+        producer.post("T", body, queue_id=0, group="g", deliver_at=1 << 40)
+
+    def late(*goal: Any) -> Any:  # the loop's thread sends all that waits before it is added
+        found = real(*goal)
+        for change in (nodes.let.set, nodes.let.clear):
+            loop.call_soon_threadsafe(change)
+            time.sleep(0.1)
+        return found
+
+    await bench.queues.slots("T", 1)
+    nodes.let.clear()
+    await asyncio.to_thread(post, b"1")
+    await asyncio.sleep(0.01)
+    monkeypatch.setattr(batcher, "filling_of", late)
+    await asyncio.to_thread(post, b"2")
+    monkeypatch.undo()
+    await asyncio.to_thread(post, b"3")
+    await asyncio.sleep(0.01)
+    nodes.let.set()
+    await producer.flush()
+    assert nodes.of(("g", 0)) == [b"1", b"2", b"3"]
+    assert nodes.most[("g", 0)] == 1
+
+
+async def test_a_client_keeps_no_producer_that_was_closed() -> None:
+    async with duolog.Client("127.0.0.1:1", timeout=0.1) as client:
+        for _ in range(100):
+            async with client.producer():
+                pass
+        open_ones = [client.producer() for _ in range(3)]
+        assert len(client._producers) <= 4
+        assert set(open_ones) <= set(client._producers)

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -68,3 +70,47 @@ def _refusals_in_a_child(client: duolog.sync.Client, producer: duolog.sync.Produ
     producer.close()
     client.close()
     return wrong
+
+
+def in_a_program(text: str) -> str:
+    """What a program of its own prints; it has to end."""
+    ran = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout + ran.stderr
+
+
+def test_a_client_that_is_closed_by_the_interpreters_end_lets_it_end() -> None:
+    told = in_a_program(
+        "import duolog.sync\n"
+        "class Log:\n"
+        "    def __init__(self):\n"
+        "        self.client = duolog.sync.Client('127.0.0.1:1', timeout=0.2)\n"
+        "        self.producer = self.client.producer()\n"
+        "    def __del__(self):\n"
+        "        self.producer.close()\n"
+        "def posts():\n"
+        "    with duolog.sync.Client('127.0.0.1:1', timeout=0.2) as client:\n"
+        "        while True:\n"
+        "            yield client\n"
+        "log, posting = Log(), posts()\n"
+        "next(posting)\n"
+    )
+    assert told.count("the interpreter is ending") == 2
+
+
+def test_a_callback_that_would_end_the_process_leaves_the_clients_running() -> None:
+    async def store(batch: Any, seconds: float) -> list[Part]:
+        return [Part(batch.topic, 0, batch.first, batch.count, 0, 0, 0, "PUT_OK")]
+
+    def leave(posted: duolog.sync.Posted) -> None:
+        sys.exit(1)
+
+    with duolog.sync.Client("127.0.0.1:1", timeout=5) as client:
+        producer = client.producer()
+        producer._producer._sender.send = store  # type: ignore[method-assign]
+        posted = producer.post("T", b"1", on_done=leave)
+        assert posted.receipt(timeout=5).status == "PUT_OK"
+        assert producer._loop._thread.is_alive()
+        assert producer.post("T", b"2").receipt(timeout=5).status == "PUT_OK"

@@ -181,3 +181,34 @@ async def test_flushes_while_threads_post(client: duolog.Client, node: Node) -> 
 
     await asyncio.to_thread(run)
     assert sum([len(await bodies(client, queue_id)) for queue_id in range(4)]) == 6000
+
+
+async def test_a_message_that_fits_no_request_is_refused_alone_and_at_once(
+    client: duolog.Client, node: Node
+) -> None:
+    async with client.producer(timeout=20, buffer_bytes=1 << 30) as producer:
+        await producer.send("T", b"0", queue_id=0)
+        async with asyncio.timeout(10):
+            good = [producer.post("T", b"1", queue_id=0)]
+            large = producer.post("T", bytes(65 << 20), queue_id=0)
+            good += [producer.post("T", b"%d" % k, queue_id=0) for k in range(2, 10)]
+            with pytest.raises(duolog.MessageTooLarge):
+                await large
+            with pytest.raises(duolog.MessageTooLarge):
+                await producer.send("T", bytes(65 << 20))
+            receipts = [await one for one in good]
+    assert [one.queue_offset for one in receipts] == list(range(1, 10))
+    assert await bodies(client, 0) == [b"%d" % k for k in range(10)]
+
+
+async def test_what_has_no_time_left_does_not_go_out(client: duolog.Client, node: Node) -> None:
+    async with client.producer() as producer:
+        await producer.send("T", b"0", queue_id=0)
+        for seconds in (0, -1.0):
+            with pytest.raises(duolog.Timeout):
+                await producer.send("T", b"x", timeout=seconds)
+            with pytest.raises(duolog.Timeout):
+                await producer.send_batch("T", [b"x"], timeout=seconds)
+        with pytest.raises(duolog.Timeout):
+            await producer.post("T", b"x", timeout=-1)
+    assert [len(await bodies(client, queue_id)) for queue_id in range(4)] == [1, 0, 0, 0]
