@@ -10,8 +10,8 @@ from typing import Any
 
 import duolog
 import pytest
-from duolog._batcher import BATCH_BYTES, BATCH_MESSAGES
-from duolog._posted import Posting
+from duolog._batcher import BATCH_BYTES, BATCH_MESSAGES, FULL
+from duolog._posted import SEND_BYTES, Posting
 from duolog._receipts import Part
 from duolog._sending import PLAIN, Batch, Terms
 
@@ -502,3 +502,57 @@ async def test_a_client_keeps_no_producer_that_was_closed() -> None:
         open_ones = [client.producer() for _ in range(3)]
         assert len(client._producers) <= 4
         assert set(open_ones) <= set(client._producers)
+
+
+async def open_batch(bench: Bench) -> None:
+    """A batch of T that has room, and waits behind another; time stands still for the producer."""
+    bench.nodes.let.clear()
+    bench.producer.post("T", b"0")
+    await asyncio.sleep(0.01)
+    now = asyncio.get_running_loop().time()
+    bench.producer._clock = lambda: now
+    bench.producer.post("T", b"0")
+    assert bench.producer._last.open.room > SEND_BYTES
+
+
+async def test_what_joins_an_open_batch_keeps_its_own_deadline() -> None:
+    bench = Bench()
+    await open_batch(bench)
+    late = bench.producer.post("T", b"1", timeout=0.05)
+    with pytest.raises((duolog.Timeout, duolog.ResultUnknown)):
+        async with asyncio.timeout(10):
+            await late
+    assert bench.producer._last.open is FULL  # what comes now does not end with it
+    later = bench.producer.post("T", b"2", timeout=40)
+    bench.nodes.let.set()
+    await later
+    await bench.producer.close()
+
+
+async def test_an_open_batch_takes_no_message_of_another_topic() -> None:
+    bench = Bench()
+    await open_batch(bench)
+    producer = bench.producer
+    posted = producer.post("U", b"1")
+    producer.post("T", b"2")
+    async with asyncio.TaskGroup() as tasks:
+        sent = [tasks.create_task(producer.send(topic, b"3")) for topic in "TUT"]
+        await asyncio.sleep(0.01)
+        bench.nodes.let.set()
+    assert (await posted).topic == "U"
+    assert [one.result().topic for one in sent] == ["T", "U", "T"]
+    await producer.close()
+
+
+async def test_an_open_batch_takes_nothing_once_the_producer_is_closed() -> None:
+    bench = Bench()
+    await open_batch(bench)
+    closing = asyncio.ensure_future(bench.producer.close())
+    await asyncio.sleep(0)
+    with pytest.raises(duolog.BadRequest, match="closed"):
+        bench.producer.post("T", b"x")
+    with pytest.raises(duolog.BadRequest, match="closed"):
+        await bench.producer.send("T", b"x")
+    bench.nodes.let.set()
+    await closing
+    assert bench.nodes.of(None) == [b"0", b"0"]
