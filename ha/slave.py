@@ -325,6 +325,8 @@ class Slave:
         self.truncated_bytes += before - end
         self.history.truncate(end)
         self.history.save(self.store.disk)
+        if not self.store.log.corrupt_ranges:
+            self._damaged_as = None  # damage that shows later is not this one
 
     @property
     def _promised(self) -> int:
