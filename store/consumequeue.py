@@ -48,9 +48,7 @@ class ConsumeQueue:
     def __init__(self, open_files: OpenFiles, key: QueueKey, layout: QueueLayout) -> None:
         self.topic, self.queue_id = key
         self.begins_again = layout.begins_again
-        self._left: list[
-            MappedFile
-        ] = []  # by `rewind`; files that are not filled again are removed
+        self._left: list[MappedFile] = []  # by `rewind`; what is not filled again is removed
         self._replaced: list[MappedFile] = []
         self._rewound = False
         self.files = MappedFileQueue(

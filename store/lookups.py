@@ -39,9 +39,8 @@ class Lookups:
         """
         count = max(1, min(count, self._most))
         found: dict[int, Record] = {}
-        word = next(
-            filter(None, key.split(" ")), key
-        )  # the index has the words of a key with spaces
+        # The index has the words of a key with spaces.
+        word = next(filter(None, key.split(" ")), key)
         for offset in self._index.find(topic, word, 4 * count + 64, begin_ms, end_ms):
             if offset in found or len(found) >= count:
                 continue

@@ -49,9 +49,7 @@ class PutBatch:
     prepared_offset: PhyOffset = PhyOffset(0)
     producer: bytes = b""  # 10 bytes, or empty for no UNIQ_KEY and no deduplication
     sequence: int = 0
-    repeat_of: int | None = (
-        None  # for a repeat: the log was confirmed up to here before the first attempt
-    )
+    repeat_of: int | None = None  # sent before; up to here the log was confirmed before that
     fields: I64 | None = None  # [FIELDS, count]: header fields that differ between the messages
     light_queues: tuple[str, ...] = ()  # that a single message is in, beside its topic's queue
 

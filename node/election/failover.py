@@ -476,8 +476,7 @@ class FailoverService:
         """The mastership could not begin."""
         log.error("elected, but cannot lead", epoch=effect.epoch, reason=str(error))
 
-    # -- requests of operators
-    # --------------------------------------------------------------------------------
+    # -- requests of operators ---------------------------------------------------------------------
 
     async def hand_over(self, target: str, epoch: Epoch = NO_EPOCH) -> GroupState | None:
         """Make another node the master. Raises NotMaster, BadRequest, ResultUnknown.

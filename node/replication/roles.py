@@ -186,7 +186,7 @@ class Replication:
             endpoint, _ = self.master_endpoint
             return f"this node is a slave, its master is {endpoint or 'not known'}"
         stopped = self.master.stopped(self._log.times.mono_ms())
-        return f"this node is no longer the master:  {stopped}" if stopped else ""
+        return f"this node is no longer the master: {stopped}" if stopped else ""
 
     @property
     def master_endpoint(self) -> tuple[str, int]:

@@ -21,9 +21,7 @@ class FileWork:
         """on_failure: called if a sync fails, which is final."""
         self.store = store
         self.threads = threads
-        self.changes = (
-            asyncio.Lock()
-        )  # held while queues are flushed and files truncated or removed
+        self.changes = asyncio.Lock()  # held while queues are flushed, or files cut or removed
         self._on_failure = on_failure
 
     async def synced(self, job: Callable[[], None]) -> bool:

@@ -42,9 +42,8 @@ class Client:
     group: str = ""
     topics: set[str] = field(default_factory=set)  # topics that it publishes to
     streams: list[Stream] = field(default_factory=list)
-    ways: dict[str, float] = field(
-        default_factory=dict
-    )  # nodes that its calls came through, and when last
+    # Nodes that its calls came through, and when last.
+    ways: dict[str, float] = field(default_factory=dict)
 
 
 class Clients:
