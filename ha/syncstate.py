@@ -4,7 +4,8 @@ Rules: whoever the registry may hold in the set now is required, also while a ch
 or its outcome is unknown; a member that goes is required until the registry has said yes; a member
 that comes holds everything confirmed and everything from before this epoch; two incarnations of a
 node are two replicas; the set never shrinks below the number of replicas that puts ask for, and a
-member that is there does not go unless so many are there without it.
+member that is there does not go unless so many are there without it; a replica that is behind
+comes in only where fewer are there.
 """
 
 from collections.abc import Collection, Mapping
@@ -80,6 +81,7 @@ class SyncState:
             and reached.held >= seen.floor
             and lives(replica, seen.registered)
         }
+        joining -= self._too_late(joining, seen, now_ms)
         renewed = {replica.node for replica in joining}
         leaving = [
             replica
@@ -93,6 +95,17 @@ class SyncState:
             if replica.node in renewed or self._can_spare(replica, found, seen):
                 found.discard(replica)
         return frozenset(found) if found != self.members else None
+
+    def _too_late(self, joining: set[Replica], seen: Seen, now_ms: MonoMs) -> set[Replica]:
+        """Those who are behind, where enough are there: they would take turns with such members."""
+        late = {
+            replica
+            for replica in joining
+            if self._is_over(MonoMs(now_ms - seen.progress[replica].lag_ms), seen, now_ms)
+        }
+        stay = (self.members | joining) - late
+        there = [other for other in stay if other == self.me or other in seen.progress]
+        return late if len(there) >= seen.needed else set()
 
     def _can_spare(self, replica: Replica, found: Collection[Replica], seen: Seen) -> bool:
         """Whether puts can be confirmed by who is left, or no worse than before.

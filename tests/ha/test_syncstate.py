@@ -173,3 +173,12 @@ def test_who_takes_its_old_place_makes_no_room_for_another_one_to_leave() -> Non
     registered = {**ALL, "c": Registration(renewed, "", "")}
     found = wanted(state(A, B, C), progress, registered=registered, needed=3)
     assert found == {A, B, renewed}
+
+
+def test_replicas_that_are_behind_do_not_take_turns() -> None:
+    """Each of them holds what is confirmed: one that comes in would be the next to go."""
+    behind = {replica: ReplicaProgress(100, 1001) for replica in (B, C)}
+    assert wanted(state(A, B, C), behind) == {A, C}
+    assert wanted(state(A, C), behind) is None
+    assert wanted(state(A), behind) == {A, B, C}  # too few are there: of use all the same
+    assert wanted(state(A, C), behind | {B: ReplicaProgress(100, 1000)}) == {A, B}
