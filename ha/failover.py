@@ -63,6 +63,7 @@ BOOTSTRAP_MS = 200  # an empty node leaves the beginning to one that has a log
 PAUSE_MS = 1000  # after a mastership that could not begin
 HAND_OVER_MS = 2000  # longest pause of a planned switch
 STANDSTILL_SHARE = 0.5  # of a master's patience: without an event for so long, it stood still
+STANDSTILL_MIN_MS = 200  # several turns of its clock, which must not pass for a standstill
 DISCARDED_MAX = 32
 
 
@@ -252,7 +253,9 @@ class Failover:
     def _notice_standstill(self, now_ms: MonoMs) -> None:
         """What members did while a master stood still, it has not read yet: they are not late."""
         stood_ms, self._stepped_ms = now_ms - self._stepped_ms, now_ms
-        if self._master is not None and stood_ms > self._master.patience_ms * STANDSTILL_SHARE:
+        if self._master is None:
+            return
+        if stood_ms > max(self._master.patience_ms * STANDSTILL_SHARE, STANDSTILL_MIN_MS):
             self._awake_ms = now_ms
 
     def _is_pending(self, number: int) -> bool:

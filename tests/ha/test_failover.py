@@ -805,6 +805,23 @@ def test_a_master_that_stood_still_calls_nobody_late_for_what_it_has_not_read(
     assert len(lone_step(1)) == 2  # it has looked for long enough
 
 
+def test_turns_of_a_clock_are_no_standstill_however_short_a_masters_patience(
+    three: Electorate,
+) -> None:
+    leader = three.leader
+    assert leader is not None
+    assert leader.master is not None
+    three.until(lambda: names(three.state) == set("abc"))
+    three.run(100)
+    leader.master.options = replace(leader.master.options, ha_max_time_slave_not_catchup=80)
+    put(leader.master, b"unread")
+    for _ in range(4):
+        three.now += 60
+        leader.renew()
+        leader.step(Tick())
+    assert len(names(three.state)) == 2
+
+
 def test_an_answer_to_what_was_not_asked_changes_nothing(three: Electorate) -> None:
     leader = three.leader
     assert leader is not None
