@@ -32,6 +32,7 @@ NUMBERS = (1 << 32) - 1
 Trailing = tuple[tuple[str, str], ...]
 Status = tuple[grpc.StatusCode, str, Trailing]
 OK: Status = (grpc.StatusCode.OK, "", ())
+LATE: Status = (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", ())
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -381,7 +382,7 @@ class FramesChannel(asyncio.BufferedProtocol):
                 first = min(first, call.deadline)
             else:
                 self.give_up(number)
-                call.end((grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", ()))
+                call.end(LATE)
         if first < inf:
             self._arm(first)
 
@@ -459,13 +460,18 @@ class FramesChannel(asyncio.BufferedProtocol):
         """A method with one request and one reply."""
 
         async def ask(request: Any, timeout: float | None = None) -> Any:
-            seconds = UNARY_SECONDS if timeout is None else timeout
-            await self.writable()
+            deadline = self._loop.time() + (UNARY_SECONDS if timeout is None else timeout)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self.writable()
+            except TimeoutError:
+                raise _error(LATE) from None
             self._check_open()
             number = self._next_number()
             answer: asyncio.Future[Status] = self._loop.create_future()
-            call = _Unary(answer, self._loop.time() + seconds)
-            self._begin(path, number, request_serializer(request), max(seconds, 0.001))
+            call = _Unary(answer, deadline)
+            seconds = max(0.001, deadline - self._loop.time())
+            self._begin(path, number, request_serializer(request), seconds)
             self._calls[number] = call
             if call.deadline < self._due:
                 self._arm(call.deadline)

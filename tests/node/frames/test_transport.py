@@ -333,6 +333,20 @@ async def test_an_append_has_a_deadline(node: Node, client: duolog.Client) -> No
     assert channel.error is None  # others go on
 
 
+async def test_a_call_has_a_deadline_while_the_node_takes_nothing(
+    node: Node, client: duolog.Client
+) -> None:
+    await client.admin.node_status()
+    channel = seed(client).channel
+    assert isinstance(channel, FramesChannel)
+    channel.pause_writing()
+    with pytest.raises(grpc.aio.AioRpcError) as late:
+        await seed(client).admin.ListTopics(wire.ListTopicsRequest(), timeout=0.05)
+    assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    channel.resume_writing()
+    assert [topic.topic for topic in await client.admin.topics()] == ["T"]
+
+
 async def test_appends_change_over_in_order_while_others_are_under_way_over_grpc(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
