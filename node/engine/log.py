@@ -153,6 +153,7 @@ class Log:
 
     async def close(self) -> None:
         """After the work was cancelled: make everything durable, then release the directory."""
+        self.catch_up()  # not beside the thread that does the same
         await asyncio.get_running_loop().run_in_executor(self.threads, self.store.shutdown)
         self._allocator.stop()
         self.threads.shutdown(wait=True)

@@ -15,6 +15,7 @@ from node.frames.methods import Handler
 log = structlog.get_logger("duolog.node")
 
 REQUESTS_MAX = 64  # of a stream that its method has not taken; then the connection is not read
+REQUESTS_BYTES_MAX = 1 << 20  # of these, as soon as there are more
 Trailing = tuple[tuple[str, str], ...]
 
 
@@ -54,6 +55,7 @@ class Call:
         self._number = number
         self._handler = handler
         self._requests: deque[bytes] = deque()
+        self._requests_bytes = 0
         self._arrived = asyncio.Event()
         self._ahead = 0  # messages that the client has not taken
         self._taken = asyncio.Event()
@@ -66,12 +68,18 @@ class Call:
     def request(self, data: bytes) -> None:
         """A request arrived."""
         self._requests.append(data)
+        self._requests_bytes += len(data)
         self._arrived.set()
+
+    @property
+    def takes_many(self) -> bool:
+        """Whether the client sends a stream of requests."""
+        return self._handler.request_streaming
 
     @property
     def full(self) -> bool:
         """Whether its method has requests enough for now."""
-        return len(self._requests) >= REQUESTS_MAX
+        return len(self._requests) >= REQUESTS_MAX or self._requests_bytes >= REQUESTS_BYTES_MAX
 
     def more(self, count: int) -> None:
         """The client took messages. Raises FrameError where there were not so many."""
@@ -142,6 +150,7 @@ class Call:
             await handler.stream_stream(self._take_requests(), self)
             self._end(grpc.StatusCode.OK, "")
             return
+        await self._peer.writable()  # or replies that nobody takes would fill the memory
         request = handler.request_deserializer(self._requests.popleft())
         if handler.response_streaming:
             await handler.unary_stream(request, self)
@@ -158,6 +167,7 @@ class Call:
                 self._arrived.clear()
                 await self._arrived.wait()
             data = self._requests.popleft()
+            self._requests_bytes -= len(data)
             self._peer.room_for_requests()
             yield self._handler.request_deserializer(data)
 

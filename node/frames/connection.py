@@ -32,7 +32,6 @@ UNWRITTEN_BYTES = 1 << 20  # of answers in the transport, then nothing is read
 GREETING_TICKS = 5
 STALLED_TICKS = 10  # in which hardly anything comes of a frame that has begun
 STALLED_BYTES = 1024  # in a tick, at least
-CLOSE_SECONDS = 5.0  # for the last words to a client that is sent away
 PING_TICKS = 3  # without a sign of the client, then it is pinged
 SILENT_TICKS = 12  # then it is gone; not where it is this node that does not read
 
@@ -101,6 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held: set[object] = set()  # what reading waits for
         self._age = self._silent = self._stalled = 0  # ticks
         self._arrived = 0  # bytes, since the last tick
+        self._unsent = 0  # bytes of answers at the last tick
 
     # -- the connection ------------------------------------------------------------------------
 
@@ -116,10 +116,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio."""
+        self._end()
+        self._joined(self, False)
+
+    def _end(self) -> None:
+        """Nothing comes any more, and nothing is answered."""
         if self._lost:
             return
         self._lost = True
-        self._joined(self, False)
         self._reader.close()
         self._unanswered.clear()
         self._may_write.set()
@@ -169,9 +173,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(frames.goaway(reason))
             self._transport.close()
-            asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._transport.abort)
-        self._reader.close()
-        self.connection_lost(None)
+        self._end()
 
     def _handle(self, found: Frame) -> None:
         kind = found.kind
@@ -344,6 +346,8 @@ class Connection(asyncio.BufferedProtocol):
         call = self._calls.get(found.call)
         if call is None:
             return  # it has ended
+        if not call.takes_many:
+            raise FrameError(f"call {found.call} has a single request")
         call.request(bytes(found.head))
         if call.full:
             self._hold(call)
@@ -377,8 +381,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def tick(self) -> None:
         """Once a second: ping a silent client, end what has begun and does not go on."""
+        if self._lost:  # it was refused, and does not even take the reason
+            self.abort()
+            return
         self._age += 1
-        self._silent += 1
+        self._silent = 0 if self._takes_some() else self._silent + 1
         stalls = self._reader.in_the_middle and self._arrived < STALLED_BYTES
         self._stalled = self._stalled + 1 if stalls else 0
         self._arrived = 0
@@ -391,6 +398,12 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
         elif self._silent > PING_TICKS and not self._deaf and self._greeted:
             self._write(frames.frame(Kind.PING, number=self._silent))
+
+    def _takes_some(self) -> bool:
+        """Whether the client took answers since the last tick, on however slow a line."""
+        assert self._transport is not None, "connected"
+        before, self._unsent = self._unsent, self._transport.get_write_buffer_size()
+        return self._unsent < before
 
     def go(self, reason: str) -> None:
         """Take no more calls; those under way go on."""

@@ -32,12 +32,16 @@ class Wire(asyncio.Transport):
         self.reading = True
         self.closing = False
         self.aborted = False
+        self.unsent = 0  # bytes that the client has not taken, where a test says so
 
     def write(self, data: Any) -> None:
         self.written += data
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
 
     def is_closing(self) -> bool:
         return self.closing
@@ -264,6 +268,7 @@ async def test_an_answer_that_cannot_be_made_ends_the_connection(
     side.appends.outcomes[0].cancel()
     await asyncio.sleep(0)
     assert line.closing
+    connection.connection_lost(None)
     assert side.open == set()
 
 
@@ -416,6 +421,46 @@ async def test_requests_that_nobody_takes_stop_the_reading(side: Side) -> None:
     assert line.reading
 
 
+async def test_requests_that_nobody_takes_have_little_memory(side: Side) -> None:
+    connection, line = side.connect()
+    send(connection, frames.frame(Kind.CALL, 1, 0, b"", SUBSCRIBE))
+    large = wire.SubscribeRequest(sql="x" * (600 << 10)).SerializeToString()
+    send(connection, 2 * frames.message_frame(Kind.MESSAGE, 1, large))
+    assert not line.reading
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert line.reading
+
+
+async def test_no_reply_is_made_while_the_client_takes_none(
+    side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, line = side.connect()
+    made = 0
+
+    async def pull(request: Any, context: Any) -> wire.MessageBatch:
+        nonlocal made
+        made += 1
+        return wire.MessageBatch(bodies=b"b" * 1000)
+
+    def write(data: Any) -> None:
+        line.written += data
+        connection.pause_writing()  # as the transport does, once it is full
+
+    monkeypatch.setattr(line, "write", write)
+    side.script.pull = pull
+    send(connection, b"".join(map(a_pull, range(1, 6))))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert made == len(line.take()) == 1
+    for more in range(2, 6):
+        connection.resume_writing()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert made == more
+        assert len(line.take()) == 1
+
+
 # -- what breaks the rules ------------------------------------------------------------------------
 
 
@@ -438,6 +483,7 @@ async def test_whoever_does_not_greet_is_told_so_and_ended(side: Side, data: byt
     send(connection, data)
     assert line.closing
     assert [found.kind for found in line.take()] == [Kind.GOAWAY]
+    connection.connection_lost(None)
     assert side.open == {other}
     assert side.appends.stored == []
 
@@ -451,6 +497,7 @@ async def test_whoever_does_not_greet_is_told_so_and_ended(side: Side, data: byt
         frames.frame(Kind.APPEND, 1, 5, b"four"),  # its head is longer than it is
         frames.frame(Kind.APPEND, 1, 3, b"\xff\xff\xff"),
         frames.HEADER.pack(2 << 20, Kind.APPEND, 0, 0, 1, 0),
+        a_pull(1) + frames.frame(Kind.MESSAGE, 1),  # it has its request
     ],
 )
 async def test_a_frame_that_may_not_come_ends_its_connection_alone(side: Side, data: bytes) -> None:
@@ -459,7 +506,6 @@ async def test_a_frame_that_may_not_come_ends_its_connection_alone(side: Side, d
     send(connection, data)
     assert line.closing
     assert not quiet.closing
-    assert side.open == {other}
     send(other, an_append(1))
     assert len(quiet.take()) == 1
 
@@ -482,6 +528,31 @@ async def test_silence_and_half_frames_end_after_a_while(side: Side) -> None:
         silent.tick()
     assert halved.closing
     assert line.aborted
+
+
+async def test_a_client_that_takes_answers_slowly_stays(side: Side) -> None:
+    connection, line = side.connect()
+    line.unsent = 5 << 20
+    connection.pause_writing()
+    for _ in range(5 * module.SILENT_TICKS):
+        line.unsent -= 1000
+        connection.tick()
+    assert not line.aborted
+    for _ in range(module.SILENT_TICKS + 1):  # then it takes nothing any more
+        connection.tick()
+    assert line.aborted
+
+
+async def test_whoever_does_not_take_the_reason_is_ended_without(side: Side) -> None:
+    connection, line = side.connect()
+    line.unsent = 1000
+    send(connection, frames.frame(Kind.END, 1))
+    assert line.closing
+    assert side.open == {connection}  # it counts as long as it is there
+    connection.tick()
+    assert line.aborted
+    connection.connection_lost(None)
+    assert side.open == set()
 
 
 async def test_a_client_that_answers_pings_stays(side: Side) -> None:
