@@ -17,7 +17,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from duolog import _frames as frames
-from duolog._errors import DuologError, Unavailable, error_of
+from duolog._errors import DuologError, MessageTooLarge, Unavailable, error_of
 from duolog._frames import LAST, STREAM_AHEAD, Frame, FrameError, FrameReader, Kind
 from duolog._runtime import MESSAGE_BYTES_MAX
 from duolog.wire import duolog_pb2 as wire
@@ -403,7 +403,7 @@ class FramesChannel(asyncio.BufferedProtocol):
         number = self._next_number()
         head = request.SerializeToString()
         if len(head) + len(bodies) > self._bytes_max:
-            raise error_of(self._too_long(len(head) + len(bodies)))
+            raise MessageTooLarge(self._too_long(len(head) + len(bodies)).details())
         parts = frames.message_parts(Kind.APPEND, number, head, bodies)
         self._appends[number] = (deadline, answer)
         if deadline < self._due:

@@ -131,6 +131,25 @@ async def test_large_batches_both_ways(start_node: StartNode) -> None:
         assert found == bodies
 
 
+async def test_a_batch_over_the_limit_goes_in_parts_and_a_message_over_it_is_too_large(
+    start_node: StartNode,
+) -> None:
+    node = await start_node(limits={"request_bytes_max": 1 << 20})
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        await client.admin.create_topic("T", 1)
+        async with client.producer() as producer:
+            await producer.send("T", b"first")
+            assert over_frames(client)
+            with pytest.raises(duolog.MessageTooLarge, match="the node's limit is 1048576"):
+                await producer.send("T", b"x" * (1 << 20))
+            key = "k" * 100  # its bytes come on top of those of the bodies
+            posted = [producer.post("T", b"x" * 1000, key=key) for _ in range(3000)]
+            await producer.flush()
+        assert all(one.error() is None for one in posted)
+        assert node.broker is not None
+        assert node.broker.log.counters.messages_in == 3001
+
+
 async def test_messages_of_a_key_stay_in_order_while_the_transport_changes(
     node: Node, client: duolog.Client
 ) -> None:
