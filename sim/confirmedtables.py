@@ -65,8 +65,9 @@ class ConfirmedTables:
             )
         for body in self._bodies[replay.tables.applied : tables.applied]:
             replay.apply(body, node.ghost.marks["older_copy_led"] > 0)
-        replay.changes = tables.changes
+        begins, replay.changes = replay.changes < 0, tables.changes
         self._compare(node.name, tables, replay)
+        self._compare_topics(node.name, tables, replay, begins)
 
     def _read(self, node: Node) -> None:
         queue = node.store.queues.get(SYSTEM_TOPIC, 0)
@@ -91,6 +92,18 @@ class ConfirmedTables:
                 raise Violation(
                     f"{name} has {table} {found} after {tables.applied} changes, they say {said}"
                 )
+
+    @staticmethod
+    def _compare_topics(name: str, tables: Metadata, replay: _Replay, begins: bool) -> None:
+        """A topic may be used before its change is confirmed, but not by a process that begins."""
+        wanted = replay.tables.topics
+        found = {
+            topic: config for topic, config in tables.topics.items() if begins or topic in wanted
+        }
+        if found != wanted:
+            raise Violation(
+                f"{name} has topics {found} after {tables.applied} changes, they say {wanted}"
+            )
 
 
 def _rows(offsets: Offsets) -> dict[tuple[str, str, int], int]:

@@ -299,6 +299,18 @@ def _applied_at_once() -> list[Patch]:
     return [(MetadataLog, "_put", put)]
 
 
+def _topics_guessed() -> list[Patch]:
+    """Queues tell the topics at once, whatever the log has of them."""
+    original = MetadataLog._adopt
+
+    def adopt(self: Any) -> None:
+        if self._missing_after is not None:
+            self._missing_after = 0
+        original(self)
+
+    return [(MetadataLog, "_adopt", adopt)]
+
+
 def _snapshot_ahead() -> list[Patch]:
     """Tables are handed over as if the next change were in them."""
     original = Metadata.snapshot
@@ -468,6 +480,7 @@ SERVICES = [
     ),
     _bug("slaves-store", "a slave's services go on", _slaves_store, taking_turns),
     _bug("tables-ahead", "tables have what is not confirmed", _applied_at_once),
+    _bug("topics-guessed", "topics are guessed from hidden queues", _topics_guessed),
     _bug("tables-skip", "a slave's tables lack a change", _snapshot_ahead),
     _bug("answered-at-once", "no put waits for replicas", _answered_at_once),
 ]

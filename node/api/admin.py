@@ -84,6 +84,7 @@ class AdminService(stubs.AdminServicer):
     async def AlterTopic(self, request: wire.TopicRequest, context: Caller) -> wire.TopicReply:
         """Add queues, or change permissions."""
         known = self._known(request.topic)
+        self._broker.admission.check_current()
         config = altered(known, request.queues, request.perm)
         check_message_type(request.message_type)
         if request.message_type:
@@ -268,6 +269,7 @@ class AdminService(stubs.AdminServicer):
                 "an exclusive group must name the topic whose lite topics it subscribes to"
             )
         if topic and self._known(topic).message_type != LITE:
+            self._broker.admission.check_knows()
             raise sdk.BadRequest(f"topic {topic!r} has no lite topics: its type is not {LITE}")
         return bound(row, topic, exclusive)
 

@@ -86,8 +86,9 @@ class Admission:
                 wire.NO_PERMISSION, f"topic {request.topic!r} is reserved for the system"
             )
         topic = self._metadata.topics.get(request.topic)
+        writable = topic is not None and topic.perm & PERM_WRITE
         known = topic is not None and 0 <= request.queue_id < topic.queues
-        if not known and self._replication.may_be_behind():
+        if not (known and writable) and self._replication.may_be_behind():
             return Refusal(
                 wire.NOT_MASTER,
                 "this new master has not yet read all changes of the last one: try again",
@@ -190,13 +191,18 @@ class Admission:
         return self._metadata.tables
 
     def readable_topic(self, name: str) -> TopicConfig:
-        """A topic that may be read. Raises UnknownTopic, NoPermission."""
+        """A topic that may be read. Raises UnknownTopic, NoPermission.
+
+        Its other settings may be outdated: nothing is refused because of them without
+        `check_knows`.
+        """
         self.check_readable()
         topic = self._metadata.topics.get(name)
         if topic is None:
             self.check_knows()
             raise sdk.UnknownTopic(f"topic {name!r} does not exist")
         if not topic.perm & PERM_READ:
+            self.check_knows()
             raise sdk.NoPermission(f"topic {name!r} is not readable (its perm has no 4)")
         return topic
 

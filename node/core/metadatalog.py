@@ -101,6 +101,8 @@ class MetadataLog:
         self._waiting: dict[int, asyncio.Future[None]] = {}
         # Changes stored at a queue offset and not applied yet; their callers may be gone.
         self._creating: dict[str, tuple[int, TopicConfig]] = {}
+        # Topics may be missing; the queues tell which, once so many changes are applied.
+        self._missing_after: int | None = None
 
     @property
     def topics(self) -> dict[str, TopicConfig]:
@@ -143,9 +145,9 @@ class MetadataLog:
         found = MetadataRecovery(store.disk, self._files, records, _report).run()
         self._tables = found.tables
         self._read = found.replayed_from
-        self.catch_up()
         if found.partial:
-            self._adopt()
+            self._missing_after = self._stored
+        self.catch_up()
         self._apply_floors()
         for topic in {queue.topic for queue in store.queues} - set(self._tables.topics):
             if topic in self._tables.floors:
@@ -177,6 +179,7 @@ class MetadataLog:
     def promoted(self) -> None:
         """This node became the master: rebuild the tables from its log."""
         self._tables.applied = min(self._tables.applied, self._stored)
+        self._adopt()
         self._apply_floors()  # queue offsets were counted again, from the existing files
 
     @property
@@ -185,11 +188,22 @@ class MetadataLog:
         return self._log.store.topic_queue_table.get((SYSTEM_TOPIC, QUEUE), 0)
 
     def _adopt(self) -> None:
-        """Take the topics of a directory that another program wrote from its queues."""
+        """Take the topics of a directory that another program wrote from its queues.
+
+        Not while the log holds changes that cannot be read yet: if the first one says that the log
+        has all of them, they alone tell which topics exist, and with which settings.
+        """
+        after = self._missing_after
+        if after is None or self._tables.applied < min(after, self._stored):
+            return
+        self._missing_after = None
+        if self._tables.complete:
+            return
+        cut = self._stored < after  # with messages, perhaps: queues may never have had any
         for queue in self._log.store.queues:
             if is_system_topic(queue.topic) or queue.topic in self._tables.floors:
                 continue
-            if is_light(queue.topic):
+            if is_light(queue.topic) or (cut and not queue.max_offset):
                 continue
             known = self._tables.topics.get(queue.topic, TopicConfig(queue.topic, 1))
             queues = max(queue.queue_id + 1, known.queues)
@@ -206,6 +220,10 @@ class MetadataLog:
 
     def catch_up(self) -> None:
         """Apply every record that has become readable."""
+        self._apply_readable()
+        self._adopt()
+
+    def _apply_readable(self) -> None:
         store = self._log.store
         queue = store.queues.get(SYSTEM_TOPIC, QUEUE)
         if queue is None:
@@ -267,13 +285,14 @@ class MetadataLog:
         except BadMessage as error:
             log.error("cannot read the master's metadata", reason=error.reason)
             return
+        self._missing_after = None  # the master knows which topics exist
         self._apply_floors()
         self.catch_up()
 
     async def save(self) -> None:
-        """Write a snapshot, in a thread, if anything changed."""
+        """Write a snapshot, in a thread, if anything changed and nothing is missing."""
         tables = self._tables
-        if not self._files.due(tables.changes):
+        if self._missing_after is not None or not self._files.due(tables.changes):
             return
         snapshot = tables.snapshot()
         place = _Records(self._log.store).place(snapshot.applied - 1)

@@ -99,6 +99,7 @@ class LiteTopics:
         """
         config = self._broker.admission.readable_topic(topic)
         if config.message_type != LITE:
+            self._broker.admission.check_knows()
             raise Refused(Code.ILLEGAL_TOPIC, f"topic {topic!r} has no lite topics")
         row = self._broker.admission.group_tables().groups.get(group)
         if row is None:

@@ -37,7 +37,7 @@ class Puller:
     def _place(self, queue: MessageQueue, offset: int = 0) -> tuple[str, int]:
         topic = topic_of(queue.topic)
         key = (topic, queue.id)
-        check_place(key, self._broker.admission.readable_topic(topic).queues, offset)
+        check_place(key, self._broker.admission.readable_queue(topic, queue.id).queues, offset)
         return key
 
     async def pull(

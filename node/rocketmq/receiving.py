@@ -71,10 +71,10 @@ class Receiver:
         """
         broker = self._broker
         group, topic = group_of(request.group), topic_of(request.message_queue.topic)
-        config = broker.admission.readable_topic(topic)
+        queue_id = request.message_queue.id if self.is_orderly(group) else -1
+        config = broker.admission.readable_queue(topic, queue_id)
         if request.batch_size < 1:
             raise Refused(Code.BAD_REQUEST, f"batch size {request.batch_size} is below 1")
-        queue_id = request.message_queue.id if self.is_orderly(group) else -1
         if queue_id >= config.queues:
             raise Refused(Code.BAD_REQUEST, f"{topic} has queues 0..{config.queues - 1}")
         subscriber = self._lite.subscriber(client, group, topic)

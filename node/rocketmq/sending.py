@@ -154,6 +154,7 @@ class Sender:
                 raise sdk.UnknownTopic(f"topic {topic!r} does not exist")
             config = metadata.auto_create(topic)
         if not config.perm & PERM_WRITE:
+            self._broker.admission.check_knows()
             raise sdk.NoPermission(f"topic {topic!r} is not writable (its perm has no 2)")
         kinds = {message.kind for message in messages}
         groups = {message.message_group for message in messages}
@@ -169,6 +170,7 @@ class Sender:
                 f"the delivery time is more than {DELAY_MS_MAX} ms from now",
             )
         if not kinds <= _taken(config.message_type):
+            self._broker.admission.check_knows()
             name = MessageType.Name(kinds.pop())
             raise Refused(
                 Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,

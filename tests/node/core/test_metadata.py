@@ -8,7 +8,16 @@ from typing import Any
 import duolog
 import pytest
 
+from demo.ports import free_endpoint
+from node.broker import Broker
+from node.core.metadatalog import MetadataLog
 from node.server import Node
+from store.clocks import WallMs
+from store.columns import Columns
+from store.messagestore import PutBatch
+from store.metadata import Metadata
+from store.offsets import PhyOffset
+from store.status import PutMessageStatus
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
 from tests.store.test_metadatafiles import FILES, rocketmqs
@@ -84,3 +93,73 @@ async def test_the_next_master_gives_no_offset_of_a_deleted_topic_again(
         store.recover_topic_queue_table()
         metadata.promoted()
         assert (await producer.send("T", b"y")).queue_offset == 7
+
+
+def hidden(broker: Broker) -> MetadataLog:
+    """The tables of a replica that has lost its snapshots, and knows nothing to be confirmed."""
+    shutil.rmtree(Path(broker.config.node.data) / "config")
+    broker.store.hide_from(PhyOffset(0))
+    metadata = MetadataLog(broker.log, broker.limits)
+    metadata.load()
+    return metadata
+
+
+def confirmed(broker: Broker, metadata: MetadataLog) -> dict[str, Any]:
+    """The tables once everything can be read."""
+    broker.store.confirm(PhyOffset(broker.store.log.max_offset))
+    while broker.store.dispatch():
+        pass
+    metadata.catch_up()
+    tables: dict[str, Any] = json.loads(metadata.snapshot_bytes())
+    return tables
+
+
+@pytest.mark.parametrize("cut", [False, True])
+async def test_no_topic_is_guessed_while_changes_in_the_log_cannot_be_read(
+    start_node: StartNode, cut: bool
+) -> None:
+    node = await start_node()
+    await fill(node)
+    broker = broker_of(node)
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await client.admin.create_topic("L", 3, message_type="LITE")
+    before = state_of(node)
+    await node.stop()
+    again = await start_node(
+        data=Path(node.config.node.data), broker_role="SLAVE", ha={"master": free_endpoint()}
+    )
+    broker = broker_of(again)
+    metadata = hidden(broker)
+    assert {queue.topic for queue in broker.store.queues} >= {"A"}
+    assert metadata.topics == {}
+    await metadata.save()
+    assert broker.store.disk.list("config") == [], "the next start would not look for more topics"
+    if not cut:
+        assert confirmed(broker, metadata) == before
+    else:
+        broker.store.truncate(PhyOffset(0))  # no other replica has any of it
+        metadata.catch_up()
+        assert metadata.topics == {}
+
+
+async def test_topics_that_no_change_has_made_are_taken_once_all_changes_are_read(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory had another program's queues, so the log never said that it has everything."""
+    node = await start_node()
+    monkeypatch.setattr(Metadata, "empty", False)
+    broker = broker_of(node)
+    old = PutBatch("Old", 1, Columns.of([b"x"]), WallMs(1))
+    assert broker.store.put(old, WallMs(1)).status is PutMessageStatus.PUT_OK
+    await fill(node)
+    before = state_of(node)
+    assert "Old" not in before["topics"]
+    await node.stop()
+    again = await start_node(
+        data=Path(node.config.node.data), broker_role="SLAVE", ha={"master": free_endpoint()}
+    )
+    metadata = hidden(broker_of(again))
+    assert metadata.topics == {}
+    found = confirmed(broker_of(again), metadata)
+    assert found["topics"].pop("Old")["readQueueNums"] == 2
+    assert found == before

@@ -1,0 +1,98 @@
+"""A new master refuses nothing because of settings that the last one may have changed."""
+
+import duolog
+import pytest
+from duolog._columns import crc32, pack
+from duolog.wire import duolog_pb2 as wire
+
+from node.rocketmq.pulling import Puller
+from node.rocketmq.words.stubs import Code, definition, service
+from node.server import Node
+from tests.node.replicas import broker_of
+from tests.node.rocketmq.api import Api, message, resource
+from tests.node.rocketmq.test_pulling import queue
+
+
+@pytest.fixture
+async def master(node: Node) -> Node:
+    """It has topics with some settings."""
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await client.admin.create_topic("ReadOnly", 1, 4)
+        await client.admin.create_topic("SendOnly", 1, 2)
+        await client.admin.create_topic("Normal", 1, message_type="NORMAL")
+    return node
+
+
+def put_to(topic: str) -> wire.AppendRequest:
+    bodies, properties = pack([b"x"]), pack([b""])
+    return wire.AppendRequest(
+        topic=topic,
+        bodies=bodies[0],
+        body_offsets=bodies[1],
+        properties=properties[0],
+        property_offsets=properties[1],
+        crc32=crc32(*bodies, *properties),
+    )
+
+
+async def test_puts_and_reads(master: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    admission = broker_of(master).admission
+    refusal = admission.put(put_to("ReadOnly"))
+    assert refusal is not None
+    assert refusal.status == wire.NO_PERMISSION
+    with pytest.raises(duolog.NoPermission):
+        admission.readable_topic("SendOnly")
+    monkeypatch.setattr(broker_of(master).replication, "may_be_behind", lambda: True)
+    refusal = admission.put(put_to("ReadOnly"))
+    assert refusal is not None
+    assert refusal.status == wire.NOT_MASTER
+    assert admission.put(put_to("Normal")) is None
+    with pytest.raises(duolog.NotMaster):
+        admission.readable_topic("SendOnly")
+    assert admission.readable_topic("Normal").queues == 1
+
+
+async def test_settings_of_topics_and_groups(master: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with duolog.Client(f"127.0.0.1:{master.port}", timeout=1) as client:
+        admin = client.admin
+        with pytest.raises(duolog.BadRequest, match="no lite topics"):
+            await admin.put_group("G", lite_topic="Normal")
+        with pytest.raises(duolog.BadRequest, match="no lite topics"):
+            await admin.alter_topic("Normal", lite_ttl_minutes=5)
+        monkeypatch.setattr(broker_of(master).replication, "may_be_behind", lambda: True)
+        with pytest.raises(duolog.Retryable):
+            await admin.put_group("G", lite_topic="Normal")
+        with pytest.raises(duolog.Retryable):
+            await admin.alter_topic("Normal", lite_ttl_minutes=5)
+
+
+async def test_calls_of_rocketmq_s_clients(master: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = Api(master)
+    puller = Puller(broker_of(master))
+    lite = service.SyncLiteSubscriptionRequest(
+        action=definition.PARTIAL_ADD,
+        topic=resource("Normal"),
+        group=resource("G"),
+        lite_topic_set=["a"],
+    )
+    calls = [
+        ("SendMessage", service.SendMessageRequest(messages=[message(topic="ReadOnly")])),
+        (
+            "SendMessage",
+            service.SendMessageRequest(messages=[message(topic="Normal", message_group="m")]),
+        ),
+        ("SyncLiteSubscription", lite),
+    ]
+
+    async def codes() -> list[int]:
+        return [(await api.call(name, call, timeout=1.5)).status.code for name, call in calls]
+
+    conflict = Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    assert await codes() == [Code.FORBIDDEN, conflict, Code.ILLEGAL_TOPIC]
+    with pytest.raises(duolog.BadRequest):
+        puller._place(queue(1, "Normal"))
+    monkeypatch.setattr(broker_of(master).replication, "may_be_behind", lambda: True)
+    assert await codes() == [Code.HA_NOT_AVAILABLE] * 3
+    with pytest.raises(duolog.NotMaster):
+        puller._place(queue(1, "Normal"))
+    await api.close()
