@@ -67,7 +67,9 @@ class ConfirmedTables:
             replay.apply(body, node.ghost.marks["older_copy_led"] > 0)
         begins, replay.changes = replay.changes < 0, tables.changes
         self._compare(node.name, tables, replay)
-        self._compare_topics(node.name, tables, replay, begins)
+        stored = node.store.topic_queue_table.get((SYSTEM_TOPIC, 0), 0)
+        if replay.tables.complete or tables.applied < stored:  # otherwise queues may tell of topics
+            self._compare_topics(node.name, tables, replay, begins)
 
     def _read(self, node: Node) -> None:
         queue = node.store.queues.get(SYSTEM_TOPIC, 0)
