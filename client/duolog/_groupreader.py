@@ -2,7 +2,7 @@
 
 A message counts as consumed when the next one is asked for, or when the `async with` block ends
 without an error. Committed offsets say what the group has consumed; a crash repeats what was not
-committed (at least once).
+committed (at least once). A queue that goes to another member waits for the message in hand.
 """
 
 import asyncio
@@ -72,6 +72,7 @@ class GroupReader:
         self._background = Background()
         self._error: DuologError | None = None
         self._handed: tuple[Queue, int] | None = None
+        self._held_since: float | None = None  # loop time: a message in hand keeps its queue ours
         self._left = False
         self._started = False
 
@@ -145,39 +146,70 @@ class GroupReader:
         lost = [queue for queue in self._positions if queue not in share.queues]
         if lost:
             await self._let_go(lost)
+        else:
+            self._held_since = None
         gained = sorted(share.queues - self._prefetch.queues)
         if gained:
             await self._take_on(gained)
         return share.pending or bool(lost)
 
+    @property
+    def _in_hand(self) -> set[Queue]:
+        return {self._handed[0]} if self._handed is not None else set()
+
     async def _let_go(self, queues: list[Queue]) -> None:
-        """Stop reading queues that go to another member; they are ours until that is committed."""
+        """Stop reading queues that go to another member; they are ours until that is committed.
+
+        One with a message in hand remains ours until that is consumed: the next member would get
+        it as well.
+        """
         self._prefetch.end(queues)
         self._subscription.nudge()
-        with contextlib.suppress(StaleMember):
+        kept = self._kept(queues)  # before the commit, which may miss what is consumed meanwhile
+        try:
             await self.commit()
+        except StaleMember:
+            kept = set()  # another member may have them by now
         for queue in queues:
+            if queue in kept:
+                continue
             del self._positions[queue]
             self._dirty.discard(queue)
             self._rewound.discard(queue)
-        if self._handed is not None and self._handed[0] in queues:
-            self._handed = None
+            if queue in self._in_hand:
+                self._handed = None
+
+    def _kept(self, queues: list[Queue]) -> set[Queue]:
+        """The queue with a message in hand, for as long as a silent member keeps what it reads."""
+        kept = self._in_hand.intersection(queues)
+        now = asyncio.get_running_loop().time()
+        if not kept:
+            self._held_since = None
+        elif self._held_since is None:
+            self._held_since = now
+        elif now - self._held_since > self._session:
+            self._held_since = None
+            return set()
+        return kept
 
     async def _take_on(self, queues: list[Queue]) -> None:
         """Begin reading queues where the group is, or at the start that was asked for."""
         known = await self._membership.offsets(queues)
         starts = {}
         for queue in queues:
-            offset = self._positions.get(queue, known.get(queue, -1))
-            if offset < 0:
+            offset = known.get(queue, -1)
+            if offset < 0 and queue not in self._positions:
                 # What members sent back was read before: none of it is too old.
                 retried = queue[0].startswith(RETRY_PREFIX)
                 offset = await self._offset_at(queue, Start.EARLIEST if retried else self._start)
             starts[queue] = offset
-        self._read_from(starts)
+        # A queue that comes back: we held it all the time.
+        self._read_from({queue: self._positions.get(queue, starts[queue]) for queue in queues})
 
     def _read_from(self, starts: dict[Queue, int]) -> None:
         self._positions.update(starts)
+        if self._handed is not None and self._handed[0] in starts:
+            starts = {**starts, self._handed[0]: self._handed[1]}  # it is not handed out again
         self._prefetch.begin(starts)
         self._subscription.nudge()
 

@@ -4,12 +4,13 @@ import asyncio
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import duolog
 import duolog.sync
 import numpy as np
 import pytest
+from duolog._membership import SharingMember
 
 from store.kernels.text import java_hash
 from tests.node.conftest import StartNode
@@ -101,6 +102,43 @@ async def test_a_queue_is_read_in_order_by_one_member_at_a_time(client: duolog.C
         assert await last.get(0.5) is None, "nothing comes again"
     for offsets in seen.values():
         assert offsets == list(range(100))
+
+
+class Named(SharingMember):
+    """Members by name: queues are shared in this order."""
+
+    names: ClassVar[list[str]] = []
+
+    def __init__(self, *how: Any) -> None:
+        super().__init__(*how)
+        self.member_id = self.names.pop(0)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+async def test_a_message_in_hand_is_finished_before_its_queue_goes_to_another_member(
+    client: duolog.Client, monkeypatch: pytest.MonkeyPatch, finished: bool
+) -> None:
+    """Or it takes too long: then that member gets it as well."""
+    monkeypatch.setattr("duolog._consumer.SharingMember", Named)
+    monkeypatch.setattr(Named, "names", ["z", "a"])
+    await client.admin.create_topic("One", 1)
+    async with client.producer() as producer:
+        await producer.send_batch("One", [b"0", b"1", b"2"])
+    session = 10.0 if finished else 1.5
+    async with client.consumer("g", "One", session=session) as first:
+        message = await first.get(10)
+        assert message is not None
+        assert message.body == b"0"
+        async with client.consumer("g", "One", session=session) as second:
+            async with asyncio.timeout(10):
+                while first.assignment:  # it goes to the member that is named first
+                    await asyncio.sleep(0.01)
+            assert second.assignment == []
+            if finished:
+                assert await first.get(0) is None
+            message = await second.get(10)
+            assert message is not None
+            assert message.body == (b"1" if finished else b"0")
 
 
 # -- broadcasting --------------------------------------------------------------------------------

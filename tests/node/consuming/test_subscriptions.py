@@ -173,6 +173,25 @@ async def test_a_hundred_rebalances_leave_no_stream_no_task_and_no_credit_behind
     await until(lambda: not open_streams)  # the node is told, and does not answer
 
 
+async def test_a_queue_that_comes_back_is_read_on_behind_the_message_in_hand(
+    client: duolog.Client,
+) -> None:
+    await fill(client, 40)
+    async with client.consumer("G", "T", session=300) as consumer:
+        reader = reader_of(consumer)
+        first = await consumer.get(5.0)
+        assert first is not None
+        queue = ("T", first.queue_id)
+        with shares(reader) as told:
+            for share in (set(), ALL, ALL - {queue}, ALL):
+                told.append(share)
+                await reader._heartbeat()
+            await consumer.commit()
+            assert (await client.admin.group("G")).queues[first.queue_id].committed in (None, 0, -1)
+            found = await read_to_the_end(consumer)
+    assert found[first.queue_id] == list(range(1, 10))
+
+
 @pytest.mark.usefixtures("small_credit")
 async def test_a_stream_that_is_opened_again_never_reads_a_queue_that_was_taken_away(
     client: duolog.Client, open_streams: list[Any]
