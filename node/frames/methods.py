@@ -5,6 +5,9 @@ from typing import Any, Protocol
 
 from duolog._frames import NUMBERS
 
+# No call: as a stream, it would wait for MORE, which comes behind requests that it does not take.
+APPEND = NUMBERS["/duolog.v1.Messages/Append"]
+
 
 class Handler(Protocol):
     """A method of a service, as the generated code registers it."""
@@ -28,9 +31,11 @@ class Methods:
         """They are registered by name as well."""
 
     def add_registered_method_handlers(self, service: str, handlers: dict[str, Handler]) -> None:
-        """The methods of a service."""
+        """The methods of a service, but for those that have frames of their own."""
         for name, handler in handlers.items():
-            self.by_number[NUMBERS[f"/{service}/{name}"]] = handler
+            number = NUMBERS[f"/{service}/{name}"]
+            if number != APPEND:
+                self.by_number[number] = handler
 
 
 __all__ = ["Handler", "Methods"]

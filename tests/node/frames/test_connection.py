@@ -317,6 +317,14 @@ async def test_a_call_without_a_deadline_is_refused(side: Side) -> None:
     assert not connection.busy
 
 
+async def test_appends_have_a_frame_of_their_own(side: Side) -> None:
+    connection, line = side.connect()
+    code = frames.NUMBERS["/duolog.v1.Messages/Append"]
+    send(connection, frames.frame(Kind.CALL, 1, 0, b"", code))
+    assert end_of(line.take()[0])[0] == grpc.StatusCode.UNIMPLEMENTED.value[0]
+    assert not connection.busy
+
+
 async def test_calls_under_way_are_bounded_and_a_number_is_used_once(side: Side) -> None:
     connection, line = side.connect()
     send(connection, b"".join(map(a_pull, range(1, 10))))
