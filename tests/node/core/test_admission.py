@@ -37,16 +37,16 @@ def put_to(topic: str) -> wire.AppendRequest:
 
 async def test_puts_and_reads(master: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     admission = broker_of(master).admission
-    refusal = admission.put(put_to("ReadOnly"))
+    refusal = admission.put(put_to("ReadOnly"), b"")
     assert refusal is not None
     assert refusal.status == wire.NO_PERMISSION
     with pytest.raises(duolog.NoPermission):
         admission.readable_topic("SendOnly")
     monkeypatch.setattr(broker_of(master).replication, "may_be_behind", lambda: True)
-    refusal = admission.put(put_to("ReadOnly"))
+    refusal = admission.put(put_to("ReadOnly"), b"")
     assert refusal is not None
     assert refusal.status == wire.NOT_MASTER
-    assert admission.put(put_to("Normal")) is None
+    assert admission.put(put_to("Normal"), b"") is None
     with pytest.raises(duolog.NotMaster):
         admission.readable_topic("SendOnly")
     assert admission.readable_topic("Normal").queues == 1
