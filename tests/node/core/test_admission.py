@@ -5,6 +5,7 @@ import pytest
 from duolog._columns import crc32, pack
 from duolog.wire import duolog_pb2 as wire
 
+from node.core.admission import Admission, Refusal
 from node.rocketmq.pulling import Puller
 from node.rocketmq.words.stubs import Code, definition, service
 from node.server import Node
@@ -35,18 +36,23 @@ def put_to(topic: str) -> wire.AppendRequest:
     )
 
 
+def refusal_of(admission: Admission, topic: str) -> Refusal | None:
+    request = put_to(topic)
+    return admission.put(request, request.bodies)
+
+
 async def test_puts_and_reads(master: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     admission = broker_of(master).admission
-    refusal = admission.put(put_to("ReadOnly"), b"")
+    refusal = refusal_of(admission, "ReadOnly")
     assert refusal is not None
     assert refusal.status == wire.NO_PERMISSION
     with pytest.raises(duolog.NoPermission):
         admission.readable_topic("SendOnly")
     monkeypatch.setattr(broker_of(master).replication, "may_be_behind", lambda: True)
-    refusal = admission.put(put_to("ReadOnly"), b"")
+    refusal = refusal_of(admission, "ReadOnly")
     assert refusal is not None
     assert refusal.status == wire.NOT_MASTER
-    assert admission.put(put_to("Normal"), b"") is None
+    assert refusal_of(admission, "Normal") is None
     with pytest.raises(duolog.NotMaster):
         admission.readable_topic("SendOnly")
     assert admission.readable_topic("Normal").queues == 1

@@ -40,7 +40,16 @@ from store.osdisk import OsDisk
 from tests.certificates import certificates
 from tests.node.api.test_messages import append, append_request
 from tests.node.conftest import StartNode
-from tests.node.replicas import Elected, Group, broker_of, caught_up, following, log_bytes, until
+from tests.node.replicas import (
+    WAIT_SECONDS,
+    Elected,
+    Group,
+    broker_of,
+    caught_up,
+    following,
+    log_bytes,
+    until,
+)
 
 
 @pytest.fixture
@@ -220,7 +229,10 @@ async def test_the_next_master_denies_nothing_that_it_does_not_know_yet(
     start_node: StartNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = await Elected.start(start_node, tmp_path)
-    async with duolog.Client(group.endpoints, timeout=10) as client, client.producer() as producer:
+    async with (
+        duolog.Client(group.endpoints, timeout=WAIT_SECONDS) as client,
+        client.producer() as producer,
+    ):
         await client.admin.create_topic("Grows", 1)
         master = group.the_master()
         for node in group.nodes:
