@@ -88,6 +88,7 @@ class Connection:
         self._learning = Background()
         self._held: dict[asyncio.Future[None], None] = {}  # appends, while they change over
         self._changing = Background()
+        self._speaks_frames = runtime.speaks_frames
         self.ids = itertools.count(1)
 
     @property
@@ -171,7 +172,7 @@ class Connection:
 
     async def settled(self, seconds: float) -> None:
         """Wait a moment, and `seconds` at most, until it is known whether frames can be had."""
-        if not self.runtime.speaks_frames:
+        if not self._speaks_frames:
             return
         self._over_grpc()
         if not self._tried.is_set():
@@ -272,7 +273,7 @@ class Connection:
                 del self._endpoints[self._given]
 
     def _learn_soon(self) -> None:
-        if self.runtime.speaks_frames:
+        if self._speaks_frames:
             self._tried.clear()
             self._following = self._learning.start(self._follow(self._over_grpc(), self.endpoint))
         elif not self._learning.busy:

@@ -12,8 +12,11 @@ from dataclasses import dataclass, field
 
 import grpc.aio
 
+from duolog._errors import BadRequest
+
 MESSAGE_BYTES_MAX = 64 << 20
 TRANSPORT_VARIABLE = "DUOLOG_TRANSPORT"
+TRANSPORTS = ("frames", "grpc")
 _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -51,8 +54,11 @@ class Runtime:
 
     @property
     def speaks_frames(self) -> bool:
-        """Whether frames are wanted: not where DUOLOG_TRANSPORT says grpc."""
-        return self.frames and os.environ.get(TRANSPORT_VARIABLE, "frames") != "grpc"
+        """Whether frames are wanted: not if DUOLOG_TRANSPORT is grpc. Raises BadRequest."""
+        wanted = os.environ.get(TRANSPORT_VARIABLE, "frames")
+        if wanted not in TRANSPORTS:
+            raise BadRequest(f"{TRANSPORT_VARIABLE} is {wanted!r}; use {' or '.join(TRANSPORTS)}")
+        return self.frames and wanted == "frames"
 
     def wall_ms(self) -> int:
         """The wall clock in ms."""

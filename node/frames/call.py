@@ -60,6 +60,7 @@ class Call:
         self._ahead = 0  # messages that the client has not taken
         self._taken = asyncio.Event()
         self.late = False  # its deadline is over
+        self._given_up = False  # its number may be that of another call by now
         self.task: asyncio.Task[None] | None = None
         self.deadline: asyncio.TimerHandle | None = None
 
@@ -95,6 +96,11 @@ class Call:
         if self.task is not None:
             self.task.cancel()
 
+    def give_up(self) -> None:
+        """The client cancelled it: nothing more is said of it."""
+        self._given_up = True
+        self.cancel()
+
     def expire(self) -> None:
         """Its time is over."""
         self.late = True
@@ -122,6 +128,8 @@ class Call:
         self._send(message, 0)
 
     def _send(self, message: Any, flags: int) -> None:
+        if self._given_up:
+            return
         head, body = split(message, self._handler.response_serializer)
         self._peer.send_message(self._number, head, body, flags)
 
@@ -142,7 +150,8 @@ class Call:
             self._end(grpc.StatusCode.UNKNOWN, f"Unexpected {type(problem)}: {problem}")
 
     def _end(self, code: grpc.StatusCode, details: str, trailing: Trailing = ()) -> None:
-        self._peer.send_end(self._number, code, details, trailing)
+        if not self._given_up:
+            self._peer.send_end(self._number, code, details, trailing)
 
     async def _serve(self) -> None:
         handler = self._handler

@@ -361,7 +361,7 @@ class Connection(asyncio.BufferedProtocol):
         """Of no interest any more; the number may be used again."""
         call = self._calls.pop(number, None)
         if call is not None:
-            call.cancel()
+            call.give_up()
 
     def send_message(self, call: int, head: bytes, body: bytes, flags: int = 0) -> None:
         """A message of a call. Raises FrameError where it is too long for a frame."""

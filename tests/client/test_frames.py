@@ -2,8 +2,10 @@
 
 import struct
 
+import duolog
 import pytest
 from duolog import _frames as frames
+from duolog._connection import Connection
 from duolog._frames import BASE_BYTES, Budget, Frame, FrameError, FrameReader, Kind
 from duolog.wire import duolog_pb2 as wire
 from hypothesis import given
@@ -121,3 +123,9 @@ def test_every_method_has_a_number() -> None:
     assert len(frames.NUMBERS) == len(frames.METHODS) - 1
     assert frames.NUMBERS["/duolog.v1.Messages/Pull"] == 2  # they are for ever
     assert frames.NUMBERS["/duolog.v1.Admin/ElectUnclean"] == 32
+
+
+def test_an_unknown_transport_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DUOLOG_TRANSPORT", "GRPC")
+    with pytest.raises(duolog.BadRequest, match="DUOLOG_TRANSPORT is 'GRPC'; use frames or grpc"):
+        Connection(("127.0.0.1:1",))

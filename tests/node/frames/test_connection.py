@@ -288,6 +288,28 @@ async def test_a_call_begun_and_cancelled_in_one_packet_leaves_nothing(side: Sid
     assert side.script.began == 1
 
 
+async def test_a_call_that_was_given_up_says_nothing_in_the_name_of_the_next_one(
+    side: Side,
+) -> None:
+    async def clean_up(request: Any, context: Any) -> Any:
+        side.script.began += 1
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await context.abort(grpc.StatusCode.ABORTED, "of the first call")
+
+    side.script.pull = clean_up
+    connection, line = side.connect()
+    send(connection, a_pull(1))
+    await asyncio.sleep(0)
+    send(connection, frames.frame(Kind.CANCEL, 1) + a_pull(1))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert side.script.began == 2
+    assert line.take() == []
+    assert connection.busy
+
+
 async def test_a_cancelled_call_ends_at_the_node(side: Side) -> None:
     connection, line = side.connect()
     send(connection, a_pull(1))
