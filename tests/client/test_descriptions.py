@@ -23,7 +23,8 @@ def filled(message: Message, numbers: Iterator[int]) -> Message:
     """A message with another value in each field, two of those that repeat."""
     for field in message.DESCRIPTOR.fields:
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            getattr(message, field.name)[str(next(numbers))] = str(next(numbers))
+            value = field.message_type.fields_by_name["value"]
+            getattr(message, field.name)[str(next(numbers))] = value_of(value, numbers)
         elif field.message_type is not None and field.is_repeated:
             for _ in range(2):
                 filled(getattr(message, field.name).add(), numbers)
