@@ -10,7 +10,7 @@ committed (at least once).
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -62,7 +62,8 @@ class Consumer:
         self._arrived = asyncio.Event()
         self._readers: dict[str, GroupReader] = {}
         self._turn = 0
-        self._reading: GroupReader | None = None  # that had the last message
+        # What is left of the batch in hand; what is taken from it, on any thread, is as by `get`.
+        self._at_hand: Iterator[Message] = iter(())
         self._left = False
         self._started = False
         self._background = Background()
@@ -119,7 +120,7 @@ class Consumer:
         """Commit what was consumed, leave the group. Bounded; may be called again."""
         if self._left:
             return
-        self._left = True
+        self._left, self._at_hand = True, iter(())
         self._arrived.set()
         readers = self._readers.values()
         await close_all([self._background.stop], [partial(one.close, commit) for one in readers])
@@ -144,11 +145,12 @@ class Consumer:
 
     async def get(self, timeout: float | None = None) -> Message | None:
         """The next message, or None after `timeout` seconds; earlier ones count as consumed."""
-        if self._reading is not None and not self._left:
-            message = self._reading.get_at_hand()  # most often: nothing to wait for
-            if message is not None:
-                return message
-        return await self._next(lambda reader: reader.get(), timeout)
+        for message in self._at_hand:  # most often: nothing to wait for
+            return message
+        found = await self._next(lambda reader: reader.get(), timeout)
+        if found is not None:
+            self._at_hand = self._readers[found.group].at_hand
+        return found
 
     async def _next(
         self, take: Callable[[GroupReader], T | None], timeout: float | None
@@ -165,7 +167,6 @@ class Consumer:
                 found = take(readers[(self._turn + k) % len(readers)])
                 if found is not None:
                     self._turn += k
-                    self._reading = readers[self._turn % len(readers)]
                     return found
             left = None if deadline is None else deadline - loop.time()
             if left is not None and left <= 0:
@@ -189,10 +190,12 @@ class Consumer:
 
     async def __anext__(self) -> Message:
         """The next message."""
-        message = await self.get()
-        if message is None:
+        for message in self._at_hand:
+            return message
+        found = await self.get()
+        if found is None:
             raise StopAsyncIteration
-        return message
+        return found
 
     async def send_back(
         self, message: Message, *, delay_level: int = 0, max_attempts: int = 0

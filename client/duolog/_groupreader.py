@@ -8,7 +8,7 @@ committed (at least once). A queue that goes to another member waits for the mes
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 from duolog._background import Background
 from duolog._consumption import Consumption
@@ -71,7 +71,9 @@ class GroupReader:
         self._arrived = arrived
         self._background = Background()
         self._error: DuologError | None = None
-        self._handed: tuple[Queue, int] | None = None
+        # The rest of the batch in hand, to be taken from: each message counts as `get` does.
+        self.at_hand: Iterator[Message] = iter(())
+        self._handed: tuple[Queue, int] | None = None  # see `_settle`
         self._held_since: float | None = None  # loop time: a message in hand keeps its queue ours
         self._left = False
         self._started = False
@@ -119,6 +121,7 @@ class GroupReader:
 
     def forget_handed(self) -> None:
         """What was handed out last does not count as consumed."""
+        self._settle()
         self._handed = None
 
     # -- group ---------------------------------------------------------------------------------
@@ -164,6 +167,7 @@ class GroupReader:
         it as well.
         """
         self._prefetch.end(queues)
+        self._settle()
         self._subscription.nudge()
         kept = self._kept(queues)  # before the commit, which may miss what is consumed meanwhile
         try:
@@ -241,9 +245,21 @@ class GroupReader:
 
     def consume_handed(self) -> None:
         """Count the message (or batch) handed out last as consumed."""
+        self._settle()
         if self._handed is not None:
             self._consumed(*self._handed)
             self._handed = None
+
+    def _settle(self) -> None:
+        """Count what the user took from `at_hand`: all but the last message is consumed."""
+        given = self._prefetch.given()
+        if given is None:
+            return
+        if self._handed is not None:
+            self._consumed(*self._handed)
+        if given.count > 1:
+            self._consumed(given.queue, given.before)
+        self._handed = (given.queue, given.behind)
 
     def _consumed(self, queue: Queue, offset: int) -> None:
         if queue in self._positions:
@@ -287,26 +303,15 @@ class GroupReader:
         return batch
 
     def get(self) -> Message | None:
-        """The next message, None if none is there."""
+        """The next message, None if none is there. More may be taken from `at_hand`."""
         while (head := self._next_batch()) is not None:
             batch, used = head
             if used < batch.count:
-                return self._hand(batch, used)
+                self.at_hand = self._prefetch.messages()
+                return next(self.at_hand, None)
             self._finish()  # nothing but lost messages
             self._consumed((batch.topic, batch.queue_id), batch.next_offset)
         return None
-
-    def get_at_hand(self) -> Message | None:
-        """The next message of the batch in hand, None if it is used up."""
-        self.consume_handed()
-        head = self._prefetch.head()
-        if head is None or head[1] >= head[0].count:
-            return None
-        return self._hand(*head)
-
-    def _hand(self, batch: Batch, used: int) -> Message:
-        self._handed = ((batch.topic, batch.queue_id), self._prefetch.use())
-        return Message(batch, used)
 
     # -- offsets -------------------------------------------------------------------------------
 
@@ -326,6 +331,7 @@ class GroupReader:
     async def commit(self) -> None:
         """Commit everything consumed so far. Raises StaleMember where a queue was taken away."""
         async with self._committing:  # an older commit that is retried must not land on a newer one
+            self._settle()
             offsets = {queue: self._positions[queue] for queue in sorted(self._dirty)}
             if not offsets:
                 return
@@ -379,6 +385,7 @@ class GroupReader:
 
     def _seek(self, starts: dict[Queue, int]) -> None:
         """What was handed out last of these queues does not count as consumed."""
+        self._settle()
         if self._handed is not None and self._handed[0] in starts:
             self._handed = None
         self._read_from(starts)

@@ -10,14 +10,19 @@ clock, no IO. Its rules, whatever order calls come in:
   a queue that was ended, or that was begun again elsewhere, only give their credit back.
 - While nothing is prefetched, more than 7/8 of the budget is in flight: the node never waits for
   credit while the reader waits for messages.
+
+The user takes messages straight from an iterator (`messages`), which costs nothing else and may
+happen on another thread; how far he is, is looked up when somebody asks (`given`).
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
+from operator import length_hint
 
 from duolog._membership import Queue
-from duolog._message import Batch
+from duolog._message import Batch, Message
 
 BATCHES_MAX = 4096  # batches without bodies cost no credit
 
@@ -43,6 +48,37 @@ class _Cursor:
     number: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Messages that the user was given: of one queue, one after the other.
+
+    before, behind: queue offsets behind all but the last of them, and behind the last.
+    """
+
+    queue: Queue
+    count: int
+    before: int
+    behind: int
+
+
+class _Taking:
+    """A batch whose messages are taken one at a time."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._count = batch.count
+        self._indices = iter(range(batch.count))
+        self.messages: Iterator[Message] = map(Message, repeat(batch), self._indices)
+
+    @property
+    def taken(self) -> int:
+        """Messages that were taken."""
+        return self._count - length_hint(self._indices)
+
+    def end(self) -> int:
+        """Let nobody take any more; those that were taken."""
+        return self._count - len(list(self._indices))  # one step: no thread takes one meanwhile
+
+
 class Prefetch:
     """The batches ahead of one reader, and the credit they are paid with."""
 
@@ -52,7 +88,9 @@ class Prefetch:
         self._threshold = max(1, budget // 8)  # less is not worth a message to the node
         self._cursors: dict[Queue, _Cursor] = {}
         self._ready: deque[Batch] = deque()
-        self._used = 0  # messages of the first batch that were given to the user
+        self._taking: _Taking | None = None  # the first batch, message by message
+        self._noted = 0  # messages of it that are known to be given to the user
+        self._given: Given | None = None  # what nobody was told of
         self._changed: set[Queue] = set()  # what the node does not know yet
         self._at_node: set[Queue] = set()
         self._numbers = 0
@@ -92,9 +130,9 @@ class Prefetch:
         kept: deque[Batch] = deque()
         for place, batch in enumerate(self._ready):
             if _queue_of(batch) in gone:
-                self._give_back(batch)
                 if place == 0:
-                    self._used = 0
+                    self._end_taking()
+                self._give_back(batch)
             else:
                 kept.append(batch)
         self._ready = kept
@@ -103,8 +141,8 @@ class Prefetch:
 
     def disconnected(self) -> None:
         """The stream is gone, with its credit: the next one begins where the user is."""
+        self._end_taking()
         self._ready.clear()
-        self._used = 0
         self._prefetched = 0
         self._returned = self._budget
         self._granted = False
@@ -154,20 +192,49 @@ class Prefetch:
 
     def head(self) -> tuple[Batch, int] | None:
         """The first batch, and how many of its messages were given to the user."""
-        return (self._ready[0], self._used) if self._ready else None
+        if not self._ready:
+            return None
+        return self._ready[0], 0 if self._taking is None else self._taking.taken
 
-    def use(self) -> int:
-        """The next message of the first batch is given to the user; the offset behind it."""
+    def messages(self) -> Iterator[Message]:
+        """What is left of the first batch; what is taken from it is given to the user.
+
+        It ends early where the batch is no longer to be read.
+        """
+        if self._taking is None:
+            self._taking = _Taking(self._ready[0])
+        return self._taking.messages
+
+    def given(self) -> Given | None:
+        """What was taken from `messages` since the last call, None for nothing."""
+        if self._taking is not None:
+            self._note(self._taking.taken)
+        given, self._given = self._given, None
+        return given
+
+    def _note(self, used: int) -> None:
+        """So many messages of the first batch were given to the user."""
+        count = used - self._noted
+        if not count:
+            return
         batch = self._ready[0]
-        self._used += 1
-        behind = batch.queue_offsets[self._used] if self._used < batch.count else batch.next_offset
-        self._cursors[_queue_of(batch)].offset = behind
-        return behind
+        queue = _queue_of(batch)
+        behind = batch.queue_offsets[used] if used < batch.count else batch.next_offset
+        if self._given is not None:
+            count += self._given.count
+        self._given = Given(queue, count, batch.queue_offsets[used - 1], behind)
+        self._noted = used
+        self._cursors[queue].offset = behind
+
+    def _end_taking(self) -> None:
+        if self._taking is not None:
+            self._note(self._taking.end())
+        self._taking, self._noted = None, 0
 
     def finish(self) -> Batch:
         """The first batch is given to the user as a whole, or used up; its credit comes back."""
+        self._end_taking()
         batch = self._ready.popleft()
-        self._used = 0
         self._cursors[_queue_of(batch)].offset = batch.next_offset
         self._give_back(batch)
         return batch
@@ -201,4 +268,4 @@ def _queue_of(batch: Batch) -> Queue:
     return batch.topic, batch.queue_id
 
 
-__all__ = ["Command", "Prefetch"]
+__all__ = ["Command", "Given", "Prefetch"]

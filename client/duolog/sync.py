@@ -394,6 +394,9 @@ class Consumer:
 
     def get(self, timeout: float | None = None) -> Message | None:
         """As `duolog.Consumer.get`."""
+        if not (self._loop.forked or self._loop.closed):
+            for message in self._consumer._at_hand:  # without a turn of the loop
+                return message
         return self._loop.run(self._consumer.get(timeout))
 
     def get_batch(self, timeout: float | None = None) -> Batch | None:

@@ -2,11 +2,13 @@
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 
+import pytest
 from duolog._columns import crc32
 from duolog._membership import Queue
 from duolog._message import Batch
-from duolog._prefetch import Prefetch
+from duolog._prefetch import Given, Prefetch
 from duolog.wire import duolog_pb2 as wire
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +40,15 @@ def batch_of(queue: Queue, base: int, count: int, size: int) -> Batch:
         reply.property_offsets = bytes(4 * (count + 1))
     reply.crc32 = crc32(reply.bodies, reply.body_offsets, reply.properties, reply.property_offsets)
     return Batch(reply)
+
+
+def use(prefetch: Prefetch) -> int:
+    """Take one message; the offset behind it."""
+    next(prefetch.messages())
+    given = prefetch.given()
+    assert given is not None
+    assert given.count == 1
+    return given.behind
 
 
 @dataclass
@@ -120,7 +131,7 @@ class World:
         batch, used = head
         queue = (batch.topic, batch.queue_id)
         assert batch.queue_offsets[used] == self.expected[queue]
-        self.expected[queue] = self.prefetch.use()
+        self.expected[queue] = use(self.prefetch)
 
     def finish(self) -> None:
         """The user takes what is left of the first batch."""
@@ -209,7 +220,7 @@ def test_a_new_stream_begins_behind_what_the_user_was_given() -> None:
     assert command is not None
     for queue in QUEUES[:2]:
         prefetch.arrived(batch_of(queue, 0, 4, 1), command.number)
-    assert prefetch.use() == 1
+    assert use(prefetch) == 1
     prefetch.end(QUEUES[2:])
     prefetch.disconnected()
     again = prefetch.command()
@@ -236,8 +247,53 @@ def test_what_was_used_of_a_dropped_batch_is_not_counted_on_the_next_one() -> No
     assert command is not None
     for queue in QUEUES[:2]:
         prefetch.arrived(batch_of(queue, 0, 4, 1), command.number)
-    prefetch.use()
+    use(prefetch)
     prefetch.end(QUEUES[:1])
     head = prefetch.head()
     assert head is not None
     assert (head[0].queue_id, head[1]) == (QUEUES[1][1], 0)
+
+
+@given(st.lists(st.integers(0, 4), max_size=8))
+def test_messages_that_were_taken_are_reported_once(takes: list[int]) -> None:
+    prefetch = Prefetch(BUDGET)
+    queue = QUEUES[0]
+    prefetch.begin({queue: 5})
+    command = prefetch.command()
+    assert command is not None
+    prefetch.arrived(batch_of(queue, 5, 10, 1), command.number)
+    at = 5
+    for count in takes:
+        taken = [message.queue_offset for message in islice(prefetch.messages(), count)]
+        assert taken == list(range(at, min(at + count, 15)))
+        at += len(taken)
+        said = Given(queue, len(taken), at - 1, at) if taken else None
+        assert prefetch.given() == said
+        assert prefetch.head() is not None
+    assert prefetch.given() is None
+
+
+@pytest.mark.parametrize("end", ["seek", "end", "break", "finish"])
+def test_messages_taken_of_a_batch_that_is_dropped_are_reported_and_the_rest_is_not_to_be_had(
+    end: str,
+) -> None:
+    prefetch = Prefetch(BUDGET)
+    queue = QUEUES[0]
+    prefetch.begin({queue: 0})
+    command = prefetch.command()
+    assert command is not None
+    prefetch.arrived(batch_of(queue, 0, 4, 1), command.number)
+    messages = prefetch.messages()
+    assert [next(messages).queue_offset, next(messages).queue_offset] == [0, 1]
+    match end:
+        case "seek":
+            prefetch.begin({queue: 9})
+        case "end":
+            prefetch.end([queue])
+        case "break":
+            prefetch.disconnected()
+        case "finish":
+            prefetch.finish()
+    assert prefetch.given() == Given(queue, 2, 1, 2)
+    assert prefetch.given() is None
+    assert next(messages, None) is None

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import os
 from collections import Counter
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -324,6 +326,69 @@ def test_a_consumer_in_a_thread_sends_back(tmp_path: Path) -> None:
                 assert (again.body, again.reconsume_times) == (b"x", 1)
     finally:
         node.stop()
+
+
+def committed(client: duolog.sync.Client) -> int:
+    (queue,) = (q for q in client.admin.group("g").queues if q.topic == "T")
+    assert queue.committed is not None
+    return queue.committed
+
+
+def test_a_consumer_in_a_thread_takes_messages_of_a_batch_without_its_loop(tmp_path: Path) -> None:
+    """A message is consumed when the next one is asked for, or at a clean end; not after an error,
+    and not in a forked process.
+    """
+    node = NodeProcess(tmp_path / "data")
+    node.start()
+    try:
+        with duolog.sync.Client(node.endpoint) as client:
+            client.admin.create_topic("T", 1)
+            with client.producer() as producer:
+                producer.send_batch("T", [b"%d" % k for k in range(20)])
+            with (
+                pytest.raises(KeyError),
+                client.consumer("g", "T", commit_interval=600) as consumer,
+            ):
+                assert consumer.get(10.0) is not None
+                run, consumer._loop.run = consumer._loop.run, refuse  # type: ignore[method-assign]
+                assert [message.body for message in islice(consumer, 9)] == [
+                    b"%d" % k for k in range(1, 10)
+                ]
+                consumer._loop.run = run  # type: ignore[method-assign]
+                consumer.commit()
+                assert committed(client) == 9
+                child = os.fork()
+                if child == 0:
+                    os._exit(refused_as_forked(consumer))
+                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+                assert [message.body for message in islice(consumer, 2)] == [b"10", b"11"]
+                consumer.commit()
+                assert committed(client) == 11
+                raise KeyError
+            assert committed(client) == 11
+            with client.consumer("g", "T", commit_interval=600) as consumer:
+                assert [message.body for message in islice(consumer, 3)] == [b"11", b"12", b"13"]
+                assert consumer.get(0.0) is not None
+                consumer.close()
+                assert consumer.get(0.0) is None
+            assert committed(client) == 15
+    finally:
+        node.stop()
+
+
+def refuse(work: Any) -> Any:
+    raise AssertionError("there are messages at hand")
+
+
+def refused_as_forked(consumer: duolog.sync.Consumer) -> int:
+    """0 if a consumer of the parent's gives nothing."""
+    try:
+        consumer.get()
+    except duolog.BadRequest as error:
+        return int("forked" not in str(error))
+    except BaseException:
+        return 2
+    return 3
 
 
 async def test_a_trace_context_goes_every_way_a_message_goes(
