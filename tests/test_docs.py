@@ -18,7 +18,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_a_page_names_is_there(page: Path) -> None:
+def test_everything_that_a_page_names_exists(page: Path) -> None:
     text = page.read_text()
     missing = [name for name in re.findall(r"`(test_\w+)`", text) if name not in TESTS]
     missing += [
@@ -39,12 +39,12 @@ def test_what_a_page_names_is_there(page: Path) -> None:
     assert missing == []
 
 
-def test_all_of_them_are_looked_at() -> None:
+def test_every_page_is_checked() -> None:
     assert len(PAGES) > 15
     assert len(TESTS) > 700
 
 
-def test_every_room_of_a_node_has_its_tests() -> None:
+def test_every_package_of_a_node_has_its_tests() -> None:
     rooms, tested = (
         {path.parent.name for path in (ROOT / folder).glob(files)}
         for folder, files in (("node", "*/__init__.py"), ("tests/node", "*/test_*.py"))

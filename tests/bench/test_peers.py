@@ -492,7 +492,7 @@ def test_plots_are_well_formed_and_show_every_peer() -> None:
         assert max(edges) < float(root.get("width") or 0)
 
 
-def test_a_plot_without_figures_is_none() -> None:
+def test_no_plot_is_drawn_without_figures() -> None:
     assert drawing(report_of(Outcome(), FakePeer("duolog")), PLOTS[0]) == ""
 
 

@@ -33,7 +33,7 @@ def others() -> set[asyncio.Task[Any]]:
 # -- the owner -----------------------------------------------------------------------------------
 
 
-async def test_what_is_under_way_ends_with_its_owner() -> None:
+async def test_tasks_under_way_end_with_their_owner() -> None:
     background = Background()
     ended: list[int] = []
 
@@ -52,7 +52,7 @@ async def test_what_is_under_way_ends_with_its_owner() -> None:
     await background.stop()  # nothing to do
 
 
-async def test_what_is_started_while_the_owner_stops_ends_as_well() -> None:
+async def test_tasks_started_while_the_owner_stops_end_too() -> None:
     background = Background()
 
     async def starts_another() -> None:
@@ -77,7 +77,7 @@ async def test_a_task_may_stop_its_own_owner() -> None:
     assert not others()
 
 
-async def test_an_error_is_told_to_the_owner_once_and_to_the_log_otherwise(
+async def test_an_error_is_reported_to_the_owner_once_and_logged_otherwise(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     told: list[Exception] = []
@@ -95,7 +95,7 @@ async def test_an_error_is_told_to_the_owner_once_and_to_the_log_otherwise(
     assert record.exc_info[1] is error
 
 
-async def test_a_cancelled_task_is_no_error() -> None:
+async def test_a_cancelled_task_is_not_an_error() -> None:
     told: list[Exception] = []
     background = Background(told.append)
     background.start(forever()).cancel()
@@ -106,7 +106,7 @@ async def test_a_cancelled_task_is_no_error() -> None:
 # -- shared calls --------------------------------------------------------------------------------
 
 
-async def test_a_shared_call_is_made_once_and_outlives_those_who_wait() -> None:
+async def test_a_shared_call_is_made_once_and_outlives_its_waiters() -> None:
     joint: Joint[str, int] = Joint()
     made = 0
     ready = asyncio.Event()
@@ -129,14 +129,14 @@ async def test_a_shared_call_is_made_once_and_outlives_those_who_wait() -> None:
     assert await joint.call("k", make) == 2  # an answer is not kept
 
 
-async def test_an_error_of_a_shared_call_is_raised_in_all_who_wait() -> None:
+async def test_an_error_of_a_shared_call_is_raised_in_every_waiter() -> None:
     joint: Joint[str, None] = Joint()
     calls = (joint.call("k", lambda: fail(duolog.Busy("x"))) for _ in range(3))
     found = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(error) for error in found] == [duolog.Busy] * 3
 
 
-async def test_who_waits_for_a_call_that_is_stopped_is_not_cancelled() -> None:
+async def test_a_waiter_of_a_stopped_call_is_not_cancelled() -> None:
     joint: Joint[str, None] = Joint()
     async with asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(_kind_of(joint))
@@ -153,7 +153,7 @@ async def _kind_of(joint: Joint[str, None]) -> type[BaseException]:
     raise AssertionError("it was stopped")
 
 
-async def test_the_first_error_of_work_done_together_is_raised_as_it_is() -> None:
+async def test_the_first_error_of_a_group_of_tasks_is_raised_unwrapped() -> None:
     with pytest.raises(duolog.Busy):
         async with together() as tasks:
             tasks.create_task(fail(duolog.Busy("x")))
@@ -161,7 +161,7 @@ async def test_the_first_error_of_work_done_together_is_raised_as_it_is() -> Non
     assert not others()
 
 
-async def test_an_error_after_the_end_of_the_block_is_no_cancellation() -> None:
+async def test_an_error_after_the_end_of_the_block_is_not_a_cancellation() -> None:
     me = asyncio.current_task()
     assert me is not None
     for others_run in (True, False):
@@ -186,7 +186,7 @@ async def test_a_failed_request_of_many_fails_the_batch_with_its_error() -> None
             await producer.send_batch("T", [bytes(700_000)] * 4)
 
 
-async def test_what_a_task_begins_after_the_block_is_waited_for() -> None:
+async def test_tasks_started_by_a_task_after_the_block_are_awaited() -> None:
     ended: list[int] = []
 
     async with together() as tasks:
@@ -256,7 +256,7 @@ class Dying:
         return True
 
 
-async def test_a_fault_of_the_append_stream_fails_those_who_wait(
+async def test_an_error_of_the_append_stream_fails_its_waiters(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     stream = AppendStream(Dying())  # type: ignore[arg-type]
@@ -268,7 +268,7 @@ async def test_a_fault_of_the_append_stream_fails_those_who_wait(
     assert not others()
 
 
-async def test_who_has_more_time_asks_again_where_a_shared_call_gave_up() -> None:
+async def test_a_waiter_with_more_time_retries_a_shared_call_that_timed_out() -> None:
     joint: Joint[None, str] = Joint()
     loop = asyncio.get_running_loop()
     asked: list[float] = []
@@ -312,7 +312,7 @@ async def _send(batcher: Batcher, slot: Slot | None) -> duolog.Receipt:
     return await batcher.send(batcher.filling_of("T", slot, PLAIN), b"x", b"", deadline)
 
 
-async def test_what_lingers_when_the_producer_is_closed_is_not_sent() -> None:
+async def test_messages_lingering_when_the_producer_is_closed_are_not_sent() -> None:
     batcher = Batcher(SlowSender(), Buffering(60.0))  # type: ignore[arg-type]
     waiting = asyncio.ensure_future(_send(batcher, None))
     await asyncio.sleep(0.01)
@@ -335,7 +335,7 @@ async def test_a_send_whose_batch_was_never_begun_is_answered() -> None:
     assert not others()
 
 
-async def test_what_waited_behind_a_single_send_is_not_sent_by_a_closed_producer() -> None:
+async def test_messages_queued_behind_a_single_send_are_not_sent_by_a_closed_producer() -> None:
     sender = SlowSender()
     batcher = Batcher(sender)  # type: ignore[arg-type]
     slot: Slot = ("g", 0)
@@ -415,7 +415,7 @@ class Deaf:
                 continue
 
 
-async def test_an_owner_does_not_wait_for_ever_for_what_no_cancellation_ends(
+async def test_an_owner_does_not_wait_forever_for_a_task_that_ignores_cancellation(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("duolog._background.CANCEL_AGAIN_SECONDS", 0.01)
@@ -436,7 +436,7 @@ async def test_an_owner_does_not_wait_for_ever_for_what_no_cancellation_ends(
     assert not others()
 
 
-async def test_work_is_waited_for_so_long_and_goes_on() -> None:
+async def test_waiting_for_work_times_out_and_the_work_continues() -> None:
     background = Background()
     task = background.start(forever())
     assert not await background.finish(0.01)
@@ -473,7 +473,7 @@ class Closing:
         self._closed.append(self._name)
 
 
-async def test_what_fails_to_close_keeps_nothing_else_open() -> None:
+async def test_a_part_that_fails_to_close_keeps_no_other_open() -> None:
     closed: list[str] = []
     first, second = duolog.Unavailable("first"), ValueError("second")
     bad, good = Closing(closed, "bad", first), Closing(closed, "good")

@@ -85,7 +85,7 @@ def test_every_field_of_an_answer_is_in_its_description(
     check_same(message, convert(message))
 
 
-def test_what_a_node_does_not_know_is_none() -> None:
+def test_unknown_values_are_none() -> None:
     topic = wire.TopicReply(stats=[wire.QueueStats()])
     assert _fromwire.topic_of(topic).stats[0].last_store_time_ms is None
     group = wire.GroupDescription(queues=[wire.GroupQueue(committed=-1)])

@@ -49,7 +49,7 @@ async def test_a_hint_of_an_older_epoch_is_not_followed() -> None:
     assert connection.endpoint == "127.0.0.1:8"
 
 
-async def test_of_many_that_failed_together_one_moves_on() -> None:
+async def test_of_many_concurrent_failures_only_one_changes_the_endpoint() -> None:
     connection = Connection(("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"))
     before = connection.moves
     await asyncio.gather(*(connection.rotate(before) for _ in range(8)))
@@ -73,7 +73,7 @@ def test_not_master_carries_the_master_and_its_epoch() -> None:
 
 
 @pytest.mark.parametrize("ends", ["with a result", "with an error"])
-async def test_a_cancellation_that_grpc_loses_is_one_all_the_same(ends: str) -> None:
+async def test_a_cancellation_that_grpc_loses_still_cancels(ends: str) -> None:
     """A task that grpc.aio waits for takes it for its own, and the call ends in another way."""
 
     async def loses_it() -> None:
@@ -90,7 +90,7 @@ async def test_a_cancellation_that_grpc_loses_is_one_all_the_same(ends: str) -> 
         await task
 
 
-async def test_a_call_is_not_tried_again_where_no_time_is_left_for_the_answer() -> None:
+async def test_a_call_is_not_retried_without_time_for_the_answer() -> None:
     connection = Connection(("127.0.0.1:1",))
     tries: list[float] = []
 
@@ -173,7 +173,7 @@ async def test_an_unknown_answer_is_asked_again_with_the_same_sequence() -> None
     assert first.known_nonce == second.known_nonce == 77
 
 
-def test_the_newest_epochs_end_is_kept_though_an_older_one_reached_further() -> None:
+def test_the_newest_epochs_end_is_kept_even_if_an_older_one_reached_further() -> None:
     topics = TopicCache(Router(("127.0.0.1:1",)))
     assert topics.known_end("g") == LogEnd(0, 0)
     for told, kept in (
@@ -186,20 +186,20 @@ def test_the_newest_epochs_end_is_kept_though_an_older_one_reached_further() -> 
         assert topics.known_end("g") == kept
 
 
-async def test_what_was_refused_is_sent_for_the_first_time_once_more() -> None:
+async def test_a_refused_send_is_retried_as_a_first_attempt() -> None:
     script = Script(wire.IN_SYNC_REPLICAS_NOT_ENOUGH, wire.PUT_OK)
     assert (await send(script, 5)).status == "PUT_OK"
     assert [request.again for request in script.seen] == [False, False]
 
 
-async def test_a_repeat_of_what_the_node_has_forgotten_is_told_as_unknown_at_once() -> None:
+async def test_a_repeat_of_a_forgotten_send_is_reported_as_unknown_at_once() -> None:
     script = Script(wire.UNKNOWN_ERROR, wire.SEQUENCE_TOO_OLD, wire.PUT_OK)
     with pytest.raises(duolog.ResultUnknown):
         await send(script, 5)
     assert len(script.seen) == 2
 
 
-async def test_what_stays_unknown_is_told_as_unknown() -> None:
+async def test_a_send_without_an_answer_is_reported_as_unknown() -> None:
     with pytest.raises(duolog.ResultUnknown):
         await send(Script(wire.UNKNOWN_ERROR), 0.4)
 
@@ -211,12 +211,12 @@ async def test_a_refusal_after_an_unknown_answer_does_not_make_it_a_failure() ->
         await send(Script(wire.UNKNOWN_ERROR, wire.MESSAGE_ILLEGAL), 0.4)
 
 
-async def test_what_was_only_ever_refused_surely_was_not_stored() -> None:
+async def test_a_send_that_was_only_refused_is_known_not_to_be_stored() -> None:
     with pytest.raises(duolog.Busy):
         await send(Script(wire.IN_SYNC_REPLICAS_NOT_ENOUGH), 2.0)
 
 
-async def test_what_was_refused_is_not_tried_where_no_time_is_left_for_the_answer() -> None:
+async def test_a_refused_send_is_not_retried_without_time_for_the_answer() -> None:
     """Cut off by the deadline it would be unknown."""
     script = Script(wire.IN_SYNC_REPLICAS_NOT_ENOUGH, takes=1.2)
     with pytest.raises(duolog.Busy):

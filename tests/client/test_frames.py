@@ -43,7 +43,7 @@ numbers = st.integers(0, (1 << 32) - 1)
     st.lists(st.tuples(st.sampled_from(Kind), numbers, numbers, payloads), max_size=8),
     st.lists(st.integers(1, 100_000), min_size=1, max_size=6),
 )
-def test_frames_cut_anywhere_come_out_whole(
+def test_frames_split_anywhere_are_reassembled(
     sent: list[tuple[Kind, int, int, bytes]], steps: list[int]
 ) -> None:
     budget = Budget(LIMIT)

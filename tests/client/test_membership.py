@@ -81,7 +81,7 @@ async def test_a_member_that_was_silent_for_a_session_claims_nothing(node: Node)
     assert node.heard == [[], []]
 
 
-async def test_nor_does_one_whose_heartbeat_is_not_heard_for_a_session(node: Node) -> None:
+async def test_a_member_whose_heartbeat_took_a_session_claims_nothing(node: Node) -> None:
     one = member(node)
     await one.share([])
     node.now += 1.0
@@ -118,7 +118,9 @@ async def test_a_commit_to_a_master_that_knows_nobody_is_made_after_a_heartbeat(
     assert node.committed == [{("T", 0): 7}]
 
 
-async def test_one_that_was_silent_for_a_session_commits_nothing_there(node: Node) -> None:
+async def test_a_member_that_was_silent_for_a_session_commits_nothing_to_a_new_master(
+    node: Node,
+) -> None:
     one = member(node)
     await one.share([])
     await one.share(OURS)
@@ -129,7 +131,9 @@ async def test_one_that_was_silent_for_a_session_commits_nothing_there(node: Nod
     assert (len(node.heard), node.committed) == (2, [])
 
 
-async def test_what_another_member_has_is_refused_after_a_heartbeat_as_well(node: Node) -> None:
+async def test_a_commit_for_another_members_queue_is_refused_after_a_heartbeat_too(
+    node: Node,
+) -> None:
     one = member(node)
     await one.share(OURS)
     asked = 0
@@ -145,7 +149,7 @@ async def test_what_another_member_has_is_refused_after_a_heartbeat_as_well(node
     assert (asked, len(node.heard)) == (2, 2)
 
 
-async def test_what_could_not_be_claimed_once_is_never_claimed_for_a_commit(node: Node) -> None:
+async def test_a_queue_that_could_not_be_claimed_is_never_claimed_for_a_commit(node: Node) -> None:
     one = member(node)
     await one.share(OURS)
     node.now += SESSION

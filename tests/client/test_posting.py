@@ -21,7 +21,7 @@ async def bench() -> Bench:
     return Bench()
 
 
-async def test_what_is_posted_while_a_batch_is_on_its_way_goes_together(bench: Bench) -> None:
+async def test_posts_made_while_a_batch_is_in_flight_share_the_next_one(bench: Bench) -> None:
     handles = [bench.producer.post("T", b"%d" % k, queue_id=1, group="g") for k in range(1000)]
     assert not any(handle.done for handle in handles)
     with pytest.raises(BlockingIOError):
@@ -81,7 +81,7 @@ async def test_a_queue_has_one_batch_on_its_way_and_any_queue_several(bench: Ben
     assert max(len(b"".join(bodies)) for _, bodies in bench.nodes.batches) <= BATCH_BYTES
 
 
-async def test_an_error_that_nobody_asked_for_is_raised_by_flush_once(bench: Bench) -> None:
+async def test_an_unread_error_is_raised_by_flush_once(bench: Bench) -> None:
     bench.nodes.error = duolog.Unavailable("gone")
     handles = [bench.producer.post("T", b"x") for _ in range(3)]
     with pytest.raises(duolog.Unavailable) as failure:
@@ -94,7 +94,7 @@ async def test_an_error_that_nobody_asked_for_is_raised_by_flush_once(bench: Ben
     await bench.producer.close()
 
 
-async def test_an_error_that_was_asked_for_or_told_is_not_raised_again(bench: Bench) -> None:
+async def test_an_error_that_was_read_or_reported_is_not_raised_again(bench: Bench) -> None:
     bench.nodes.error = duolog.Unavailable("gone")
     told: list[duolog.Posted] = []
     one = bench.producer.post("T", b"x")
@@ -106,7 +106,7 @@ async def test_an_error_that_was_asked_for_or_told_is_not_raised_again(bench: Be
     assert isinstance(two.error(), duolog.Unavailable)
 
 
-async def test_close_raises_what_nobody_asked_for_but_not_over_another_error(
+async def test_close_raises_unread_errors_but_does_not_mask_another_error(
     bench: Bench,
 ) -> None:
     bench.nodes.error = duolog.Unavailable("gone")
@@ -218,7 +218,7 @@ async def test_a_callback_may_post(bench: Bench) -> None:
     assert (await again[0]).queue_offset == 1
 
 
-async def test_a_producer_that_is_closed_tells_what_it_gave_up() -> None:
+async def test_a_closed_producer_reports_the_messages_it_abandoned() -> None:
     bench = Bench(timeout=0.05)
     bench.nodes.let.clear()
     bench.queues.let.clear()
@@ -233,7 +233,7 @@ async def test_a_producer_that_is_closed_tells_what_it_gave_up() -> None:
 
 
 @pytest.mark.parametrize("body", ["text", None, 7])
-async def test_what_is_no_body_is_refused_at_once(bench: Bench, body: Any) -> None:
+async def test_an_invalid_body_is_refused_at_once(bench: Bench, body: Any) -> None:
     with pytest.raises(TypeError, match="a body is bytes"):
         bench.producer.post("T", body)
 
@@ -255,7 +255,7 @@ async def test_all_keys_of_a_topic_wait_for_one_answer(bench: Bench) -> None:
     assert all(isinstance(handle.error(), duolog.Unavailable) for handle in handles)
 
 
-async def test_a_fault_while_the_queues_are_asked_for_is_told_and_keeps_nothing_back(
+async def test_an_error_while_queues_are_resolved_is_reported_and_blocks_nothing(
     bench: Bench,
 ) -> None:
     bench.queues.error = UnicodeError("of a topic's name")
@@ -326,7 +326,7 @@ def told(done: asyncio.Event) -> Callable[[duolog.Posted], None]:
     return lambda _: done.set()
 
 
-async def test_errors_that_were_told_are_not_kept(bench: Bench) -> None:
+async def test_reported_errors_are_not_kept(bench: Bench) -> None:
     bench.nodes.error = duolog.Unavailable("gone")
     for _ in range(50):
         done = asyncio.Event()
@@ -371,7 +371,7 @@ async def test_messages_of_a_key_with_the_same_delay_keep_their_order(bench: Ben
     assert not bench.producer._batcher._fillings
 
 
-async def test_an_error_is_told_where_the_waiter_was_cancelled_at_the_last_moment(
+async def test_an_error_is_reported_if_its_waiter_was_cancelled_at_the_last_moment(
     bench: Bench,
 ) -> None:
     bench.nodes.error = duolog.Unavailable("gone")
@@ -402,7 +402,7 @@ async def test_a_cancelled_send_leaves_no_error_also_where_its_queue_was_unknown
     assert sending.cancelled()
 
 
-async def test_a_closed_producer_refuses_for_good_and_has_nothing_left() -> None:
+async def test_a_closed_producer_refuses_everything_and_holds_nothing() -> None:
     bench = Bench(timeout=0.05, bytes=100)
     bench.nodes.let.clear()
     bench.producer.post("T", bytes(80), queue_id=0, group="g", timeout=60)
@@ -465,7 +465,7 @@ async def test_sends_that_go_together_each_learn_their_own_outcome(bench: Bench)
     await bench.producer.flush()  # whoever sent them knows of the errors
 
 
-async def test_sends_that_fail_together_leave_nothing_to_tell(bench: Bench) -> None:
+async def test_sends_that_fail_together_leave_no_unread_errors(bench: Bench) -> None:
     bench.nodes.let.clear()
     sends = [asyncio.ensure_future(bench.producer.send("T", b"%d" % k)) for k in range(5)]
     await asyncio.sleep(0)

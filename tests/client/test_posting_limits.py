@@ -49,7 +49,7 @@ def post_until_full(bench: Bench, make: Callable[[int], dict[str, Any]]) -> int:
     ids=["empty", "small", "100 B", "tags", "keys", "callbacks", "deadlines", "delayed"],
 )
 @pytest.mark.parametrize("known", [True, False], ids=["queues known", "unknown"])
-async def test_what_is_posted_takes_no_more_than_the_buffer(
+async def test_posted_messages_take_no_more_than_the_buffer(
     make: Callable[[int], dict[str, Any]], known: bool
 ) -> None:
     size = 2 * MIB
@@ -75,7 +75,7 @@ async def test_what_is_posted_takes_no_more_than_the_buffer(
     assert bench.producer._batcher.used == 0
 
 
-async def test_errors_that_nobody_asks_for_take_no_memory_a_message() -> None:
+async def test_unread_errors_take_no_memory_per_message() -> None:
     bench = Bench(bytes=MIB)
     bench.nodes.error = duolog.Unavailable("gone")
 
@@ -165,7 +165,7 @@ async def test_messages_of_other_timeouts_in_one_batch_each_end_in_their_own_tim
     assert bench.nodes.of(("g", 0)) == [b"first", b"x"]
 
 
-async def test_what_a_callback_posts_at_the_end_of_a_deadline_is_sent() -> None:
+async def test_a_post_made_by_a_callback_at_a_deadline_is_sent() -> None:
     bench = Bench()
     bench.nodes.let.clear()
     await bench.queues.slots("T", 1)
@@ -251,7 +251,7 @@ async def test_a_full_batch_waits_for_no_linger(where: dict[str, Any]) -> None:
     await bench.producer.close()
 
 
-async def test_what_lingers_goes_out_where_nothing_more_fits() -> None:
+async def test_a_lingering_batch_is_sent_when_it_is_full() -> None:
     bench = Bench(linger=60.0, bytes=50_000)
     post_until_full(bench, lambda k: {"body": b"x"})
     async with asyncio.timeout(10):
@@ -321,7 +321,7 @@ async def test_a_batch_that_is_posted_to_is_refused_to_other_threads() -> None:
     assert bench.nodes.of(None) == [b"1"]
 
 
-async def test_what_no_message_uses_of_the_buffer_is_left_to_others() -> None:
+async def test_unused_buffer_space_is_left_to_other_batches() -> None:
     bench = Bench(bytes=100_000)
     bench.nodes.let.clear()
     for k in range(20):
@@ -515,7 +515,7 @@ async def open_batch(bench: Bench) -> None:
     assert bench.producer._last.open.room > SEND_BYTES
 
 
-async def test_what_joins_an_open_batch_keeps_its_own_deadline() -> None:
+async def test_a_message_that_joins_an_open_batch_keeps_its_own_deadline() -> None:
     bench = Bench()
     await open_batch(bench)
     late = bench.producer.post("T", b"1", timeout=0.05)

@@ -163,7 +163,7 @@ STEPS = st.tuples(
 
 
 @given(st.lists(STEPS, max_size=200))
-def test_credit_is_never_lost_and_every_message_comes_in_its_turn(
+def test_credit_is_never_lost_and_messages_arrive_in_order(
     steps: list[tuple[str, Queue, int]],
 ) -> None:
     world = World()
@@ -175,7 +175,7 @@ def test_credit_is_never_lost_and_every_message_comes_in_its_turn(
 
 
 @given(st.lists(STEPS, max_size=200), st.sampled_from(QUEUES))
-def test_after_anything_a_node_that_has_messages_may_send_them(
+def test_a_node_with_messages_always_has_credit_to_send_them(
     steps: list[tuple[str, Queue, int]], queue: Queue
 ) -> None:
     """A user who goes on taking gets something after every exchange with the node."""
@@ -213,7 +213,7 @@ def test_a_batch_from_before_a_seek_only_gives_its_credit_back() -> None:
     assert prefetch.arrived(batch_of(queue, 100, 1, 5), second.number)
 
 
-def test_a_new_stream_begins_behind_what_the_user_was_given() -> None:
+def test_a_new_stream_begins_after_the_last_message_delivered() -> None:
     prefetch = Prefetch(BUDGET)
     prefetch.begin(dict.fromkeys(QUEUES, 0))
     command = prefetch.command()
@@ -240,7 +240,7 @@ def test_a_new_stream_is_not_told_to_end_what_it_never_had() -> None:
     assert (set(again.add), again.remove) == ({QUEUES[2]}, [])
 
 
-def test_what_was_used_of_a_dropped_batch_is_not_counted_on_the_next_one() -> None:
+def test_credit_used_by_a_dropped_batch_is_not_charged_to_the_next() -> None:
     prefetch = Prefetch(BUDGET)
     prefetch.begin(dict.fromkeys(QUEUES, 0))
     command = prefetch.command()

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 CLIENT = Path(__file__).parent.parent.parent / "client"
 
 
-def test_all_is_what_the_package_shows() -> None:
+def test_all_lists_the_public_names_of_the_package() -> None:
     shown = {name for name in vars(duolog) if not name.startswith("_")}
     modules = {name for name in shown if type(getattr(duolog, name)).__name__ == "module"}
     assert shown - modules == set(duolog.__all__)
@@ -52,7 +52,7 @@ def test_the_sdk_imports_nothing_but_grpc_and_protobuf() -> None:
 
 
 @given(st.lists(st.binary(max_size=20), max_size=30))
-def test_packed_values_come_apart_again(values: list[bytes]) -> None:
+def test_packed_values_round_trip(values: list[bytes]) -> None:
     blob, offsets = _columns.pack(values)
     numbers = _columns.unpack_numbers(offsets, "I")
     assert [blob[a:b] for a, b in itertools.pairwise(numbers)] == values
@@ -70,7 +70,7 @@ _texts = st.text(st.characters(min_codepoint=32, blacklist_categories=["Cs", "Cc
 
 
 @given(st.dictionaries(_texts.filter(lambda t: t not in _columns.RESERVED), _texts, max_size=4))
-def test_property_texts_come_apart_again(properties: dict[str, str]) -> None:
+def test_property_texts_round_trip(properties: dict[str, str]) -> None:
     text = _columns.property_text("tag", ["k1", "k2"], properties)
     expected = {**properties, "TAGS": "tag", "KEYS": "k1 k2"}
     assert _columns.parse_properties(text) == expected
@@ -109,7 +109,7 @@ class _CancelledCall:
         return True
 
 
-async def test_a_call_cancelled_under_a_send_fails_it_and_hangs_nobody() -> None:
+async def test_a_call_cancelled_during_a_send_fails_it_and_blocks_nobody() -> None:
     call = _CancelledCall()
     stream = AppendStream(call)
     waiting = asyncio.ensure_future(stream.append(wire.AppendRequest(id=1)))
@@ -181,7 +181,7 @@ async def test_a_send_given_up_in_the_middle_of_a_write_leaves_the_stream_to_the
         await stream.append(wire.AppendRequest(id=4))
 
 
-async def test_a_send_whose_time_is_over_is_told_so_even_while_others_wait(
+async def test_a_send_times_out_even_while_others_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def silent(batch: Any, seconds: float) -> list[duolog.Part]:

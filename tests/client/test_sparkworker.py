@@ -20,5 +20,5 @@ assert gc.get_freeze_count() <= second, "what later tasks make is collected as e
 """
 
 
-def test_what_is_loaded_is_kept_from_the_collector_and_what_tasks_make_is_not() -> None:
+def test_loaded_modules_are_frozen_and_objects_of_tasks_are_collected() -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=60)

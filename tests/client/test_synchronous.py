@@ -13,7 +13,7 @@ import pytest
 from duolog._receipts import Part
 
 
-def test_the_synchronous_clients_close_tells_of_a_message_that_failed() -> None:
+def test_closing_the_synchronous_client_reports_a_failed_message() -> None:
     async def refuse(batch: Any, seconds: float) -> list[Part]:
         raise duolog.Unavailable("no node")
 
@@ -81,7 +81,7 @@ def in_a_program(text: str) -> str:
     return ran.stdout + ran.stderr
 
 
-def test_a_client_that_is_closed_by_the_interpreters_end_lets_it_end() -> None:
+def test_a_client_closed_at_interpreter_exit_does_not_block_the_exit() -> None:
     told = in_a_program(
         "import duolog.sync\n"
         "class Log:\n"
@@ -100,7 +100,7 @@ def test_a_client_that_is_closed_by_the_interpreters_end_lets_it_end() -> None:
     assert told.count("the interpreter is ending") == 2
 
 
-def test_a_callback_that_would_end_the_process_leaves_the_clients_running() -> None:
+def test_a_callback_that_raises_system_exit_leaves_the_client_running() -> None:
     async def store(batch: Any, seconds: float) -> list[Part]:
         return [Part(batch.topic, 0, batch.first, batch.count, 0, 0, 0, "PUT_OK")]
 

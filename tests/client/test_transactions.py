@@ -46,7 +46,7 @@ async def bodies(client: duolog.Client, node: Node, count: int) -> list[bytes]:
             await asyncio.sleep(0.02)
 
 
-async def test_what_is_committed_is_seen_and_what_is_rolled_back_is_not(node: Node) -> None:
+async def test_committed_messages_are_visible_and_rolled_back_ones_are_not(node: Node) -> None:
     async with client_of(node) as client, client.transactions("orders") as transactions:
         half = await transactions.prepare(
             "T", b"one", key="k", tags="A", properties={"color": "blue"}
@@ -77,7 +77,7 @@ async def test_a_block_commits_at_its_end_and_rolls_back_where_it_raises(node: N
         assert await bodies(client, node, 1) == [b"kept"]
 
 
-async def test_a_producer_of_the_group_is_asked(node: Node) -> None:
+async def test_a_producer_of_the_group_is_checked(node: Node) -> None:
     asked: list[duolog.UndecidedMessage] = []
 
     async def check(message: duolog.UndecidedMessage) -> bool | None:
@@ -119,7 +119,7 @@ async def test_a_group_does_not_decide_for_another(node: Node) -> None:
         assert await bodies(client, node, 1) == [b"x"]
 
 
-async def test_many_at_a_time_go_out_together(node: Node) -> None:
+async def test_concurrent_transactions_share_requests(node: Node) -> None:
     async with client_of(node) as client, client.transactions("orders") as transactions:
         halves = await asyncio.gather(*(transactions.prepare("T", b"%d" % k) for k in range(2000)))
         ends = [
@@ -132,7 +132,7 @@ async def test_many_at_a_time_go_out_together(node: Node) -> None:
         assert broker_of(node).store.queue_range(HALF_TOPIC, 0)[1] >= 2000
 
 
-async def test_batches_of_half_messages(node: Node) -> None:
+async def test_half_messages_are_sent_in_batches(node: Node) -> None:
     async with client_of(node) as client, client.transactions("orders") as transactions:
         halves = await transactions.prepare_batch("T", [b"%d" % k for k in range(500)], tags="A")
         assert len({half.unique_key for half in halves}) == 500
@@ -147,7 +147,7 @@ async def test_batches_of_half_messages(node: Node) -> None:
         assert [message.unique_key for message in batch] == [h.unique_key for h in halves[:300]]
 
 
-async def test_the_synchronous_face_is_the_same(node: Node) -> None:
+async def test_the_synchronous_transactions_behave_the_same(node: Node) -> None:
     def work() -> list[bytes]:
         asked: list[bytes] = []
 
@@ -178,7 +178,7 @@ async def test_the_synchronous_face_is_the_same(node: Node) -> None:
     assert sorted(found) == [b"asked", b"block", b"commit", b"delayed"]
 
 
-async def test_what_the_last_master_committed_without_its_note_is_not_stored_again(
+async def test_a_transaction_that_the_last_master_committed_unrecorded_is_not_stored_again(
     node: Node,
 ) -> None:
     async with client_of(node) as client, client.transactions("orders") as transactions:
@@ -195,7 +195,7 @@ async def test_what_the_last_master_committed_without_its_note_is_not_stored_aga
         await until(lambda: service.waiting == 0)
 
 
-async def test_a_commit_whose_note_is_refused_is_made_once(
+async def test_a_commit_whose_record_is_refused_is_made_once(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk is full between the message and the note that it is committed, or given up."""
@@ -223,7 +223,9 @@ async def test_a_commit_whose_note_is_refused_is_made_once(
             await transactions.commit(left)
 
 
-async def test_what_the_last_master_ended_without_its_note_is_not_given_up(node: Node) -> None:
+async def test_a_transaction_that_the_last_master_ended_unrecorded_is_not_discarded(
+    node: Node,
+) -> None:
     async with client_of(node) as client, client.transactions("orders") as transactions:
         committed = await transactions.prepare("T", b"committed")
         given_up = await transactions.prepare("T", b"given up")
@@ -303,7 +305,7 @@ async def test_a_decision_whose_request_was_never_begun_is_answered() -> None:
     assert node.asked == [[2]]
 
 
-async def test_a_decision_is_waited_for_no_longer_than_a_call_may_take(
+async def test_waiting_for_a_decision_is_limited_to_the_calls_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("duolog._transactions.LATE_SECONDS", 0.05)

@@ -89,7 +89,7 @@ def test_offsets_with_a_hole_are_a_gap() -> None:
 
 
 @pytest.mark.parametrize(("first", "kind"), [(3, "skipped"), (1, "backwards")])
-def test_a_reader_that_skips_or_returns_is_seen(first: int, kind: str) -> None:
+def test_a_reader_that_skips_or_goes_back_is_detected(first: int, kind: str) -> None:
     history = a_history()
     history.polls[1] = Poll(1, "t", 0, 3.0, first, [f"m{first}"])
     assert kinds(history) == {kind}
@@ -106,7 +106,7 @@ def test_every_checker_has_a_planted_fault() -> None:
 # -- timelines, reports ----------------------------------------------------------------------------
 
 
-def test_a_timeline_is_read_as_it_was_written_and_not_yet_struck() -> None:
+def test_a_timeline_round_trips_and_its_faults_are_pending() -> None:
     faults = plan({"kill": 3, "cut_one_way": 2}, 7, shuffle=True)
     assert plan({"kill": 3, "cut_one_way": 2}, 7, shuffle=True) == faults
     struck = [Fault("kill", struck=1.0, undone=2.0, hit="a")]
@@ -114,7 +114,7 @@ def test_a_timeline_is_read_as_it_was_written_and_not_yet_struck() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"faults": [{"kind": "flood"}]}', '{"faults": [3]}'])
-def test_nonsense_is_no_timeline(text: str) -> None:
+def test_an_invalid_timeline_is_refused(text: str) -> None:
     with pytest.raises(BadTimeline):
         loads(text)
     with pytest.raises(BadTimeline):

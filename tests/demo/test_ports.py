@@ -32,7 +32,7 @@ def test_no_port_is_one_that_the_kernel_gives_to_connections() -> None:
     assert all(ports.FIRST <= port < lowest for port in ports.free_ports(100))
 
 
-def test_a_port_in_use_is_passed_over() -> None:
+def test_a_port_in_use_is_skipped() -> None:
     first = ports.free_ports(1)[0]
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", first + 1))
@@ -40,7 +40,7 @@ def test_a_port_in_use_is_passed_over() -> None:
         assert first + 1 not in ports.free_ports(5)
 
 
-def test_after_the_last_port_comes_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ports_wrap_around_at_the_end_of_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ports, "_end", lambda: ports.FIRST + 10)
     given = ports.free_ports(5) + ports.free_ports(5) + ports.free_ports(5)
     assert set(given) <= set(range(ports.FIRST, ports.FIRST + 10))

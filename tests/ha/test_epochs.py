@@ -62,7 +62,7 @@ def test_a_barrier_body_says_something_or_nothing(body: bytes) -> None:
 
 
 @given(st.data())
-def test_common_end_is_where_the_logs_part(data: st.DataObject) -> None:
+def test_common_end_is_where_the_logs_diverge(data: st.DataObject) -> None:
     """Two logs with a shared past, that then go on under masterships of their own."""
     past = sorted(data.draw(st.sets(st.integers(0, 30), max_size=4)))
     end = data.draw(st.integers(past[-1] + 1 if past else 0, 40))

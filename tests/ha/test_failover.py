@@ -500,7 +500,7 @@ def test_an_unfit_node_leaves_the_election_to_others(three: Electorate) -> None:
     assert three.leader is three.voters[others[1]]
 
 
-def test_who_cannot_open_its_epoch_leaves_it_to_another(three: Electorate) -> None:
+def test_a_node_that_cannot_open_its_epoch_leaves_it_to_another(three: Electorate) -> None:
     leader = three.leader
     assert leader is not None
     others = sorted(set("abc") - {leader.name})
@@ -510,7 +510,7 @@ def test_who_cannot_open_its_epoch_leaves_it_to_another(three: Electorate) -> No
     assert three.leader is three.voters[others[1]]
 
 
-def test_who_cannot_open_its_epoch_tries_again_in_a_while() -> None:
+def test_a_node_that_cannot_open_its_epoch_tries_again_later() -> None:
     group = Electorate("a")
     voter = group.voters["a"]
     voter.refuse_to_lead = "no room"
@@ -522,7 +522,7 @@ def test_who_cannot_open_its_epoch_tries_again_in_a_while() -> None:
     assert leads(voter)
 
 
-def test_who_has_promised_itself_to_a_newer_epoch_is_not_elected(three: Electorate) -> None:
+def test_a_node_that_promised_a_newer_epoch_is_not_elected(three: Electorate) -> None:
     first, _ = without_its_master(three)
     assert first.slave is not None
     first.slave.promise(Epoch(9))
@@ -709,7 +709,7 @@ def test_a_switch_to_a_member_that_is_gone_is_refused_and_one_to_the_master_is_d
     assert leader.master.stopped(MonoMs(three.now)) == ""
 
 
-def test_a_master_that_comes_again_is_none_before_its_new_epoch_is_open(
+def test_a_returning_master_does_not_lead_before_its_new_epoch_is_open(
     three: Electorate,
 ) -> None:
     leader = three.leader
@@ -1283,7 +1283,7 @@ def test_a_membership_that_only_the_page_cache_has_is_saved_again(three: Elector
     assert membership_on(voter.disk)[:2] == (three.state.group_id, version)
 
 
-def test_a_machine_says_what_is_wrong_with_it(three: Electorate) -> None:
+def test_validate_reports_an_inconsistent_machine(three: Electorate) -> None:
     leader = three.leader
     assert leader is not None
     machine = leader.machine
@@ -1298,7 +1298,7 @@ def test_a_machine_says_what_is_wrong_with_it(three: Electorate) -> None:
     assert machine.validate() == "STANDING with a mastership"
 
 
-def test_a_machine_whose_master_does_not_know_its_mandate_is_wrong(three: Electorate) -> None:
+def test_validate_reports_a_master_without_its_mandate(three: Electorate) -> None:
     leader = three.leader
     assert leader is not None
     sync = leader.machine._sync

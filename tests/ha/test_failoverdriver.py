@@ -206,7 +206,7 @@ def test_a_mastership_begins_while_no_sync_runs_and_its_machine_is_told(node: No
 
 
 @pytest.mark.parametrize(("role", "epoch"), [(Role.STANDING, 3), (Role.LEADING, 4)])
-def test_a_mastership_that_is_over_before_it_began_is_none(
+def test_a_mastership_that_ended_before_it_began_never_starts(
     node: Node, role: Role, epoch: int
 ) -> None:
     node.says(LEAD)
@@ -239,7 +239,7 @@ def test_roles_change_one_after_the_other_and_only_the_newest_counts(node: Node)
     assert node.says(FOLLOW) == ["follow nobody", "promise 2"], "and further ones after that"
 
 
-def test_who_stands_follows_nobody(node: Node) -> None:
+def test_a_standing_node_follows_nobody(node: Node) -> None:
     node.says(FOLLOW)
     node.promised()
     assert node.says(STAND) == ["stop: why", "follow nobody"]

@@ -42,7 +42,7 @@ def same(a: Frame, b: Frame) -> bool:
 
 
 @pytest.mark.parametrize("frame", EXAMPLES, ids=lambda frame: type(frame).__name__)
-def test_what_is_encoded_is_decoded(frame: Frame) -> None:
+def test_frames_round_trip(frame: Frame) -> None:
     assert same(frames.decode(frames.encode(frame)), frame)
 
 
@@ -228,7 +228,7 @@ def test_a_frame_that_is_refused_says_why(frame: bytes, words: str) -> None:
         frames.decode(frame)
 
 
-def test_a_log_without_a_byte_may_have_an_epoch_that_begins_it_and_no_later_one() -> None:
+def test_an_empty_log_may_have_an_epoch_that_begins_it_and_no_later_one() -> None:
     first = frames.decode(hello(0, 0, 0, 0, EpochEntry(Epoch(1), 0, 1)))
     assert isinstance(first, Hello)
     assert first.epochs == (EpochEntry(Epoch(1), 0, 1),)

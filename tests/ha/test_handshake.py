@@ -104,7 +104,7 @@ def test_the_tail_of_an_empty_log_is_no_bytes_whose_crc_is_0() -> None:
     assert tail_of(log, log.min_offset) == (0, 0)
 
 
-def test_a_slave_beyond_the_masters_end_is_cut_where_the_histories_part() -> None:
+def test_a_slave_beyond_the_masters_end_is_truncated_where_the_histories_diverge() -> None:
     """The master lost what it had not synced, and wrote something else since."""
     master, slave = open_master(), open_slave()
     put(master, b"kept")
@@ -158,7 +158,7 @@ def test_a_slave_below_the_masters_minimum_starts_anew() -> None:
         ({"epochs": ()}, Refusal.LINEAGE),
     ],
 )
-def test_who_does_not_belong_here_is_refused_with_the_reason(
+def test_a_peer_that_does_not_belong_here_is_refused_with_the_reason(
     changes: dict[str, Any], code: Refusal
 ) -> None:
     master, slave = filled(open_master(), 1), open_slave()
@@ -268,7 +268,7 @@ def test_a_truncation_below_what_was_confirmed_is_refused_by_the_slave() -> None
     assert log_bytes(slave.store) == before
 
 
-def test_a_master_that_asks_for_senseless_cuts_is_left_and_nothing_is_cut() -> None:
+def test_invalid_truncations_end_the_connection_and_truncate_nothing() -> None:
     master, slave = filled(open_master(), 1), open_slave()
     Link(master, slave).pump()
     before = log_bytes(slave.store)

@@ -103,7 +103,7 @@ def test_what_was_seen_while_noting_is_noted_next() -> None:
     assert second.membership.version == 7
 
 
-def test_a_full_disk_is_asked_again_at_the_next_look() -> None:
+def test_a_full_disk_is_tried_again_at_the_next_scan() -> None:
     group = reading()
     (note,) = group.observed(holding(STATE, 9), NOW)
     assert group.noted(None) == []

@@ -258,7 +258,7 @@ def test_an_elected_master_that_is_its_whole_set_confirms_by_itself_until_its_le
     assert confirmed(master) == end
 
 
-def test_who_comes_into_the_set_holds_the_beginning_of_this_epoch() -> None:
+def test_a_replica_that_joins_the_set_holds_the_beginning_of_this_epoch() -> None:
     master, other = elected(M, S), Replica("t", 2)
     link = Link(master, open_slave(name="t"))
     master.next_frame(link.number, MonoMs(0))  # the welcome
@@ -752,7 +752,7 @@ def test_damage_is_not_taken_for_a_hole_and_what_was_confirmed_is_never_cut() ->
     assert open_master(disk, nonce=2).store.log.max_offset > end
 
 
-def test_who_is_unknown_holds_nothing_and_is_told_nothing() -> None:
+def test_an_unknown_peer_holds_nothing_and_is_sent_nothing() -> None:
     master = open_master()
     assert master.held_by(Replica("nobody", 1)) == 0
     assert master.next_frame(99, MonoMs(0)) is None
@@ -763,7 +763,7 @@ def test_who_is_unknown_holds_nothing_and_is_told_nothing() -> None:
     assert [master.wait_ms(number, MonoMs(50)) for number in (99, stranger)] == [beat, beat]
 
 
-def test_who_was_refused_may_not_say_hello_again_on_the_same_connection() -> None:
+def test_a_refused_peer_may_not_repeat_its_hello_on_the_same_connection() -> None:
     master, slave = open_master(), open_slave(name="m")
     link = Link(master, slave)
     link.to_master(frames.encode(slave.hello()))

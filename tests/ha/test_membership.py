@@ -111,7 +111,7 @@ def test_a_file_that_cannot_be_trusted_says_why(tmp_path: Path, data: bytes, wor
         membership.load(lay(tmp_path, data))
 
 
-def test_a_file_without_a_byte_is_as_none(tmp_path: Path) -> None:
+def test_an_empty_file_counts_as_missing(tmp_path: Path) -> None:
     """A full disk may have had room for its name only."""
     assert membership.load(lay(tmp_path, b"")) == Membership()
     assert membership.load(OsDisk(tmp_path / "elsewhere")) == Membership()

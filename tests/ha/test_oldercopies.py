@@ -41,7 +41,7 @@ def incarnation(voter: Voter) -> int:
     return voter.part.identity.incarnation
 
 
-def test_what_a_row_of_the_registry_says_of_a_start() -> None:
+def test_a_registry_entry_describes_a_start() -> None:
     mine, marks = Start(5, "mine"), (Start(2, "two"), Start(4, "four"))
     assert mine.against(None, marks) is Claim.UNCLAIMED
     assert mine.against(mine, marks) is Claim.CLAIMED
@@ -109,7 +109,7 @@ def test_a_start_that_the_registry_never_heard_of_leaves_a_gap_and_no_harm(
     assert incarnation(again) == was
 
 
-def test_rows_of_incarnations_that_count_nowhere_go_with_the_next_start(
+def test_entries_of_unused_incarnations_are_removed_at_the_next_start(
     three: Electorate,
 ) -> None:
     rows = {key for key in three.table.rows if key.startswith(KEYS.starts("b"))}
@@ -382,7 +382,7 @@ def test_a_member_that_comes_back_with_less_does_not_count_as_before(three: Elec
     assert three.leader is leader
 
 
-def test_who_is_refused_is_another_replica_though_no_set_that_was_read_has_it(
+def test_a_refused_replica_gets_a_new_incarnation_even_if_no_set_read_contains_it(
     three: Electorate,
 ) -> None:
     """Its master has proposed a set with this replica: that change may still be made."""
@@ -456,7 +456,9 @@ def test_an_older_copy_without_room_to_say_so_stands_until_there_is_some(
     assert "it lacks a record" in voter.machine.notice
 
 
-def test_who_learns_of_another_process_of_its_directory_counts_no_more(three: Electorate) -> None:
+def test_a_master_that_learns_of_another_process_of_its_directory_steps_down(
+    three: Electorate,
+) -> None:
     leader = three.leader
     assert leader is not None
     was = leader.machine.me.replica
@@ -490,7 +492,7 @@ def test_of_two_processes_on_copies_of_a_directory_the_later_one_keeps_the_place
     three.until(lambda: first.machine.me.replica in three.state.sync_state_set)
 
 
-def test_rows_of_incarnations_that_count_nowhere_do_not_pile_up(three: Electorate) -> None:
+def test_entries_of_unused_incarnations_do_not_accumulate(three: Electorate) -> None:
     for k in range(5):
         voter = three.voters["c"]
         row = Start(1000 + k, "another").to_bytes()

@@ -29,7 +29,7 @@ TIMES = (
         {"access_message_in_memory_max_ratio": 100},
     ],
 )
-def test_numbers_that_are_just_right(chosen: dict[str, Any]) -> None:
+def test_boundary_values_are_accepted(chosen: dict[str, Any]) -> None:
     made = HaOptions(**chosen)
     assert {name: getattr(made, name) for name in chosen} == chosen
 
@@ -50,7 +50,7 @@ def test_numbers_that_are_just_right(chosen: dict[str, Any]) -> None:
         ({"access_message_in_memory_max_ratio": 101}, "from 0 to 100"),
     ],
 )
-def test_numbers_under_which_nothing_could_be_replicated(
+def test_values_that_would_prevent_replication_are_refused(
     chosen: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):

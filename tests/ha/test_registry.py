@@ -47,7 +47,7 @@ def test_keys_vanish_with_their_lease_and_others_stay() -> None:
         table.commit(put("bound", lease=lease))
 
 
-def test_a_lease_whose_time_is_over_cannot_be_renewed_though_nobody_has_looked() -> None:
+def test_an_expired_lease_cannot_be_renewed_even_before_it_is_removed() -> None:
     table = RegistryTable()
     lease = table.grant(1000, 100)
     table.commit(put("bound", lease=lease))

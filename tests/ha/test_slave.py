@@ -199,14 +199,14 @@ def test_a_heartbeat_of_another_mastership_ends_the_connection(epoch: int) -> No
 @pytest.mark.parametrize(
     "frame", [Ack(Epoch(1), 0, 0, "m", 1), Truncate(Epoch(1), 0), Reset(Epoch(1), 0)]
 )
-def test_what_is_no_log_and_no_heartbeat_ends_a_stream(frame: Frame) -> None:
+def test_an_unexpected_frame_ends_a_stream(frame: Frame) -> None:
     slave = welcomed(several(1))
     assert receive(slave, frame) == [CloseStream(f"{type(frame).__name__} out of order")]
     assert slave.state is ConnectionState.READY
 
 
 @pytest.mark.parametrize("frame", [Ack(Epoch(5), 0, 0, "m", 1), Heartbeat(Epoch(5), 0, 0, 0)])
-def test_what_does_not_answer_a_hello_ends_the_connection_and_promises_nothing(
+def test_a_wrong_answer_to_a_hello_ends_the_connection_and_promises_nothing(
     frame: Frame,
 ) -> None:
     slave = open_slave()
@@ -935,7 +935,7 @@ def test_an_empty_log_begins_at_a_segments_start() -> None:
     assert slave.state is ConnectionState.READY
 
 
-def test_a_file_without_a_byte_gives_way_to_the_segment_that_the_master_begins_with() -> None:
+def test_an_empty_file_gives_way_to_the_segment_that_the_master_begins_with() -> None:
     master = open_master(sync_from_last_file=True)
     while len(master.store.log.queue.files) < 2:
         put(master, b"x" * 3000)
@@ -958,7 +958,7 @@ def test_tables_that_come_with_a_welcome_are_adopted(metadata: bytes) -> None:
     assert adopted == ([metadata] if metadata else [])
 
 
-def test_what_one_master_promised_stays_confirmed_under_the_next_that_knows_less() -> None:
+def test_offsets_that_one_master_confirmed_stay_confirmed_under_the_next() -> None:
     master, slave = open_master(), open_slave()
     put(master, b"confirmed")
     for now in (0, 100):
@@ -1041,7 +1041,7 @@ def test_a_cut_and_a_reset_that_fail_forget_no_epoch_and_count_for_nothing() -> 
     assert slave.truncated_bytes == end - second.start
 
 
-def test_senseless_and_endless_resets_are_left_and_reset_nothing() -> None:
+def test_invalid_and_endless_resets_end_the_connection_and_reset_nothing() -> None:
     slave = welcomed(several(1))
     Link(several(1), slave).pump()
     before = log_bytes(slave.store)
@@ -1062,7 +1062,7 @@ def test_senseless_and_endless_resets_are_left_and_reset_nothing() -> None:
     assert slave.resets == CUTS_MAX + 1
 
 
-def test_a_slave_says_what_is_wrong_with_it() -> None:
+def test_validate_reports_an_inconsistent_slave() -> None:
     master, slave = open_master(), open_slave()
     put(master, b"x")
     Link(master, slave).pump()

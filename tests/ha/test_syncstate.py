@@ -68,13 +68,13 @@ def test_a_change_without_an_answer_stays_required_until_it_can_no_more_be_made(
     assert sync.required == {A, B}
 
 
-def test_who_holds_what_is_confirmed_comes_in_and_who_does_not_waits() -> None:
+def test_a_replica_joins_the_set_once_it_holds_the_confirmed_log() -> None:
     sync = state(A, B)
     assert wanted(sync, held((B, 200), (C, 99))) is None
     assert wanted(sync, held((B, 200), (C, 100))) == {A, B, C}
 
 
-def test_who_is_not_registered_or_drained_stays_out() -> None:
+def test_unregistered_and_drained_replicas_stay_out() -> None:
     sync = state(A, B)
     others = {name: row for name, row in ALL.items() if name != "c"}
     assert wanted(sync, held((B, 200), (C, 200)), registered=others) is None
@@ -163,7 +163,7 @@ def test_a_node_with_a_new_disk_takes_its_old_place() -> None:
     assert found == {A, renewed}
 
 
-def test_who_takes_its_old_place_makes_no_room_for_another_one_to_leave() -> None:
+def test_a_replica_that_takes_its_old_place_lets_no_other_leave() -> None:
     renewed = Replica("c", 99)
     progress = {
         B: ReplicaProgress(200, 1001),

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from ha.waiters import OffsetWaiters
 
 
-def test_who_is_ready_is_not_held_up_by_who_is_not() -> None:
+def test_ready_waiters_are_released_past_those_that_are_not() -> None:
     """Head of the line: a put that waits for more than the ones behind it delays none of them."""
     waiters: OffsetWaiters[str] = OffsetWaiters()
     waiters.add(1000, 5.0, "far")
@@ -23,7 +23,7 @@ def test_who_is_ready_is_not_held_up_by_who_is_not() -> None:
         )
     )
 )
-def test_everybody_is_told_once_and_in_order(steps: list[tuple[str, int, int]]) -> None:
+def test_every_waiter_is_notified_once_and_in_order(steps: list[tuple[str, int, int]]) -> None:
     waiters: OffsetWaiters[int] = OffsetWaiters()
     plain: dict[int, tuple[int, int]] = {}
     for number, (what, a, b) in enumerate(steps):
@@ -45,7 +45,7 @@ def test_everybody_is_told_once_and_in_order(steps: list[tuple[str, int, int]]) 
     assert waiters.first is None
 
 
-def test_those_who_wait_on_are_not_dropped_with_those_who_are_gone_and_keep_their_order() -> None:
+def test_remaining_waiters_keep_their_order_when_cancelled_ones_are_dropped() -> None:
     waiters: OffsetWaiters[int] = OffsetWaiters()
     for number in range(200):
         offset = 37 * number % 200
@@ -54,7 +54,7 @@ def test_those_who_wait_on_are_not_dropped_with_those_who_are_gone_and_keep_thei
     assert waiters.release(1000) == list(range(0, 200, 10))
 
 
-def test_those_who_are_gone_leave_nothing_behind() -> None:
+def test_cancelled_waiters_leave_nothing_behind() -> None:
     """Most puts of a master whose slaves hang end at their deadline, and none by its offset."""
     waiters: OffsetWaiters[int] = OffsetWaiters()
     for number in range(1000):

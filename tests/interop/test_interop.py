@@ -174,7 +174,7 @@ def test_rocketmq_finds_the_keys_of_full_index_files_after_a_sigkill_of_a_later_
         assert set(found[key]) >= set(wanted[key][:1]) > set()
 
 
-def test_duolog_goes_on_where_rocketmq_has_been(rocketmq: Path, tmp_path: Path) -> None:
+def test_duolog_continues_a_directory_of_rocketmq(rocketmq: Path, tmp_path: Path) -> None:
     path = tmp_path / "store"
     writer(path, 3000).communicate(timeout=120)
     theirs = ask(rocketmq, path)

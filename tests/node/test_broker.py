@@ -287,7 +287,7 @@ def two_readers(broker: Broker, patch: pytest.MonkeyPatch) -> None:
         (two_readers, "GroupCoordinator: group G: ('T', 0) is held by a and b"),
     ],
 )
-async def test_a_broker_names_what_is_wrong_with_a_service(
+async def test_validate_names_the_inconsistent_service(
     node: Node, monkeypatch: pytest.MonkeyPatch, damage: Damage, wrong: str
 ) -> None:
     broker = broker_of(node)

@@ -59,7 +59,9 @@ def test_a_file_that_the_environment_names_is_read_unless_a_flag_names_another(
         "MY_DUOLOG_NODE__NOPE",
     ],
 )
-def test_variables_of_others_are_left_alone(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_environment_variables_of_other_programs_are_ignored(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.setenv(name, "tcp://10.0.0.1:8081")
     assert load()[1] == {}
 
@@ -82,9 +84,7 @@ def test_a_wrong_key_of_ours_is_an_error_with_the_nearest_right_one(
 
 
 @pytest.mark.parametrize("name", ["DUOLOG_LIMITS__", "DUOLOG_STORE__BOGUS"])
-def test_no_key_is_suggested_where_none_is_alike(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_no_key_is_suggested_if_none_is_similar(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "x")
     with pytest.raises(ConfigError, match=f"{name}: unknown key$"):
         load()
@@ -117,7 +117,7 @@ def test_a_wrong_key_of_a_file_or_flag_names_the_nearest_one_too(tmp_path: Path)
         ),
     ],
 )
-def test_keys_that_do_not_go_together_are_an_error_of_their_section(
+def test_conflicting_keys_are_an_error_of_their_section(
     section: str, key: str, value: int, text: str
 ) -> None:
     with pytest.raises(ConfigError, match=f"^{text}$"):

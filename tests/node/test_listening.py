@@ -83,7 +83,7 @@ async def test_a_free_port_is_chosen_and_known(start_node: StartNode, host: str)
     assert accepts(node.port)
 
 
-def test_an_address_in_use_or_of_another_machine_is_told() -> None:
+def test_an_address_in_use_or_of_another_machine_is_reported() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -96,7 +96,7 @@ def test_an_address_in_use_or_of_another_machine_is_told() -> None:
             ReservedPort(address)
 
 
-async def test_an_address_in_use_is_told_before_the_directory_is_made(
+async def test_an_address_in_use_is_reported_before_the_directory_is_created(
     start_node: StartNode, node: Node, tmp_path: Path
 ) -> None:
     taken = f"127.0.0.1:{node.port}"

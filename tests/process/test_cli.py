@@ -59,7 +59,7 @@ def test_lines_of_stdin_are_sent_and_read_back_once_per_group(node: NodeProcess)
     assert (group["group"], group["lag_messages"]) == ("g", 0)
 
 
-def test_every_noun_answers_in_json(node: NodeProcess) -> None:
+def test_every_noun_has_json_output(node: NodeProcess) -> None:
     ok(node, "topic", "create", "j", "--queues", "1")
     sent = ok(node, "msg", "send", "j", "hello", "--key", "k1", "--json")
     unique_key = json.loads(sent)["unique_key"]
@@ -95,7 +95,7 @@ def test_every_noun_answers_in_json(node: NodeProcess) -> None:
         (("--set", "ha.in_sync_replicas=0"), "in_sync_replicas"),
     ],
 )
-def test_a_role_that_cannot_be_is_refused_by_name(
+def test_an_invalid_role_is_refused_by_name(
     tmp_path: Path, flags: tuple[str, ...], key: str
 ) -> None:
     found = run_cli("node", "start", "--data", str(tmp_path / "d"), *flags)
@@ -148,7 +148,7 @@ def test_templates_and_json_lines_make_messages(node: NodeProcess) -> None:
         (["group", "reset", "g", "base", "--to", f"offset:{1 << 63}", "-y"], "offset:N", "--help"),
     ],
 )
-def test_errors_name_what_is_wrong_and_what_to_try(
+def test_errors_say_what_is_wrong_and_what_to_try(
     node: NodeProcess, arguments: list[str], error: str, hint: str
 ) -> None:
     done = cli(node, *arguments)
@@ -275,7 +275,7 @@ def test_unknown_flags_and_variables_are_errors(tmp_path: Path) -> None:
 # -- starting where one cannot -----------------------------------------------------------------
 
 
-def test_a_directory_held_by_another_node_is_refused_and_the_holder_lives(
+def test_a_directory_held_by_another_node_is_refused_and_that_node_keeps_running(
     node: NodeProcess,
 ) -> None:
     done = run_cli("node", "start", "--data", str(node.data), "--listen", free_endpoint())
@@ -323,7 +323,7 @@ def test_a_port_in_use_is_refused(node: NodeProcess, tmp_path: Path) -> None:
 # -- offline -----------------------------------------------------------------------------------
 
 
-def test_store_commands_look_into_a_directory_offline(tmp_path: Path) -> None:
+def test_store_commands_read_a_directory_offline(tmp_path: Path) -> None:
     node = NodeProcess(tmp_path / "data", *SMALL)
     node.start()
     ok(node, "topic", "create", "t", "--queues", "1")

@@ -43,7 +43,7 @@ async def carry_out(target: ProcessTarget, faults: list[Fault], least_ok: int = 
     return result
 
 
-async def test_nothing_is_lost_or_doubled_when_masters_die_and_the_next_one_leads(
+async def test_nothing_is_lost_or_duplicated_when_masters_die_and_the_next_one_leads(
     tmp_path: Path,
 ) -> None:
     target = ProcessTarget(tmp_path, lease_seconds=2, flags=SMALL)
@@ -105,7 +105,7 @@ async def test_a_full_disk_costs_no_acknowledged_message(tmp_path: Path) -> None
     await carry_out(target, faults)
 
 
-def test_wrong_words_get_one_line_and_status_2(
+def test_wrong_arguments_get_one_line_and_status_2(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["--replay", str(tmp_path / "none.json"), "--out", str(tmp_path)]) == 2

@@ -71,7 +71,7 @@ class Load:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("share", range(SHARES))
-async def test_random_sigkills_lose_nothing_acknowledged_and_double_nothing(
+async def test_random_sigkills_lose_and_duplicate_nothing_acknowledged(
     tmp_path: Path, share: int
 ) -> None:
     seed = random.randrange(1 << 32)

@@ -36,7 +36,7 @@ for turn in range(30):
 """
 
 
-def test_clients_that_come_and_go_say_nothing(tmp_path: Path) -> None:
+def test_clients_that_are_opened_and_closed_log_nothing(tmp_path: Path) -> None:
     node = NodeProcess(tmp_path / "data")
     node.start()
     try:

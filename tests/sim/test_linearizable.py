@@ -59,7 +59,7 @@ def test_a_log_is_what_was_appended_in_one_order(
     assert verdict.queue == ("T/0" if result == "Illegal" else "")
 
 
-def test_what_a_group_committed_is_what_it_is_told(program: Path) -> None:
+def test_a_group_is_told_the_offset_that_it_committed(program: Path) -> None:
     good = [
         offset_of("committed", 0, -1),
         offset_of("commit", 2, 5),

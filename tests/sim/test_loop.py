@@ -59,7 +59,7 @@ def test_coroutines_sleep_wait_and_time_out_in_virtual_time(process: Process) ->
     assert process.did == [("woken", 2.0), ("timed out", 2.5)]
 
 
-def test_a_thread_ends_later_and_its_error_reaches_who_waits(
+def test_a_thread_ends_later_and_its_error_reaches_the_waiter(
     process: Process,
 ) -> None:
 
@@ -76,7 +76,7 @@ def test_a_thread_ends_later_and_its_error_reaches_who_waits(
     assert [what for what, _ in process.did] == ["done"]
 
 
-def test_the_same_seed_takes_the_same_turns() -> None:
+def test_the_same_seed_runs_tasks_in_the_same_order() -> None:
     def trace(seed: int) -> list[tuple[str, float]]:
         process = Process(seed)
 

@@ -67,7 +67,7 @@ def test_each_change_is_one_line_of_a_function() -> None:
         ("x.b = 2", 0),
     ],
 )
-def test_what_cannot_know_of_each_other_is_not_swapped(second: str, swapped: int) -> None:
+def test_independent_statements_are_not_swapped(second: str, swapped: int) -> None:
     source = f"def f(self, x):\n    self.a = 1\n    {second}\n"
     assert sum(":swap:" in mutant.name for mutant in found(source)) == swapped
 
@@ -90,7 +90,7 @@ def test_a_mutant_is_the_function_with_its_change() -> None:
     assert made.f(2, 2)
 
 
-def test_a_listed_mutant_that_exists_no_more_is_an_error(tmp_path: Path) -> None:
+def test_a_listed_mutant_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     known = all_mutants()
     equivalent(known)
     path = tmp_path / "equivalent.toml"
@@ -111,7 +111,7 @@ def test_a_mutant_is_killed_by_its_tests_in_a_process_of_its_own(tmp_path: Path)
     assert not list(tmp_path.iterdir())
 
 
-def test_an_error_of_the_judge_is_no_mutant_that_was_killed(tmp_path: Path) -> None:
+def test_an_error_of_the_judge_does_not_count_as_a_kill(tmp_path: Path) -> None:
     mutant = replace(next(iter(all_mutants().values())), function="there_is_none")
     with pytest.raises(JudgeError, match=r"(?s)there_is_none"):
         try_one(mutant, (), 0, tmp_path)
@@ -138,7 +138,7 @@ def test_a_mutant_may_take_as_long_as_the_code_as_it_is_and_one_that_never_ends_
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_who_is_ended_by_a_signal_leaves_neither_files_nor_a_child(
+def test_a_run_ended_by_a_signal_leaves_neither_files_nor_a_child(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     test = tmp_path / "test_forever.py"
@@ -172,7 +172,7 @@ def _until(done: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+def test_the_files_of_a_killed_process_are_removed_by_the_next_one(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait(20)
     left = tmp_path / f"{mechanical.PREFIX}{process.pid}-x"
@@ -188,7 +188,9 @@ def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path) -
     assert not where.exists()
 
 
-def test_the_score_is_told_and_too_low_a_one_fails(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_score_is_printed_and_one_that_is_too_low_fails(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     mutant = found()[0]
     dead, alive = Fate(mutant, "tests", "t"), Fate(mutant, "nothing", "")
     assert conclude([dead] * 9 + [alive], 100, 2) == 0

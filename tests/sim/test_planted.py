@@ -25,7 +25,7 @@ def counts(function: Any) -> tuple[int, float]:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: str(mutant.name))
-def test_a_planted_bug_replaces_what_is_there(mutant: Mutant) -> None:
+def test_a_planted_bug_replaces_an_existing_function_of_its_signature(mutant: Mutant) -> None:
     for target, name, planted in mutant.patches():
         known = inspect.getattr_static(target, name, None)
         assert known is not None, f"{target} has no {name}"

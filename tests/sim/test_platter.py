@@ -26,7 +26,7 @@ def test_the_newest_note_of_a_checkpoint_is_read_from_the_page_cache() -> None:
     assert noted_on(disk) == Noted(200, 200)
 
 
-def test_a_torn_note_leaves_the_one_before_it() -> None:
+def test_a_torn_note_leaves_the_previous_one_valid() -> None:
     disk = new_disk()
     checkpoint = StoreCheckpoint(disk)
     checkpoint.load()

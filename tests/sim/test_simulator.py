@@ -44,19 +44,19 @@ def test_a_run_that_failed_once_never_fails_again(path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, 40, 10))
-def test_nothing_promised_is_broken(first: int) -> None:
+def test_every_guarantee_holds(first: int) -> None:
     for seed in range(first, first + 10):
         outcome = run(seed)
         assert outcome.violation == "", f"python -m sim --seed {seed} --trace"
 
 
-def test_elected_groups_keep_their_promises_while_the_set_changes_late() -> None:
+def test_guarantees_of_elected_groups_hold_while_the_set_changes_late() -> None:
     for seed in range(10):
         outcome = run(seed, slow_etcd_and_short_cuts(seed), elected=True)
         assert outcome.violation == "", seed
 
 
-def test_services_keep_their_promises_and_do_the_same_again() -> None:
+def test_guarantees_of_services_hold_and_a_run_is_repeatable() -> None:
     outcomes = [run(seed, with_poison(seed), elected=True) for seed in (1, 2, 3, 1)]
     assert [outcome.violation for outcome in outcomes] == [""] * 4
     assert outcomes[0].digest == outcomes[3].digest
@@ -65,7 +65,7 @@ def test_services_keep_their_promises_and_do_the_same_again() -> None:
         assert sum(outcome.counts[what] for outcome in outcomes) > 0, what
 
 
-def test_programs_of_the_sdk_are_promised_the_same() -> None:
+def test_guarantees_hold_for_programs_of_the_sdk() -> None:
     outcomes = [run(seed, with_sdk(seed), elected=True) for seed in (3, 4, 6, 3)]
     assert [outcome.violation for outcome in outcomes] == [""] * 4
     assert outcomes[0].digest == outcomes[3].digest
@@ -73,7 +73,7 @@ def test_programs_of_the_sdk_are_promised_the_same() -> None:
         assert sum(outcome.counts[what] for outcome in outcomes) > 0, what
 
 
-def test_lite_topics_keep_their_promises_and_do_the_same_again() -> None:
+def test_guarantees_of_lite_topics_hold_and_a_run_is_repeatable() -> None:
     outcomes = [run(seed, with_lite(seed), elected=True) for seed in (1, 3, 4, 1)]
     assert [outcome.violation for outcome in outcomes] == [""] * 4
     assert outcomes[0].digest == outcomes[3].digest
@@ -81,7 +81,7 @@ def test_lite_topics_keep_their_promises_and_do_the_same_again() -> None:
         assert sum(outcome.counts[what] for outcome in outcomes) > 0, what
 
 
-def test_masters_that_stop_between_two_steps_keep_their_promises() -> None:
+def test_guarantees_hold_when_masters_stop_between_two_steps() -> None:
     plans = [at_steps("after D", "refused D", "before timers", "after X")(seed) for seed in (1, 1)]
     outcomes = [run(1, planned, elected=True) for planned in plans]
     assert [outcome.violation for outcome in outcomes] == ["", ""]
@@ -89,12 +89,12 @@ def test_masters_that_stop_between_two_steps_keep_their_promises() -> None:
     assert outcomes[0].counts["killed_at_step"] > 0
 
 
-def test_the_same_seed_does_the_same_and_another_one_does_not() -> None:
+def test_a_seed_repeats_its_run_and_another_seed_does_not() -> None:
     digests = [run(seed).digest for seed in (3, 3, 4)]
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_the_same_seed_does_the_same_in_another_process() -> None:
+def test_a_seed_repeats_its_run_in_another_process() -> None:
     command = [sys.executable, "-m", "sim", "--seed", "7"]
     found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert found.returncode == 0, found.stdout + found.stderr
@@ -203,7 +203,7 @@ def lose_everything(made: SimDisk) -> None:
     made.power_cut()
 
 
-def test_what_is_synced_survives_a_cut_and_what_is_not_may_not() -> None:
+def test_synced_bytes_survive_a_power_cut_and_others_may_not() -> None:
     made = disk()
     file = made.create("d/f", 2048)
     file.memory[:1024] = 1
@@ -219,7 +219,7 @@ def test_what_is_synced_survives_a_cut_and_what_is_not_may_not() -> None:
     assert made.size("d/g") == -1, "its name was never synced"
 
 
-def test_a_kill_loses_nothing() -> None:
+def test_a_kill_loses_no_written_bytes() -> None:
     made = disk()
     file = made.create("f", 512)
     file.memory[:] = 3
@@ -227,7 +227,7 @@ def test_a_kill_loses_nothing() -> None:
     assert made.open("f", True).memory.all()
 
 
-def test_a_failed_sync_is_never_made_good_by_another_one() -> None:
+def test_a_failed_sync_is_not_repaired_by_a_later_one() -> None:
     made = disk()
     file = made.create("f", 1024)
     made.sync_dir("")
@@ -278,7 +278,7 @@ def test_frames_arrive_in_order_unless_told_otherwise_and_cuts_are_one_way() -> 
     assert not closed, "half-open"
 
 
-def test_bad_weather_loses_doubles_and_reorders() -> None:
+def test_a_faulty_network_loses_duplicates_and_reorders() -> None:
     world = World(6)
     network = Network(world)
     network.weather = Weather(0.2, 0.3, 0.5, 0.1, 50.0)
@@ -308,7 +308,7 @@ def sent(outcome: str = "ok") -> History:
     return history
 
 
-def test_a_lost_a_swapped_and_a_changed_message_are_noticed() -> None:
+def test_lost_swapped_and_changed_messages_are_detected() -> None:
     good = {KEY: [(0, b"a"), (1, b"b")]}
     checks.nothing_lost(good, sent())
     checks.nothing_changed(good, sent())
@@ -320,7 +320,7 @@ def test_a_lost_a_swapped_and_a_changed_message_are_noticed() -> None:
         checks.nothing_changed({KEY: [(0, b"x"), (1, b"b")]}, sent())
 
 
-def test_a_doubled_a_missing_and_a_refused_message_are_noticed() -> None:
+def test_duplicated_missing_and_refused_messages_are_detected() -> None:
     with pytest.raises(Violation, match="twice"):
         checks.nothing_doubled({KEY: [(0, b"a"), (1, b"a")]})
     with pytest.raises(Violation, match="gaps"):
@@ -329,7 +329,7 @@ def test_a_doubled_a_missing_and_a_refused_message_are_noticed() -> None:
         checks.nothing_refused_appears({KEY: [(0, b"a")]}, sent("fail"))
 
 
-def test_one_offset_with_two_values_is_noticed() -> None:
+def test_one_offset_with_two_values_is_detected() -> None:
     history = sent()
     with pytest.raises(Violation, match="offset 0"):
         history.saw(KEY, 0, b"other", "b")
@@ -342,7 +342,7 @@ def begun() -> Cluster:
     return cluster
 
 
-def test_an_acknowledgement_that_too_few_hold_is_noticed() -> None:
+def test_an_acknowledgement_that_too_few_replicas_hold_is_detected() -> None:
     node = begun().nodes[0]
     ghost = Ghost(2, False)
     barrier = b'"epoch":1'  # a master's log begins with it
@@ -365,7 +365,7 @@ def test_the_end_of_a_log_is_found_in_its_bytes() -> None:
     assert node.bytes.end() == 0
 
 
-def test_a_confirm_offset_that_is_not_safe_is_noticed_on_any_node() -> None:
+def test_an_unsafe_confirm_offset_is_detected_on_any_node() -> None:
     cluster = begun()
     cluster.world.run_until(500, lambda: None)
     for node in cluster.nodes:
@@ -375,7 +375,7 @@ def test_a_confirm_offset_that_is_not_safe_is_noticed_on_any_node() -> None:
             cluster.ghost.check(node)
 
 
-def test_a_flushed_offset_that_the_disk_does_not_have_is_noticed() -> None:
+def test_a_flushed_offset_that_the_disk_does_not_have_is_detected() -> None:
     node = begun().nodes[0]
     node.store.log.queue.flushed_where = node.store.log.max_offset
     for inode in node.disk.inodes(True).values():
@@ -384,7 +384,7 @@ def test_a_flushed_offset_that_the_disk_does_not_have_is_noticed() -> None:
         node.ghost.witness._flushed_is_true(node)
 
 
-def test_a_promise_that_is_not_on_disk_is_noticed() -> None:
+def test_a_promised_epoch_that_is_not_on_disk_is_detected() -> None:
     node = begun().nodes[0]
     assert node.master is not None
     node.master.identity = replace(node.master.identity, promised_epoch=Epoch(9))
@@ -392,7 +392,7 @@ def test_a_promise_that_is_not_on_disk_is_noticed() -> None:
         node.ghost.witness.check(node, node.bytes.end())
 
 
-def test_a_log_that_differs_is_noticed() -> None:
+def test_a_log_that_differs_is_detected() -> None:
     cluster = Cluster(2, planned=[])
     assert cluster.run().violation == ""
     log = cluster.nodes[1].store.log

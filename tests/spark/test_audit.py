@@ -159,7 +159,9 @@ def test_replicas_that_differ_name_the_first_record(
     assert compare(spark, directory, other, known[len(known) // 2][0]) is None
 
 
-def test_directories_that_are_none(spark: SparkSession, tmp_path: Path) -> None:
+def test_paths_that_are_not_store_directories_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     with pytest.raises(BadJob, match="no such directory"):
         audit(spark, tmp_path / "none")
     with pytest.raises(BadJob, match="is not a store directory"):
@@ -172,7 +174,7 @@ def test_directories_that_are_none(spark: SparkSession, tmp_path: Path) -> None:
         audit(spark, tmp_path)
 
 
-def test_a_directory_that_a_node_holds_is_read_and_told(
+def test_a_directory_that_a_node_holds_is_read_and_reported(
     spark: SparkSession, directory: Path
 ) -> None:
     code = (

@@ -56,7 +56,7 @@ def batch_of(messages: list[Any], properties: list[bytes], **more: Any) -> wire.
 
 
 @given(MESSAGES)
-def test_columns_are_what_the_sdk_shows(messages: list[Any]) -> None:
+def test_columns_equal_what_the_sdk_returns(messages: list[Any]) -> None:
     texts = [property_text(tags, keys, more) for _, tags, keys, more in messages]
     batch = batch_of(messages, texts)
     rows = record_batch(batch, ARROW, 1 << 60).to_pylist()
@@ -73,7 +73,7 @@ def test_columns_are_what_the_sdk_shows(messages: list[Any]) -> None:
         assert row["born_time"] == datetime.fromtimestamp(1_600_000_000.001, UTC)
 
 
-def test_keys_are_what_the_store_takes_them_for() -> None:
+def test_keys_are_parsed_as_the_store_parses_them() -> None:
     """Also those of other programs, which set KEYS themselves."""
     texts = [
         "KEYS\x01a b",
@@ -101,7 +101,7 @@ def test_a_range_ends_where_it_ends_also_between_gaps() -> None:
         assert found.column(0).to_pylist() == bodies
 
 
-def test_seals_and_half_pairs_are_no_properties_and_bad_text_stops_nothing() -> None:
+def test_seals_and_incomplete_pairs_are_not_properties_and_bad_text_is_tolerated() -> None:
     texts = [b"a\x01b\x02__CRC32#\x01123\x02", b"x\x02y\x01\x02z\x01w=\x01v", b"k\x01\xff\xfe\x02"]
     batch = batch_of([(b"1",), (b"2",), (b"3",)], texts)
     rows = record_batch(batch, pa.schema([ARROW.field("properties")]), 1 << 60).to_pylist()

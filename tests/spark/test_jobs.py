@@ -52,7 +52,7 @@ def test_the_first_example_of_the_page_about_spark_runs_as_it_is(
     assert re.search(r"\| +new\| +1000\|", made.stdout), made.stdout
 
 
-def test_output_that_nobody_reads_to_its_end(tmp_path: Path) -> None:
+def test_a_closed_output_pipe_ends_a_command_quietly(tmp_path: Path) -> None:
     need_java()
     fill(tmp_path / "a", 200)
     commands = [
@@ -76,7 +76,7 @@ def test_output_that_nobody_reads_to_its_end(tmp_path: Path) -> None:
         assert len(made.stdout) <= 5 or command.startswith("duolog config")
 
 
-def test_an_error_of_sparks_keeps_its_reason(tmp_path: Path, node: NodeProcess) -> None:
+def test_an_error_of_spark_keeps_its_reason(tmp_path: Path, node: NodeProcess) -> None:
     need_java()
     torn = tmp_path / "torn.parquet"
     torn.write_bytes(b"PAR1 this is no Parquet file, though it is named so PAR1")
@@ -97,7 +97,7 @@ def test_an_error_of_sparks_keeps_its_reason(tmp_path: Path, node: NodeProcess) 
         assert "Traceback" not in made.stderr, made.stderr
 
 
-def test_commands_and_what_they_refuse(tmp_path: Path, node: NodeProcess) -> None:
+def test_commands_run_and_refuse_invalid_arguments(tmp_path: Path, node: NodeProcess) -> None:
     need_java()
     fill(tmp_path / "a", 200)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
@@ -161,7 +161,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
             process.wait(30)
 
 
-def test_the_same_jobs_on_a_standalone_cluster_by_spark_submit(
+def test_the_same_jobs_run_on_a_standalone_cluster_through_spark_submit(
     cluster: str, node: NodeProcess, tmp_path: Path
 ) -> None:
     fill(tmp_path / "a", 400)
@@ -195,7 +195,7 @@ def test_the_same_jobs_on_a_standalone_cluster_by_spark_submit(
         assert sum(stats.max_offset for stats in topic.stats) == 500
 
 
-def test_the_flights_end_to_end_while_the_master_is_killed(tmp_path: Path) -> None:
+def test_the_flights_run_end_to_end_while_the_master_is_killed(tmp_path: Path) -> None:
     """Replay, stream, tier, report; the sums equal a plain loop over the file."""
     need_java()
     out = tmp_path / "out"

@@ -69,7 +69,7 @@ def asked(store: MessageStore, queue: int, start: int, end: int) -> list[dict[st
 
 @given(st.integers(0, COUNT), st.integers(0, COUNT), st.integers(0, 1), st.integers(1, 60_000))
 @settings(max_examples=25, deadline=None)
-def test_files_say_what_the_node_says(
+def test_files_and_node_return_the_same_messages(
     store: MessageStore, directory: Path, one: int, other: int, queue: int, size: int
 ) -> None:
     start, end = sorted((one, other))
@@ -79,7 +79,7 @@ def test_files_say_what_the_node_says(
     assert found == asked(store, queue, start, end)
 
 
-def test_the_files_of_a_running_store_grow(tmp_path: Path) -> None:
+def test_the_files_of_a_running_store_are_read_as_they_grow(tmp_path: Path) -> None:
     store = open_store(tmp_path, FILES)
     put_ok(store, [b"first"])
     files = open_queue(str(tmp_path), "T", 0, 1 << 62)
@@ -99,7 +99,7 @@ def test_nothing_is_read_that_the_node_does_not_know_to_be_confirmed(tmp_path: P
     store.shutdown()
 
 
-def test_what_is_damaged_or_gone_is_left_to_the_node(tmp_path: Path) -> None:
+def test_damaged_and_missing_messages_are_read_from_the_node(tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     one = open_store(copy, FILES)
     for k in range(400):
@@ -133,7 +133,7 @@ def test_what_is_damaged_or_gone_is_left_to_the_node(tmp_path: Path) -> None:
         open_queue(str(copy / "elsewhere"), "T", 0, 1 << 62)
 
 
-def test_a_file_that_is_removed_in_the_middle(tmp_path: Path) -> None:
+def test_a_file_removed_during_a_read_is_tolerated(tmp_path: Path) -> None:
     store = open_store(tmp_path, FILES)
     for k in range(400):
         put_ok(store, [b"%04d" % k * 50])
@@ -147,7 +147,7 @@ def test_a_file_that_is_removed_in_the_middle(tmp_path: Path) -> None:
     store.fence("its files are gone")
 
 
-def test_only_the_node_of_this_machine_is_read_past(tmp_path: Path) -> None:
+def test_only_a_node_of_this_machine_has_its_files_read_directly(tmp_path: Path) -> None:
     here = place_of(str(tmp_path))
     assert _local.is_here(here)
     for other in (

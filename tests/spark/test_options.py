@@ -77,14 +77,14 @@ def test_a_star_among_the_tags_is_all_of_them_from_nodes_and_from_files() -> Non
         ({"startingOfsets": "latest"}, "did you mean 'startingOffsets'?"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_by_name(more: dict[str, str], named: str) -> None:
+def test_invalid_options_are_refused_by_name(more: dict[str, str], named: str) -> None:
     with pytest.raises(BadRequest, match=re.escape(named)):
         ReadOptions.of({**GOOD, **more})
     with pytest.raises(BadRequest, match=re.escape(named)):
         DuologDataSource({**GOOD, **more}).schema()  # as load() does
 
 
-def test_what_suits_a_read_a_stream_or_a_write_passes_at_first() -> None:
+def test_options_of_reads_streams_and_writes_are_accepted_at_first() -> None:
     for options in (
         {},
         {"endingOffsets": "latest", "tier": "/t"},

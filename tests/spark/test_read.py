@@ -23,7 +23,7 @@ def fill(client: duolog.sync.Client, topic: str, count: int) -> None:
             producer.send_batch(topic, bodies, queue_id=queue, tags="ab"[queue])
 
 
-def test_a_topic_as_a_table(
+def test_a_topic_is_read_as_a_table(
     spark: SparkSession, node: NodeProcess, client: duolog.sync.Client, topic: str
 ) -> None:
     before = int(time.time() * 1000)
@@ -39,7 +39,7 @@ def test_a_topic_as_a_table(
     assert (row.flag, row.reconsume_times) == (0, 0)
 
 
-def test_every_message_once_in_pieces_and_as_a_narrow_table(
+def test_every_message_is_read_once_in_pieces_and_with_few_columns(
     spark: SparkSession, node: NodeProcess, client: duolog.sync.Client, topic: str
 ) -> None:
     fill(client, topic, 5000)
@@ -59,7 +59,7 @@ def test_every_message_once_in_pieces_and_as_a_narrow_table(
     assert all(row.body == f"{row.queue_id}-{row.queue_offset}" for row in rows)
 
 
-def test_ranges_by_offset_time_and_tag(
+def test_messages_are_read_by_offset_time_and_tag(
     spark: SparkSession, node: NodeProcess, client: duolog.sync.Client, topic: str
 ) -> None:
     fill(client, topic, 100)
@@ -86,7 +86,7 @@ def test_ranges_by_offset_time_and_tag(
     }
 
 
-def test_several_topics_by_list_and_by_pattern(
+def test_several_topics_are_read_by_list_and_by_pattern(
     spark: SparkSession, node: NodeProcess, client: duolog.sync.Client, topic: str
 ) -> None:
     client.admin.create_topic(f"{topic}-more", 1)
@@ -104,7 +104,7 @@ def test_several_topics_by_list_and_by_pattern(
         }
 
 
-def test_a_read_that_is_wrong_says_why(
+def test_an_invalid_read_says_why(
     spark: SparkSession, node: NodeProcess, client: duolog.sync.Client, topic: str
 ) -> None:
     fill(client, topic, 10)
@@ -147,7 +147,7 @@ def test_a_read_that_is_wrong_says_why(
     assert read(spark, node, topic=topic, **lossy).load().count() == 10
 
 
-def test_load_refuses_what_it_can_know_in_one_line(
+def test_load_refuses_invalid_options_in_one_line(
     spark: SparkSession, node: NodeProcess, topic: str
 ) -> None:
     for options, words in (

@@ -44,7 +44,7 @@ def assert_same(one: Path, other: Path) -> None:
         assert filecmp.cmp(path, right[name], shallow=False), name
 
 
-def test_the_same_bytes_as_dispatch_writes(
+def test_a_rebuild_writes_the_same_bytes_as_dispatch(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rebuilds, "piece_bytes", lambda segments, cores: 60_000)

@@ -36,7 +36,7 @@ def messages(spark: SparkSession, node: NodeProcess, topic: str) -> list[Any]:
     return list(frame.collect())
 
 
-def test_files_of_each_format_with_order_by_key(
+def test_files_of_every_format_are_replayed_in_order_by_key(
     spark: SparkSession,
     node: NodeProcess,
     client: duolog.sync.Client,
@@ -78,7 +78,7 @@ def test_files_of_each_format_with_order_by_key(
         assert int(first.properties["EVENT_TIME"]) == body["at"]
 
 
-def test_a_topic_into_another_with_sql(
+def test_a_topic_is_replayed_into_another_through_sql(
     spark: SparkSession, node: NodeProcess, client: duolog.sync.Client, topic: str
 ) -> None:
     with client.producer() as producer:
@@ -231,7 +231,7 @@ def test_rows_without_an_order_keep_their_numbers_on_another_machine(
             assert found == list(range(3000))
 
 
-def test_two_runs_of_one_name_send_every_row_once(
+def test_concurrent_runs_of_one_name_send_every_row_once(
     spark: SparkSession,
     node: NodeProcess,
     topic: str,
@@ -252,7 +252,7 @@ def test_two_runs_of_one_name_send_every_row_once(
     assert numbers(spark, node, topic) == list(range(3000))
 
 
-def test_a_run_that_dies_at_any_step_is_taken_up(
+def test_a_run_that_dies_at_any_step_is_resumed(
     spark: SparkSession,
     node: NodeProcess,
     topic: str,
@@ -298,7 +298,7 @@ def test_a_named_replay_of_a_topic_ends_where_the_topic_ended_at_first(
     assert numbers(spark, node, f"{topic}-to") == list(range(2500))
 
 
-def test_columns_with_odd_names_and_nothing_in_them(
+def test_columns_with_unusual_names_and_nulls_are_replayed(
     spark: SparkSession,
     node: NodeProcess,
     client: duolog.sync.Client,
@@ -327,7 +327,7 @@ def test_columns_with_odd_names_and_nothing_in_them(
     assert messages(spark, node, topic) == []
 
 
-def test_replays_that_are_wrong_say_why_and_send_nothing(
+def test_invalid_replays_say_why_and_send_nothing(
     spark: SparkSession, node: NodeProcess, topic: str, tmp_path: Path
 ) -> None:
     good, bad = tmp_path / "good.jsonl", tmp_path / "bad.parquet"

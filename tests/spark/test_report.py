@@ -49,7 +49,7 @@ def direct(client: duolog.sync.Client, topic: str) -> dict[Any, dict[str, float]
     return found
 
 
-def test_tables_and_page(
+def test_a_report_has_tables_and_a_page(
     spark: SparkSession,
     node: NodeProcess,
     client: duolog.sync.Client,
@@ -90,7 +90,7 @@ def test_tables_and_page(
     assert json.loads((out / "topics.json").read_text())[0]["messages"] == 600
 
 
-def test_reports_that_are_wrong(
+def test_invalid_reports_are_refused(
     spark: SparkSession, node: NodeProcess, topic: str, tmp_path: Path
 ) -> None:
     with pytest.raises(BadJob, match="'nobody-made-this' does not exist"):

@@ -50,7 +50,7 @@ async def test_a_request_that_is_too_large_is_staged_in_parts(texts: bool) -> No
         await _staged(sink, Request("T", 0, pack([bytes(50)]), (b"", b"")), 1)  # type: ignore[arg-type]
 
 
-def test_rows_of_sliced_columns() -> None:
+def test_rows_of_sliced_columns_are_read_correctly() -> None:
     """Spark's batches may be views into larger ones."""
     whole = pa.record_batch(
         {
@@ -97,7 +97,7 @@ MAPS = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
     ],
     ids=["not null", "large", "large keys"],
 )
-def test_columns_in_all_the_types_that_spark_has_for_them(
+def test_columns_are_accepted_in_every_type_that_spark_uses_for_them(
     body: pa.DataType, text: pa.DataType, keys: pa.DataType, properties: pa.DataType
 ) -> None:
     key = ["k"] if pa.types.is_list(keys) else "k"
@@ -116,7 +116,7 @@ def test_columns_in_all_the_types_that_spark_has_for_them(
 
 
 @pytest.mark.parametrize("name", ["topic", "tags", "keys"])
-def test_text_that_is_no_utf8_is_refused(name: str) -> None:
+def test_text_that_is_not_utf8_is_refused(name: str) -> None:
     text = pa.array([b"\xff"]).view(pa.string())
     batch = pa.record_batch({"body": pa.array([b"x"]), name: text})
     with pytest.raises(BadRequest, match=f"'{name}' has text that is not valid UTF-8"):

@@ -26,9 +26,7 @@ def test_a_job_without_java_says_what_to_install(
         session.spark_session("test")
 
 
-def test_a_java_that_hangs_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_java_that_hangs_is_not_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     java(tmp_path, "exec /bin/sleep 30")
     monkeypatch.setenv("JAVA_HOME", "")
     monkeypatch.setenv("PATH", str(tmp_path))

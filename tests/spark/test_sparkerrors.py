@@ -57,11 +57,11 @@ duolog._errors.BadRequest: topic 'T' does not exist
         ("", "Exception"),
     ],
 )
-def test_the_reason_is_told_and_not_the_way_to_it(text: str, reason: str) -> None:
+def test_an_error_shows_its_reason_without_the_stack_trace(text: str, reason: str) -> None:
     assert reason_of(Exception(text)) == reason
 
 
-def test_a_cause_that_only_the_jvm_knows_and_a_long_one() -> None:
+def test_causes_are_taken_from_the_jvm_and_long_ones_are_shortened() -> None:
     class Java(Exception):
         def __init__(self, text: str, cause: "Java | None" = None) -> None:
             self.text, self.cause = text, cause

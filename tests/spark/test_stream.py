@@ -76,7 +76,7 @@ def send(client: duolog.sync.Client, topic: str, name: str, count: int, queue_id
         producer.send_batch(topic, bodies, queue_id=queue_id)
 
 
-def test_a_stream_goes_on_from_its_checkpoint_and_meets_a_new_queue(
+def test_a_stream_continues_from_its_checkpoint_and_reads_a_new_queue(
     spark: SparkSession,
     node: NodeProcess,
     client: duolog.sync.Client,
@@ -117,7 +117,7 @@ def test_a_stream_goes_on_from_its_checkpoint_and_meets_a_new_queue(
     assert nothing.batches == {}
 
 
-def test_micro_batches_by_bytes_and_a_stream_that_begins_at_the_end(
+def test_micro_batches_are_limited_by_bytes_and_a_stream_may_start_at_the_end(
     spark: SparkSession,
     node: NodeProcess,
     client: duolog.sync.Client,
@@ -211,7 +211,7 @@ def test_a_short_queue_does_not_starve_beside_long_ones(
     assert len(seen.rows) == 5003
 
 
-def test_options_of_streams_that_are_wrong(
+def test_invalid_stream_options_are_refused(
     spark: SparkSession, node: NodeProcess, topic: str, tmp_path: Path
 ) -> None:
     for options, words in (
@@ -232,7 +232,7 @@ def target(tmp_path: Path) -> Iterator[ProcessTarget]:
     made.stop()
 
 
-def test_reads_streams_and_writes_while_the_master_is_killed(
+def test_streams_read_and_write_while_the_master_is_killed(
     spark: SparkSession, target: ProcessTarget, tmp_path: Path
 ) -> None:
     """A stream copies a topic into another one, exactly once, while two masters die under it."""
@@ -322,7 +322,7 @@ query.awaitTermination()
 """
 
 
-def test_a_driver_that_is_killed_repeats_nothing_that_can_be_seen(
+def test_a_killed_driver_repeats_nothing_visible(
     spark: SparkSession,
     node: NodeProcess,
     client: duolog.sync.Client,
@@ -367,7 +367,7 @@ def read_all(spark: SparkSession, endpoints: str, topic: str) -> int:
     return int(frame.load().count())
 
 
-def test_streams_of_a_pattern_take_new_topics_in(
+def test_streams_of_a_pattern_include_new_topics(
     spark: SparkSession,
     node: NodeProcess,
     client: duolog.sync.Client,

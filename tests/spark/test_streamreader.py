@@ -25,7 +25,7 @@ PLACES = st.dictionaries(
 
 
 @given(PLACES, st.integers(1, 10**6))
-def test_every_queue_has_a_share_and_all_together_no_more_than_they_may(
+def test_every_queue_gets_a_share_within_the_total_limit(
     wanted: dict[Queue, int], most: int
 ) -> None:
     found = shares(wanted, most)
@@ -175,7 +175,7 @@ def test_a_log_that_ends_before_the_read_offset_is_reported_or_read_from_its_end
     assert [(p.queue.topic, p.start, p.end) for p in part.parts] == [("T", 6, 8)]
 
 
-def test_a_node_that_is_behind_loses_nothing_of_what_was_read(
+def test_a_lagging_node_does_not_move_a_stream_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     there = {"T": (0, 6), "U": (0, 7)}
@@ -191,7 +191,7 @@ def test_a_node_that_is_behind_loses_nothing_of_what_was_read(
 
 
 @pytest.mark.parametrize("strict", ["true", "false"])
-def test_what_was_read_of_a_topic_that_is_gone_is_committed_nowhere(
+def test_progress_on_a_deleted_topic_is_committed_nowhere(
     monkeypatch: pytest.MonkeyPatch, strict: str
 ) -> None:
     """A pattern's topic was deleted: the others go on."""

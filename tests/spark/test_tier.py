@@ -204,7 +204,7 @@ def test_tier_and_node_are_one_table(spark: SparkSession, directory: Path, tmp_p
         assert node.stop() == 0
 
 
-def test_what_cannot_be_tiered_is_said(
+def test_data_that_cannot_be_tiered_is_reported(
     spark: SparkSession, directory: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -379,7 +379,7 @@ def test_an_archive_of_another_log_is_not_read_beside_a_node(
         assert other.stop() == 0
 
 
-def test_a_group_that_is_no_name_is_refused(directory: Path, tmp_path: Path) -> None:
+def test_an_invalid_group_name_is_refused(directory: Path, tmp_path: Path) -> None:
     for group in ("", "../x", "a/b", ".", "..", "x" * 200):
         with pytest.raises(BadJob, match="is not a valid name"):
             Archive(tmp_path / "out", group)

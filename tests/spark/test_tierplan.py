@@ -76,7 +76,7 @@ def test_each_offset_is_read_once_from_where_it_is(
     assert offsets(found.gone) == [o for o in wanted if o not in tiered and o not in on_nodes]
 
 
-def test_what_a_job_has_not_written_yet_comes_from_the_nodes(
+def test_messages_that_a_job_has_not_tiered_yet_are_read_from_the_nodes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Segments are written in parallel: a job that dies leaves any of them undone."""
@@ -95,7 +95,7 @@ def test_what_a_job_has_not_written_yet_comes_from_the_nodes(
     ]
 
 
-def test_a_hole_between_files_that_nodes_do_not_fill_is_told_and_hides_nothing_else(
+def test_a_hole_in_the_tier_that_nodes_cannot_fill_is_reported_and_hides_nothing_else(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     archive(tmp_path, {0: [(0, 20), (30, 40)]})

@@ -35,7 +35,7 @@ def numbers(spark: SparkSession, count: int, parts: int) -> Any:
     return spark.range(0, count, 1, parts).select(F.col("id").cast("string").alias("body"))
 
 
-def test_rows_as_messages(
+def test_rows_are_written_as_messages(
     spark: SparkSession, node: NodeProcess, client: duolog.sync.Client, topic: str
 ) -> None:
     rows = [
@@ -147,7 +147,7 @@ def test_a_read_can_be_written_back(
     assert rows(topic) == sorted(first * 2)
 
 
-def test_properties_of_other_peoples_rows(
+def test_properties_of_foreign_rows_are_written(
     spark: SparkSession, node: NodeProcess, topic: str
 ) -> None:
     rows = [
@@ -203,7 +203,7 @@ def test_tasks_that_fail_leave_nothing_behind(
     assert bodies(spark, node, topic) == []
 
 
-def test_rows_for_several_topics(
+def test_rows_are_written_to_several_topics(
     spark: SparkSession, node: NodeProcess, client: duolog.sync.Client, topic: str
 ) -> None:
     client.admin.create_topic(f"{topic}-b", 3)
@@ -216,7 +216,7 @@ def test_rows_for_several_topics(
     assert read(spark, node, topic=f"{topic}-b").load().count() == 334
 
 
-def test_rows_that_are_no_messages_are_refused_whole(
+def test_rows_that_are_not_messages_refuse_the_whole_write(
     spark: SparkSession, node: NodeProcess, topic: str
 ) -> None:
     cases: list[tuple[str, dict[str, Any], str]] = [

@@ -49,7 +49,7 @@ def test_the_minimum_holds_three_seconds_back(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=5000))
-def test_a_checkpoint_of_any_bytes_is_read_or_made_anew(
+def test_a_checkpoint_of_any_bytes_is_read_or_recreated(
     tmp_path_factory: pytest.TempPathFactory, data: bytes
 ) -> None:
     path = tmp_path_factory.mktemp("checkpoint")
@@ -118,14 +118,14 @@ def test_a_new_checkpoint_vouches_for_nothing_and_its_file_is_durable() -> None:
 
 
 @pytest.mark.parametrize("writable", [True, False])
-def test_a_checkpoint_of_another_size_is_made_anew_by_who_may_write(writable: bool) -> None:
+def test_a_checkpoint_of_another_size_is_recreated_by_a_writer(writable: bool) -> None:
     disk = new_disk()
     disk.write(PATH, b"\1" * 99)
     assert fields(loaded(disk, writable)) == (0,) * 5
     assert disk.size(PATH) == (FILE_BYTES if writable else 99)
 
 
-def test_who_only_reads_makes_no_checkpoint() -> None:
+def test_a_reader_creates_no_checkpoint() -> None:
     disk = new_disk()
     assert fields(loaded(disk, writable=False)) == (0,) * 5
     assert disk.size(PATH) == -1
@@ -190,7 +190,7 @@ def test_a_flush_that_fails_leaves_the_file_with_the_claim_it_had() -> None:
             checkpoint.settle()
 
 
-def test_the_time_held_back_is_no_time_before_the_first() -> None:
+def test_the_held_back_time_is_never_before_zero() -> None:
     checkpoint = StoreCheckpoint(new_disk())
     checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp = 2999, 9000
     checkpoint.index_msg_timestamp = 9000
@@ -199,7 +199,7 @@ def test_the_time_held_back_is_no_time_before_the_first() -> None:
     assert (checkpoint.min_timestamp, checkpoint.min_timestamp_index) == (5000, 5000)
 
 
-def test_a_closed_checkpoint_lets_go_of_its_file_and_notes_on_in_memory() -> None:
+def test_a_closed_checkpoint_releases_its_file_and_keeps_its_note_in_memory() -> None:
     disk = new_disk()
     checkpoint = loaded(disk)
     file = checkpoint._file

@@ -19,7 +19,7 @@ HOUR = 3_600_000
 JUMPS = st.sampled_from((0, 0, 0, 500, -500, HOUR, -HOUR, 9000 * HOUR, -9000 * HOUR))
 
 
-def test_a_jump_is_told_once_and_a_slewed_clock_is_none() -> None:
+def test_a_jump_is_reported_once_and_slewing_is_not_a_jump() -> None:
     steps = WallSteps()
     looks = [(NOW, 0), (NOW + 100, 100), (NOW + HOUR, 200), (NOW + HOUR + 150, 300)]
     found = [steps.look(WallMs(wall), MonoMs(mono)) for wall, mono in looks]
@@ -28,9 +28,7 @@ def test_a_jump_is_told_once_and_a_slewed_clock_is_none() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5000), JUMPS), min_size=1), st.booleans())
-def test_store_times_never_go_back_and_never_stand_still(
-    moves: list[tuple[int, int]], stores: bool
-) -> None:
+def test_store_times_strictly_increase(moves: list[tuple[int, int]], stores: bool) -> None:
     clock, mono, offset = StoreClock(), 0, 0
     told = newest = clock.now(NOW, MonoMs(0), 0)
     for passed, jump in moves:
@@ -68,7 +66,7 @@ def test_data_ages_by_a_clock_that_a_jump_forward_moves_after_an_hour_only() -> 
     assert clock.now(WallMs(NOW + 102 * HOUR), MonoMs(2 * HOUR)) == NOW + 102 * HOUR
 
 
-def test_a_clock_that_was_set_right_again_ages_nothing() -> None:
+def test_a_clock_that_was_corrected_again_ages_nothing() -> None:
     clock = AgeClock()
     clock.now(NOW, MonoMs(0))
     assert clock.now(WallMs(NOW + 100 * HOUR), MonoMs(1000)) == NOW + 1000
@@ -102,7 +100,7 @@ def test_forward_jumps_do_not_shorten_the_delay_of_a_level() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5000), JUMPS), min_size=1), st.integers(0, 60_000))
-def test_no_level_is_waited_for_less_than_it_says_however_the_clock_jumps(
+def test_no_delay_level_is_shorter_than_configured_however_the_clock_jumps(
     moves: list[tuple[int, int]], delay: int
 ) -> None:
     clock, steps, mono, offset = StoreClock(), ForwardSteps(), 0, 0

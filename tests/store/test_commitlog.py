@@ -91,7 +91,7 @@ def test_a_message_larger_than_a_segment_is_refused_and_leaves_no_trace(tmp_path
     assert log.get_message(end).body == b"second"
 
 
-def test_a_segment_that_cannot_be_made_undoes_the_whole_batch(tmp_path: Path) -> None:
+def test_a_segment_that_cannot_be_created_undoes_the_whole_batch(tmp_path: Path) -> None:
     disk = FaultDisk(tmp_path, number=errno.ENOSPC)
     log = CommitLog(disk, options())
     log.append(Columns.of([b"first"]), HEADER, 0)
@@ -106,7 +106,7 @@ def test_a_segment_that_cannot_be_made_undoes_the_whole_batch(tmp_path: Path) ->
     assert log.get_message(end).queue_offset == 1
 
 
-def test_two_writers_at_a_time_are_our_bug(tmp_path: Path) -> None:
+def test_two_concurrent_writers_fail_an_assertion(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     log._appending = True
     with pytest.raises(AssertionError, match="one writer"):
@@ -179,7 +179,7 @@ def test_truncate_zeroes_the_tail_and_removes_later_segments(tmp_path: Path) -> 
     assert len(list((tmp_path / "commitlog").iterdir())) == 1
 
 
-def test_a_cut_says_nothing_of_bytes_that_no_sync_has_reached(tmp_path: Path) -> None:
+def test_a_truncation_reports_no_bytes_that_no_sync_has_reached(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     ends = [log.append(Columns.of([b"x" * 3000]), HEADER, n).end for n in range(12)]
     first = log.queue.files[0]

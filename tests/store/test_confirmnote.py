@@ -33,7 +33,7 @@ def test_the_newest_note_counts() -> None:
     assert note.confirmed == 30, "it never falls by being told less"
 
 
-def test_a_note_that_was_being_written_leaves_the_one_before_it() -> None:
+def test_a_half_written_note_leaves_the_previous_one_valid() -> None:
     whole = noted(10, 20)
     for at in range(SLOT_BYTES):
         torn = noted(10, 20, 30)
@@ -43,7 +43,7 @@ def test_a_note_that_was_being_written_leaves_the_one_before_it() -> None:
         assert note.confirmed in (20, 30)
 
 
-def test_nonsense_says_nothing() -> None:
+def test_garbage_claims_nothing() -> None:
     note = ConfirmNote()
     note.attach(np.full(2 * SLOT_BYTES, 0xA5, np.uint8))
     assert (note.confirmed, note.durable) == (0, 0)
@@ -75,7 +75,7 @@ def test_after_recovery_no_more_is_claimed_than_the_log_holds(
     assert again.confirmed == claimed
 
 
-def test_a_note_in_no_memory_is_known_and_nothing_else() -> None:
+def test_a_note_without_a_file_keeps_its_values_in_memory_only() -> None:
     note = ConfirmNote()
     told = (note.confirmed, note.durable, note.boot_id, note.unsynced)
     assert told == (0, 0, b"", False)
@@ -106,7 +106,7 @@ def test_a_note_is_written_where_it_says_more_and_into_the_older_slot() -> None:
     assert (again.confirmed, again.durable, again._number) == (20, 20, note._number)
 
 
-def test_a_note_falls_only_before_the_log_is_cut() -> None:
+def test_a_note_is_lowered_only_before_the_log_is_truncated() -> None:
     page = noted(30)
     note = ConfirmNote()
     note.attach(page)
@@ -118,7 +118,7 @@ def test_a_note_falls_only_before_the_log_is_cut() -> None:
     assert (again.confirmed, again.durable) == (9, 9)
 
 
-def test_a_note_says_which_run_of_the_system_it_is_of() -> None:
+def test_a_note_names_the_boot_that_wrote_it() -> None:
     page = memory()
     note = ConfirmNote()
     note.attach(page)
@@ -191,7 +191,7 @@ def test_a_power_cut_leaves_no_claim_to_bytes_that_it_took() -> None:
         assert again.known_confirmed <= max(durable, again.log.sound_end)
 
 
-def test_what_is_cut_is_not_claimed_again_by_an_older_note() -> None:
+def test_an_older_note_does_not_claim_truncated_bytes_again() -> None:
     """A power cut right after a cut: the lower note is on the disk before the log is shorter."""
     for seed in range(20):
         disk = new_disk(seed)

@@ -171,7 +171,7 @@ def test_recover_finds_how_far_the_files_are_written(tmp_path: Path, written: in
     assert again.max_physical_offset == (written * 100 if written else -1)
 
 
-def test_an_all_zero_file_holds_no_entry(tmp_path: Path) -> None:
+def test_a_file_of_zeros_holds_no_entry(tmp_path: Path) -> None:
     queue = new_queue(tmp_path)
     queue.files.roll()
     queue.files.close()
@@ -194,7 +194,7 @@ def test_a_queue_of_blanks_only_survives_recovery(tmp_path: Path) -> None:
     assert again.min_offset == again.max_offset
 
 
-def test_offsets_by_time(tmp_path: Path) -> None:
+def test_offsets_are_found_by_time(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     for n in range(120):
         put_ok(store, [b"%d" % n], now=NOW + 10 * n)
@@ -251,7 +251,7 @@ def test_ext_units_are_found_by_address_across_files(tmp_path: Path) -> None:
     assert again.get(addresses[30]) == units[30]
 
 
-def test_a_unit_too_large_has_no_address(tmp_path: Path) -> None:
+def test_an_oversized_unit_has_no_address(tmp_path: Path) -> None:
     ext = new_ext(tmp_path, 48 << 20)
     assert ext.put(CqExtUnit(1, 2, bytes(40_000))) == 0
 

@@ -213,9 +213,7 @@ def test_any_damage_of_one_derived_file_hides_nothing(
         ["consumequeue/T/1", "index", "checkpoint"],
     ],
 )  # fmt: skip
-def test_directories_that_are_gone_are_made_anew(
-    sound: Path, tmp_path: Path, lost: list[str]
-) -> None:
+def test_missing_directories_are_recreated(sound: Path, tmp_path: Path, lost: list[str]) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(sound, copy)
     for name in lost:
@@ -226,7 +224,7 @@ def test_directories_that_are_gone_are_made_anew(
 
 @pytest.mark.parametrize("place", range(8))
 @pytest.mark.parametrize("way", [delete, empty, zero, zero_first_half])
-def test_a_damaged_segment_costs_what_it_held_and_nothing_else(
+def test_a_damaged_segment_loses_only_its_own_messages(
     sound: Path, tmp_path: Path, place: int, way: object
 ) -> None:
     before = ends_of(sound)
@@ -341,7 +339,7 @@ def test_an_old_copy_of_one_queue_file_is_noticed(tmp_path: Path, clean: bool) -
     crash(opened.store)
 
 
-def test_only_the_queue_in_doubt_is_made_anew(tmp_path: Path) -> None:
+def test_only_the_queue_in_doubt_is_rebuilt(tmp_path: Path) -> None:
     build(tmp_path, clean=True)
     shutil.rmtree(tmp_path / "consumequeue" / "Old")
     kept = tmp_path / "consumequeue" / "T" / "0" / f"{0:020d}"
@@ -546,7 +544,7 @@ def test_a_note_of_a_segment_that_is_gone_vouches_for_nothing_after_it(tmp_path:
     crash(opened.store)
 
 
-def test_an_old_queue_file_without_a_note_is_made_anew_where_the_whole_log_is_dispatched(
+def test_an_old_queue_file_without_a_note_is_rebuilt_where_the_whole_log_is_dispatched(
     tmp_path: Path,
 ) -> None:
     _, old_file = grown(tmp_path)
@@ -615,7 +613,7 @@ def test_lost_ext_units_are_noticed_at_once_without_a_note(sound: Path, tmp_path
     crash(opened.store)
 
 
-def test_a_start_that_fails_at_the_note_lets_go_of_the_directory(tmp_path: Path) -> None:
+def test_a_start_that_fails_at_the_note_releases_the_directory(tmp_path: Path) -> None:
     from tests.support import FaultDisk
 
     build(tmp_path, clean=False)
@@ -641,7 +639,7 @@ def truth_is_served(store: MessageStore, directory: Path) -> bool:
     return read_log(directory).bodies.items() <= served(store).items()
 
 
-def test_a_queue_that_began_after_the_note_is_made_anew_without_a_word(tmp_path: Path) -> None:
+def test_a_queue_that_began_after_the_note_is_rebuilt_silently(tmp_path: Path) -> None:
     """A kill may take its directory: the stretch that is dispatched anew has all its records."""
     grown(tmp_path)
     store = open_store(tmp_path)

@@ -13,7 +13,7 @@ from store.osdisk import OsDisk
 from tests.support import NOW, crash, drain, flush_log, open_store, options, put_ok, read_all
 
 
-def test_work_is_due_every_interval_and_thorough_once_in_a_while() -> None:
+def test_flushes_are_due_every_interval_and_thorough_ones_periodically() -> None:
     interval = Interval(500, 10_000, 4)
     due = {time: interval.due(MonoMs(time)) for time in range(1000, 22_000, 100)}
     times = [time for time, pages in due.items() if pages is not None]
@@ -107,7 +107,7 @@ def test_a_flush_makes_every_name_on_the_way_to_a_new_segment_durable(tmp_path: 
 
 
 @pytest.mark.parametrize("pool", [False, True])
-def test_what_a_flush_covered_is_in_the_file_pool_or_not(tmp_path: Path, pool: bool) -> None:
+def test_flushed_bytes_are_in_the_file_with_and_without_a_pool(tmp_path: Path, pool: bool) -> None:
     chosen = options(transient_store_pool_enable=pool, transient_store_pool_size=2)
     store = open_store(tmp_path, chosen)
     for k in range(40):

@@ -46,7 +46,7 @@ def queries_of(said: dict[str, Any]) -> list[tuple[str, str]]:
     return [(query["topic"], query["key"]) for query in said["queries"]]
 
 
-def test_every_entry_and_query_is_what_rocketmq_said(
+def test_every_entry_and_query_equals_rocketmqs(
     directory: tuple[Path, dict[str, Any]],
 ) -> None:
     path, said = directory
@@ -91,7 +91,7 @@ def test_writing_goes_on_in_rocketmqs_directory(directory: tuple[Path, dict[str,
 
 
 @pytest.mark.parametrize("index_sizes_known", [True, False])
-def test_dump_prints_exactly_what_rocketmq_said(
+def test_dump_prints_exactly_what_rocketmq_read(
     directory: tuple[Path, dict[str, Any]], index_sizes_known: bool
 ) -> None:
     path, said = directory

@@ -101,7 +101,7 @@ def test_rolled_back_messages_are_not_indexed(tmp_path: Path) -> None:
     crash(store)
 
 
-def test_keys_go_on_in_the_next_file_when_one_is_full(tmp_path: Path) -> None:
+def test_keys_continue_in_the_next_file_when_one_is_full(tmp_path: Path) -> None:
     store = open_store(tmp_path, options(max_index_num=7, max_hash_slot_num=3))
     for n in range(20):
         put_ok(store, [b"%d" % n], properties=[keys_of(f"k{n}", "all")], now=NOW + n)
@@ -196,7 +196,7 @@ def test_index_files_below_the_logs_minimum_are_removed_but_never_the_last(
     crash(store)
 
 
-def test_an_index_file_that_cannot_be_made_is_tried_again_and_leaves_nothing(
+def test_an_index_file_that_cannot_be_created_is_retried_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(tmp_path, options(max_hash_slot_num=10, max_index_num=6))

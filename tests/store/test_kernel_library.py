@@ -27,23 +27,23 @@ def _found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NUMBA_DISABLE_JIT", raising=False)
 
 
-def test_a_library_of_these_sources_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_of_the_same_sources_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     made = OfDigest(library.sources_digest())
     monkeypatch.setattr(library, "KernelLibrary", made)
     assert library.load() is made  # type: ignore[comparison-overlap]
 
 
-def test_a_library_of_other_sources_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "KernelLibrary", OfDigest("0" * library.DIGEST_DIGITS))
     assert library.load() is None
 
 
-def test_where_there_is_no_library_kernels_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_compiled_if_there_is_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, f"store.kernels.{library.NAME}", None)
     assert library.load() is None
 
 
-def test_a_library_for_another_numpy_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_for_another_numpy_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(name: str) -> ModuleType:
         raise RuntimeError("module was compiled against NumPy C-API version 0x10")
 
@@ -52,7 +52,7 @@ def test_a_library_for_another_numpy_is_left_alone(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.long
-def test_what_numba_compiles_agrees_with_the_plain_twins_as_well() -> None:
+def test_compiled_kernels_agree_with_their_plain_twins() -> None:
     """The tests of this run use the library where there is one."""
     root = Path(__file__).parent.parent.parent
     code = (

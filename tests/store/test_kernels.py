@@ -31,7 +31,7 @@ def test_crc32_agrees_with_crcmod_and_zlib(data: bytes, skip: int, drop: int) ->
 
 
 @pytest.mark.parametrize("where", [crc.isal_address, crc.zlib_address, crc.portable_address])
-def test_whoever_computes_the_crc_computes_the_same(where: Callable[[], int]) -> None:
+def test_every_crc_implementation_computes_the_same(where: Callable[[], int]) -> None:
     signature = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64)
     address = where()
     assert address, "a server installs isal, and a machine that runs Python has libz"
@@ -43,7 +43,7 @@ def test_whoever_computes_the_crc_computes_the_same(where: Callable[[], int]) ->
         assert function(zlib.crc32(b"x"), data, size) & low == zlib.crc32(b"x" + data)
 
 
-def test_a_crc_that_is_not_the_right_one_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_crc_implementation_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zlib, "crc32", lambda data: 1)
     assert crc.isal_address() == 0
     monkeypatch.setitem(sys.modules, "isal", None)  # not installed
@@ -170,7 +170,7 @@ def test_find_record_is_not_fooled_by_bytes_that_look_like_a_record() -> None:
         ([0, 2, 5], [0, 0, 1], "offsets"),
     ],
 )
-def test_offsets_that_lie_are_refused(
+def test_inconsistent_offsets_are_refused(
     body_offsets: list[int], property_offsets: list[int], why: str
 ) -> None:
     columns = Columns.from_wire(
@@ -184,7 +184,7 @@ def test_offsets_that_lie_are_refused(
 
 
 @given(st.binary(max_size=64), st.binary(max_size=24), st.binary(max_size=24), st.binary())
-def test_columns_from_anywhere_are_checked_or_refused(
+def test_arbitrary_columns_are_valid_or_refused(
     bodies: bytes, body_offsets: bytes, property_offsets: bytes, properties: bytes
 ) -> None:
     try:

@@ -146,14 +146,14 @@ def test_nobody_else_may_write_places_in_light_queues(tmp_path: Path, text: byte
 @pytest.mark.parametrize(
     "names", [("T",), ("%LMQ%$T/a",), ("%LMQ%$a,b",), ("%LMQ%$" + "x" * 250,), ("%LMQ%$\x01",)]
 )
-def test_what_is_no_light_queues_name(tmp_path: Path, names: tuple[str, ...]) -> None:
+def test_invalid_light_queue_names_are_refused(tmp_path: Path, names: tuple[str, ...]) -> None:
     store = open_store(tmp_path)
     result = put(store, [b"x"], light_queues=names)
     assert result.status is PutMessageStatus.MESSAGE_ILLEGAL
     assert put(store, [b"x", b"y"], light_queues=(A,)).status is PutMessageStatus.MESSAGE_ILLEGAL
 
 
-def test_there_are_only_so_many(tmp_path: Path) -> None:
+def test_the_number_of_light_queues_is_limited(tmp_path: Path) -> None:
     store = open_store(tmp_path, options(max_lmq_consume_queue_num=2))
     put_ok(store, [b"x"], light_queues=(A,))
     put_ok(store, [b"x"], light_queues=(B,))
@@ -171,7 +171,7 @@ def test_there_are_only_so_many(tmp_path: Path) -> None:
     ),
     st.integers(0, 60),
 )
-def test_cut_and_dispatched_again_they_are_what_the_log_says(
+def test_light_queues_agree_with_the_log_after_truncation_and_redispatch(
     tmp_path_factory: pytest.TempPathFactory, places: list[list[str]], cut: int
 ) -> None:
     store = open_store(tmp_path_factory.mktemp("store"))

@@ -173,7 +173,7 @@ def test_a_full_disk_stops_a_queue_and_nothing_is_stored_where_there_is_no_room(
     crash(store)
 
 
-def test_what_is_stored_past_the_blocks_of_a_simulated_file_is_seen() -> None:
+def test_stores_past_the_allocated_blocks_of_a_simulated_file_are_detected() -> None:
     disk = SimDisk(random.Random(1), lambda: 0.0)
     file = disk.create("f", 8192, 4096)
     file.memory[4096] = 1
@@ -245,7 +245,7 @@ def test_a_reader_keeps_the_bytes_of_a_file_that_was_closed(tmp_path: Path) -> N
     assert one.memory[0] == 7, "opened again"
 
 
-def test_as_many_files_as_the_process_may_have(
+def test_the_limit_of_mapped_files_follows_that_of_the_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for system, mapped in [(3000, 1000), (65_530, 20_000), (1 << 20, 20_000)]:
@@ -343,14 +343,14 @@ def test_queues_that_nobody_touched_are_not_opened_at_the_start(noted: Path) -> 
     crash(again)
 
 
-def test_after_a_power_cut_all_queues_are_looked_into(noted: Path) -> None:
+def test_after_a_power_cut_all_queues_are_checked(noted: Path) -> None:
     store = started(noted, "another boot")
     assert not store.queues.trusted
     crash(store)
 
 
 @pytest.mark.parametrize("harm", ["byte", "copy", "extra", "lost", "short"])
-def test_a_queue_whose_files_were_touched_is_looked_into(noted: Path, harm: str) -> None:
+def test_a_queue_whose_files_were_touched_is_checked(noted: Path, harm: str) -> None:
     file = noted / f"consumequeue/T/5/{0:020d}"
     if harm == "byte":
         with file.open("r+b") as opened:
@@ -404,7 +404,7 @@ def test_stale_entries_past_a_noted_end_are_gone_once_something_is_put(noted: Pa
     crash(last)
 
 
-def test_a_torn_block_leaves_the_note_before_it(noted: Path) -> None:
+def test_a_torn_block_leaves_the_previous_note_valid(noted: Path) -> None:
     note = noted / "queueends"
     whole = note.read_bytes()
     store = started(noted)
@@ -422,7 +422,7 @@ def test_a_torn_block_leaves_the_note_before_it(noted: Path) -> None:
     crash(again)
 
 
-def test_a_note_that_cannot_be_read_is_told_of(
+def test_a_note_that_cannot_be_read_is_reported(
     noted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = OsDisk.read
@@ -440,7 +440,7 @@ def test_a_note_that_cannot_be_read_is_told_of(
     crash(opened.store)
 
 
-def test_the_note_is_made_anew_where_it_is_full_and_says_the_same(tmp_path: Path) -> None:
+def test_a_full_note_is_rewritten_with_the_same_content(tmp_path: Path) -> None:
     store = started(tmp_path)
     sizes = set()
     for round_ in range(400):
@@ -461,7 +461,7 @@ def test_the_note_is_made_anew_where_it_is_full_and_says_the_same(tmp_path: Path
 
 @settings(max_examples=60)
 @given(st.binary(max_size=300))
-def test_no_bytes_after_the_magic_are_more_than_no_note(data: bytes) -> None:
+def test_any_bytes_after_the_magic_are_at_worst_a_missing_note(data: bytes) -> None:
     found = parse(b"DLGQEND2" + data)
     assert found is None or isinstance(found[0], Noted)
 
@@ -598,7 +598,7 @@ def test_what_is_put_between_the_steps_of_a_flush_is_noted_only_if_it_is_synced(
         assert read_all(again, "T", queue_id) == bodies
 
 
-def test_of_a_stretch_that_a_full_disk_stopped_halfway_nothing_unconfirmed_is_shown() -> None:
+def test_a_stretch_interrupted_by_a_full_disk_shows_nothing_unconfirmed() -> None:
     """One queue had room for its entries, the next one had none."""
     disk = SimDisk(random.Random(1), lambda: 0.0)
     disk.mapped_max = 1000
@@ -623,7 +623,7 @@ def test_of_a_stretch_that_a_full_disk_stopped_halfway_nothing_unconfirmed_is_sh
 
 
 @pytest.mark.parametrize("cleanly", [True, False])
-def test_a_start_on_a_full_disk_serves_what_is_there(cleanly: bool) -> None:
+def test_a_start_on_a_full_disk_serves_existing_messages(cleanly: bool) -> None:
     disk = SimDisk(random.Random(1), lambda: 0.0)
     disk.mapped_max = 1000
     store = MessageStore(disk, WIDE)

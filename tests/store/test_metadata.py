@@ -30,5 +30,5 @@ def test_a_commit_that_only_goes_forward_changes_nothing_below_the_groups_offset
     assert changed(offsets(5), offsets(8, forward=True)).offsets["T", "G"] == {0: 8}
 
 
-def test_a_commit_of_a_reader_that_went_back_takes_the_group_back() -> None:
+def test_a_commit_after_a_seek_backwards_moves_the_group_back() -> None:
     assert changed(offsets(5, [7, 9]), offsets(3)).offsets["T", "G"] == {0: 3}

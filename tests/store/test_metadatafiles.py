@@ -243,7 +243,7 @@ def test_damage_to_one_file_changes_no_table_though_the_records_are_deleted(
         assert node.state == before
 
 
-def test_each_file_that_is_damaged_is_told_and_written_anew(tmp_path: Path) -> None:
+def test_each_damaged_file_is_reported_and_rewritten(tmp_path: Path) -> None:
     for name in FILES:
         for content in (b"", b"{}", b"\xff", b"[1]", b'{"offsetTable":{"T@G":5}}\n\t \t\n', None):
             node = Node(tmp_path / name.replace("/", "-") / str(hash(content)))
@@ -266,7 +266,7 @@ def test_each_file_that_is_damaged_is_told_and_written_anew(tmp_path: Path) -> N
                 assert len(node.file(name).read_bytes()) == len(good)
 
 
-def test_an_older_snapshot_whose_next_records_are_gone_is_told(tmp_path: Path) -> None:
+def test_an_older_snapshot_whose_next_records_are_gone_is_reported(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.change(topic("A"))
     node.save()
@@ -289,7 +289,7 @@ def test_an_older_snapshot_whose_next_records_are_gone_is_told(tmp_path: Path) -
     assert {doubt.file for doubt in node.doubts} >= {SNAPSHOT, BACKUP}
 
 
-def test_a_snapshot_of_another_log_is_not_taken(tmp_path: Path) -> None:
+def test_a_snapshot_of_another_log_is_not_used(tmp_path: Path) -> None:
     node, other = Node(tmp_path / "a"), Node(tmp_path / "b")
     for number in range(3):
         node.change(topic(f"A{number}"))
@@ -389,7 +389,7 @@ def test_a_directory_of_rocketmq_opens_with_its_tables(tmp_path: Path) -> None:
     assert made.delay_offsets == node.tables.delay_offsets
 
 
-def test_tables_that_rocketmq_wrote_afterwards_are_taken(tmp_path: Path) -> None:
+def test_tables_that_rocketmq_wrote_afterwards_are_adopted(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.change(topic("A"))
     node.change(offsets("A", "g", {"0": 7}))
@@ -546,7 +546,7 @@ def two_snapshots(path: Path) -> Node:
     return node
 
 
-def test_whole_files_are_taken_without_a_word_though_the_records_are_deleted(
+def test_intact_files_are_used_silently_even_if_their_records_are_deleted(
     tmp_path: Path,
 ) -> None:
     node = two_snapshots(tmp_path)
@@ -560,7 +560,7 @@ def test_whole_files_are_taken_without_a_word_though_the_records_are_deleted(
     assert node.doubts == []
 
 
-def test_a_file_that_was_damaged_is_told_once_with_what_was_done(tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported_once_with_the_action_taken(tmp_path: Path) -> None:
     every, kept = (
         "all records in the log are applied again",
         " is used, and the records after it are applied",
@@ -599,7 +599,7 @@ def test_a_file_that_was_damaged_is_told_once_with_what_was_done(tmp_path: Path)
     assert node.doubts == []
 
 
-def test_a_file_that_a_save_which_was_cut_short_left_behind_is_written_without_a_word(
+def test_a_file_left_by_an_interrupted_save_is_rewritten_silently(
     tmp_path: Path,
 ) -> None:
     node = two_snapshots(tmp_path)
@@ -639,7 +639,7 @@ def test_files_that_rocketmq_cannot_have_written_are_damaged_ones_though_all_are
     assert node.state == before
 
 
-def test_a_snapshot_older_than_its_backup_is_told(tmp_path: Path) -> None:
+def test_a_snapshot_older_than_its_backup_is_reported(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.change(topic("A"))
     node.save()
@@ -714,7 +714,7 @@ def test_a_log_that_does_not_say_that_it_began_empty_is_applied_to_the_best_tabl
     assert node.tables.topics.keys() == set("ABDEF")
 
 
-def test_a_new_directory_has_no_topics_that_anybody_knows(tmp_path: Path) -> None:
+def test_a_new_directory_has_no_foreign_tables_and_rocketmqs_has(tmp_path: Path) -> None:
     node = Node(tmp_path / "new")
     for path in FILES:
         node.file(path).unlink()
@@ -733,6 +733,6 @@ def test_a_new_directory_has_no_topics_that_anybody_knows(tmp_path: Path) -> Non
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_a_snapshot_or_told_not_to_be(data: bytes) -> None:
+def test_any_bytes_are_a_snapshot_or_an_error(data: bytes) -> None:
     with pytest.raises(NotASnapshot):
         decode(SNAPSHOT, data)

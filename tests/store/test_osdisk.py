@@ -5,7 +5,7 @@ from pathlib import Path
 from store.osdisk import STAGING, OsDisk
 
 
-def test_only_who_holds_the_lock_removes_what_is_being_allocated(tmp_path: Path) -> None:
+def test_only_the_holder_of_the_lock_removes_files_being_allocated(tmp_path: Path) -> None:
     holder = OsDisk(tmp_path)
     holder.lock("lock")
     staged = tmp_path / STAGING / "7"

@@ -31,7 +31,7 @@ SENDS = st.lists(
 
 @settings(max_examples=40)
 @given(SENDS)
-def test_all_places_of_a_stretch_are_those_that_its_records_tell(
+def test_the_places_of_a_stretch_are_those_that_its_records_name(
     tmp_path_factory: pytest.TempPathFactory, sends: list[tuple[str, int, int, list[str]]]
 ) -> None:
     store = open_store(tmp_path_factory.mktemp("store"))

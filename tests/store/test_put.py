@@ -96,7 +96,7 @@ def test_a_full_disk_stops_puts() -> None:
 
 
 @pytest.mark.parametrize("topic", ["", "x" * 128, "../x", "a/b", "a\0", "ü"])
-def test_topics_that_are_illegal(store: MessageStore, topic: str) -> None:
+def test_invalid_topics_are_message_illegal(store: MessageStore, topic: str) -> None:
     assert put(store, [b"x"], topic).status is PutMessageStatus.MESSAGE_ILLEGAL
     assert store.log.max_offset == 0
 
@@ -132,7 +132,7 @@ def test_malformed_properties_are_illegal(store: MessageStore, text: bytes) -> N
 
 
 @pytest.mark.parametrize("queue_id", [-1, 65536, 1 << 40])
-def test_queue_ids_that_are_illegal(store: MessageStore, queue_id: int) -> None:
+def test_invalid_queue_ids_are_message_illegal(store: MessageStore, queue_id: int) -> None:
     assert put(store, [b"x"], "T", queue_id).status is PutMessageStatus.MESSAGE_ILLEGAL
 
 
@@ -286,7 +286,7 @@ def producer(number: int) -> bytes:
     return b"producer%02d" % number
 
 
-def test_a_repeat_of_a_producer_that_is_forgotten_is_never_stored_again(tmp_path: Path) -> None:
+def test_a_repeat_of_a_forgotten_producer_is_never_stored_again(tmp_path: Path) -> None:
     store = open_store(tmp_path, options(producers_max=3))
     first = put_ok(store, [b"a"], producer=producer(0), sequence=0, repeat_of=0)
     known_end = first.physical_offset
@@ -402,7 +402,7 @@ def test_runs_that_continue_each_other_are_one(tmp_path: Path) -> None:
 # -- reading -----------------------------------------------------------------------------------
 
 
-def test_what_waits_for_the_disk_may_come(tmp_path: Path) -> None:
+def test_an_offset_that_awaits_the_masters_disk_is_one_past_the_end(tmp_path: Path) -> None:
     """A slave may be faster than the disk of its master, and show what that one does not yet."""
     store = open_store(tmp_path, options(flush_disk_type=FlushDiskType.SYNC_FLUSH))
     put_ok(store, [b"a"])
@@ -415,7 +415,7 @@ def test_what_waits_for_the_disk_may_come(tmp_path: Path) -> None:
     crash(store)
 
 
-def test_read_statuses(store: MessageStore) -> None:
+def test_reads_answer_with_rocketmqs_statuses(store: MessageStore) -> None:
     assert store.get("no", 0, QueueOffset(0)).status is GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
     put_ok(store, [b"a", b"b"])
     assert store.get("T", 0, QueueOffset(0)).status is GetMessageStatus.FOUND
@@ -457,7 +457,7 @@ def test_reading_by_tag_gives_exactly_the_matching_ones(store: MessageStore) -> 
     assert found == [n for n in range(100) if n % 7 in (0, 3)]
 
 
-def test_a_record_damaged_at_rest_is_reported_and_passed_over(store: MessageStore) -> None:
+def test_a_record_damaged_at_rest_is_reported_and_skipped(store: MessageStore) -> None:
     results = [put_ok(store, [b"%d" % n * 50]) for n in range(5)]
     store.log.queue.files[0].memory[results[2].physical_offset + 95] ^= 1
     first = store.get("T", 0, QueueOffset(0))
@@ -493,7 +493,7 @@ def test_columns_need_offsets_of_whole_numbers(store: MessageStore) -> None:
         Columns.from_wire(b"", bytes(8), b"", bytes(12))
 
 
-def test_dispatch_stops_at_a_full_disk_and_goes_on_later(tmp_path: Path) -> None:
+def test_dispatch_stops_at_a_full_disk_and_continues_later(tmp_path: Path) -> None:
     disk = FaultDisk(tmp_path, number=errno.ENOSPC)
     store = open_store(tmp_path, disk=disk)
     batch = PutBatch("T", 0, Columns.of([b"x"]), NOW)

@@ -181,13 +181,13 @@ def test_a_light_queue_may_have_begun_again_since_the_note(begin: int) -> None:
     assert "older" in doubt(queues, end_of(40), first + 1, key=LIGHT)
 
 
-def test_a_light_queue_that_did_not_begin_again_is_looked_at_as_others_are() -> None:
+def test_a_light_queue_that_did_not_start_again_is_checked_like_others() -> None:
     queues = queues_of(records(0, 60), key=LIGHT)
     assert doubt(queues, end_of(60), 6000, key=LIGHT) == ""
     assert "ends at entry 60, but had 61" in doubt(queues, end_of(61), 6100, key=LIGHT)
 
 
-def test_queues_in_doubt_already_stay_so_and_trusted_ones_are_not_looked_at() -> None:
+def test_queues_in_doubt_stay_in_doubt_and_trusted_ones_are_not_checked() -> None:
     queues = queues_of(records(0, 119))
     queues.trusted.add(KEY)
     assert doubt(queues, end_of(120)) == ""
@@ -236,7 +236,7 @@ def differing(queues: ConsumeQueues, *parts: Entries, key: QueueKey = KEY) -> st
     return comparison.differing.get(key, "")
 
 
-def test_entries_that_say_what_the_log_says_do_not_differ() -> None:
+def test_entries_that_agree_with_the_log_do_not_differ() -> None:
     queues = queues_of(records(0, 120))
     assert differing(queues, records(0, 70), records(70, 120)) == ""
     assert differing(queues, records(5, 6)) == ""
@@ -263,7 +263,7 @@ def test_a_queue_that_ends_before_the_log_does_differs() -> None:
     assert differing(nothing, records(0, 2), key=LIGHT) != ""
 
 
-def test_the_first_difference_is_told() -> None:
+def test_the_first_difference_is_reported() -> None:
     told = differing(queues_of(records(0, 10)), records(10, 12), records(12, 13))
     assert told == "entries 10 to 11 differ from the log"
 

@@ -18,7 +18,7 @@ NAMES = st.sampled_from(["T", "U", "%LMQ%$T$a", "%LMQ%$T$b", "%LMQ%$U$a", "%LMQ%
 
 
 @given(st.lists(st.tuples(NAMES, st.booleans())))
-def test_light_queues_are_counted_and_named_as_if_the_table_were_gone_through(
+def test_light_queues_are_counted_and_named_without_scanning_the_table(
     steps: list[tuple[str, bool]],
 ) -> None:
     table, plain = QueueEnds(), dict[tuple[str, int], int]()
@@ -37,9 +37,7 @@ def test_light_queues_are_counted_and_named_as_if_the_table_were_gone_through(
     assert QueueEnds(plain.items()).light_count == len(light)
 
 
-def test_a_new_light_queue_goes_through_no_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_light_queue_scans_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path, options(max_lmq_consume_queue_num=3))
 
     def scanned(table: Any) -> Any:

@@ -140,7 +140,7 @@ def blocks(*listed: list[bytes], room: int = 0) -> bytes:
     return file.memory.tobytes()
 
 
-def test_the_last_whole_block_says_what_holds() -> None:
+def test_the_last_whole_block_is_in_force() -> None:
     a, b = row_of(("A", 0), END), row_of(("B", 1), END)
     other, gone = row_of(("A", 0), END._replace(end=80)), QueueEnd(queuenote.REMOVED, 0, 0, 0)
     whole = blocks([a, b], [other], [row_of(("B", 1), gone)], room=5)
@@ -165,7 +165,7 @@ def test_a_block_without_rows_that_ends_with_the_file_holds() -> None:
     assert parse(blocks([])[:-1]) is None
 
 
-def test_what_is_no_note_says_nothing() -> None:
+def test_bytes_that_are_not_a_note_are_ignored() -> None:
     whole = blocks([row_of(("A", 0), END)])
     assert parse(whole) is not None
     assert parse(b"x" + whole[1:]) is None
@@ -246,7 +246,7 @@ def test_a_note_is_written_where_it_fits_to_the_byte() -> None:
     assert (note.file, note.end) == (file, file.size)
 
 
-def test_a_note_is_taken_up_after_a_restart_and_what_lies_behind_it_is_cleared() -> None:
+def test_a_note_is_continued_after_a_restart_and_bytes_after_it_are_cleared() -> None:
     disk = Disk()
     notes = QueueNotes(disk)
     note_now(notes, 700, queue_of(3))
@@ -266,7 +266,7 @@ def test_a_note_is_taken_up_after_a_restart_and_what_lies_behind_it_is_cleared()
     assert (set(found.queues), found.index_end) == ({("T", 0)}, 799)
 
 
-def test_a_note_that_cannot_be_opened_is_no_note_and_says_why() -> None:
+def test_a_note_that_cannot_be_opened_is_ignored_and_says_why() -> None:
     disk = Disk()
     note_now(QueueNotes(disk), 700, queue_of(3))
     disk.inodes(durable=False)[PATH].seen[: len(MAGIC)] = 0
@@ -368,7 +368,7 @@ def test_a_queue_that_is_removed_is_in_no_note_after() -> None:
 
 
 @pytest.mark.parametrize("short", [0, 1, HEAD_BYTES])
-def test_a_removed_queue_makes_the_file_anew_where_its_row_has_no_room(short: int) -> None:
+def test_a_removed_queue_rewrites_the_file_if_its_row_has_no_room(short: int) -> None:
     disk = Disk()
     notes = QueueNotes(disk)
     note_now(notes, 700, queue_of(3), queue_of(3, "U"))

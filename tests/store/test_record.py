@@ -245,7 +245,7 @@ def test_message_ids_have_16_or_28_bytes() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "zz", "0A", "0" * 30, "0" * 34, "g" * 32])
-def test_what_is_no_message_id_is_refused(text: str) -> None:
+def test_invalid_message_ids_are_refused(text: str) -> None:
     with pytest.raises(BadMessage):
         parse_message_id(text)
 
@@ -267,12 +267,12 @@ def test_properties_that_cannot_be_written_are_refused(properties: dict[str, str
 
 
 @pytest.mark.parametrize("name", ["T", "a-b_c%d|e", "x" * 127])
-def test_topic_names_that_are_allowed(name: str) -> None:
+def test_valid_topic_names_are_accepted(name: str) -> None:
     check_topic(name)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 128, "../x", "a/b", "a\0b", "a b", "ü", "a.b", "\n"])
-def test_topic_names_that_are_not(name: str) -> None:
+def test_invalid_topic_names_are_rejected(name: str) -> None:
     with pytest.raises(BadMessage):
         check_topic(name)
 

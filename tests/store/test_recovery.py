@@ -203,7 +203,7 @@ def _matched(
         (0xDAA320A7, 5_000, False, True, True),
     ],
 )
-def test_is_mapped_file_matched_recover(
+def test_a_start_file_matches_as_in_rocketmqs_recovery(
     tmp_path: Path, magic: int, store_time: int, v6: bool, safe: bool, expected: bool
 ) -> None:
     assert _matched(tmp_path, magic, store_time, v6, safe) is expected
@@ -493,7 +493,7 @@ def test_missing_queues_are_rebuilt(tmp_path: Path, clean: bool, messages: int) 
     store.shutdown()
 
 
-def test_queues_that_know_more_than_the_log_are_cut(tmp_path: Path) -> None:
+def test_queues_that_reach_past_the_log_are_truncated(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     bodies = fill(store, 70)
     store.shutdown()
@@ -580,7 +580,7 @@ _steps = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(_steps)
-def test_whatever_happens_between_puts_all_are_there_in_order(
+def test_whatever_happens_between_puts_all_messages_are_there_in_order(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]
 ) -> None:
     path = tmp_path_factory.mktemp("history")
@@ -690,7 +690,7 @@ def test_a_batch_that_begins_a_segment_is_told_where_its_record_is() -> None:
         assert store.get_message(result.physical_offset).queue_offset == k
 
 
-def test_what_a_cut_took_away_is_stored_when_it_is_sent_again() -> None:
+def test_a_message_lost_by_truncation_is_stored_when_sent_again() -> None:
     """A cut record's sequence is not stored any more: answering so would lose the message."""
     store = MessageStore(sim_disk(), replace(SMALL, message_index_enable=False))
     store.start()

@@ -96,7 +96,7 @@ def test_segments_that_had_not_expired_are_named(tmp_path: Path) -> None:
     crash(store)
 
 
-def test_an_expired_segment_that_goes_is_no_forced_deletion(tmp_path: Path) -> None:
+def test_deleting_an_expired_segment_is_not_a_forced_deletion(tmp_path: Path) -> None:
     store = filled(tmp_path, ratio=0.86)
     found = store.retention.round(WallMs(NOW + 73 * HOUR), 12, store.dispatcher.reput_from)
     assert found.segments > 0
@@ -185,7 +185,7 @@ def test_by_hand_it_happens_at_any_hour_for_twenty_rounds(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("behind", ["dispatch", "flush"])
-def test_what_queues_or_disk_do_not_have_yet_stays(tmp_path: Path, behind: str) -> None:
+def test_segments_not_yet_dispatched_or_flushed_are_kept(tmp_path: Path, behind: str) -> None:
     store = filled(tmp_path)
     dispatched = store.dispatcher.reput_from
     if behind == "flush":
@@ -236,7 +236,7 @@ def test_a_queue_all_of_whose_messages_are_gone_keeps_its_offsets(tmp_path: Path
     crash(again)
 
 
-def test_what_is_removed_is_put_aside_and_unlinked_later(
+def test_removed_files_are_renamed_and_unlinked_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(osdisk, "UNLINKED_AT_ONCE_BYTES", 1000)
@@ -259,7 +259,7 @@ def test_what_is_removed_is_put_aside_and_unlinked_later(
     assert list(aside.iterdir()) == []
 
 
-def test_a_disk_without_room_is_given_that_of_what_was_removed_first(
+def test_on_a_full_disk_removed_files_are_unlinked_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(osdisk, "UNLINKED_AT_ONCE_BYTES", 1000)

@@ -132,7 +132,7 @@ def opened(directory: Path) -> MessageStore:
     return store
 
 
-def test_only_the_very_stretch_is_taken(tmp_path: Path) -> None:
+def test_only_the_exact_stretch_is_used(tmp_path: Path) -> None:
     store = opened(killed(tmp_path / "data"))
     mapped = store.log.queue.files[0]
     stretch = Stretch(mapped, 0, mapped.readable, True)

@@ -44,7 +44,7 @@ def test_another_users_batch_changes_nothing() -> None:
     assert tables.sinks["old"]["batch"] == 1
 
 
-def test_sinks_that_said_what_they_send_are_forgotten_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sinks_with_declared_contents_are_forgotten_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "SINKS_MAX", 4)
     tables = Metadata()
     for name, contents in (("waits", ""), ("named", "c"), ("named too", "c")):

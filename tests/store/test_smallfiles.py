@@ -35,7 +35,7 @@ def test_bare_and_quoted_integer_keys_are_read(text: str) -> None:
     assert jsontext.loads(text) == {"offsetTable": {"T@G": {"0": 250, "1": 3}}}
 
 
-def test_what_looks_like_a_bare_key_inside_a_text_stays() -> None:
+def test_text_that_looks_like_a_bare_key_is_left_unchanged() -> None:
     value = {"a": '{1:2,3:4} "x" \\'}
     assert jsontext.loads(jsontext.dumps(value)) == value
 
@@ -82,7 +82,7 @@ def test_a_broken_file_falls_back_to_its_backup(tmp_path: Path, damage: bytes) -
     assert jsontext.load(disk, "config/x.json") == {"v": 1}
 
 
-def test_nothing_there_is_none_and_nothing_readable_names_the_file(tmp_path: Path) -> None:
+def test_a_missing_file_loads_as_none_and_an_unreadable_one_is_named(tmp_path: Path) -> None:
     disk = OsDisk(tmp_path)
     assert jsontext.load(disk, "config/x.json") is None
     (tmp_path / "config").mkdir()
@@ -138,12 +138,12 @@ def test_deleting_a_topic_forgets_its_offsets_and_remembers_its_floor() -> None:
     assert tables.floors == {"T": {0: 9}}
 
 
-def test_a_number_that_is_none_is_passed_over() -> None:
+def test_an_invalid_number_is_skipped() -> None:
     assert Metadata().apply(b'{"op":"delays","offsets":{"1":1e999}}') is None
 
 
 @given(st.binary(max_size=60))
-def test_a_record_of_any_bytes_is_applied_or_passed_over(body: bytes) -> None:
+def test_a_record_of_any_bytes_is_applied_or_skipped(body: bytes) -> None:
     Metadata().apply(body)
 
 
@@ -154,17 +154,17 @@ def test_a_record_of_any_bytes_is_applied_or_passed_over(body: bytes) -> None:
         | st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=3), max_size=2),
     )
 )
-def test_a_change_of_any_shape_is_applied_or_passed_over(change: dict[str, object]) -> None:
+def test_a_change_of_any_shape_is_applied_or_skipped(change: dict[str, object]) -> None:
     Metadata().apply(json.dumps(change).encode())
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "a b", "a/b", "ü"])
-def test_group_names_that_are_refused(name: str) -> None:
+def test_invalid_group_names_are_refused(name: str) -> None:
     with pytest.raises(BadMessage):
         check_group(name)
 
 
-def test_queues_become_more_never_fewer() -> None:
+def test_the_number_of_queues_never_shrinks() -> None:
     assert altered(TopicConfig("T", 4), 8, 0).queues == 8
     with pytest.raises(BadMessage, match="not shrink"):
         altered(TopicConfig("T", 4), 3, 0)

@@ -79,7 +79,7 @@ def started(path: Path, chosen: StoreOptions = SMALL) -> tuple[Opened, RecoveryR
 # -- what it says ----------------------------------------------------------------------------------
 
 
-def test_a_start_in_a_new_directory_finds_nothing_and_tells_nothing(tmp_path: Path) -> None:
+def test_a_start_in_a_new_directory_reports_nothing(tmp_path: Path) -> None:
     opened, report = started(tmp_path)
     assert report == RecoveryReport(False, 0, 0, 0, False, 0, 0)
     assert opened.problems == []
@@ -87,7 +87,7 @@ def test_a_start_in_a_new_directory_finds_nothing_and_tells_nothing(tmp_path: Pa
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_start_without_a_log_drops_what_was_made_of_it_and_tells(
+def test_a_start_without_a_log_drops_derived_files_and_reports_it(
     tmp_path: Path, clean: bool
 ) -> None:
     store = open_store(tmp_path)
@@ -134,7 +134,9 @@ def test_nothing_is_cut_behind_a_log_that_ends_with_its_segment(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("known_by", ["queues", "note", "checkpoint"])
-def test_what_the_log_lost_is_told_whoever_knows_of_it(tmp_path: Path, known_by: str) -> None:
+def test_records_lost_by_the_log_are_reported_whichever_file_knows_of_them(
+    tmp_path: Path, known_by: str
+) -> None:
     store = open_store(tmp_path, OFF)
     fill(store, 20)
     end = store.log.max_offset
@@ -154,7 +156,7 @@ def test_what_the_log_lost_is_told_whoever_knows_of_it(tmp_path: Path, known_by:
     assert open_noisily(tmp_path, OFF).problems == [], "once"
 
 
-def test_entries_that_a_lost_segment_took_away_are_no_reason_to_make_a_queue_twice(
+def test_entries_lost_with_a_segment_do_not_rebuild_a_queue_twice(
     tmp_path: Path,
 ) -> None:
     """The queue is made anew up to the hole, and its records go on behind it."""
@@ -176,7 +178,7 @@ def test_entries_that_a_lost_segment_took_away_are_no_reason_to_make_a_queue_twi
     crash(opened.store)
 
 
-def test_records_that_were_refused_while_queues_were_made_anew_are_not_counted_on(
+def test_records_refused_while_queues_were_rebuilt_are_not_relied_on(
     tmp_path: Path,
 ) -> None:
     chosen = options(enabled_append_prop_crc=False)
@@ -253,7 +255,7 @@ def test_keys_in_a_file_of_the_index_that_reached_past_the_log_are_found(
     crash(opened.store)
 
 
-def test_progress_is_told_up_to_the_whole_of_each_part(tmp_path: Path) -> None:
+def test_progress_is_reported_up_to_the_total_of_each_part(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     fill(store, 90)
     store.shutdown()
@@ -275,7 +277,7 @@ def test_progress_is_told_up_to_the_whole_of_each_part(tmp_path: Path) -> None:
     crash(again)
 
 
-def test_a_file_of_the_index_that_is_dropped_is_told(tmp_path: Path) -> None:
+def test_a_dropped_index_file_is_reported(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     fill(store, 30)
     store.shutdown()
@@ -291,7 +293,7 @@ def test_a_file_of_the_index_that_is_dropped_is_told(tmp_path: Path) -> None:
     crash(opened.store)
 
 
-def test_an_index_that_is_off_is_not_looked_at(tmp_path: Path) -> None:
+def test_an_index_that_is_off_is_not_checked(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     fill(store, 30)
     store.shutdown()
@@ -316,7 +318,7 @@ def test_a_queue_that_begins_where_the_log_does_lacks_nothing(tmp_path: Path) ->
     crash(opened.store)
 
 
-def test_a_queue_whose_records_were_all_cut_is_missed_once(tmp_path: Path) -> None:
+def test_a_queue_whose_records_were_all_truncated_is_reported_missing_once(tmp_path: Path) -> None:
     store = open_store(tmp_path, OFF)
     fill(store, 20)
     put_ok(store, [b"." * 900], "U")
@@ -371,7 +373,7 @@ def half_noted(path: Path, chosen: StoreOptions) -> list[int]:
     return starts
 
 
-def test_a_note_that_ends_inside_a_record_costs_that_one_nothing(tmp_path: Path) -> None:
+def test_a_note_that_ends_inside_a_record_does_not_lose_it(tmp_path: Path) -> None:
     """It is from before the log was cut: neither damage nor a lost key is made of it."""
     chosen = options(mapped_file_size_commit_log=1 << 16, max_index_num=8)
     starts = half_noted(tmp_path, chosen)
@@ -389,7 +391,7 @@ def test_a_note_that_ends_inside_a_record_costs_that_one_nothing(tmp_path: Path)
 
 
 @pytest.mark.parametrize("place", [3, 36])
-def test_a_half_record_hides_no_damage_and_excuses_no_gap(tmp_path: Path, place: int) -> None:
+def test_a_partial_record_hides_neither_damage_nor_a_gap(tmp_path: Path, place: int) -> None:
     chosen = options(mapped_file_size_commit_log=1 << 16, enabled_append_prop_crc=False)
     starts = half_noted(tmp_path, chosen)
     log = segments(tmp_path)[0]
@@ -489,7 +491,7 @@ def test_names_of_segments_are_durable_before_those_are_served_though_nothing_is
 
 
 @pytest.mark.parametrize("how", ["doubted", "late", "rebuilt"])
-def test_a_log_that_queues_are_made_anew_of_is_durable_first(how: str) -> None:
+def test_a_log_is_made_durable_before_queues_are_rebuilt_from_it(how: str) -> None:
     """A clean stop synced it, but who took the queues away may have copied the log as well."""
     disk = new_disk()
     store = sim_store(disk)
@@ -538,7 +540,7 @@ def test_a_clean_start_syncs_nothing_of_the_log() -> None:
 
 
 @pytest.mark.parametrize("harm", ["none", "cut", "rebuilt"])
-def test_a_note_that_says_too_much_is_made_anew_at_once(tmp_path: Path, harm: str) -> None:
+def test_a_note_that_claims_too_much_is_rewritten_at_once(tmp_path: Path, harm: str) -> None:
     store = open_store(tmp_path, OFF)
     fill(store, 20)
     flush_queues(store)
@@ -575,7 +577,9 @@ def test_a_queue_file_that_was_copied_in_is_synced_by_the_next_flush(tmp_path: P
 
 
 @pytest.mark.parametrize("offset", [0, 3])
-def test_after_a_kill_every_entry_comes_anew_also_the_first(tmp_path: Path, offset: int) -> None:
+def test_after_a_kill_every_entry_is_rewritten_including_the_first(
+    tmp_path: Path, offset: int
+) -> None:
     store = open_store(tmp_path)
     fill(store, 20)
     crash(store)
@@ -634,7 +638,7 @@ def test_on_a_full_disk_no_queue_offset_is_given_again() -> None:
 
 
 @pytest.mark.parametrize("harm", ["queue", "log", "other error"])
-def test_what_is_damaged_is_mended_before_anything_is_served(
+def test_damage_is_repaired_before_anything_is_served(
     harm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = new_disk()
@@ -657,7 +661,7 @@ def test_what_is_damaged_is_mended_before_anything_is_served(
 # -- files that cannot be right --------------------------------------------------------------------
 
 
-def test_queues_that_cannot_be_loaded_are_removed_and_told(tmp_path: Path) -> None:
+def test_queues_that_cannot_be_loaded_are_removed_and_reported(tmp_path: Path) -> None:
     units = options(enable_consume_queue_ext=True, mapped_file_size_consume_queue_ext=2000)
     store = open_store(tmp_path, units)
     put_ok(store, [b"a", b"b"])
@@ -676,7 +680,7 @@ def test_queues_that_cannot_be_loaded_are_removed_and_told(tmp_path: Path) -> No
     crash(opened.store)
 
 
-def test_an_index_that_cannot_be_loaded_is_removed_and_told(tmp_path: Path) -> None:
+def test_an_index_that_cannot_be_loaded_is_removed_and_reported(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     fill(store, 3)
     store.shutdown()
@@ -710,7 +714,7 @@ def test_files_that_cannot_be_loaded_are_closed(monkeypatch: pytest.MonkeyPatch)
     assert [file.path for file in handed if len(file.memory)] == []
 
 
-def test_what_can_be_loaded_is_sound_and_nothing_is_told(tmp_path: Path) -> None:
+def test_intact_queues_and_index_are_loaded_and_nothing_is_reported(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     fill(store, 3)
     store.shutdown()
@@ -748,7 +752,7 @@ def test_keys_that_lay_in_a_dropped_index_file_are_found_though_their_record_had
 
 
 @pytest.mark.parametrize("role", [BrokerRole.SLAVE, BrokerRole.SYNC_MASTER])
-def test_a_clean_stop_is_one_though_records_at_the_end_are_not_confirmed(
+def test_a_stop_is_clean_even_if_records_at_the_end_are_not_confirmed(
     tmp_path: Path, role: BrokerRole
 ) -> None:
     """Of a group that is stopped under load, no replica would count after its machine rebooted."""

@@ -164,7 +164,7 @@ def test_a_body_of_four_mebibytes_goes_and_one_byte_more_does_not(
     consumer.ack(found)
 
 
-def test_a_topic_that_is_missing_is_told(
+def test_a_missing_topic_is_reported(
     rocketmq: ModuleType, shared: NodeProcess, opened: Opened
 ) -> None:
     sender = producer(rocketmq, shared.endpoint, "T", opened=opened)
@@ -172,7 +172,7 @@ def test_a_topic_that_is_missing_is_told(
         sender.send(message(rocketmq, b"x", "NoSuchTopic"))
 
 
-def test_a_type_that_the_topic_does_not_take(
+def test_a_message_type_that_the_topic_does_not_accept_is_refused(
     rocketmq: ModuleType, shared: NodeProcess, opened: Opened
 ) -> None:
     sender = producer(rocketmq, shared.endpoint, "Normal", "Fifo", opened=opened)
@@ -222,7 +222,7 @@ def test_three_hundred_messages_come_in_batches_of_at_most_32(
     assert sorted(seen) == list(range(300))
 
 
-def test_a_message_that_is_not_acknowledged_comes_again(
+def test_an_unacknowledged_message_is_redelivered(
     rocketmq: ModuleType, shared: NodeProcess, topic: str, opened: Opened
 ) -> None:
     sender = producer(rocketmq, shared.endpoint, topic, opened=opened)
@@ -257,7 +257,7 @@ def test_invisible_times_have_bounds_and_can_be_changed(
     consumer.ack(found)
 
 
-def test_tags_choose_exactly(
+def test_tags_filter_exactly(
     rocketmq: ModuleType, shared: NodeProcess, topic: str, opened: Opened
 ) -> None:
     sender = producer(rocketmq, shared.endpoint, topic, opened=opened)
@@ -303,7 +303,7 @@ def lite_topics_of(rocketmq: ModuleType, endpoint: str, topic: str, opened: Open
     return send
 
 
-def test_a_lite_push_consumer_hears_what_it_subscribes_to(
+def test_a_lite_push_consumer_receives_what_it_subscribes_to(
     rocketmq: ModuleType, shared: NodeProcess, topic: str, opened: Opened
 ) -> None:
     send = lite_topics_of(rocketmq, shared.endpoint, topic, opened)
@@ -349,7 +349,7 @@ def _subscribed(consumer: Any, lite_topic: str) -> bool:
     return True
 
 
-def test_a_lite_simple_consumer_hears_what_it_subscribes_to(
+def test_a_lite_simple_consumer_receives_what_it_subscribes_to(
     rocketmq: ModuleType, shared: NodeProcess, topic: str, opened: Opened
 ) -> None:
     send = lite_topics_of(rocketmq, shared.endpoint, topic, opened)
@@ -372,7 +372,7 @@ def test_a_lite_simple_consumer_hears_what_it_subscribes_to(
 # -- push consumers --------------------------------------------------------------------------------
 
 
-def test_a_failing_message_is_tried_again_and_ends_as_a_dead_letter(
+def test_a_failing_message_is_retried_and_becomes_a_dead_letter(
     rocketmq: ModuleType, shared: NodeProcess, topic: str, opened: Opened
 ) -> None:
     sender = producer(rocketmq, shared.endpoint, topic, opened=opened)
@@ -429,7 +429,7 @@ def test_fifo_keeps_the_order_over_a_failing_message(
 # -- time and transactions -------------------------------------------------------------------------
 
 
-def test_a_delayed_message_and_one_that_is_recalled(
+def test_delayed_messages_are_delivered_and_recalled_ones_are_not(
     rocketmq: ModuleType, shared: NodeProcess, topic: str, opened: Opened
 ) -> None:
     sender = producer(rocketmq, shared.endpoint, topic, opened=opened)
@@ -447,7 +447,7 @@ def test_a_delayed_message_and_one_that_is_recalled(
     assert received.bodies == [b"delayed"]
 
 
-def test_transactions_that_are_committed_rolled_back_and_asked_about(
+def test_transactions_are_committed_rolled_back_and_checked(
     rocketmq: ModuleType, tmp_path: Path, opened: Opened
 ) -> None:
     node = NodeProcess(
@@ -493,7 +493,7 @@ def test_transactions_that_are_committed_rolled_back_and_asked_about(
 # -- connections -----------------------------------------------------------------------------------
 
 
-def test_namespaces_are_apart(rocketmq: ModuleType, shared: NodeProcess, opened: Opened) -> None:
+def test_namespaces_are_isolated(rocketmq: ModuleType, shared: NodeProcess, opened: Opened) -> None:
     with duolog.sync.Client(shared.endpoint) as client:
         client.admin.create_topic("ns1%Apart", 1)
         client.admin.create_topic("Apart", 1)
@@ -515,7 +515,7 @@ def test_of_two_access_points_the_first_may_be_dead(
     assert sender.send(message(rocketmq, b"x", topic)).message_id
 
 
-def test_keys_are_asked_for(rocketmq: ModuleType, tmp_path: Path, opened: Opened) -> None:
+def test_access_keys_are_required(rocketmq: ModuleType, tmp_path: Path, opened: Opened) -> None:
     node = NodeProcess(
         tmp_path / "data", *SMALL,
         "--set", "rocketmq.access_key=ak", "--set", "rocketmq.secret_key=sk",
@@ -535,7 +535,7 @@ def test_keys_are_asked_for(rocketmq: ModuleType, tmp_path: Path, opened: Opened
         node.stop()
 
 
-def test_a_producer_goes_on_when_the_master_dies_and_nothing_is_lost_or_doubled(
+def test_a_producer_survives_the_death_of_the_master_and_nothing_is_lost_or_duplicated(
     tmp_path: Path,
 ) -> None:
     need_etcd()
@@ -635,7 +635,7 @@ def test_tls_with_a_certificate_that_the_client_trusts(tmp_path: Path) -> None:
         node.stop()
 
 
-def test_clients_go_on_after_the_node_was_restarted(
+def test_clients_continue_after_the_node_was_restarted(
     rocketmq: ModuleType, node: NodeProcess, opened: Opened
 ) -> None:
     sender = producer(rocketmq, node.endpoint, opened=opened)

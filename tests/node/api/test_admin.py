@@ -77,7 +77,7 @@ async def test_topics_are_created_listed_altered_and_deleted(client: duolog.Clie
     assert [topic.topic for topic in await admin.topics(system=True)][-1].startswith("DUOLOG_SYS")
 
 
-async def test_a_deletion_whose_answer_was_lost_is_no_failure(
+async def test_a_deletion_whose_answer_was_lost_succeeds(
     client: duolog.Client, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metadata = broker_of(node).metadata
@@ -100,7 +100,7 @@ async def test_a_deletion_whose_answer_was_lost_is_no_failure(
 
 
 @pytest.mark.parametrize("name", ["", "x" * 128, "a/b", "../x", "a\0", "DUOLOG_SYS_METADATA"])
-async def test_names_that_are_no_topics(client: duolog.Client, name: str) -> None:
+async def test_invalid_topic_names_are_refused(client: duolog.Client, name: str) -> None:
     with pytest.raises(duolog.BadRequest):
         await client.admin.create_topic(name)
 
@@ -176,7 +176,7 @@ async def test_auto_create_makes_a_topic_on_first_use(start_node: StartNode) -> 
         assert topic.queues == 2
 
 
-async def test_every_way_of_sending_makes_a_topic_and_reading_does_not(
+async def test_every_kind_of_send_creates_a_topic_and_reading_does_not(
     start_node: StartNode,
 ) -> None:
     node = await start_node(limits={"auto_create_topic": True, "default_topic_queues": 3})
@@ -219,7 +219,7 @@ async def test_a_send_does_not_undo_the_creation_of_its_topic(start_node: StartN
     assert broker_of(again).metadata.topics["T"].queues == 8
 
 
-async def test_a_creation_that_is_cut_off_is_undone_by_no_send(
+async def test_no_send_undoes_an_interrupted_topic_creation(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its record is stored: whoever waited for it, the topic is the one that was asked for."""
@@ -244,7 +244,7 @@ async def test_a_creation_that_is_cut_off_is_undone_by_no_send(
     assert broker_of(again).metadata.topics["T"].queues == 8
 
 
-async def test_a_creation_that_a_mastership_took_with_it_is_forgotten(
+async def test_a_topic_creation_that_was_lost_with_its_mastership_is_forgotten(
     start_node: StartNode,
 ) -> None:
     node = await start_node(limits={"auto_create_topic": True, "default_topic_queues": 2})
@@ -275,7 +275,7 @@ async def test_topics_are_bounded(start_node: StartNode) -> None:
             await client.admin.create_topic("c")
 
 
-async def test_deleting_and_sending_at_the_same_time_keeps_the_node_well(
+async def test_concurrent_deletions_and_sends_leave_the_node_healthy(
     client: duolog.Client,
 ) -> None:
     async def churn() -> None:
@@ -303,7 +303,7 @@ async def test_deleting_and_sending_at_the_same_time_keeps_the_node_well(
         assert (await producer.send("T", b"x")).status == "PUT_OK"
 
 
-async def test_topics_that_come_and_go_leave_nothing_behind(
+async def test_deleted_topics_leave_nothing_behind(
     client: duolog.Client, node: Node, tmp_path: Path
 ) -> None:
     async def come_and_go(number: int) -> None:
@@ -364,7 +364,7 @@ async def test_a_port_in_use_is_an_error(node: Node, start_node: StartNode, tmp_
         await start_node(data=tmp_path / "other", listen=f"127.0.0.1:{node.port}")
 
 
-async def test_no_answer_is_a_typed_error_within_the_deadline() -> None:
+async def test_a_missing_answer_is_a_typed_error_within_the_deadline() -> None:
     async with duolog.Client("127.0.0.1:1", timeout=0.5) as client:
         with pytest.raises(duolog.Retryable):
             await client.admin.topics()
@@ -374,7 +374,7 @@ async def test_no_answer_is_a_typed_error_within_the_deadline() -> None:
 
 
 @pytest.mark.parametrize("endpoints", ["", "localhost", "a:b", "a:0", "a:70000", [], ":1"])
-def test_endpoints_that_are_none(endpoints: str) -> None:
+def test_invalid_endpoints_are_refused(endpoints: str) -> None:
     with pytest.raises(duolog.BadRequest):
         duolog.Client(endpoints)
 
@@ -389,7 +389,7 @@ async def test_a_dead_endpoint_in_the_list_is_passed_over(node: Node) -> None:
 # -- the synchronous face ----------------------------------------------------------------------
 
 
-async def test_the_synchronous_face_does_the_same(node: Node) -> None:
+async def test_the_synchronous_client_does_the_same(node: Node) -> None:
     def work() -> list[bytes]:
         with duolog.sync.Client(f"127.0.0.1:{node.port}") as client:
             client.admin.create_topic("S", 1)
@@ -407,7 +407,7 @@ async def test_the_synchronous_face_does_the_same(node: Node) -> None:
     assert await asyncio.to_thread(work) == [b"one", b"two", b"three"]
 
 
-async def test_a_producer_notices_that_a_topic_was_made_anew_with_fewer_queues(
+async def test_a_producer_notices_that_a_topic_was_recreated_with_fewer_queues(
     client: duolog.Client,
 ) -> None:
     await client.admin.create_topic("shrunk", 8)

@@ -35,7 +35,7 @@ def calls_of(client: duolog.Client, producer: Any) -> list[Call]:
     ]
 
 
-async def test_calls_given_up_at_any_moment_leave_nothing_behind(node: Node) -> None:
+async def test_calls_cancelled_at_any_moment_leave_nothing_behind(node: Node) -> None:
     told: list[str] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: told.append(str(context)))
@@ -64,7 +64,7 @@ async def test_calls_given_up_at_any_moment_leave_nothing_behind(node: Node) -> 
     assert [name for name in here if "duolog" in name.lower()] == []
 
 
-async def test_a_client_closed_in_the_middle_of_everything_says_nothing(node: Node) -> None:
+async def test_a_client_closed_with_calls_under_way_logs_nothing(node: Node) -> None:
     told: list[str] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: told.append(str(context)))

@@ -46,7 +46,7 @@ async def append(client: duolog.Client, request: wire.AppendRequest) -> wire.App
     return await client._router.seed.append(bare, request.bodies, deadline)
 
 
-async def test_a_sent_message_comes_back_whole(client: duolog.Client) -> None:
+async def test_a_sent_message_is_read_back_unchanged(client: duolog.Client) -> None:
     async with client.producer() as producer:
         receipt = await producer.send(
             "T", b"hello", key="order 1".replace(" ", "-"), tags="en", properties={"ü": "€"}
@@ -139,7 +139,7 @@ async def test_a_repeated_request_is_answered_with_the_first_result(
         ({"born_time": -(1 << 63)}, wire.PUT_OK),
     ],
 )
-async def test_bad_input_gets_a_status_stores_nothing_and_hurts_nobody(
+async def test_bad_input_gets_a_status_and_stores_nothing(
     client: duolog.Client, node: Node, changes: dict[str, object], status: int
 ) -> None:
     assert node.broker is not None
@@ -179,7 +179,7 @@ async def test_a_request_over_the_grpc_limit_is_refused(start_node: StartNode) -
         assert reply.status == wire.PUT_OK
 
 
-async def test_half_a_stream_and_a_reset_leave_the_node_well(
+async def test_a_partial_stream_and_a_reset_leave_the_node_healthy(
     client: duolog.Client, node: Node
 ) -> None:
     await append(client, append_request([b"there"]))
@@ -219,7 +219,7 @@ async def test_a_pull_waits_for_a_message_and_is_woken_by_it(client: duolog.Clie
     assert time.monotonic() - began < 5
 
 
-async def test_a_pull_that_waits_in_vain_says_so(client: duolog.Client) -> None:
+async def test_a_pull_that_times_out_reports_that_no_message_came(client: duolog.Client) -> None:
     batch = await client.pull("T", 0, 0, wait=0.05)
     assert (batch.count, batch.next_offset) == (0, 0)
 
@@ -237,7 +237,9 @@ async def test_a_pull_by_tag_waits_for_a_matching_message(client: duolog.Client)
     assert batch.next_offset == 6
 
 
-async def test_offsets_outside_the_queue_say_where_to_go_on(client: duolog.Client) -> None:
+async def test_an_offset_out_of_range_is_answered_with_where_to_continue(
+    client: duolog.Client,
+) -> None:
     async with client.producer() as producer:
         await producer.send("T", b"x", queue_id=0)
     batch = await client.pull("T", 0, 5)
@@ -275,7 +277,7 @@ async def test_waiting_calls_are_bounded(start_node: StartNode) -> None:
         assert [batch.count for batch in await asyncio.gather(*waits)] == [1, 1, 1]
 
 
-async def test_a_batch_damaged_on_its_way_is_noticed(client: duolog.Client) -> None:
+async def test_a_batch_damaged_in_transit_is_detected(client: duolog.Client) -> None:
     async with client.producer() as producer:
         await producer.send("T", b"x", queue_id=0)
     batch = await client.pull("T", 0, 0)
@@ -412,7 +414,7 @@ async def test_ids_that_name_no_message_are_refused(client: duolog.Client) -> No
         await client.admin.find("T", unique_key="0" * 32)
 
 
-async def test_what_a_producer_sent_that_hung_up_is_readable_at_once(
+async def test_messages_of_a_disconnected_producer_are_readable_at_once(
     node: Node, client: duolog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pumped: list[int] = []

@@ -50,7 +50,7 @@ async def test_posts_are_stored_once_in_the_order_of_their_key(client: duolog.Cl
     assert {message.properties["TAGS"] for message in found} == {"c"}
 
 
-async def test_what_a_node_refuses_fails_alone(client: duolog.Client, node: Node) -> None:
+async def test_a_refused_post_fails_alone(client: duolog.Client, node: Node) -> None:
     async with client.producer() as producer:
         good = [producer.post("T", b"%d" % k, queue_id=0) for k in range(20)]
         large = producer.post("T", b"x", queue_id=0, properties={"p": "x" * 40_000})
@@ -64,7 +64,7 @@ async def test_what_a_node_refuses_fails_alone(client: duolog.Client, node: Node
     assert await bodies(client, 0) == [b"%d" % k for k in range(40)]
 
 
-async def test_a_node_that_went_away_is_told_by_flush(client: duolog.Client, node: Node) -> None:
+async def test_flush_reports_that_the_node_went_away(client: duolog.Client, node: Node) -> None:
     producer = client.producer(timeout=1)
     await producer.send("T", b"before")
     await node.stop()
@@ -118,7 +118,7 @@ async def test_threads_post_to_a_synchronous_producer(client: duolog.Client, nod
     assert sum(map(len, queues)) == 6000
 
 
-async def test_a_receipt_that_does_not_come_in_time(client: duolog.Client, node: Node) -> None:
+async def test_waiting_for_a_receipt_times_out(client: duolog.Client, node: Node) -> None:
     def post() -> None:
         endpoint = f"127.0.0.1:{node.port}"
         with (
@@ -134,7 +134,7 @@ async def test_a_receipt_that_does_not_come_in_time(client: duolog.Client, node:
     await asyncio.to_thread(post)
 
 
-async def test_a_callback_that_would_wait_in_the_clients_thread_is_told_so(
+async def test_a_callback_that_would_block_the_clients_thread_gets_an_error(
     client: duolog.Client, node: Node
 ) -> None:
     def post() -> None:
@@ -201,7 +201,7 @@ async def test_a_message_that_fits_no_request_is_refused_alone_and_at_once(
     assert await bodies(client, 0) == [b"%d" % k for k in range(10)]
 
 
-async def test_what_has_no_time_left_does_not_go_out(client: duolog.Client, node: Node) -> None:
+async def test_posts_past_their_deadline_are_not_sent(client: duolog.Client, node: Node) -> None:
     async with client.producer() as producer:
         await producer.send("T", b"0", queue_id=0)
         for seconds in (0, -1.0):

@@ -5,7 +5,7 @@ from duolog import NodeStatus
 from node.cli.cluster import row_of
 
 
-def test_a_node_known_from_others_only_is_not_said_to_serve() -> None:
+def test_a_node_known_only_from_others_is_not_shown_as_serving() -> None:
     node = NodeStatus(name="x", role="SLAVE", listen="x:1", stale=True)
     row = row_of("c", node)
     assert (row["epoch"], row["state"], row["max_offset"]) == (None, "UNKNOWN", None)

@@ -73,7 +73,7 @@ async def test_a_member_reads_the_queues_that_it_names(client: duolog.Client) ->
         assert {message.queue_id for message in found} == {1, 3}
 
 
-async def test_strategies_that_do_not_fit(client: duolog.Client) -> None:
+async def test_unknown_and_mixed_strategies_are_refused(client: duolog.Client) -> None:
     with pytest.raises(duolog.BadRequest, match="strategy 'avg' is unknown; strategies: AVG,"):
         await client.consumer("g", "T", rebalance="avg").start()
     async with client.consumer("g", "T"):
@@ -146,7 +146,7 @@ async def test_a_message_in_hand_is_finished_before_its_queue_goes_to_another_me
 # -- broadcasting --------------------------------------------------------------------------------
 
 
-async def test_broadcasting_gives_everything_to_everyone(
+async def test_broadcasting_delivers_every_message_to_every_member(
     client: duolog.Client, tmp_path: Path
 ) -> None:
     bodies = Counter(await fill(client, "T", 40))
@@ -174,7 +174,7 @@ async def test_broadcasting_gives_everything_to_everyone(
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"offsets": {"g": {"T": {"0": "x"}}}}', "{}"])
-def test_a_damaged_file_of_offsets_is_named(text: str, tmp_path: Path) -> None:
+def test_a_damaged_offset_file_is_named(text: str, tmp_path: Path) -> None:
     file = tmp_path / "offsets.json"
     file.write_text(text)
     with (
@@ -184,7 +184,7 @@ def test_a_damaged_file_of_offsets_is_named(text: str, tmp_path: Path) -> None:
         client.consumer("g", "T", mode="broadcasting", offsets_file=file)
 
 
-def test_modes_and_files_that_do_not_fit(tmp_path: Path) -> None:
+def test_invalid_modes_and_offset_files_are_refused(tmp_path: Path) -> None:
     with duolog.sync.Client("127.0.0.1:1") as client:
         with pytest.raises(duolog.BadRequest, match="mode"):
             client.consumer("g", "T", mode="anycast")
@@ -197,7 +197,7 @@ def test_modes_and_files_that_do_not_fit(tmp_path: Path) -> None:
 # -- choosing ------------------------------------------------------------------------------------
 
 
-async def test_sql_chooses_and_the_group_goes_on_behind_what_it_passed_over(
+async def test_a_group_with_an_sql_filter_continues_after_the_messages_it_skipped(
     client: duolog.Client,
 ) -> None:
     await client.admin.create_topic("one", 1)
@@ -217,7 +217,7 @@ async def test_sql_chooses_and_the_group_goes_on_behind_what_it_passed_over(
     assert (nothing.count, nothing.next_offset) == (0, 50)
 
 
-async def test_sql_that_is_none_is_told(client: duolog.Client) -> None:
+async def test_invalid_sql_is_refused(client: duolog.Client) -> None:
     with pytest.raises(duolog.BadRequest):
         await client.pull("T", 0, 0, sql="n >")
     with pytest.raises(duolog.BadRequest):
@@ -248,7 +248,7 @@ def java_hash_of(text: str) -> int:
 # -- trying again --------------------------------------------------------------------------------
 
 
-async def test_a_message_sent_back_comes_again_later_and_ends_as_a_dead_letter(
+async def test_a_message_sent_back_is_redelivered_later_and_becomes_a_dead_letter(
     start_node: StartNode, tmp_path: Path
 ) -> None:
     node = await start_node(tmp_path / "data", message_delay_level=FAST_LADDER)
@@ -284,7 +284,9 @@ async def test_a_message_sent_back_comes_again_later_and_ends_as_a_dead_letter(
         assert sum(queue.lag_messages for queue in group.queues) == 0
 
 
-async def test_levels_and_limits_of_sending_back(start_node: StartNode, tmp_path: Path) -> None:
+async def test_messages_sent_back_keep_to_delay_levels_and_attempt_limits(
+    start_node: StartNode, tmp_path: Path
+) -> None:
     node = await start_node(tmp_path / "data", message_delay_level=FAST_LADDER)
     async with duolog.Client(f"127.0.0.1:{node.port}") as client:
         await client.admin.create_topic("T", 1)
@@ -391,7 +393,7 @@ def refused_as_forked(consumer: duolog.sync.Consumer) -> int:
     return 3
 
 
-async def test_a_trace_context_goes_every_way_a_message_goes(
+async def test_a_trace_context_survives_every_delivery_path(
     start_node: StartNode, tmp_path: Path
 ) -> None:
     """W3C's traceparent is a property: delayed, committed, sent back or dead, it stays."""

@@ -42,7 +42,9 @@ def deal_of(queues: int, members: int, rooms: tuple[str, ...] = ("east",)) -> De
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES.keys() - {"CONFIG"}))
 @given(st.integers(0, 20), st.integers(1, 9))
-def test_every_queue_is_dealt_to_exactly_one(strategy: str, queues: int, members: int) -> None:
+def test_every_queue_is_assigned_to_exactly_one_member(
+    strategy: str, queues: int, members: int
+) -> None:
     deal = deal_of(queues, members)
     shares = [allocate(strategy, deal, name) for name in deal.members]
     assert sorted(queue for share in shares for queue in share) == deal.queues
@@ -55,7 +57,7 @@ def numbers(strategy: str, deal: Deal) -> list[list[int]]:
     return [[queue for _, queue in allocate(strategy, deal, name)] for name in deal.members]
 
 
-def test_shares_as_rocketmq_deals_them() -> None:
+def test_queues_are_assigned_as_in_rocketmq() -> None:
     deal = deal_of(8, 3)
     assert numbers("AVG", deal) == [[0, 1, 2], [3, 4, 5], [6, 7]]
     assert numbers("AVG_BY_CIRCLE", deal) == [[0, 3, 6], [1, 4, 7], [2, 5]]
@@ -64,14 +66,14 @@ def test_shares_as_rocketmq_deals_them() -> None:
 
 
 @given(st.integers(1, 60), st.integers(2, 9))
-def test_a_member_more_takes_queues_and_moves_no_other(queues: int, members: int) -> None:
+def test_a_new_member_takes_queues_and_no_other_queue_moves(queues: int, members: int) -> None:
     before, after = deal_of(queues, members - 1), deal_of(queues, members)
     for name in before.members:
         kept = set(allocate("CONSISTENT_HASH", after, name))
         assert kept <= set(allocate("CONSISTENT_HASH", before, name))
 
 
-def test_what_a_member_names_and_what_stands_in_its_room() -> None:
+def test_members_are_assigned_the_queues_they_name_and_those_of_their_room() -> None:
     queues = [("T", n) for n in range(4)]
     named = {
         "a": Wish("CONFIG", queues=frozenset({("T", 1), ("T", 9)})),
@@ -86,7 +88,7 @@ def test_what_a_member_names_and_what_stands_in_its_room() -> None:
     assert numbers("MACHINE_ROOM", Deal(queues, rooms, "north@g")) == [[], [], []]
 
 
-def test_somebody_reads_what_was_sent_back_whatever_members_name() -> None:
+def test_the_retry_topic_is_assigned_under_every_strategy() -> None:
     groups = GroupCoordinator(replica_group="east@a")
     counts = {"T": 4, "%RETRY%G": 1}
     for strategy in ("CONFIG", "MACHINE_ROOM"):
@@ -107,7 +109,7 @@ def test_members_agree_on_a_strategy() -> None:
     assert groups.heartbeat("G", "b", other, COUNTS, START)
 
 
-def test_a_queue_changes_hands_only_after_its_reader_let_go() -> None:
+def test_a_queue_is_reassigned_only_after_its_reader_released_it() -> None:
     groups = GroupCoordinator()
     first = beat(groups, "a", set())
     assert len(first) == 8
@@ -119,7 +121,7 @@ def test_a_queue_changes_hands_only_after_its_reader_let_go() -> None:
     assert beat(groups, "b", set()) == first - kept
 
 
-def test_a_dead_members_queues_go_to_the_others() -> None:
+def test_the_queues_of_a_dead_member_are_reassigned() -> None:
     groups = GroupCoordinator()
     everything = beat(groups, "a", set(), now=0)
     beat(groups, "b", set(), now=5000)
@@ -137,7 +139,7 @@ def test_leaving_frees_queues_at_once() -> None:
     assert groups.names(START) == set()
 
 
-def test_a_group_whose_members_fell_silent_has_none() -> None:
+def test_members_without_heartbeats_are_removed_from_their_group() -> None:
     groups = GroupCoordinator()
     beat(groups, "a", set())
     assert (groups.names(START), groups.readers_of("T", START)) == ({"G"}, {"G"})
@@ -147,7 +149,7 @@ def test_a_group_whose_members_fell_silent_has_none() -> None:
     assert groups.members("G", LATER) == 1
 
 
-def test_a_coordinator_says_what_is_wrong_with_it() -> None:
+def test_validate_reports_an_inconsistent_coordinator() -> None:
     groups = GroupCoordinator()
     beat(groups, "a", beat(groups, "a", set()))
     beat(groups, "b", set())
@@ -164,7 +166,7 @@ def test_a_coordinator_says_what_is_wrong_with_it() -> None:
     assert groups.validate(START) == "group G: 0 members"
 
 
-def test_a_member_may_not_commit_for_a_queue_given_to_another() -> None:
+def test_a_member_may_not_commit_for_a_queue_assigned_to_another() -> None:
     groups = GroupCoordinator()
     everything = beat(groups, "a", set(), now=0)
     assert groups.may_commit("G", "a", everything, START)
@@ -173,7 +175,7 @@ def test_a_member_may_not_commit_for_a_queue_given_to_another() -> None:
     assert groups.may_commit("G", "b", {("T", 0)}, LATER)
 
 
-def test_a_member_that_was_silent_for_too_long_has_no_claim_to_what_others_were_given() -> None:
+def test_an_expired_member_cannot_commit_for_reassigned_queues() -> None:
     groups = GroupCoordinator()
     everything = beat(groups, "a", set(), now=0)
     assert beat(groups, "b", set(), now=10_001) == everything
@@ -184,7 +186,7 @@ def test_a_member_that_was_silent_for_too_long_has_no_claim_to_what_others_were_
     assert groups.may_commit("G", "b", kept, MonoMs(10_005))
 
 
-def test_a_new_coordinator_takes_no_commit_for_what_a_member_it_has_not_heard_may_read() -> None:
+def test_a_new_coordinator_refuses_commits_for_queues_that_an_unheard_member_may_read() -> None:
     """Member a was silent under the last master, which gave its queues to b."""
     groups = GroupCoordinator(grace_until_ms=MonoMs(4000))
     everything = {("T", queue) for queue in range(8)}
@@ -197,7 +199,7 @@ def test_a_new_coordinator_takes_no_commit_for_what_a_member_it_has_not_heard_ma
     assert not groups.may_commit("G", "c", everything, MonoMs(2))
 
 
-def test_once_all_members_were_heard_a_commit_for_what_nobody_reads_is_taken() -> None:
+def test_a_commit_for_an_unassigned_queue_is_accepted_once_all_members_were_heard() -> None:
     groups = GroupCoordinator(grace_until_ms=MonoMs(4000))
     assert not groups.may_commit("G", "a", {("T", 0)}, MonoMs(3999))
     assert groups.may_commit("G", "a", {("T", 0)}, MonoMs(4000))
@@ -245,7 +247,7 @@ async def fill(client: duolog.Client, count: int, **how: str) -> list[bytes]:
     return bodies
 
 
-async def test_a_group_reads_everything_once_and_goes_on_where_it_stopped(
+async def test_a_group_reads_everything_once_and_continues_where_it_stopped(
     client: duolog.Client,
 ) -> None:
     bodies = await fill(client, 1000)
@@ -320,7 +322,7 @@ async def test_a_consumer_reads_by_tag(client: duolog.Client) -> None:
     assert sum(queue.lag_messages for queue in group.queues) == 0
 
 
-async def test_seeking_by_offset_and_by_time(client: duolog.Client) -> None:
+async def test_a_consumer_seeks_by_offset_and_by_time(client: duolog.Client) -> None:
     await client.admin.create_topic("one", 1)
     async with client.producer() as producer:
         receipts = []
@@ -341,7 +343,7 @@ async def test_seeking_by_offset_and_by_time(client: duolog.Client) -> None:
         assert await consume(consumer, 1) == [b"6"]
 
 
-async def test_a_commit_that_comes_late_does_not_take_the_group_back(
+async def test_a_late_commit_does_not_move_the_group_back(
     client: duolog.Client, node: Node
 ) -> None:
     await fill(client, 10)
@@ -362,7 +364,7 @@ async def test_a_commit_that_comes_late_does_not_take_the_group_back(
     await connection.close()
 
 
-async def test_whose_a_queue_is_counts_when_the_commit_is_written(
+async def test_the_owner_of_a_queue_is_checked_when_the_commit_is_written(
     client: duolog.Client, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The group has to be made first, and meanwhile another member is given the queue."""
@@ -385,7 +387,7 @@ async def test_whose_a_queue_is_counts_when_the_commit_is_written(
     await connection.close()
 
 
-async def test_a_new_group_may_start_with_the_latest(client: duolog.Client) -> None:
+async def test_a_new_group_may_start_at_the_latest_offset(client: duolog.Client) -> None:
     await fill(client, 10)
     async with client.consumer("late", "T", start=duolog.Start.LATEST) as consumer:
         assert await consumer.get(0.2) is None
@@ -396,7 +398,7 @@ async def test_a_new_group_may_start_with_the_latest(client: duolog.Client) -> N
         assert message.body == b"new"
 
 
-async def test_resetting_a_group(client: duolog.Client) -> None:
+async def test_a_groups_offsets_are_reset(client: duolog.Client) -> None:
     await fill(client, 100)
     async with client.consumer("G", "T") as consumer:
         await consume(consumer, 100)
@@ -427,7 +429,7 @@ async def test_a_consumer_of_nothing_is_refused(client: duolog.Client) -> None:
 
 
 @pytest.mark.usefixtures("quick_groups")
-async def test_consumption_goes_on_through_a_restart_of_the_node(
+async def test_consumption_continues_through_a_restart_of_the_node(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("node.server.GRACE_SECONDS", 0.2)  # the consumer's stream stays open
@@ -454,7 +456,7 @@ def _consumer_tasks() -> "list[asyncio.Task[object]]":
     return [task for task in asyncio.all_tasks() if "Consumer" in repr(task.get_coro())]
 
 
-async def test_closing_a_consumer_ends_its_tasks_and_says_nothing(
+async def test_closing_a_consumer_ends_its_tasks_and_logs_nothing(
     client: duolog.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     await fill(client, 10)
@@ -466,7 +468,7 @@ async def test_closing_a_consumer_ends_its_tasks_and_says_nothing(
     assert not [record for record in caplog.records if record.name == "duolog"]
 
 
-async def test_a_queue_that_went_back_leaves_the_commits_of_others_protected(
+async def test_a_seek_backwards_leaves_other_queues_commits_forward_only(
     client: duolog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await client.admin.create_topic("two", 2)

@@ -102,7 +102,7 @@ async def read_to_the_end(consumer: duolog.Consumer) -> dict[int, list[int]]:
 
 
 @pytest.mark.usefixtures("small_credit")
-async def test_a_stream_that_is_cancelled_while_it_ends_watches_no_queue_any_more(
+async def test_a_stream_cancelled_while_it_ends_watches_no_queue(
     start_node: StartNode, open_streams: list[Any], tmp_path: Path
 ) -> None:
     """gRPC cancels a call again while its reader, which lost its cancellation, is waited for."""
@@ -150,7 +150,7 @@ async def test_a_hundred_seeks_do_not_stop_a_consumer(client: duolog.Client) -> 
 
 
 @pytest.mark.usefixtures("small_credit")
-async def test_a_hundred_rebalances_leave_no_stream_no_task_and_no_credit_behind(
+async def test_a_hundred_rebalances_leak_no_stream_task_or_credit(
     client: duolog.Client, open_streams: list[Any]
 ) -> None:
     await fill(client, 400)
@@ -173,7 +173,7 @@ async def test_a_hundred_rebalances_leave_no_stream_no_task_and_no_credit_behind
     await until(lambda: not open_streams)  # the node is told, and does not answer
 
 
-async def test_a_queue_that_comes_back_is_read_on_behind_the_message_in_hand(
+async def test_a_queue_that_returns_is_read_from_after_the_message_in_hand(
     client: duolog.Client,
 ) -> None:
     await fill(client, 40)
@@ -250,7 +250,7 @@ async def test_all_queues_are_served_while_credit_is_short(
     assert {message.queue_id for message in found if message is not None} == {0, 1, 2, 3}
 
 
-async def test_messages_without_bodies_are_not_fetched_without_end(
+async def test_prefetch_of_messages_without_bodies_is_bounded(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They cost no credit; the stream is not read on while many batches of them wait."""
@@ -269,7 +269,7 @@ async def test_messages_without_bodies_are_not_fetched_without_end(
             assert (await read_to_the_end(consumer))[0] == list(range(10_000))
 
 
-async def test_messages_and_batches_are_asked_for_in_turn(client: duolog.Client) -> None:
+async def test_get_and_get_batch_may_alternate_between_batches(client: duolog.Client) -> None:
     await client.admin.create_topic("one", 1)
     async with client.producer() as producer:
         await producer.send_batch("one", [b"0", b"1"])
@@ -284,7 +284,7 @@ async def test_messages_and_batches_are_asked_for_in_turn(client: duolog.Client)
             assert batch.body_list() == [b"2", b"3"]
 
 
-async def test_a_consumer_that_could_not_start_leaves_nothing_behind(
+async def test_a_consumer_that_failed_to_start_leaves_no_tasks(
     client: duolog.Client, open_streams: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cancelled or refused at any moment of its start."""

@@ -41,7 +41,9 @@ def refusal_of(admission: Admission, topic: str) -> Refusal | None:
     return admission.put(request, request.bodies)
 
 
-async def test_puts_and_reads(master: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_puts_and_reads_are_admitted_by_permission_and_role(
+    master: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     admission = broker_of(master).admission
     refusal = refusal_of(admission, "ReadOnly")
     assert refusal is not None
@@ -58,7 +60,9 @@ async def test_puts_and_reads(master: Node, monkeypatch: pytest.MonkeyPatch) -> 
     assert admission.readable_topic("Normal").queues == 1
 
 
-async def test_settings_of_topics_and_groups(master: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_settings_of_topics_and_groups_are_checked(
+    master: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with duolog.Client(f"127.0.0.1:{master.port}", timeout=1) as client:
         admin = client.admin
         with pytest.raises(duolog.BadRequest, match="no lite topics"):
@@ -72,7 +76,9 @@ async def test_settings_of_topics_and_groups(master: Node, monkeypatch: pytest.M
             await admin.alter_topic("Normal", lite_ttl_minutes=5)
 
 
-async def test_calls_of_rocketmq_s_clients(master: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_of_rocketmqs_clients_are_admitted_like_those_of_the_sdk(
+    master: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     api = Api(master)
     puller = Puller(broker_of(master))
     lite = service.SyncLiteSubscriptionRequest(

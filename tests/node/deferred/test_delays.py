@@ -43,7 +43,7 @@ async def client_of(node: Node, queues: int = 1) -> duolog.Client:
     return client
 
 
-async def test_a_timed_message_comes_at_its_time_as_it_was_sent(start_node: StartNode) -> None:
+async def test_a_timed_message_is_delivered_unchanged_at_its_time(start_node: StartNode) -> None:
     node = await start_node()
     async with await client_of(node, 4) as client, client.producer() as producer:
         sent_ms = time.time() * 1000
@@ -157,7 +157,7 @@ async def test_a_new_master_delivers_pending_messages_once(
     await until(lambda: len({broker_of(n).store.log.max_offset for n in group.nodes}) == 1)
 
 
-async def test_what_was_recalled_stays_so_while_its_note_waits_for_the_replicas(
+async def test_a_recalled_message_stays_recalled_while_the_recall_awaits_the_replicas(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is noted meanwhile lets no later reading begin behind the note of the recall."""
@@ -190,7 +190,7 @@ async def test_what_was_recalled_stays_so_while_its_note_waits_for_the_replicas(
         assert broker.validate() == ""
 
 
-async def test_tables_tell_of_no_delivery_that_the_log_may_still_lose(
+async def test_tables_contain_no_delivery_that_the_log_may_still_lose(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slave that took the tables at its handshake may be elected without the message."""
@@ -208,7 +208,7 @@ async def test_tables_tell_of_no_delivery_that_the_log_may_still_lose(
         await until(lambda: broker.metadata.tables.delay_offsets == {1: 1})
 
 
-async def test_a_topic_that_was_deleted_takes_its_delayed_messages_with_it(
+async def test_deleting_a_topic_drops_its_delayed_messages(
     start_node: StartNode,
 ) -> None:
     node = await start_node()
@@ -219,7 +219,7 @@ async def test_a_topic_that_was_deleted_takes_its_delayed_messages_with_it(
         assert broker_of(node).delays.waiting == 0
 
 
-async def test_messages_that_wait_for_long_are_stored_again_before_retention_deletes_them(
+async def test_long_delayed_messages_are_stored_again_before_retention_deletes_them(
     start_node: StartNode,
 ) -> None:
     node = await start_node()
@@ -239,7 +239,7 @@ async def test_messages_that_wait_for_long_are_stored_again_before_retention_del
         assert np.array_equal(before[2], after[2])  # the same time
 
 
-async def test_what_can_never_be_stored_holds_nothing_up(start_node: StartNode) -> None:
+async def test_an_undeliverable_message_blocks_no_other(start_node: StartNode) -> None:
     node = await start_node(**LEVELS)
     async with await client_of(node) as client, client.producer() as producer:
         broker = broker_of(node)
@@ -257,7 +257,7 @@ async def test_what_can_never_be_stored_holds_nothing_up(start_node: StartNode) 
         assert broker.metadata.tables.delay_offsets == {1: 4}
 
 
-async def test_a_delivery_that_fails_in_mid_way_is_not_repeated_over_and_over(
+async def test_a_delivery_that_fails_midway_is_not_repeated_endlessly(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = await start_node(**LEVELS)
@@ -350,7 +350,7 @@ async def test_due_messages_wait_while_nothing_can_be_stored(
         assert len(await all_of(client, "T", 1)) == 40
 
 
-async def test_a_message_behind_a_damaged_one_that_is_due_comes_in_its_own_time_and_once(
+async def test_a_message_after_a_damaged_due_one_is_delivered_once_at_its_own_time(
     start_node: StartNode,
 ) -> None:
     node = await start_node(message_delay_level="2s 4s")
@@ -372,7 +372,7 @@ async def test_a_message_behind_a_damaged_one_that_is_due_comes_in_its_own_time_
         assert sorted(message.body for message in found) == [b"level 1", b"time 1"]
 
 
-async def test_a_damaged_record_of_a_service_costs_itself_only(start_node: StartNode) -> None:
+async def test_a_damaged_service_record_affects_no_other_record(start_node: StartNode) -> None:
     node = await start_node(**LEVELS, transactions={"timeout_ms": 300, "check_interval_ms": 300})
     async with await client_of(node) as client, client.producer() as producer:
         asked: list[bytes] = []

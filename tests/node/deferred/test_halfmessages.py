@@ -11,7 +11,7 @@ def half(offset: int, origin: int | None = None) -> Half:
     return Half(offset if origin is None else origin, offset, "g", 0, MonoMs(1000))
 
 
-def test_a_copy_put_back_leaves_what_lies_before_it_to_be_read() -> None:
+def test_a_returned_half_message_does_not_hide_unread_ones_before_it() -> None:
     halves = HalfMessages(0)
     halves.read(half(0))
     # 1 and 2 were stored, and are not readable yet; the copy of 0 comes behind them.
@@ -26,7 +26,7 @@ def test_a_copy_put_back_leaves_what_lies_before_it_to_be_read() -> None:
     assert halves.low == 1
 
 
-def test_what_was_decided_before_it_was_read_stays_decided() -> None:
+def test_a_decision_made_before_its_message_was_read_holds() -> None:
     halves = HalfMessages(0)
     halves.read(half(0))
     halves.add(half(1, origin=0))
@@ -38,7 +38,7 @@ def test_what_was_decided_before_it_was_read_stays_decided() -> None:
     assert (halves.end, halves.low) == (2, 2)
 
 
-def test_one_that_was_read_twice_is_due_once() -> None:
+def test_a_half_message_read_twice_is_due_once() -> None:
     halves = HalfMessages(0)
     halves.read(half(0))
     halves.read(half(1, origin=0))  # stored again; both are overdue since the same moment
@@ -80,7 +80,7 @@ def test_every_half_message_waits_or_is_decided(steps: list[str]) -> None:
     assert {o for o in range(len(queue)) if halves.get(o)} == set(queue) - decided
 
 
-def test_what_retention_took_was_not_decided_ahead() -> None:
+def test_retention_clears_decisions_made_ahead_of_reading() -> None:
     halves = HalfMessages(0)
     halves.read(half(0))
     halves.add(half(3, origin=0))
@@ -92,7 +92,7 @@ def test_what_retention_took_was_not_decided_ahead() -> None:
     assert halves.end == 5
 
 
-def test_half_messages_say_what_is_wrong_with_them() -> None:
+def test_validate_reports_inconsistent_half_messages() -> None:
     halves = HalfMessages(0)
     halves.read(half(0))
     halves.due(MonoMs(1000), 10)

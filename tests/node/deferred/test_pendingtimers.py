@@ -63,7 +63,7 @@ def test_due_messages_match_those_of_a_model(steps: list[tuple[str, object]], lo
         pendingtimers.HEAP_MAX, pendingtimers.RUNS_MAX, pendingtimers.ROOM_MIN = before
 
 
-def test_timers_say_what_is_wrong_with_them() -> None:
+def test_validate_reports_inconsistent_timers() -> None:
     timers = PendingTimers(5)
     timers.add(np.array([30, 10, 20], np.int64), 5)
     assert timers.validate() == ""

@@ -38,7 +38,7 @@ async def stored(client: duolog.Client, queue_id: int = 0) -> list[bytes]:
     return found
 
 
-async def test_what_is_staged_is_seen_once_published_and_only_then(client: duolog.Client) -> None:
+async def test_staged_messages_are_visible_only_once_published(client: duolog.Client) -> None:
     sink = await client.sink("s")
     lost = await stage(sink, b"of a failed try")
     staged = [await stage(sink, b"1", b"2"), await stage(sink, b"3"), await stage(sink, b"4")]
@@ -56,7 +56,7 @@ async def test_what_is_staged_is_seen_once_published_and_only_then(client: duolo
     assert len(keys) == 5
 
 
-async def test_a_topic_is_made_by_what_is_staged_and_not_by_what_is_refused(
+async def test_a_staged_request_creates_its_topic_and_a_refused_one_does_not(
     start_node: StartNode,
 ) -> None:
     node = await start_node(limits={"auto_create_topic": True, "default_topic_queues": 2})
@@ -72,7 +72,9 @@ async def test_a_topic_is_made_by_what_is_staged_and_not_by_what_is_refused(
         assert (await client.pull("New", 1, 0)).body_list() == [b"1"]
 
 
-async def test_two_that_publish_one_number_at_once(client: duolog.Client) -> None:
+async def test_concurrent_publications_of_one_batch_number_store_it_once(
+    client: duolog.Client,
+) -> None:
     sink = await client.sink("s")
     tries = [[await stage(sink, b"a")], [await stage(sink, b"b")], [await stage(sink, b"c")]]
     answers = await asyncio.gather(*(sink.publish(0, one) for one in tries))
@@ -161,7 +163,7 @@ async def test_the_rest_of_a_partly_stored_request_is_published(
 
 
 @pytest.mark.parametrize("index", [True, False])
-async def test_what_is_stored_and_cannot_be_read_yet_is_not_published_twice(
+async def test_stored_but_unconfirmed_messages_are_not_published_twice(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch, index: bool
 ) -> None:
     node = await start_node(producers_max=1, message_index_enable=index)
@@ -196,7 +198,7 @@ async def test_what_is_stored_and_cannot_be_read_yet_is_not_published_twice(
         assert bodies == [b"0", b"1"]
 
 
-async def test_nothing_is_published_of_a_batch_that_is_wrong(client: duolog.Client) -> None:
+async def test_an_invalid_batch_publishes_nothing(client: duolog.Client) -> None:
     sink, other = await client.sink("s"), await client.sink("other")
     mine, foreign = await stage(sink, b"mine"), await stage(other, b"foreign")
     with pytest.raises(duolog.NoSuchMessage, match="staged request 99 does not exist"):
@@ -282,7 +284,7 @@ async def test_the_next_master_stores_the_rest_and_nothing_twice(
         assert await sink.publish(0, staged) is True
 
 
-async def test_what_a_master_leaves_behind_is_finished_though_nobody_asks(
+async def test_an_interrupted_publication_is_finished_without_a_request(
     node: Node, client: duolog.Client
 ) -> None:
     sink = await client.sink("s")
@@ -326,7 +328,7 @@ async def test_a_read_may_leave_columns_out(client: duolog.Client) -> None:
     assert {batch.bodies, batch.store_times} == {b""}
 
 
-async def test_offsets_by_size(client: duolog.Client) -> None:
+async def test_offsets_are_found_by_size(client: duolog.Client) -> None:
     async with client.producer() as producer:
         await producer.send_batch("T", [bytes(100)] * 50, queue_id=0)
     (topic,) = await client.admin.topics(["T"])
@@ -356,7 +358,7 @@ async def test_reads_prefer_slaves(start_node: StartNode, tmp_path: Path) -> Non
         assert sorted(out.values()) == [0, 1]
 
 
-async def test_a_part_that_can_be_stored_no_more_is_told(client: duolog.Client) -> None:
+async def test_a_part_that_can_no_longer_be_stored_is_reported(client: duolog.Client) -> None:
     await client.admin.create_topic("gone", 1)
     sink = await client.sink("s")
     staged = [await stage(sink, b"1", topic="gone"), await stage(sink, b"2")]
@@ -393,7 +395,7 @@ async def test_the_contents_of_a_sink_are_fixed_by_its_first_batch(
     assert await stored(client) == [b"1", b"2", b"3", b"4"]
 
 
-async def test_of_two_that_begin_a_sink_with_different_contents_one_is_refused(
+async def test_of_two_sinks_started_with_different_contents_one_is_refused(
     client: duolog.Client,
 ) -> None:
     sink = await client.sink("s")

@@ -27,7 +27,7 @@ async def stored(client: duolog.Client, **how: object) -> wire.AppendReply:
     return await append(client, append_request([b"x" * 500], **how))
 
 
-async def test_a_repeat_of_what_was_first_stored_below_a_given_up_end_is_told_as_unknown(
+async def test_a_repeat_of_a_send_stored_below_an_abandoned_end_is_unknown(
     start_node: StartNode, tmp_path: Path
 ) -> None:
     """The log falls back below what a client holds to be confirmed; its next send lies there."""
@@ -56,7 +56,7 @@ async def test_a_repeat_of_what_was_first_stored_below_a_given_up_end_is_told_as
         assert (await client.pull("T", 0, 0)).count == 2
 
 
-async def test_a_repeat_that_came_after_all_that_is_forgotten_is_stored(
+async def test_a_repeat_newer_than_everything_forgotten_is_stored(
     start_node: StartNode, tmp_path: Path
 ) -> None:
     node = await start_node(tmp_path / "n", producers_max=1)

@@ -23,7 +23,7 @@ async def test_the_oldest_write_that_is_under_way_tells_the_time() -> None:
     assert writes.under_way_seconds() == 0
 
 
-async def test_a_write_that_failed_is_under_way_no_more() -> None:
+async def test_a_failed_write_is_no_longer_under_way() -> None:
     with ThreadPoolExecutor(1) as threads:
         writes = DirectoryWrites(threads)
         failed = writes.begin(int, "x")

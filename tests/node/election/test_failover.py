@@ -125,7 +125,7 @@ async def test_three_nodes_elect_one_and_answer_puts(voters: Voters) -> None:
         assert broker_of(node).store.log.max_offset == end
 
 
-async def test_a_producer_follows_through_a_planned_switch_and_stores_once(voters: Voters) -> None:
+async def test_a_producer_follows_a_planned_switch_and_stores_once(voters: Voters) -> None:
     await voters.start_all()
     async with voters.client() as client, client.producer() as producer:
         await client.admin.create_topic("T", 1)
@@ -273,7 +273,7 @@ async def test_a_group_of_one_opens_itself(voters: Voters) -> None:
         assert (await producer.send("T", b"x")).status == "PUT_OK"
 
 
-async def test_a_mandate_that_only_lasts_longer_is_no_news(voters: Voters) -> None:
+async def test_a_mandate_with_only_a_later_deadline_is_not_a_change(voters: Voters) -> None:
     node = await voters.start("a", ha={"in_sync_replicas": 1})
     me = Replica("a", 1)
     mandate = Mandate(me, frozenset({me}), frozenset({me}), MonoMs(10))
@@ -294,7 +294,7 @@ async def test_a_mandate_that_only_lasts_longer_is_no_news(voters: Voters) -> No
     assert told == [[["Instruct"]], [], [["Instruct", "Wake"]], [["Instruct"]], []]
 
 
-async def test_a_deposed_master_tells_its_waiting_senders_that_nobody_knows(
+async def test_a_deposed_master_answers_waiting_puts_with_unknown(
     voters: Voters,
 ) -> None:
     await voters.start_all()
@@ -348,7 +348,7 @@ async def test_a_switch_whose_answer_is_lost_is_made_once(
     assert service(voters.the_leader()).machine.last_epoch == 2
 
 
-async def test_a_switch_that_nobody_can_tell_of_is_told_as_unknown(
+async def test_a_switch_with_an_unknown_outcome_is_reported_as_unknown(
     voters: Voters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await voters.start_all()
@@ -437,7 +437,7 @@ async def test_an_unclean_election_is_an_explicit_order(voters: Voters) -> None:
         assert master in status.replication.discarded[0]
 
 
-async def test_a_group_that_lost_all_its_disks_tells_an_operator_in_log_and_status(
+async def test_a_group_that_lost_all_its_disks_alerts_operators_in_log_and_status(
     voters: Voters, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await voters.start_all()
@@ -545,7 +545,7 @@ async def test_a_node_whose_machine_fails_ends_and_another_one_leads(
     assert "a bug" in broker_of(master).store.fence_reason
 
 
-async def test_an_answer_of_the_registry_that_nobody_understands_ends_the_node(
+async def test_an_unparsable_answer_of_the_registry_ends_the_node(
     voters: Voters,
 ) -> None:
     class Odd(MemoryRegistry):

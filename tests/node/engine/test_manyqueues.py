@@ -50,7 +50,7 @@ class Writes:
         self.batches.append(batch)
 
 
-async def test_an_arrival_costs_a_look_into_its_own_queue_only(
+async def test_an_arrival_checks_its_own_queue_only(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = broker_of(node)

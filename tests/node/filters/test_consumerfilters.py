@@ -17,7 +17,7 @@ EXT: dict[str, Any] = {"enable_consume_queue_ext": True, "enable_calc_filter_bit
 SQL = "color = 'red' AND size > 10"
 
 
-def test_bits_are_those_of_rocketmq() -> None:
+def test_filter_bits_equal_those_of_rocketmq() -> None:
     """Computed with rocketmq-filter 4.9.7: BloomFilter.createByFn(20, 32)."""
     bloom = BloomFilter.of()
     assert (bloom.hashes, bloom.bits) == (3, 112)
@@ -26,7 +26,7 @@ def test_bits_are_those_of_rocketmq() -> None:
     assert bloom.positions("gruppe-ä#日本") == (21, 56, 91)
 
 
-def test_bits_say_no_only_where_they_count() -> None:
+def test_filter_bits_exclude_only_messages_stored_after_the_group_was_known() -> None:
     bits = FilterBits((90, 68, 28), 112, 1000)
     full = bytes.fromhex("0000001000000000100000040000")
     assert bits.may_match(full, 1000)
@@ -56,7 +56,7 @@ async def read(client: duolog.Client, group: str, sql: str, least: int = 0) -> l
     return found
 
 
-async def test_a_group_reads_by_its_bits_what_it_would_read_without(
+async def test_filter_bits_do_not_change_what_a_group_reads(
     start_node: StartNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = await start_node(tmp_path / "data", **EXT)
@@ -107,7 +107,9 @@ async def test_a_group_reads_by_its_bits_what_it_would_read_without(
 
 
 @pytest.mark.usefixtures("quick_groups")
-async def test_filters_go_with_the_mastership(start_node: StartNode, tmp_path: Path) -> None:
+async def test_consumer_filters_move_with_the_mastership(
+    start_node: StartNode, tmp_path: Path
+) -> None:
     group = await Elected.start(start_node, tmp_path, **EXT)
     async with duolog.Client(group.endpoints, timeout=10) as client:
         await client.admin.create_topic("T", 1)

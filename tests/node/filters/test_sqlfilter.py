@@ -105,7 +105,7 @@ def test_expressions(expression: str, wanted: bool) -> None:
         "a" * 9000,
     ],
 )
-def test_text_that_is_no_expression(expression: str) -> None:
+def test_invalid_expressions_are_refused(expression: str) -> None:
     with pytest.raises(BadFilter):
         SqlFilter.parse(expression)
 

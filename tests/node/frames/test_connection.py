@@ -198,7 +198,9 @@ async def side() -> AsyncIterator[Side]:
 # -- appends -------------------------------------------------------------------------------
 
 
-async def test_an_append_is_stored_and_answered_in_the_turn_in_which_it_arrives(side: Side) -> None:
+async def test_an_append_is_stored_and_answered_in_the_event_loop_turn_it_arrives_in(
+    side: Side,
+) -> None:
     connection, line = side.connect()
     send(connection, an_append(1) + an_append(2, b"x" * 100_000))
     assert [frame.call for frame in line.take()] == [1, 2]
@@ -208,7 +210,7 @@ async def test_an_append_is_stored_and_answered_in_the_turn_in_which_it_arrives(
     assert not side.calls.busy
 
 
-async def test_what_waits_is_answered_in_the_order_of_the_requests(side: Side) -> None:
+async def test_waiting_appends_are_answered_in_the_order_of_their_requests(side: Side) -> None:
     connection, line = side.connect()
     side.appends.waits = True
     send(connection, an_append(1) + an_append(2))
@@ -231,7 +233,7 @@ async def test_what_waits_is_answered_in_the_order_of_the_requests(side: Side) -
     ]
 
 
-async def test_no_more_is_read_than_may_be_unanswered(side: Side) -> None:
+async def test_reading_pauses_at_the_limit_of_unanswered_requests(side: Side) -> None:
     connection, line = side.connect()
     side.appends.waits = True
     send(connection, b"".join(map(an_append, range(1, 7))))  # in one piece
@@ -248,7 +250,7 @@ async def test_no_more_is_read_than_may_be_unanswered(side: Side) -> None:
     assert line.reading
 
 
-async def test_nothing_is_read_while_the_client_takes_no_answers(side: Side) -> None:
+async def test_reading_pauses_while_the_client_reads_no_answers(side: Side) -> None:
     connection, line = side.connect()
     connection.pause_writing()
     assert not line.reading
@@ -259,7 +261,7 @@ async def test_nothing_is_read_while_the_client_takes_no_answers(side: Side) -> 
     assert len(side.appends.stored) == 1
 
 
-async def test_an_answer_that_cannot_be_made_ends_the_connection(
+async def test_a_cancelled_append_closes_the_connection(
     side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection, line = side.connect()
@@ -275,7 +277,7 @@ async def test_an_answer_that_cannot_be_made_ends_the_connection(
 # -- calls -------------------------------------------------------------------------------
 
 
-async def test_a_call_begun_and_cancelled_in_one_packet_leaves_nothing(side: Side) -> None:
+async def test_a_call_started_and_cancelled_in_one_packet_leaves_no_state(side: Side) -> None:
     connection, line = side.connect()
     for number in range(1, 30):  # more than may be under way at a time
         send(connection, a_pull(number) + frames.frame(Kind.CANCEL, number))
@@ -288,7 +290,7 @@ async def test_a_call_begun_and_cancelled_in_one_packet_leaves_nothing(side: Sid
     assert side.script.began == 1
 
 
-async def test_a_call_that_was_given_up_says_nothing_in_the_name_of_the_next_one(
+async def test_an_abandoned_call_does_not_answer_a_later_call_with_its_number(
     side: Side,
 ) -> None:
     async def clean_up(request: Any, context: Any) -> Any:
@@ -417,7 +419,7 @@ async def test_bodies_of_an_answer_travel_behind_it(side: Side) -> None:
     assert bytes(found.body) == b"all of them"
 
 
-async def test_a_stream_is_not_written_further_than_its_reader_follows(side: Side) -> None:
+async def test_a_stream_is_not_written_further_ahead_than_its_reader_grants(side: Side) -> None:
     connection, line = side.connect()
     wanted = 3 * STREAM_AHEAD
     request = wire.SubscribeRequest(credit_bytes=wanted).SerializeToString()
@@ -434,7 +436,7 @@ async def test_a_stream_is_not_written_further_than_its_reader_follows(side: Sid
     assert line.closing
 
 
-async def test_requests_that_nobody_takes_stop_the_reading(side: Side) -> None:
+async def test_unconsumed_requests_pause_reading(side: Side) -> None:
     connection, line = side.connect()
     request = wire.SubscribeRequest(credit_bytes=1).SerializeToString()
     send(connection, frames.frame(Kind.CALL, 1, 0, b"", SUBSCRIBE))
@@ -451,7 +453,7 @@ async def test_requests_that_nobody_takes_stop_the_reading(side: Side) -> None:
     assert line.reading
 
 
-async def test_requests_that_nobody_takes_have_little_memory(side: Side) -> None:
+async def test_unconsumed_requests_use_bounded_memory(side: Side) -> None:
     connection, line = side.connect()
     send(connection, frames.frame(Kind.CALL, 1, 0, b"", SUBSCRIBE))
     large = wire.SubscribeRequest(sql="x" * (600 << 10)).SerializeToString()
@@ -462,7 +464,7 @@ async def test_requests_that_nobody_takes_have_little_memory(side: Side) -> None
     assert line.reading
 
 
-async def test_no_reply_is_made_while_the_client_takes_none(
+async def test_no_reply_is_encoded_while_the_client_reads_none(
     side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection, line = side.connect()
@@ -507,7 +509,9 @@ async def test_no_reply_is_made_while_the_client_takes_none(
         frames.frame(Kind.HELLO, payload=bytes(5000)),
     ],
 )
-async def test_whoever_does_not_greet_is_told_so_and_ended(side: Side, data: bytes) -> None:
+async def test_a_connection_without_a_greeting_gets_an_error_and_is_closed(
+    side: Side, data: bytes
+) -> None:
     other, _ = side.connect()
     connection, line = side.connect(greets=False)
     send(connection, data)
@@ -530,7 +534,7 @@ async def test_whoever_does_not_greet_is_told_so_and_ended(side: Side, data: byt
         a_pull(1) + frames.frame(Kind.MESSAGE, 1),  # it has its request
     ],
 )
-async def test_a_frame_that_may_not_come_ends_its_connection_alone(side: Side, data: bytes) -> None:
+async def test_an_unexpected_frame_closes_only_its_own_connection(side: Side, data: bytes) -> None:
     other, quiet = side.connect()
     connection, line = side.connect()
     send(connection, data)
@@ -540,7 +544,7 @@ async def test_a_frame_that_may_not_come_ends_its_connection_alone(side: Side, d
     assert len(quiet.take()) == 1
 
 
-async def test_silence_and_half_frames_end_after_a_while(side: Side) -> None:
+async def test_silent_connections_and_partial_frames_time_out(side: Side) -> None:
     _, never_greets = side.connect(greets=False)
     half, halved = side.connect()
     silent, line = side.connect()
@@ -560,7 +564,7 @@ async def test_silence_and_half_frames_end_after_a_while(side: Side) -> None:
     assert line.aborted
 
 
-async def test_a_client_that_takes_answers_slowly_stays(side: Side) -> None:
+async def test_a_client_that_reads_slowly_stays_connected(side: Side) -> None:
     connection, line = side.connect()
     line.unsent = 5 << 20
     connection.pause_writing()
@@ -573,7 +577,7 @@ async def test_a_client_that_takes_answers_slowly_stays(side: Side) -> None:
     assert line.aborted
 
 
-async def test_whoever_does_not_take_the_reason_is_ended_without(side: Side) -> None:
+async def test_a_client_that_does_not_read_the_error_is_disconnected(side: Side) -> None:
     connection, line = side.connect()
     line.unsent = 1000
     send(connection, frames.frame(Kind.END, 1))
@@ -585,7 +589,7 @@ async def test_whoever_does_not_take_the_reason_is_ended_without(side: Side) -> 
     assert side.open == set()
 
 
-async def test_a_client_that_answers_pings_stays(side: Side) -> None:
+async def test_a_client_that_answers_pings_stays_connected(side: Side) -> None:
     connection, line = side.connect()
     for _ in range(5 * module.SILENT_TICKS):
         connection.tick()
@@ -601,7 +605,7 @@ async def test_a_ping_is_answered(side: Side) -> None:
     assert [(found.kind, found.number) for found in line.take()] == [(Kind.PONG, 7)]
 
 
-async def test_a_node_that_stops_takes_no_more_and_finishes_what_is_under_way(side: Side) -> None:
+async def test_a_stopping_node_refuses_new_calls_and_finishes_those_under_way(side: Side) -> None:
     connection, line = side.connect()
     side.appends.waits = True
     send(connection, an_append(1))

@@ -213,7 +213,7 @@ async def test_a_client_returns_to_frames_that_could_not_be_reached(
             assert not seed(client)._over_grpc().busy
 
 
-async def test_a_client_with_another_key_is_sent_away(node: Node, client: duolog.Client) -> None:
+async def test_a_client_with_another_key_is_refused(node: Node, client: duolog.Client) -> None:
     """NAT, or a port that was given away: the key says so, and gRPC does it."""
     with pytest.raises(duolog.Unavailable, match="another process"):
         await _frameschannel.connect("127.0.0.1", server(node).port, b"x" * 16, 5)
@@ -255,7 +255,7 @@ async def test_a_port_that_speaks_something_else_is_not_used(node: Node, answer:
             await until(lambda: over_frames(client))
 
 
-async def test_a_port_that_cannot_be_is_known_at_once(node: Node) -> None:
+async def test_an_invalid_port_is_rejected_at_once(node: Node) -> None:
     """Calls do not wait for frames that nothing tries any more."""
     assert node.broker is not None
     node.broker.frames_port = 70_000
@@ -267,7 +267,7 @@ async def test_a_port_that_cannot_be_is_known_at_once(node: Node) -> None:
         await until(lambda: over_frames(client))
 
 
-async def test_a_node_that_starts_again_has_another_key(start_node: StartNode) -> None:
+async def test_a_restarted_node_has_another_key(start_node: StartNode) -> None:
     node = await start_node()
     endpoint = f"127.0.0.1:{node.port}"
     async with duolog.Client(endpoint, timeout=20) as client:
@@ -284,7 +284,7 @@ async def test_a_node_that_starts_again_has_another_key(start_node: StartNode) -
         assert [message.body for message in await client.pull("T", 0, 0)] == [b"1", b"2", b"3"]
 
 
-async def test_a_stop_answers_what_is_under_way(start_node: StartNode) -> None:
+async def test_a_stop_answers_the_calls_under_way(start_node: StartNode) -> None:
     node = await start_node()
     async with duolog.Client(f"127.0.0.1:{node.port}", timeout=5) as client:
         await client.admin.create_topic("T", 1)
@@ -313,7 +313,7 @@ async def test_connections_during_a_stop_are_refused(start_node: StartNode) -> N
             assert await asyncio.to_thread(early.recv, 100) == b""
 
 
-async def test_a_silent_node_is_given_up_and_gives_up_its_calls(
+async def test_a_connection_to_a_silent_node_is_closed_and_its_calls_fail(
     node: Node, client: duolog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await client.admin.node_status()
@@ -352,7 +352,7 @@ async def test_an_append_has_a_deadline(node: Node, client: duolog.Client) -> No
     assert channel.error is None  # others go on
 
 
-async def test_a_call_has_a_deadline_while_the_node_takes_nothing(
+async def test_a_call_has_a_deadline_while_the_node_reads_nothing(
     node: Node, client: duolog.Client
 ) -> None:
     await client.admin.node_status()

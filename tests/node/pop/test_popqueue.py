@@ -94,7 +94,7 @@ class Consumers:
 
 
 @given(STEPS, DONE, st.integers(0, 10), st.booleans())
-def test_what_is_done_is_what_consumers_say_and_is_given_to_nobody(
+def test_acknowledged_messages_are_never_delivered_again(
     steps: list[tuple[str, int]], done: list[tuple[int, int]], low: int, orderly: bool
 ) -> None:
     ranges = [(first, first + count) for first, count in done]
@@ -106,7 +106,7 @@ def test_what_is_done_is_what_consumers_say_and_is_given_to_nobody(
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-def test_a_lease_that_was_put_off_twice_ends_once(orderly: bool) -> None:
+def test_a_lease_extended_twice_expires_once(orderly: bool) -> None:
     queue = PopQueue(0, orderly)
     queue.take(0, Lease(1, MonoMs(10), "c"))
     queue.put_off(0, MonoMs(30))
@@ -124,7 +124,7 @@ def test_messages_that_the_last_master_recorded_as_done_beyond_a_gap_are_not_red
     assert queue.validate() == ""
 
 
-def test_retention_that_takes_a_part_of_what_is_done_leaves_the_rest_done() -> None:
+def test_retention_of_some_acknowledged_messages_leaves_the_others_acknowledged() -> None:
     queue = PopQueue.resumed(7, [(5, 9), (11, 12)], orderly=False)
     assert (queue.committed, queue.done.pairs()) == (9, [[11, 12]])
     assert queue.validate() == ""
@@ -156,11 +156,11 @@ def damaged(queue: PopQueue, what: str, value: object) -> str:
         ("_deadlines", [(MonoMs(9), 3, 1)], "nobody looks at 3 when its lease ends at 10"),
     ],
 )
-def test_a_queue_says_what_is_wrong_with_it(what: str, value: object, wrong: str) -> None:
+def test_validate_reports_an_inconsistent_queue(what: str, value: object, wrong: str) -> None:
     assert damaged(given_one(), what, value) == wrong
 
 
-def test_a_queue_that_gives_away_what_is_done_is_wrong() -> None:
+def test_validate_reports_a_lease_on_an_acknowledged_message() -> None:
     queue = given_one()
     queue.leases[4] = queue.leases[3]
     assert queue.validate() == "4 is out, and done"
@@ -169,7 +169,7 @@ def test_a_queue_that_gives_away_what_is_done_is_wrong() -> None:
     assert queue.validate() == "repeats attempt 'a', of which nothing is out"
 
 
-def test_ranges_that_touch_or_are_empty_are_wrong() -> None:
+def test_validate_reports_adjacent_and_empty_ranges() -> None:
     ranges = OffsetRanges([(1, 3), (5, 6)])
     assert ranges.validate() == ""
     ranges._ends[0] = 5

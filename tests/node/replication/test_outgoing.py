@@ -123,7 +123,7 @@ async def test_the_end_waits_for_the_write_under_way_and_sends_nothing_more() ->
     assert not scene.errors
 
 
-async def test_an_error_after_the_end_is_nobodys() -> None:
+async def test_an_error_after_the_end_is_ignored() -> None:
     scene = Scene()
     scene.send(b"1")
     scene.outgoing.stop()

@@ -52,6 +52,6 @@ def test_headers_are_converted_once() -> None:
     assert call.asked == 0
 
 
-def test_a_call_that_came_straight_has_its_own_peer() -> None:
+def test_a_direct_call_has_its_own_peer() -> None:
     once = HeadersOnce(Counted(("x-mq-client-id", "c")))
     assert (is_forwarded(once), peer_of(once), via_of(once)) == (False, "ipv4:127.0.0.1:1", "")

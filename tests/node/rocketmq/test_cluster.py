@@ -29,7 +29,7 @@ async def start_group(start: StartNode, root: Path, **how: Any) -> Elected:
     return group
 
 
-async def test_a_slave_passes_on_what_needs_the_master(
+async def test_a_slave_relays_calls_that_need_the_master(
     start_node: StartNode, tmp_path: Path
 ) -> None:
     group = await start_group(start_node, tmp_path)
@@ -76,7 +76,7 @@ async def test_a_slave_asks_the_master_for_a_topic_that_has_not_come_to_it_yet(
     await api.close()
 
 
-async def test_sends_and_polls_that_a_slave_passes_on_wait_out_the_end_of_the_master(
+async def test_sends_and_polls_relayed_by_a_slave_survive_the_death_of_the_master(
     start_node: StartNode, tmp_path: Path
 ) -> None:
     group = await start_group(start_node, tmp_path)
@@ -91,7 +91,7 @@ async def test_sends_and_polls_that_a_slave_passes_on_wait_out_the_end_of_the_ma
     await api.close()
 
 
-async def test_a_poll_at_the_master_goes_on_at_the_next_one(
+async def test_a_poll_at_the_master_continues_at_the_next_master(
     start_node: StartNode, tmp_path: Path
 ) -> None:
     group = await start_group(start_node, tmp_path)
@@ -129,7 +129,7 @@ async def test_a_producer_at_a_slave_is_asked_about_its_transactions_whoever_lea
     await api.close()
 
 
-async def test_a_messages_origin_is_the_client_and_not_the_node_that_passed_it_on(
+async def test_a_messages_origin_is_the_client_and_not_the_node_that_relayed_it(
     node: Node,
 ) -> None:
     api = Api(node)
@@ -148,7 +148,7 @@ class HangingUp(LocalCall):
             raise ConnectionError("the client hung up")
 
 
-async def test_what_a_slave_cannot_hand_to_its_client_is_soon_visible_again(
+async def test_messages_that_a_slave_cannot_deliver_are_soon_visible_again(
     start_node: StartNode, tmp_path: Path
 ) -> None:
     group = await start_group(start_node, tmp_path)

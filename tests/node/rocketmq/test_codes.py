@@ -20,7 +20,7 @@ async def code_of_send(api: Api, *messages: Any) -> int:
     return int(reply.status.code)
 
 
-async def test_a_call_without_a_client_id(node: Node) -> None:
+async def test_a_call_without_a_client_id_is_refused(node: Node) -> None:
     api = Api(node, client_id="")
     assert (await api.route("T")).status.code == Code.CLIENT_ID_REQUIRED
     received = await api.receive("g")
@@ -44,14 +44,14 @@ async def test_a_call_without_a_client_id(node: Node) -> None:
         ("Missing", Code.TOPIC_NOT_FOUND),
     ],
 )
-async def test_topics_that_are_none(api: Api, topic: str, code: int) -> None:
+async def test_invalid_topics_are_refused(api: Api, topic: str, code: int) -> None:
     assert (await api.route(topic)).status.code == code
     assert await code_of_send(api, message(topic=topic)) == code
     assert (await api.receive("g", topic)).code == code
 
 
 @pytest.mark.parametrize("group", ["", " ", "a" * 256, "a b", "CID_RMQ_SYS_TRANS"])
-async def test_groups_that_are_none(api: Api, group: str) -> None:
+async def test_invalid_groups_are_refused(api: Api, group: str) -> None:
     assert (await api.receive(group)).code == Code.ILLEGAL_CONSUMER_GROUP
     assert (await api.ack(group, "x")).status.code == Code.ILLEGAL_CONSUMER_GROUP
 
@@ -79,7 +79,7 @@ async def test_groups_that_are_none(api: Api, group: str) -> None:
         ({"digest": (definition.DigestType.MD5, "AB" * 16)}, Code.MESSAGE_CORRUPTED),
     ],
 )
-async def test_messages_that_cannot_be_taken(api: Api, how: dict[str, Any], code: int) -> None:
+async def test_invalid_messages_are_refused(api: Api, how: dict[str, Any], code: int) -> None:
     body = how.pop("body", b"x")
     reply = await api.send(message(body, **how))
     assert reply.status.code == code
@@ -88,7 +88,7 @@ async def test_messages_that_cannot_be_taken(api: Api, how: dict[str, Any], code
         assert not reply.entries
 
 
-async def test_an_acknowledgement_of_an_earlier_delivery_is_none_even_if_it_was_made_late(
+async def test_an_acknowledgement_of_an_earlier_delivery_is_refused_even_if_that_was_late(
     api: Api,
 ) -> None:
     await api.send(message())
@@ -98,7 +98,7 @@ async def test_an_acknowledgement_of_an_earlier_delivery_is_none_even_if_it_was_
     assert (await api.ack("g", first)).status.code == Code.INVALID_RECEIPT_HANDLE
 
 
-async def test_what_is_empty_is_taken_and_left_out(api: Api) -> None:
+async def test_empty_tags_keys_and_properties_are_accepted_and_omitted(api: Api) -> None:
     sent = message(tag="", keys=["", "k", ""], properties={"p": "", "": "v", "q": "v"})
     assert await code_of_send(api, sent, message(keys=[""])) == Code.OK
     found = {tuple(one.system_properties.keys): one for one in (await api.receive("g")).messages}
@@ -116,7 +116,7 @@ async def test_limits_are_reached_exactly(api: Api) -> None:
     assert await code_of_send(api, message(message_group="g" * 63)) == Code.OK
 
 
-async def test_requests_of_no_or_of_unlike_messages(api: Api) -> None:
+async def test_empty_requests_and_those_of_mixed_messages_are_refused(api: Api) -> None:
     assert await code_of_send(api) == Code.MESSAGE_CORRUPTED
     api_two = message(), message(topic="U")
     assert await code_of_send(api, *api_two) == Code.MESSAGE_CORRUPTED
@@ -136,7 +136,9 @@ async def test_a_digest_is_checked_over_the_bytes_as_they_came(api: Api) -> None
         assert await code_of_send(api, message(digest=digest)) == Code.OK
 
 
-async def test_a_type_that_the_topic_does_not_take(api: Api, node: Node) -> None:
+async def test_a_message_type_that_the_topic_does_not_accept_is_refused(
+    api: Api, node: Node
+) -> None:
     import duolog
 
     async with duolog.Client(f"127.0.0.1:{node.port}") as client:
@@ -153,7 +155,7 @@ async def test_a_type_that_the_topic_does_not_take(api: Api, node: Node) -> None
     assert list(route.message_queues[0].accept_message_types) == [definition.MessageType.FIFO]
 
 
-async def test_a_topic_of_a_type_that_only_rocketmq_has_takes_every_type(
+async def test_a_topic_of_a_type_that_only_rocketmq_has_accepts_every_message_type(
     api: Api, node: Node
 ) -> None:
     """Its tables may name MIXED."""
@@ -176,14 +178,14 @@ async def test_a_topic_of_a_type_that_only_rocketmq_has_takes_every_type(
         ({}, Code.MESSAGE_NOT_FOUND),
     ],
 )
-async def test_polls_that_cannot_be(api: Api, how: dict[str, Any], code: int) -> None:
+async def test_invalid_polls_are_refused(api: Api, how: dict[str, Any], code: int) -> None:
     received = await api.receive(how.pop("group", "g"), **how)
     assert received.code == code
     assert received.delivered == 1
     assert not received.messages
 
 
-async def test_handles_that_are_forged_foreign_or_stale(api: Api) -> None:
+async def test_forged_foreign_and_stale_handles_are_refused(api: Api) -> None:
     await api.send(message())
     received = await api.receive("g")
     (handle,) = received.handles
@@ -200,7 +202,7 @@ async def test_handles_that_are_forged_foreign_or_stale(api: Api) -> None:
     assert (await api.change("g", handle, 1000)).status.code == invalid
 
 
-async def test_one_live_and_one_dead_handle(api: Api) -> None:
+async def test_a_valid_and_an_invalid_handle_give_multiple_results(api: Api) -> None:
     await api.send(message(b"1"))
     (handle,) = (await api.receive("g")).handles
     reply = await api.ack("g", "dead", handle)
@@ -210,7 +212,7 @@ async def test_one_live_and_one_dead_handle(api: Api) -> None:
     assert [entry.receipt_handle for entry in reply.entries] == ["dead", handle]
 
 
-async def test_permissions_of_the_topic(api: Api, node: Node) -> None:
+async def test_topic_permissions_are_enforced(api: Api, node: Node) -> None:
     import duolog
 
     async with duolog.Client(f"127.0.0.1:{node.port}") as client:
@@ -221,7 +223,9 @@ async def test_permissions_of_the_topic(api: Api, node: Node) -> None:
     assert (await api.receive("g", "W")).code == Code.FORBIDDEN
 
 
-async def test_the_signature_is_asked_for_where_there_are_keys(start_node: StartNode) -> None:
+async def test_a_signature_is_required_where_access_keys_are_configured(
+    start_node: StartNode,
+) -> None:
     node = await start_node(rocketmq={"access_key": "ak", "secret_key": "sk"})
     date = "20260102T030405Z"
     signature = "d1d8a35c0fdcc8f2e3b4eb3a7f1e0a5a00000000"

@@ -36,7 +36,7 @@ def attempts(received: Received) -> list[int]:
     return [made.system_properties.delivery_attempt for made in received.messages]
 
 
-async def test_a_message_comes_back_as_it_was_sent(api: Api) -> None:
+async def test_a_message_is_received_as_it_was_sent(api: Api) -> None:
     sent = message(
         b"body",
         message_id="01AB",
@@ -68,7 +68,7 @@ async def test_a_message_comes_back_as_it_was_sent(api: Api) -> None:
     assert found.topic.name == "T"
 
 
-async def test_a_compressed_body_stays_as_it_came(api: Api) -> None:
+async def test_a_compressed_body_stays_compressed(api: Api) -> None:
     body = gzip.compress(b"x" * 10_000)
     await api.send(message(body, body_encoding=definition.Encoding.GZIP))
     (found,) = (await api.receive("g")).messages
@@ -78,7 +78,7 @@ async def test_a_compressed_body_stays_as_it_came(api: Api) -> None:
     assert digest.checksum == hashlib.md5(body).hexdigest().upper()
 
 
-async def test_each_message_once_in_a_group_and_in_every_group(api: Api) -> None:
+async def test_each_message_is_delivered_once_to_every_group(api: Api) -> None:
     for k in range(40):
         await api.send(message(b"%d" % k))
     first = await api.receive("g")
@@ -90,7 +90,7 @@ async def test_each_message_once_in_a_group_and_in_every_group(api: Api) -> None
     assert sorted(int(made.body) for made in others) == list(range(40))
 
 
-async def test_a_lease_that_ends_means_another_attempt_and_the_last_one_a_dead_letter(
+async def test_an_expired_lease_leads_to_another_attempt_and_finally_a_dead_letter(
     api: Api, node: Node
 ) -> None:
     await api.send(message(b"x", message_id="01CD", tag="A"))
@@ -129,7 +129,7 @@ async def test_an_acknowledgement_after_the_lease_is_refused(api: Api) -> None:
     assert (await api.ack("g", short)).status.code == Code.INVALID_RECEIPT_HANDLE
 
 
-async def test_tags_are_told_by_their_text_not_by_their_hash(api: Api) -> None:
+async def test_tags_are_compared_by_their_text_not_by_their_hash(api: Api) -> None:
     for tag in ("Aa", "BB", "aa", None):  # Aa and BB have one Java hash
         system = {"tag": tag} if tag else {}
         await api.send(message((tag or "none").encode(), **system))
@@ -140,7 +140,7 @@ async def test_tags_are_told_by_their_text_not_by_their_hash(api: Api) -> None:
     assert len(everything) == 4
 
 
-async def test_sql_chooses_by_properties(api: Api) -> None:
+async def test_sql_filters_by_properties(api: Api) -> None:
     for k in range(5):
         await api.send(message(b"%d" % k, properties={"price": str(k * 10)}, tag="A"))
     await api.send(message(b"none"))
@@ -176,7 +176,7 @@ async def test_of_many_polls_each_message_wakes_one(api: Api) -> None:
     assert sorted(int(body) for received in found for body in received.bodies) == list(range(20))
 
 
-async def test_what_a_client_holds_comes_free_when_it_leaves(api: Api, node: Node) -> None:
+async def test_a_client_that_leaves_releases_its_messages(api: Api, node: Node) -> None:
     await api.send(message(b"held"))
     push = Api(node, "push@1")
     received = await push.receive("g", held=True)
@@ -188,7 +188,7 @@ async def test_what_a_client_holds_comes_free_when_it_leaves(api: Api, node: Nod
     await push.close()
 
 
-async def test_a_call_that_is_cancelled_takes_nothing_with_it(api: Api) -> None:
+async def test_a_cancelled_call_leases_no_messages(api: Api) -> None:
     for _ in range(5):
         poll = asyncio.ensure_future(api.receive("g", timeout=10))
         await asyncio.sleep(0.05)
@@ -199,7 +199,9 @@ async def test_a_call_that_is_cancelled_takes_nothing_with_it(api: Api) -> None:
     assert found.body == b"kept"
 
 
-async def test_dead_letters_by_order_of_the_consumer(api: Api, node: Node) -> None:
+async def test_a_consumer_can_forward_a_message_to_the_dead_letter_topic(
+    api: Api, node: Node
+) -> None:
     await api.send(message(b"x"))
     (handle,) = (await api.receive("g")).handles
     request = service.ForwardMessageToDeadLetterQueueRequest(
@@ -332,7 +334,7 @@ async def test_acknowledgements_survive_a_restart_and_the_other_messages_are_red
     await api.close()
 
 
-async def test_offsets_that_are_reset_hold_for_pop_too(api: Api, node: Node) -> None:
+async def test_reset_offsets_apply_to_pop_too(api: Api, node: Node) -> None:
     for k in range(3):
         await api.send(message(b"%d" % k))
     handles = [made.system_properties.receipt_handle for made in await receive_until(api, "g", 3)]
@@ -347,7 +349,7 @@ async def test_offsets_that_are_reset_hold_for_pop_too(api: Api, node: Node) -> 
 # -- clients -------------------------------------------------------------------------------------
 
 
-async def test_a_node_that_no_longer_watches_its_clients_ends(
+async def test_a_node_ends_when_its_client_watch_fails(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(clients: Clients) -> None:
@@ -396,7 +398,7 @@ async def test_routes_and_assignments_name_an_address_the_client_reaches(api: Ap
         assert [row.message_queue.id for row in reply.assignments] == ids
 
 
-async def test_settings_are_answered_with_what_holds(api: Api, node: Node) -> None:
+async def test_settings_are_answered_with_the_effective_values(api: Api, node: Node) -> None:
     async def ask(settings: Any) -> Any:
         asked = asyncio.Event()
 
@@ -432,7 +434,7 @@ async def test_settings_are_answered_with_what_holds(api: Api, node: Node) -> No
         assert [step.seconds for step in steps][:4] == [1, 5, 10, 30]
 
 
-async def test_a_heartbeat_is_answered_whoever_asks(api: Api) -> None:
+async def test_every_heartbeat_is_answered(api: Api) -> None:
     request = service.HeartbeatRequest(
         group=resource("g"), client_type=definition.ClientType.SIMPLE_CONSUMER
     )
@@ -478,7 +480,7 @@ async def test_groups_have_a_limit(start_node: StartNode) -> None:
     await api.close()
 
 
-async def test_where_a_message_is_in_every_group(api: Api, node: Node) -> None:
+async def test_the_state_of_a_message_is_shown_for_every_group(api: Api, node: Node) -> None:
     entry = (await api.send(message(b"x", message_group="one"))).entries[0]
     (found,) = (await api.receive("g")).messages
     queue_id = found.system_properties.queue_id
@@ -506,7 +508,7 @@ async def test_where_a_message_is_in_every_group(api: Api, node: Node) -> None:
             await client.admin.track("T", 99, 0)
 
 
-async def test_a_filter_that_hardly_ever_matches_holds_nobody_up(api: Api, node: Node) -> None:
+async def test_a_filter_that_rarely_matches_blocks_no_other_consumer(api: Api, node: Node) -> None:
     client = duolog.Client(f"127.0.0.1:{node.port}", timeout=10)
     async with client, client.producer() as producer:
         await producer.send_batch("T", [b"x"] * 9000, queue_id=0)
@@ -540,7 +542,7 @@ async def test_a_filter_that_hardly_ever_matches_holds_nobody_up(api: Api, node:
     assert longest < 1.0
 
 
-async def test_what_an_earlier_mastership_settled_and_never_recorded_is_not_confirmed(
+async def test_an_acknowledgement_that_an_earlier_mastership_did_not_record_is_repeated(
     api: Api, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its message is given again: whoever says again that it is done is told so."""
@@ -560,7 +562,7 @@ async def test_what_an_earlier_mastership_settled_and_never_recorded_is_not_conf
     assert stale.entries[0].status.code == Code.INVALID_RECEIPT_HANDLE
 
 
-async def test_a_reset_holds_though_progress_was_not_recorded_yet(api: Api) -> None:
+async def test_a_reset_holds_before_progress_was_recorded(api: Api) -> None:
     await api.send(message(b"x"))
     async with duolog.Client(f"127.0.0.1:{api.node.port}") as client:
         for _ in range(5):
@@ -585,7 +587,7 @@ async def test_a_reset_holds_though_progress_was_not_recorded_yet(api: Api) -> N
         ("_SYS_MSG_PRIORITY_", "4294967296"),
     ],
 )
-async def test_words_that_another_producer_wrote_do_not_stop_a_queue(
+async def test_malformed_reserved_properties_do_not_block_a_queue(
     api: Api, node: Node, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setattr("duolog._columns.RESERVED", frozenset())

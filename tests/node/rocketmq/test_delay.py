@@ -36,7 +36,7 @@ async def test_a_message_with_a_delivery_time_is_not_seen_before(api: Api) -> No
     assert not found.user_properties
 
 
-async def test_a_time_that_has_passed_is_now_and_one_too_far_is_refused(api: Api) -> None:
+async def test_a_past_delivery_time_means_now_and_one_too_distant_is_refused(api: Api) -> None:
     assert (await api.send(message(b"past", delivery_ms=1000))).entries[0].recall_handle == ""
     (found,) = (await api.receive("g")).messages
     assert found.body == b"past"
@@ -56,7 +56,7 @@ async def test_a_message_is_recalled_once_and_never_comes(api: Api, node: Node) 
     assert (await api.receive("g")).code == Code.MESSAGE_NOT_FOUND
 
 
-async def test_a_recall_that_comes_too_late(api: Api) -> None:
+async def test_a_recall_that_is_too_late_is_refused(api: Api) -> None:
     reply = await api.send(message(b"x", delivery_ms=soon(200)))
     assert (await api.receive("g", timeout=20)).bodies == [b"x"]
     late = await recall(api, reply.entries[0].recall_handle)
@@ -64,11 +64,11 @@ async def test_a_recall_that_comes_too_late(api: Api) -> None:
 
 
 @pytest.mark.parametrize("handle", ["", "x", "djEKYQ==", "Äß"])
-async def test_recall_handles_that_are_forged(api: Api, handle: str) -> None:
+async def test_forged_recall_handles_are_refused(api: Api, handle: str) -> None:
     assert (await recall(api, handle)).status.code == Code.BAD_REQUEST
 
 
-async def test_a_recall_handle_of_another_topic(api: Api, node: Node) -> None:
+async def test_a_recall_handle_of_another_topic_is_refused(api: Api, node: Node) -> None:
     reply = await api.send(message(b"x", delivery_ms=soon(5000)))
     handle = reply.entries[0].recall_handle
     assert (await recall(api, handle, topic="U")).status.code == Code.BAD_REQUEST

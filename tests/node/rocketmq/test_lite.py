@@ -100,7 +100,9 @@ async def test_a_client_gets_what_it_subscribes_to_and_nothing_else(api: Api, ot
     assert await take(api) == await take(other) == []
 
 
-async def test_a_lite_topic_gives_nothing_more_while_its_messages_are_out(api: Api) -> None:
+async def test_a_lite_topic_delivers_nothing_more_while_its_messages_are_in_flight(
+    api: Api,
+) -> None:
     await sync(api, "a", "b")
     await send(api, "a", b"a0", b"a1", b"a2")
     first = await api.receive("g", "P", count=1)
@@ -112,7 +114,7 @@ async def test_a_lite_topic_gives_nothing_more_while_its_messages_are_out(api: A
     assert await take(api) == [("a", b"a1"), ("a", b"a2")]
 
 
-async def test_what_is_not_done_comes_again_first(api: Api) -> None:
+async def test_unacknowledged_messages_are_redelivered_first(api: Api) -> None:
     await sync(api, "a")
     await send(api, "a", b"a0", b"a1")
     received = await api.receive("g", "P")
@@ -206,7 +208,7 @@ async def test_another_set_replaces_what_a_client_subscribes_to(api: Api) -> Non
     assert sorted(await take(api)) == [("a", b"a"), ("b", b"b2"), ("c", b"c1")]
 
 
-async def test_a_star_is_every_lite_topic(api: Api, other: Api) -> None:
+async def test_a_star_subscribes_to_every_lite_topic(api: Api, other: Api) -> None:
     await send(api, "a", b"a0")
     assert await sync(api, "*") == Code.OK
     await send(api, "new", b"n0")
@@ -219,13 +221,13 @@ async def test_a_star_is_every_lite_topic(api: Api, other: Api) -> None:
     assert await take(other) == [("new", b"n1")]
 
 
-async def test_a_group_that_is_bound_to_nothing_reads_the_parent_as_a_whole(api: Api) -> None:
+async def test_an_unbound_group_reads_the_whole_parent_topic(api: Api) -> None:
     await send(api, "a", b"a0")
     await send(api, "b", b"b0")
     assert sorted(await take(api, "plain")) == [("a", b"a0"), ("b", b"b0")]
 
 
-async def test_where_a_client_begins(api: Api) -> None:
+async def test_a_subscription_starts_where_the_client_asks(api: Api) -> None:
     await send(api, "a", *[b"%d" % k for k in range(5)])
     assert await sync(api, "a", tail_n=2) == Code.OK
     assert [body for _, body in await take(api)] == [b"3", b"4"]
@@ -271,7 +273,7 @@ async def test_where_a_client_begins(api: Api) -> None:
         (["a"], {"action": 9}, Code.BAD_REQUEST),
     ],
 )
-async def test_subscriptions_that_are_refused(
+async def test_invalid_subscriptions_are_refused(
     api: Api, names: list[str], how: dict[str, Any], code: int
 ) -> None:
     assert await sync(api, *names, **how) == code
@@ -316,13 +318,13 @@ async def test_a_group_subscribes_to_lite_topics_of_one_topic(api: Api) -> None:
         ),
     ],
 )
-async def test_messages_that_are_refused(
+async def test_invalid_lite_messages_are_refused(
     api: Api, topic: str, system: dict[str, Any], code: int
 ) -> None:
     assert (await api.send(message(b"x", topic, **system))).status.code == code
 
 
-async def test_there_are_only_so_many_lite_topics(start_node: StartNode) -> None:
+async def test_the_number_of_lite_topics_is_limited(start_node: StartNode) -> None:
     node = await start_node(max_lmq_consume_queue_num=2)
     async with duolog.Client(f"127.0.0.1:{node.port}") as client:
         await client.admin.create_topic("P", 1, message_type="LITE")
@@ -335,7 +337,7 @@ async def test_there_are_only_so_many_lite_topics(start_node: StartNode) -> None
     await api.close()
 
 
-async def test_in_an_exclusive_group_the_last_that_asks_is_given_messages(
+async def test_an_exclusive_group_delivers_to_the_client_that_polled_last(
     api: Api, other: Api
 ) -> None:
     async with duolog.Client(f"127.0.0.1:{api.node.port}") as client:
@@ -377,7 +379,7 @@ async def test_in_an_exclusive_group_the_last_that_asks_is_given_messages(
     await asyncio.gather(listening, return_exceptions=True)
 
 
-async def test_a_client_that_leaves_is_given_nothing_more(api: Api, parent: Node) -> None:
+async def test_nothing_is_delivered_to_a_client_that_left(api: Api, parent: Node) -> None:
     await sync(api, "a")
     lite = broker_of(parent).lite
     assert lite.subscriptions == 1
@@ -386,7 +388,7 @@ async def test_a_client_that_leaves_is_given_nothing_more(api: Api, parent: Node
     assert lite.subscriptions == 0
 
 
-async def test_a_message_is_given_up(api: Api) -> None:
+async def test_a_lite_message_is_forwarded_to_the_dead_letter_topic(api: Api) -> None:
     await sync(api, "a")
     await send(api, "a", b"bad", b"good")
     received = await api.receive("g", "P", count=1)
@@ -417,7 +419,7 @@ async def test_handles_of_other_topics_are_refused(api: Api) -> None:
         assert reply.entries[0].status.code == Code.INVALID_RECEIPT_HANDLE
 
 
-async def test_operators_see_where_a_group_is(api: Api) -> None:
+async def test_operators_see_the_progress_of_a_group(api: Api) -> None:
     await sync(api, "a")
     await send(api, "a", b"a0", b"a1")
     assert len(await take(api, count=1)) == 1
@@ -456,7 +458,7 @@ async def test_progress_survives_a_restart(start_node: StartNode, tmp_path: Path
     await api.close()
 
 
-async def test_a_lite_topic_that_gets_nothing_is_forgotten(api: Api, parent: Node) -> None:
+async def test_an_idle_lite_topic_is_forgotten(api: Api, parent: Node) -> None:
     broker = broker_of(parent)
     await sync(api, "old", "young")
     await send(api, "old", b"0")
@@ -483,7 +485,7 @@ async def test_a_lite_topic_that_gets_nothing_is_forgotten(api: Api, parent: Nod
     assert broker.lite.queues_of("P") == []
 
 
-async def test_a_lost_answer_does_not_come_again_to_a_client_that_unsubscribed(
+async def test_a_lost_answer_is_not_repeated_to_a_client_that_unsubscribed(
     api: Api, other: Api
 ) -> None:
     for client in (api, other):
@@ -503,7 +505,9 @@ async def test_a_lost_answer_does_not_come_again_to_a_client_that_unsubscribed(
     assert await take(other) == [("a", b"a1")]
 
 
-async def test_what_begins_again_at_once_is_not_removed(api: Api, parent: Node) -> None:
+async def test_a_lite_topic_that_starts_again_at_once_is_not_removed(
+    api: Api, parent: Node
+) -> None:
     broker = broker_of(parent)
     await sync(api, "a")
     await send(api, "a", b"0")
@@ -515,7 +519,7 @@ async def test_what_begins_again_at_once_is_not_removed(api: Api, parent: Node) 
     assert await take(api) == [("a", b"1")]
 
 
-async def test_what_is_forgotten_is_given_to_nobody_and_what_follows_once(
+async def test_messages_of_a_forgotten_lite_topic_are_not_delivered_and_later_ones_are_once(
     api: Api, other: Api, parent: Node
 ) -> None:
     broker = broker_of(parent)
@@ -536,7 +540,7 @@ async def test_what_is_forgotten_is_given_to_nobody_and_what_follows_once(
     assert await take(other) == [("a", b"3")]
 
 
-async def test_what_the_tables_of_another_node_say_is_forgotten_goes_here_as_well(
+async def test_a_lite_topic_forgotten_in_another_nodes_tables_is_removed_here(
     api: Api, parent: Node
 ) -> None:
     broker, name = broker_of(parent), lite_queue("P", "a")
@@ -550,9 +554,7 @@ async def test_what_the_tables_of_another_node_say_is_forgotten_goes_here_as_wel
 
 
 @pytest.mark.parametrize("ahead", [False, True], ids=["applied here", "applied by another node"])
-async def test_a_record_of_another_shape_forgets_nothing_and_stops_nothing(
-    parent: Node, ahead: bool
-) -> None:
+async def test_a_malformed_record_is_ignored(parent: Node, ahead: bool) -> None:
     metadata = broker_of(parent).metadata
     if ahead:
         later = json.loads(metadata.snapshot_bytes())
@@ -563,7 +565,7 @@ async def test_a_record_of_another_shape_forgets_nothing_and_stops_nothing(
     assert "T" in metadata.topics
 
 
-async def test_any_node_takes_subscriptions_and_the_next_master_goes_on(
+async def test_any_node_accepts_subscriptions_and_the_next_master_continues_them(
     start_node: StartNode, tmp_path: Path
 ) -> None:
     group = await Elected.start(start_node, tmp_path)
@@ -633,7 +635,7 @@ async def test_a_directory_without_tables_has_no_topics_of_light_queues(
     assert set(broker_of(node).metadata.topics) == {"P"}
 
 
-async def test_topics_that_queues_tell_of_keep_their_type(
+async def test_topics_known_only_from_their_queues_keep_their_type(
     start_node: StartNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As where other changes came first and are lost: the log does not claim to have them all.

@@ -58,7 +58,7 @@ async def the_queue(api: Api) -> Any:
     raise AssertionError("no queue has anything")
 
 
-async def test_messages_from_an_offset_on_and_where_to_go_on(filled: Api) -> None:
+async def test_a_pull_returns_messages_and_the_next_offset(filled: Api) -> None:
     where = await the_queue(filled)
     code, found, following = await pull(filled, 3, where=where, batch=4)
     assert (code, following) == (Code.OK, 7)
@@ -70,7 +70,7 @@ async def test_messages_from_an_offset_on_and_where_to_go_on(filled: Api) -> Non
     assert following == 10
 
 
-async def test_an_end_that_is_waited_at_and_offsets_that_are_none(filled: Api) -> None:
+async def test_a_pull_waits_at_the_end_and_refuses_invalid_offsets(filled: Api) -> None:
     where = await the_queue(filled)
     code, found, following = await pull(filled, 10, where=where)
     assert (code, found, following) == (Code.MESSAGE_NOT_FOUND, [], 10)
@@ -92,7 +92,7 @@ async def test_an_end_that_is_waited_at_and_offsets_that_are_none(filled: Api) -
     )
 
 
-async def test_offsets_of_groups_and_of_times(filled: Api) -> None:
+async def test_offsets_are_queried_by_group_and_by_time(filled: Api) -> None:
     where = await the_queue(filled)
     get = service.GetOffsetRequest(group=resource("g"), message_queue=where)
     assert (await filled.call("GetOffset", get)).status.code == Code.OFFSET_NOT_FOUND
@@ -113,7 +113,7 @@ async def test_offsets_of_groups_and_of_times(filled: Api) -> None:
     assert (await filled.call("QueryOffset", query)).offset == 0
 
 
-async def test_what_the_sdk_was_answered_is_there_to_pull(
+async def test_messages_acknowledged_to_the_sdk_can_be_pulled(
     api: Api, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over frames it is answered first and dispatched later."""

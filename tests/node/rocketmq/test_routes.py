@@ -20,7 +20,7 @@ def test_addresses_of_one_version_go_together_in_the_order_given() -> None:
     assert told("10.0.0.2:81", "[::1]:80", "name:80") == (IPV4, [("10.0.0.2", 81)])
 
 
-def test_a_name_goes_alone() -> None:
+def test_a_host_name_is_routed_alone() -> None:
     assert told("a.example:81", "b.example:81", "10.0.0.1:80") == (NAME, [("a.example", 81)])
 
 

@@ -64,7 +64,7 @@ async def test_a_group_whose_nodes_are_gone_is_left_out(nodes: dict[str, Node]) 
     await api.close()
 
 
-async def test_handles_find_the_group_that_they_are_of(nodes: dict[str, Node]) -> None:
+async def test_receipt_handles_lead_to_their_replica_group(nodes: dict[str, Node]) -> None:
     """What was received, prepared or delayed in one group is settled by nodes of the other."""
     here, there = Api(nodes["broker-b"]), Api(nodes["broker-a"])
     await here.send(message(b"x"))

@@ -122,7 +122,7 @@ async def test_the_first_decision_counts_and_the_other_one_is_refused(api: Api) 
     assert (await api.receive("g")).code == Code.MESSAGE_NOT_FOUND
 
 
-async def test_decisions_that_are_not_in_memory_are_in_the_log(
+async def test_decisions_that_are_not_in_memory_are_read_from_the_log(
     api: Api, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("node.deferred.halfmessages.DECISIONS_MAX", 2)
@@ -156,7 +156,7 @@ async def test_a_producer_is_told_that_its_commit_came_too_late(node: Node) -> N
             await transactions.rollback(halves[2])
 
 
-async def test_transaction_ids_that_are_forged_or_of_others(api: Api) -> None:
+async def test_forged_and_foreign_transaction_ids_are_refused(api: Api) -> None:
     ids = await half(api)
     invalid = Code.INVALID_TRANSACTION_ID
     assert await end(api, (ids[0], ""), COMMIT) == invalid
@@ -172,7 +172,7 @@ async def test_transaction_ids_that_are_forged_or_of_others(api: Api) -> None:
     assert await end(api, ids, COMMIT) == Code.OK
 
 
-async def test_a_producer_is_asked_and_its_answer_counts(quick: Node) -> None:
+async def test_a_producer_is_checked_and_its_answer_counts(quick: Node) -> None:
     api, asked = Api(quick), Api(quick, "producer@1")
     checker = Checker(asked, "T")
     await checker.settled.wait()
@@ -206,7 +206,9 @@ async def test_a_producer_is_known_by_what_it_sent(quick: Node) -> None:
     await api.close()
 
 
-async def test_a_transaction_that_nobody_decides_on_is_put_aside(quick: Node) -> None:
+async def test_an_undecided_transaction_moves_to_rocketmqs_check_max_time_topic(
+    quick: Node,
+) -> None:
     api = Api(quick)
     ids = await half(api, b"orphan")
     broker = broker_of(quick)
@@ -242,7 +244,7 @@ async def test_a_half_message_may_ask_for_more_time(quick: Node) -> None:
     await api.close()
 
 
-async def test_what_is_decided_while_others_are_asked_about_is_not_asked_about(
+async def test_a_transaction_decided_during_the_checks_of_others_is_not_checked(
     quick: Node,
 ) -> None:
     """Nor stored again: it would wait once more, and could be decided once more."""

@@ -25,7 +25,7 @@ async def losses_told(start_node: StartNode, data: Path, killed: Path) -> int:
     return sum("are lost on this node" in str(line.get("problem")) for line in lines)
 
 
-async def test_a_confirm_offset_past_the_logs_end_is_told_once(
+async def test_a_confirm_offset_past_the_logs_end_is_reported_once(
     start_node: StartNode, tmp_path: Path
 ) -> None:
     node = await start_node(tmp_path / "0")
@@ -42,7 +42,7 @@ async def test_a_confirm_offset_past_the_logs_end_is_told_once(
     assert await losses_told(start_node, tmp_path / "1", tmp_path / "2") == 0
 
 
-async def test_a_start_that_cannot_settle_the_checkpoint_lets_go_of_the_directory(
+async def test_a_start_that_cannot_write_the_checkpoint_releases_the_directory(
     start_node: StartNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(checkpoint: StoreCheckpoint) -> None:

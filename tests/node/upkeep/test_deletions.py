@@ -42,7 +42,7 @@ async def deleting(broker: Broker) -> "asyncio.Task[None]":
     return work
 
 
-async def test_a_topic_that_is_made_again_while_its_queues_go_keeps_its_messages(
+async def test_a_topic_recreated_while_its_queues_are_removed_keeps_its_messages(
     node: Node, client: duolog.Client
 ) -> None:
     broker = broker_of(node)
@@ -59,7 +59,7 @@ async def test_a_topic_that_is_made_again_while_its_queues_go_keeps_its_messages
     assert await stored(client) == [b"new 0", b"new 1", b"new 2"]
 
 
-async def test_a_deletion_that_is_cut_off_brings_nothing_back_and_is_finished(
+async def test_an_interrupted_topic_deletion_is_finished_and_restores_nothing(
     node: Node, client: duolog.Client
 ) -> None:
     broker = broker_of(node)
@@ -76,7 +76,7 @@ async def test_a_deletion_that_is_cut_off_brings_nothing_back_and_is_finished(
     await until(lambda: broker.store.queues.get("T", 0) is None)
 
 
-async def test_others_have_a_turn_while_many_queues_are_removed(
+async def test_the_event_loop_keeps_running_while_many_queues_are_removed(
     node: Node, client: duolog.Client
 ) -> None:
     broker, queues = broker_of(node), 50

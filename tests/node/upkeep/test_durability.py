@@ -174,7 +174,7 @@ async def test_a_failed_sync_of_queues_fences_too(
     await client.close()
 
 
-async def test_a_background_task_that_dies_fences_the_node(
+async def test_a_background_task_that_fails_fences_the_node(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = await start_node()

@@ -127,7 +127,7 @@ async def test_progress_of_all_groups_is_recorded_at_the_same_time_and_leases_en
     await until(lambda: not broker.pop._saving)
 
 
-async def test_unlinking_what_retention_and_deleted_topics_leave_stops_nobody(
+async def test_unlinking_files_of_retention_and_deleted_topics_does_not_block_the_event_loop(
     start_node: StartNode, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = await start_node(clean_resource_interval=100, file_reserved_time=0, delete_when="x")
@@ -161,7 +161,7 @@ async def test_unlinking_what_retention_and_deleted_topics_leave_stops_nobody(
 
 
 @pytest.mark.parametrize("which", ["log", "queues"])
-async def test_a_sync_that_fails_while_the_node_stops_is_no_clean_stop(
+async def test_a_sync_that_fails_during_a_stop_makes_the_stop_unclean(
     start_node: StartNode, gate: Gate, monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
     """The system tells of a failed sync once: whoever syncs again is told that all is well."""
