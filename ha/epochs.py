@@ -1,10 +1,10 @@
 """The epochs of a log: which mastership wrote which bytes.
 
 A mastership opens with a barrier record on the system topic EPOCH_TOPIC; its offset is the epoch's
-start. A nonce, drawn anew each time, tells two masterships of one number apart (a master that lost
-its last barrier to a power cut, two masters by mistake). So two logs hold the same bytes exactly as
-far as their histories agree. Bytes before the first barrier are epoch 0 (a log RocketMQ wrote).
-The history follows from the log; the file keeps what retention or damage has taken from it.
+start. A nonce, drawn anew each time, distinguishes two masterships of one number (a master that
+lost its last barrier to a power cut, two masters by mistake). So two logs hold the same bytes as
+far as their histories agree. Bytes before the first barrier are epoch 0 (RocketMQ's log).
+The history follows from the log; the file keeps entries whose barriers retention or damage removed.
 """
 
 import json
@@ -74,7 +74,7 @@ class EpochHistory:
         return self.entries[-1].epoch if self.entries else NO_EPOCH
 
     def open(self, entry: EpochEntry) -> bool:
-        """Take in a newer epoch; False for one that is known or does not follow."""
+        """Add a newer epoch; False for one that is known or does not follow."""
         if self.entries:
             last = self.entries[-1]
             if entry.epoch <= last.epoch or entry.start <= last.start:
@@ -85,11 +85,11 @@ class EpochHistory:
         return True
 
     def truncate(self, offset: int) -> None:
-        """Forget epochs whose barrier is cut off."""
+        """Forget epochs whose barrier is truncated."""
         self.entries = tuple(entry for entry in self.entries if entry.start < offset)
 
     def adopt(self, entries: tuple[EpochEntry, ...], end: int) -> None:
-        """Take a master's history for the bytes before an offset."""
+        """Adopt a master's history for the bytes before an offset."""
         self.entries = tuple(entry for entry in entries if entry.start < end)
 
     def entry_at(self, offset: int) -> EpochEntry:
@@ -102,11 +102,11 @@ class EpochHistory:
         return found
 
     def held_from(self, end: int, nonce: int) -> int:
-        """How far this log holds what some log of the group held up to an offset.
+        """How far this log agrees with another log of the group that reached an offset.
 
-        nonce: of the epoch that wrote the bytes before `end` there. Where this log went on without
-        some of them, its next epoch begins below `end`; where it lacks that epoch, the two may
-        have parted anywhere: 0.
+        nonce: of the epoch that wrote the bytes before `end` there. If this log continued without
+        some of them, its next epoch begins below `end`; if it lacks that epoch, the two may
+        diverge anywhere: 0.
         """
         following: EpochEntry | None = None
         for entry in reversed(self.entries):
@@ -123,7 +123,7 @@ class EpochHistory:
         jsontext.save(disk, PATH, {"crc32c": _crc(rows), "epochs": rows})
 
     def load(self, disk: Disk) -> None:
-        """Read the file; BadStoreFile if it is there and cannot be trusted."""
+        """Read the file; BadStoreFile if it exists and cannot be trusted."""
         value = jsontext.load(disk, PATH)
         if value is None:
             return
@@ -148,8 +148,8 @@ def common_end(
 ) -> tuple[int, int]:
     """How far two logs hold the same bytes, and how many epochs they share.
 
-    The epochs both know in the same order agree; within the last of them both hold the same bytes
-    until the first of the two ends it.
+    The epochs that both have in the same order agree; within the last of them both logs hold the
+    same bytes until the first of the two ends it.
     """
     a, b = (PREHISTORY, *mine), (PREHISTORY, *theirs)
     shared = 0
@@ -161,10 +161,10 @@ def common_end(
 
 
 def recover_history(store: MessageStore) -> EpochHistory:
-    """The history of a recovered store: the log's own barriers, and the file's where it has none.
+    """The history of a recovered store: the log's own barriers, and the file's for the others.
 
-    Those are older than the log, or lost with damaged bytes of it. Where both say something the log
-    is right. Raises BadStoreFile if the file is there and broken.
+    Those are older than the log, or lost with damaged bytes of it. Where the two differ the log is
+    right. Raises BadStoreFile if the file exists and is damaged.
     """
     history = EpochHistory()
     history.load(store.disk)

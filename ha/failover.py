@@ -1,12 +1,12 @@
 """Failover: who is the master, decided with the registry; one machine in every node of a group.
 
-The owner feeds it what the registry and the clock say, and does what it answers. It works by these
-rules: the state key changes by transactions that check what they build on; only a member of the
-SyncStateSet with its incarnation is elected; a transaction without an answer may be made at any
-later time, until another one on the same key is; a master stops at its lease's deadline, by its own
-clock; a registry that has forgotten something is not believed; a directory that turns out to lack
-what it has acknowledged goes on as another replica, and a master that lacks what a member of the
-set knows to be confirmed is removed by that member.
+The owner passes it events from the registry and the clock, and executes the effects it returns. It
+works by these rules: the state key changes only by transactions that check the state they build
+on; only a member of the SyncStateSet with its incarnation is elected; a transaction without an
+answer may be applied at any later time, until another one on the same key is; a master stops at
+its lease's deadline, by its own clock; a registry that has lost a change is not trusted; a
+directory that turns out to lack bytes that it acknowledged continues as another replica, and a
+master that lacks bytes that a member of the set knows to be confirmed is deposed by that member.
 
 | role | means | leaves it by |
 |------|-------|--------------|
@@ -59,7 +59,7 @@ from ha.syncstate import Seen, SyncState
 from store.clocks import MonoMs
 from store.disk import Disk, no_room
 
-BOOTSTRAP_MS = 200  # an empty node leaves the beginning to one that has a log
+BOOTSTRAP_MS = 200  # an empty node waits so long for one that has a log to start the group
 PAUSE_MS = 1000  # after a mastership that could not begin
 HAND_OVER_MS = 2000  # longest pause of a planned switch
 STANDSTILL_SHARE = 0.5  # of a master's patience: without an event for so long, it stood still
@@ -152,12 +152,12 @@ class Failover:
 
     @property
     def notice(self) -> str:
-        """What an operator should know of this node's directory or its master's; empty: nothing."""
+        """A problem of this node's directory or its master's, for operators; empty: none."""
         return self.provenance.notice(self.view.state, self.me.replica)
 
     @property
     def stranded(self) -> str:
-        """Why nobody is elected before an operator acts; empty: somebody may be."""
+        """Why no node is elected before an operator acts; empty: elections are possible."""
         view, state = self.view, self.view.state
         if state is None or not state.opened or view.lock is not None:
             return ""
@@ -177,14 +177,14 @@ class Failover:
 
     @property
     def last_epoch(self) -> Epoch:
-        """The newest epoch this node knows of, though the registry may have forgotten it."""
+        """The newest epoch this node knows of, even if the registry has lost it."""
         state = self.view.state
         return max(state.epoch if state is not None else NO_EPOCH, self._facts.promised_epoch())
 
     # -- events --------------------------------------------------------------------------------
 
     def step(self, event: Event, now_ms: MonoMs) -> list[Effect]:
-        """What follows from an event. Raises OSError where the disk fails, and BadStoreFile."""
+        """Effects of an event. Raises OSError where the disk fails, and BadStoreFile."""
         effects: list[Effect] = []
         self._notice_standstill(now_ms)
         match event:
@@ -201,14 +201,14 @@ class Failover:
             case Uncertain(number) if self._is_pending(number):
                 effects += self._uncertain(now_ms)
             case Changed():
-                effects += self.group.look(now_ms)
+                effects += self.group.read(now_ms)
             case Noted(noted):
                 effects += self.group.noted(noted)
             case HandOver():
                 effects += self._start_hand_over(event, now_ms)
             case ElectUnclean():
                 self._unclean = event
-                effects += self.group.look(now_ms)
+                effects += self.group.read(now_ms)
             case Contradicted(epoch, reason):
                 self.provenance.contradicted(epoch, reason)
             case FoundOlder(reason):
@@ -220,7 +220,7 @@ class Failover:
         return [*self._instruct(), *effects]  # a proposed member is required before it is proposed
 
     def validate(self) -> str:
-        """What is wrong with this machine between two events, empty for nothing.
+        """The invariant that this machine breaks between two events, empty for none.
 
         Only who leads has a master and hands over, and the master was told all that it goes by;
         only who follows has somebody to follow; a lease is not asked for while there is one.
@@ -246,12 +246,12 @@ class Failover:
         return self._instruct()
 
     def cannot_lead(self, reason: str, now_ms: MonoMs) -> list[Effect]:
-        """The mastership could not begin: leave it to another node for a while."""
+        """The mastership could not begin: give other nodes a chance for a while."""
         self._not_before_ms = MonoMs(now_ms + PAUSE_MS)
         return self._abandon_lease(f"could not lead: {reason}")
 
     def _notice_standstill(self, now_ms: MonoMs) -> None:
-        """What members did while a master stood still, it has not read yet: they are not late."""
+        """A master that stood still has not read what members did meanwhile: they do not lag."""
         stood_ms, self._stepped_ms = now_ms - self._stepped_ms, now_ms
         if self._master is None:
             return
@@ -270,7 +270,7 @@ class Failover:
             self.lease, self.deadline_ms, self._asked_lease = lease, deadline_ms, False
 
     def _abandon_lease(self, reason: str, dropped: bool = False) -> list[Effect]:
-        """Stop whatever depends on the lease; a new one is asked for by itself."""
+        """Stop everything that depends on the lease; a new one is requested automatically."""
         effects: list[Effect] = []
         if self.role is Role.LEADING:
             effects += self._step_down(reason)
@@ -307,16 +307,16 @@ class Failover:
         done, self._pending = self._pending, None
         assert done is not None, "asked before"
         if revision is None:
-            return [*self._refused(done), *self.group.look(now_ms)]
+            return [*self._refused(done), *self.group.read(now_ms)]
         match done.kind:
             case _Kind.REGISTER | _Kind.ELECT | _Kind.START | _Kind.DEPOSE:
-                return [*self._say(done.token, ""), *self.group.look(now_ms)]
+                return [*self._say(done.token, ""), *self.group.read(now_ms)]
             case _Kind.MEMBERS:
                 assert done.state is not None, "it changes the state"
                 return self.group.changed(done.state, revision, now_ms)
             case _Kind.HAND_OVER:
                 effects = self._step_down("handed over") if self.role is Role.LEADING else []
-                return [*effects, *self._say(done.token, ""), *self.group.look(now_ms)]
+                return [*effects, *self._say(done.token, ""), *self.group.read(now_ms)]
 
     def _refused(self, done: _Pending) -> list[Effect]:
         if done.kind is _Kind.HAND_OVER:
@@ -330,7 +330,7 @@ class Failover:
         if lost.kind is _Kind.HAND_OVER and self.role is Role.LEADING:
             effects += self._abandon_lease("a hand-over may have been made")
         effects += self._say(lost.token, "the registry did not answer in time", unknown=True)
-        return [*effects, *self.group.look(now_ms)]
+        return [*effects, *self.group.read(now_ms)]
 
     @staticmethod
     def _say(token: Any, error: str, unknown: bool = False) -> list[Effect]:
@@ -339,7 +339,7 @@ class Failover:
     # -- the mandate ---------------------------------------------------------------------------
 
     def _take_members(self) -> None:
-        """A master goes by the set that the registry has, once that is noted here."""
+        """Give the master the set that the registry has, once that is saved here."""
         state = self.view.state
         believed = not self.group.noting and not self.group.distrust()
         if self._master is None or state is None or not believed or not self._is_mine():
@@ -352,7 +352,7 @@ class Failover:
         return Mandate(sync.me, sync.members, sync.required, self.deadline_ms, sync.opened, paused)
 
     def _instruct_anew(self) -> Mandate | None:
-        """What the master must know now; None if it does."""
+        """The mandate to give the master now; None if it has it already."""
         if self._master is None or self._sync is None:
             return None
         mandate = self._mandate(self._sync)
@@ -368,7 +368,7 @@ class Failover:
     # -- deciding ------------------------------------------------------------------------------
 
     def _decide(self, now_ms: MonoMs) -> list[Effect]:
-        """What to do as things stand."""
+        """Decide from the current state and time."""
         effects: list[Effect] = []
         if self.lease and now_ms >= self.deadline_ms:
             effects += self._abandon_lease("the lease was not renewed in time")
@@ -394,7 +394,7 @@ class Failover:
             taken = self._name_taken()
             if taken:
                 return effects + self._stand(taken)
-            # Also where an older registration was made late, and vanished with an older lease.
+            # Also if an older registration was applied late, and expired with an older lease.
             return effects + self._send(_Kind.REGISTER, self._changes.register())
         if self.role is Role.LEADING:
             return effects + self._keep_leading(now_ms)
@@ -405,7 +405,7 @@ class Failover:
         return self.view.leases.get(node) == self.lease and self.view.replicas.get(node) == self.me
 
     def _name_taken(self) -> str:
-        """Which other process lives under this node's name; empty: none that one must wait for.
+        """Another live process with this node's name; empty: none that blocks this one.
 
         If each wrote over the other's registration, they would drive each other out of the set for
         as long as both run. What is registered at this node's addresses is its last process.
@@ -445,7 +445,7 @@ class Failover:
             self._sync = SyncState(self.me.replica, members, view.state_revision, opened)
             return [Lead(view.state.epoch, self._mandate(self._sync))]
         if view.holder == self.me.replica and view.lock.lease != self.lease:
-            # Of this replica's last process, or of a lease it gave up: nobody else is that replica.
+            # Of this replica's last process, or of a lease it gave up: no other node holds it.
             return [
                 *self._stand("waiting for its own older lock to end"),
                 DropLease(view.lock.lease),
@@ -473,11 +473,11 @@ class Failover:
     # -- older copies --------------------------------------------------------------------------
 
     def _is_proven(self, claim: Claim) -> bool:
-        """The registry has noted this start, and nothing says that this is an older copy."""
+        """The registry has recorded this start, and there is no sign of an older copy."""
         return claim is Claim.CLAIMED and not self.provenance.lacks_what_it_acknowledged
 
     def _prove_itself(self, claim: Claim) -> list[Effect]:
-        """Nothing else is done before the registry has noted this start of this directory."""
+        """Claim this start: nothing else is done before the registry has recorded it."""
         why, start = self.provenance.why_older(claim), self.provenance.start
         if why:
             return self._renew(why)
@@ -487,7 +487,7 @@ class Failover:
         return self._send(_Kind.START, self._changes.claim(start))
 
     def _renew(self, reason: str) -> list[Effect]:
-        """Go on as another replica: one that must catch up before it counts or may be elected."""
+        """Continue as another replica, which must catch up before it counts or may be elected."""
         stop = self._abandon_lease if self.role is Role.LEADING else self._stand
         effects = stop(f"this directory lacks what it has acknowledged: {reason}")
         try:
@@ -504,7 +504,7 @@ class Failover:
         return effects
 
     def _depose(self, state: GroupState) -> list[Effect]:
-        """Take a master that is an older copy out of the set, and its lock from it.
+        """Remove a master that is an older copy from the set, and delete its lock.
 
         Every true member of the set holds all that is confirmed: without this master it still
         consists of such members only, this node among them.
@@ -616,7 +616,7 @@ class Failover:
         )
         wanted = sync.wanted(seen, now_ms)
         if wanted is None and (sync.unsettled or self._opens_alone(sync, master)):
-            wanted = sync.members  # whatever is on its way cannot be made any more after this
+            wanted = sync.members  # after this, no change in flight can be applied any more
         if wanted is None:
             return []
         sync.propose(wanted)
@@ -624,7 +624,7 @@ class Failover:
         return self._send(_Kind.MEMBERS, self._changes.set_members(new), state=new)
 
     def _opens_alone(self, sync: SyncState, master: Mastership) -> bool:
-        """A group of one replica that asks for no more: it is opened once its log has begun."""
+        """A group that requires one replica only: it is opened once its log has begun."""
         return not sync.opened and self._needed == 1 and master.epoch_confirmed
 
     # -- hand-over -----------------------------------------------------------------------------
@@ -634,7 +634,7 @@ class Failover:
         if self.role is not Role.LEADING or master is None or state is None:
             return self._say(asked.token, "this node is not the master")
         if self._handing is not None:
-            # Perhaps by the same order, whose answer did not arrive.
+            # Possibly the same order again, whose answer was lost.
             return self._say(asked.token, "a hand-over is already in progress", unknown=True)
         me = self.me.replica
         target = asked.target or succession.best_successor(self.view, state, me, master)
@@ -649,7 +649,7 @@ class Failover:
     def _go_on_handing_over(
         self, handing: _HandingOver, state: GroupState, master: Mastership, now_ms: MonoMs
     ) -> list[Effect]:
-        """Once the successor has everything, the lock goes, and with it the mastership."""
+        """Release the lock, and end the mastership, once the successor has the whole log."""
         successor = next((r for r in state.sync_state_set if r.node == handing.target), None)
         if successor is None or now_ms >= handing.until_ms:
             return self._end_hand_over(f"{handing.target} did not catch up in time")
@@ -666,7 +666,7 @@ class Failover:
 
 @dataclass(frozen=True, slots=True)
 class Candidacy:
-    """Who stands for election, and for what.
+    """A candidate of an election.
 
     needed: replicas a put asks for (in_sync_replicas). fresh_id: random, for a group that begins
     now, and to tell this process from others.
@@ -680,7 +680,7 @@ class Candidacy:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the machine asks of its node.
+    """What the machine needs from its node.
 
     unfit: why this node may not lead now (damage in its log, a failed disk), empty where it may.
     renew: give this directory another incarnation, durably, and answer it; the reason is for the

@@ -1,8 +1,8 @@
-"""Doing what the failover machine says: one order of things, whoever the owner is.
+"""Executes the effects of the failover machine, in the same order for every owner.
 
-The owner gives the means: a registry, a disk, a clock, streams. Its calls that take time answer
-later, with an event. Roles change one at a time, and the newest that was asked for is taken: in
-each the node first follows nobody, then promises the epoch durably, and only then acts in it.
+The owner provides a registry, a disk, a clock and streams. Its calls that take time answer later,
+with an event. Roles change one at a time, and the newest one requested is taken: in each, the node
+first stops following, then promises the epoch durably, and only then acts in it.
 """
 
 from collections.abc import Coroutine
@@ -44,12 +44,12 @@ class FailoverOwner(Protocol):
         """The clock of leases and pauses."""
 
     def decided(self, event: Event | None, effects: list[Effect]) -> None:
-        """What the machine answered, before it is done. event: None where a mastership began."""
+        """Effects of the machine, not yet executed. event: None where a mastership began."""
 
     # -- the registry: each call answers later ---------------------------------------------------
 
     def ask_lease(self) -> None:
-        """Get a lease and keep it renewed; `Leased` and `LeaseLost` say how it stands."""
+        """Get a lease and keep it renewed; `Leased` and `LeaseLost` report its state."""
 
     def drop_lease(self, lease: int) -> None:
         """End a lease."""
@@ -75,7 +75,7 @@ class FailoverOwner(Protocol):
         """Tell the master."""
 
     def stop_leading(self, reason: str) -> None:
-        """Be no master from this moment on; nothing where this node is none."""
+        """Stop being the master at once; does nothing on a node that is not the master."""
 
     # -- roles -----------------------------------------------------------------------------------
 
@@ -95,7 +95,7 @@ class FailoverOwner(Protocol):
         """Begin to copy a master's log."""
 
     def no_flush(self) -> AbstractAsyncContextManager[None]:
-        """While the log may be cut: no sync is under way."""
+        """Held while the log may be truncated: no sync is under way."""
 
     def lead(self, effect: Lead) -> Mastership:
         """Open the epoch. Raises OSError or StoreError: the node is a slave then as before."""
@@ -108,7 +108,7 @@ class FailoverOwner(Protocol):
 
 
 class FailoverDriver:
-    """Feeds one machine and does what it says."""
+    """Passes events to one machine and executes its effects."""
 
     def __init__(self, machine: Failover, owner: FailoverOwner) -> None:
         self.machine = machine
@@ -152,7 +152,7 @@ class FailoverDriver:
                 owner.instruct(mandate)
             case Lead() | Follow() | Stand():
                 if isinstance(effect, Stand):
-                    # Over is over now, whatever role comes next and whenever.
+                    # The mastership ends at once, whichever role follows and whenever it does.
                     owner.stop_leading(effect.reason)
                 self._role = effect
                 if not self._changing:
@@ -162,7 +162,7 @@ class FailoverDriver:
     # -- roles ---------------------------------------------------------------------------------
 
     async def _change_roles(self) -> None:
-        """To the newest role that was asked for, until there is no newer one."""
+        """Change to the newest role requested, until there is no newer one."""
         while self._role is not None:
             effect, self._role = self._role, None
             await self._owner.follow_nobody()

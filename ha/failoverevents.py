@@ -1,7 +1,7 @@
-"""What the failover machine is told, and what it answers: events and effects, all of them values.
+"""Events that the failover machine receives, and the effects that it returns; all are values.
 
-The owner tells every event once, in the order in which it came, and does the effects in the order
-in which they were answered.
+The owner passes every event once, in the order of arrival, and executes the effects in the order
+in which they were returned.
 """
 
 from dataclasses import dataclass
@@ -27,14 +27,14 @@ class Leased:
 
 @dataclass(frozen=True, slots=True)
 class LeaseLost:
-    """The registry does not know the lease any more."""
+    """The lease no longer exists in the registry."""
 
     lease: int
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The group's keys, read after the last `Observe` was asked for; None: the read failed."""
+    """The group's keys, read after the last `Observe`; None: the read failed."""
 
     snapshot: Snapshot | None
 
@@ -49,14 +49,14 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Uncertain:
-    """No answer to a transaction: it was made, or may yet be, or never."""
+    """A transaction has no answer: it may have been applied, may yet be, or may never be."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Something changed in the registry: look."""
+    """Something changed in the registry: read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """A membership that was to be noted is on the disk; None: it has no room for it now."""
+    """A membership was saved to the disk; None: the disk has no room for it now."""
 
     membership: Membership | None
 
@@ -89,7 +89,7 @@ class ElectUnclean:
 
 @dataclass(frozen=True, slots=True)
 class Contradicted:
-    """The master of an epoch lacks what this node knows to be confirmed."""
+    """The master of an epoch lacks bytes that this node knows to be confirmed."""
 
     epoch: Epoch
     reason: str
@@ -97,7 +97,7 @@ class Contradicted:
 
 @dataclass(frozen=True, slots=True)
 class FoundOlder:
-    """This node lacks what it has acknowledged: its master says so, or its log is damaged."""
+    """This node lacks bytes that it acknowledged: its master says so, or its log is damaged."""
 
     reason: str
 
@@ -123,7 +123,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class AskLease:
-    """Get a lease and keep it renewed; an older one is not renewed any more."""
+    """Get a lease and keep it renewed; an older one is no longer renewed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class Observe:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Send a transaction, once: no answer is Uncertain."""
+    """Send a transaction, once; without an answer it is `Uncertain`."""
 
     number: int
     transaction: Transaction
@@ -148,14 +148,14 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Note a membership durably, one at a time, then say `Noted`: until then nothing is decided."""
+    """Save a membership durably, one at a time, then pass `Noted`: nothing is decided before."""
 
     membership: Membership
 
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """Open the epoch as its master, then do what `leads` says; or what `cannot_lead` says."""
+    """Open the epoch as its master, then execute what `leads` returns; or `cannot_lead`."""
 
     epoch: Epoch
     mandate: Mandate
@@ -163,7 +163,7 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class Instruct:
-    """Tell the master at once what it goes by from now on.
+    """Give the master its new mandate at once.
 
     With a smaller set, or a lease that goes on, it may confirm what it holds already.
     """
@@ -195,7 +195,7 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Tell an operator; empty error: done. unknown: it may be done all the same, now or later."""
+    """Answer an operator; empty error: done. unknown: it may be done nevertheless, now or later."""
 
     token: Any
     error: str

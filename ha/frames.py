@@ -41,7 +41,7 @@ _ENTRY = struct.Struct(">QqQ")
 
 
 class Kind(enum.IntEnum):
-    """What a frame says."""
+    """The kinds of frames."""
 
     HELLO = 1
     WELCOME = 2
@@ -54,7 +54,7 @@ class Kind(enum.IntEnum):
 
 
 class BadFrame(Exception):
-    """Bytes that are no frame: the peer is another program, or the stream is damaged."""
+    """Bytes that are not a frame: the peer is another program, or the stream is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Welcome:
     node: str
     endpoint: str
     ack_durable: bool
-    promise: bool  # what lies below the confirm offset was promised to somebody
+    promise: bool  # messages below the confirm offset may have been acknowledged to clients
     heartbeat_ms: int
     housekeeping_ms: int
     epochs: tuple[EpochEntry, ...]
@@ -102,7 +102,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """The slave must cut its log at `end` (there the histories part) and say Hello again."""
+    """The slave must truncate its log to `end` (there the logs diverge) and send Hello again."""
 
     epoch: Epoch
     end: int
@@ -110,7 +110,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """What the slave has lies below the master's first segment: start anew at `start`."""
+    """The slave's log ends below the master's first segment: it must start again at `start`."""
 
     epoch: Epoch
     start: int
@@ -121,16 +121,16 @@ class Refusal(enum.IntEnum):
 
     CLUSTER = 1  # another cluster or group
     NAME = 2  # the master's own name, or none
-    LINEAGE = 3  # logs that never had a common past
+    LINEAGE = 3  # logs without a common history
     MID_RECORD = 4  # the slave's end lies inside a record
     NEWER_EPOCH = 5  # the slave has promised itself to a newer master
     SEGMENT_SIZE = 6  # commit-log files of another size
-    OLDER_COPY = 7  # a member of the SyncStateSet that lacks what it acknowledged
+    OLDER_COPY = 7  # a member of the SyncStateSet that lacks bytes that it acknowledged
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """No: why, for programs and for people."""
+    """A refusal, with its reason for programs and for people."""
 
     epoch: Epoch
     code: Refusal
@@ -149,7 +149,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Nothing new; where the master's log ends, how far it is confirmed, how much was sent."""
+    """No new bytes: the end of the master's log, its confirm offset, and how much was sent."""
 
     epoch: Epoch
     end: int

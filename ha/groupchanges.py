@@ -1,4 +1,4 @@
-"""What a node writes of its group into the registry: transactions that check what they build on.
+"""A node's transactions on its group in the registry; each checks the state it builds on.
 
 | change | builds on |
 |--------|-----------|
@@ -31,7 +31,7 @@ class GroupChanges:
         return Transaction((), (Put(key, self.me.to_bytes(), self.lease),))
 
     def claim(self, start: Start) -> Transaction:
-        """Note this start; rows of incarnations that count nowhere are not needed any more."""
+        """Record this start, and remove entries of incarnations that are no longer in use."""
         me, state = self.me.replica, self.view.state
         members = state.sync_state_set if state is not None else frozenset()
         needed = {self.keys.start(replica) for replica in {*members, me}}
@@ -45,7 +45,7 @@ class GroupChanges:
         )
 
     def elect(self, new: GroupState) -> Transaction:
-        """Become the master of an epoch if the state is as it was read and nobody has the lock."""
+        """Become the master of an epoch if the state is as it was read and no node has the lock."""
         checks = (self._state(), Check(self.keys.lock, 0), self._own_start())
         lock = Put(self.keys.lock, self.me.to_bytes(), self.lease)
         return Transaction(checks, (Put(self.keys.state, new.to_bytes()), lock))
@@ -55,12 +55,12 @@ class GroupChanges:
         return Transaction(self._mastership(), (Put(self.keys.state, new.to_bytes()),))
 
     def hand_over(self, new: GroupState) -> Transaction:
-        """Name the successor and let go of the lock, as the master."""
+        """Name the preferred successor and release the lock, as the master."""
         changes = (Put(self.keys.state, new.to_bytes()), Delete(self.keys.lock))
         return Transaction(self._mastership(), changes)
 
     def depose(self, new: GroupState) -> Transaction:
-        """Take the lock from a master that the new state does not name any more."""
+        """Remove the lock of a master that the new state no longer names."""
         changes = (Put(self.keys.state, new.to_bytes()), Delete(self.keys.lock))
         return Transaction((self._state(), self._lock()), changes)
 

@@ -1,4 +1,4 @@
-"""What a replica group agrees on in the registry: the keys, and what stands in them.
+"""What a replica group agrees on in the registry: the keys and their values.
 
 | key, under /duolog/CLUSTER/GROUP/ | bound to | says |
 |-----------------------------------|----------|------|
@@ -27,7 +27,7 @@ class BadState(Exception):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Replica:
-    """A node with what its disk holds: a wiped or lossy disk is another replica."""
+    """A node together with its disk: after a wipe or a loss of bytes it is another replica."""
 
     node: str
     incarnation: int
@@ -42,7 +42,7 @@ SyncStateSet = frozenset[Replica]
 
 @dataclass(frozen=True, slots=True)
 class Discarded:
-    """An unclean election: what lay in the old set's logs from an offset on was given up."""
+    """An unclean election: bytes in the old set's logs from an offset on were given up."""
 
     epoch: Epoch
     node: str
@@ -56,7 +56,7 @@ class GroupState:
 
     group_id: drawn when the group began; another one is another group, whatever its name.
     version: counts the changes; one that falls back was restored from a backup.
-    opened: puts may have been answered; before that nothing in any log was promised to anybody.
+    opened: puts may have been answered; before that no message in any log was acknowledged.
     successor: the preferred one, for the next election; empty for any node.
     """
 
@@ -171,25 +171,25 @@ class Keys:
 
     @property
     def prefix(self) -> str:
-        """Of all of them."""
+        """Prefix of all keys of the group."""
         return f"{cluster_prefix(self.cluster)}{self.group}/"
 
     @property
     def state(self) -> str:
-        """The one key that decides."""
+        """The key of the group's state."""
         return self.prefix + "state"
 
     @property
     def lock(self) -> str:
-        """The master's, for as long as its lease lives."""
+        """The master's lock, which lives as long as its lease."""
         return self.prefix + "lock"
 
     def replica(self, node: str) -> str:
-        """A node that lives."""
+        """The registration of a live node."""
         return f"{self.prefix}replica/{node}"
 
     def drained(self, node: str) -> str:
-        """A node that shall not matter for now."""
+        """The mark of a drained node."""
         return f"{self.prefix}drained/{node}"
 
     def starts(self, node: str) -> str:
@@ -215,7 +215,7 @@ class View:
     starts: Mapping[str, Row] = field(default_factory=dict)  # by key
 
     def start_of(self, replica: Replica, keys: Keys) -> tuple[Start | None, int]:
-        """What the registry says of a replica's newest start, and the revision to check.
+        """A replica's newest start in the registry, and the revision to check.
 
         Raises BadState.
         """
@@ -229,7 +229,7 @@ class View:
 
     @property
     def holder(self) -> Replica | None:
-        """Who holds the lock; None if nobody does, or nobody knows."""
+        """The holder of the lock; None if there is none, or it is unknown."""
         if self.lock is None:
             return None
         try:
@@ -258,7 +258,7 @@ def view_of(snapshot: Snapshot, keys: Keys) -> View:
         try:
             registration = Registration.from_bytes(row.value)
         except BadState:
-            continue  # another version's: it cannot be followed, and nothing else depends on it
+            continue  # of another version: that node cannot be followed, and nothing else needs it
         replicas[registration.replica.node] = registration
         leases[registration.replica.node] = row.lease
     return View(

@@ -1,7 +1,8 @@
 """GroupTransferService: the puts that wait until enough slaves have them.
 
-They stand in the order of their offsets and are released together as the confirm offset passes
-them; one whose time is over is told so, and delays nobody (see `ha.waiters`).
+They wait in the order of their offsets and are released together as the confirm offset passes
+them; a put whose deadline has passed gets an answer that says so, and delays no other (see
+`ha.waiters`).
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ class Release:
 
 
 class GroupTransferService:
-    """Waiting puts; a token is whatever the owner answers a put by."""
+    """Waiting puts; a token identifies a put to its owner, who answers it."""
 
     def __init__(self, slave_timeout_ms: int) -> None:
         self._timeout_ms = slave_timeout_ms
@@ -33,7 +34,7 @@ class GroupTransferService:
 
     @property
     def first(self) -> int | None:
-        """The lowest end of a put that waits; None for no put."""
+        """The lowest end offset of the waiting puts; None if no put waits."""
         return self._waiting.first
 
     def put_request(self, end_offset: int, now_ms: MonoMs, token: Any) -> None:
@@ -49,7 +50,7 @@ class GroupTransferService:
         return _release(self._waiting.expire(now_ms), PutMessageStatus.FLUSH_SLAVE_TIMEOUT)
 
     def fail_all(self) -> list[Release]:
-        """The store is fenced: nobody knows what became of the puts."""
+        """The store is fenced: the outcome of the puts is unknown."""
         return _release(self._waiting.drain(), PutMessageStatus.UNKNOWN_ERROR)
 
 

@@ -1,4 +1,4 @@
-"""What a master answers a slave's Hello: where it goes on, what it cuts, or why not.
+"""A master's answer to a slave's Hello: where to continue, what to truncate, or a refusal.
 
 | the slave's log | the answer |
 |-----------------|------------|
@@ -10,8 +10,8 @@
 | ends inside a record of the master's | refuse: MID_RECORD |
 | shares nothing with the master's | refuse: LINEAGE |
 
-Nothing a slave says is believed that cannot be checked: its cluster and group must be ours, its
-history must be a history of ours, its last bytes must be the bytes that we have there.
+The master trusts no claim of a slave that it cannot check: cluster and group must be its own, the
+history must be part of its own, and the last bytes must equal those of its own log.
 """
 
 import zlib
@@ -54,7 +54,7 @@ def tail_crc(log: CommitLog, start: int, end: int) -> int | None:
 
 
 def judge(hello: Hello, ours: LocalReplica, sync_from_last_file: bool) -> Verdict:
-    """Decide what becomes of a slave, from its Hello and the master's own log."""
+    """Decide the answer, from the slave's Hello and the master's own log."""
     refusal = _stranger(hello, ours)
     if refusal is not None:
         return refusal
@@ -99,13 +99,13 @@ def judge(hello: Hello, ours: LocalReplica, sync_from_last_file: bool) -> Verdic
 
 
 def _parted_at_blank(end: int, epochs: tuple[EpochEntry, ...], log: CommitLog) -> int | None:
-    """Where a slave's log of other last bytes must be cut; None: not for the sake of a blank.
+    """Where to truncate a slave's log with other last bytes; None: not because of a blank.
 
-    A mastership whose barrier does not fit into a segment begins with the blank that closes it. No
-    history tells: the epoch starts at the barrier, but the logs part where the blank starts.
+    A mastership whose barrier does not fit into a segment begins with the blank that closes it. The
+    history does not show it: the epoch starts at the barrier, but the logs diverge at the blank.
     """
     if end % log.queue.file_size == 0:
-        return end  # the slave ends in a blank whose barrier never came: it cuts that
+        return end  # the slave ends in a blank whose barrier never came: it truncates that
     opens = log.roll_next_file(end)
     if all(entry.start != opens for entry in epochs):
         return None

@@ -1,9 +1,9 @@
 """Who a replica is, kept in its directory: incarnation and promised epoch.
 
-The incarnation changes whenever the directory may have lost what was acknowledged from it: it is
-new or empty, the machine went down while acknowledgements came from the page cache, or the
-directory turned out to be an older copy. Counting by (node, incarnation) then never counts bytes
-that are gone. So the file has no backup: it would name the replica that this directory was before.
+The incarnation changes whenever the directory may have lost bytes that it acknowledged: it is new
+or empty, the machine went down while acknowledgements came from the page cache, or the directory
+turned out to be an older copy. Counting by (node, incarnation) then never counts lost bytes. For
+that reason the file has no backup: it would name the replica that this directory was before.
 """
 
 from dataclasses import dataclass, replace
@@ -22,8 +22,8 @@ _BACKUP = PATH + ".bak"  # of an earlier version
 class Identity:
     """What config/replica.json says.
 
-    boot_id: of the system run the file was written in. confirmed_only: the master promised clients
-    what lay below its confirm offset, so readers of this copy see no more than that.
+    boot_id: of the system run the file was written in. confirmed_only: the master acknowledged only
+    messages below its confirm offset, so readers of this copy see no more than those.
     """
 
     node: str
@@ -37,8 +37,8 @@ class Identity:
 class LastRun:
     """What the last run on a directory has left.
 
-    log_empty: no byte of log. abnormal: the store was not shut down cleanly. acks_durable: nothing
-    was ever acknowledged before it was on disk.
+    log_empty: the log has no bytes. abnormal: the store was not shut down cleanly. acks_durable: no
+    byte was ever acknowledged before it was on disk.
     """
 
     log_empty: bool
@@ -93,7 +93,7 @@ def load(disk: Disk) -> Identity | None:
 
 
 def settle(disk: Disk, fresh: Identity, last: LastRun) -> Identity:
-    """The identity to go on with, written down.
+    """The identity to continue with, saved durably.
 
     fresh: the node's in this run of the system, with a random incarnation, which is taken where the
     old one may not be kept.
@@ -115,7 +115,7 @@ def settle(disk: Disk, fresh: Identity, last: LastRun) -> Identity:
 
 
 def renew(disk: Disk, identity: Identity, incarnation: int) -> Identity:
-    """Become another replica: this directory lacks what was acknowledged from it."""
+    """Become another replica: this directory lacks bytes that it acknowledged."""
     renewed = replace(identity, incarnation=incarnation)
     save(disk, renewed)
     return renewed
@@ -131,7 +131,7 @@ def promise(disk: Disk, identity: Identity, epoch: Epoch) -> Identity:
 
 
 def follow(disk: Disk, identity: Identity, confirmed_only: bool) -> Identity:
-    """Note what kind of master the log is copied from."""
+    """Record what kind of master the log is copied from."""
     if confirmed_only == identity.confirmed_only:
         return identity
     following = replace(identity, confirmed_only=confirmed_only)

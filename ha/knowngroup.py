@@ -1,7 +1,7 @@
-"""A group as one node knows it: read from the registry, noted on the disk, and then believed.
+"""A group as one node knows it: read from the registry, saved on the disk, and then trusted.
 
-Rules: one read at a time, and never an answer that may be older than what asked for it; a state
-that falls behind what was noted is not believed; nothing follows from a state before it is noted.
+Rules: one read at a time, and never an answer that may be older than its request; a state older
+than the saved one is not trusted; no decision is based on a state before it is saved.
 """
 
 from dataclasses import replace
@@ -15,11 +15,11 @@ from ha.starts import Start
 from store.clocks import MonoMs
 from store.disk import Disk
 
-LOOK_MS = 1000  # the registry is read so often even if nothing seems to change
+SCAN_MS = 1000  # interval at which the registry is read even without a notification
 
 
 class NotBelieved(Exception):
-    """The registry has forgotten something, or says what this version does not understand."""
+    """The registry has lost a change, or holds a value that this version cannot parse."""
 
 
 class KnownGroup:
@@ -36,28 +36,28 @@ class KnownGroup:
         membership.save(disk, self.membership)
         self._reading = False
         self._read_again = False
-        self._looked_ms = MonoMs(-LOOK_MS)
-        self._known = False  # anything was read
+        self._read_ms = MonoMs(-SCAN_MS)
+        self._known = False  # at least one read has succeeded
         self.noting = False
 
     @property
     def settled(self) -> bool:
-        """What is known was read after whatever asked for it, and is noted: one may decide."""
+        """The state was read after its last request, and is saved: decisions are allowed."""
         return self._known and not self._reading and not self.noting
 
     # -- reading -------------------------------------------------------------------------------
 
-    def look(self, now_ms: MonoMs) -> list[Effect]:
-        """Read the keys; what is being read now may be too old."""
+    def read(self, now_ms: MonoMs) -> list[Effect]:
+        """Read the keys; a read that is under way may be too old, and is repeated."""
         if self._reading:
             self._read_again = True
             return []
-        self._reading, self._looked_ms = True, now_ms
+        self._reading, self._read_ms = True, now_ms
         return [Observe()]
 
     def tick(self, now_ms: MonoMs) -> list[Effect]:
-        """Read the keys where that was long ago."""
-        return self.look(now_ms) if now_ms - self._looked_ms >= LOOK_MS else []
+        """Read the keys if the last read was SCAN_MS ago."""
+        return self.read(now_ms) if now_ms - self._read_ms >= SCAN_MS else []
 
     def observed(self, snapshot: Snapshot | None, now_ms: MonoMs) -> list[Effect]:
         """Take what was read; None: the read failed. Raises NotBelieved."""
@@ -66,7 +66,7 @@ class KnownGroup:
             return []  # tried again in a while
         if self._read_again:
             self._read_again = False
-            return self.look(now_ms)
+            return self.read(now_ms)
         try:
             self.view = view_of(snapshot, self.keys)
         except BadState as error:
@@ -78,11 +78,11 @@ class KnownGroup:
         return self._remember()
 
     def changed(self, state: GroupState, revision: int, now_ms: MonoMs) -> list[Effect]:
-        """Take a change of the state that this node has made itself, in that revision."""
+        """Apply a change of the state that this node made itself, in that revision."""
         if revision <= self.view.state_revision:
-            return self.look(now_ms)  # a read was faster, and may have seen what followed
-        # A read that is under way may show what was before: that would look like a registry that
-        # fell back.
+            return self.read(now_ms)  # a read was faster, and may have seen later changes
+        # A read that is under way may show the state before the change, which would be taken for a
+        # registry that fell back.
         self._read_again = self._read_again or self._reading
         self.view = replace(self.view, state=state, state_revision=revision)
         return self._remember()
@@ -90,7 +90,7 @@ class KnownGroup:
     # -- believing -----------------------------------------------------------------------------
 
     def distrust(self) -> str:
-        """Why the registry cannot be believed, empty where it can."""
+        """Why the registry cannot be trusted, empty where it can."""
         state, known = self.view.state, self.membership
         if not known.group_id:
             return ""
@@ -108,10 +108,10 @@ class KnownGroup:
         return ""
 
     def _remember(self) -> list[Effect]:
-        """Note the newest state seen, durably: an older one will not be believed.
+        """Save the newest state seen, durably: an older one will not be trusted.
 
-        Nothing follows from that state before it is noted. Where a full disk has no room for the
-        file it is noted in memory, and saved at a later look.
+        No decision is based on that state before it is saved. If a full disk has no room for the
+        file, it is kept in memory and saved at a later scan.
         """
         state = self.view.state
         if state is not None:
@@ -121,23 +121,23 @@ class KnownGroup:
 
     def _save(self) -> list[Effect]:
         if self.noting or self.membership == self.saved:
-            return []  # the older one first, or nothing new
+            return []  # the save under way comes first, or there is nothing new
         self.noting = True
         return [Note(self.membership)]
 
     def is_marked(self, start: Start) -> bool:
-        """This directory will know a start for its own: the start may be claimed."""
+        """This directory will recognise a start as its own: the start may be claimed."""
         return start in self.saved.marks
 
     def mark(self, start: Start, row: Start | None) -> list[Effect]:
-        """Note a start that is to be claimed in the place of a row of the registry."""
+        """Save a start that is to be claimed in place of an entry of the registry."""
         if start in self.membership.marks:
-            return []  # a full disk has no room now: at a later look
+            return []  # a full disk has no room now: marked at a later scan
         self.membership = replace(self.membership, marks=start.marked(row, self.membership.marks))
         return self._save()
 
     def noted(self, noted: Membership | None) -> list[Effect]:
-        """Take the disk's word; None: it has no room now."""
+        """A save has ended; None: the disk has no room now."""
         self.noting = False
         self.saved = noted or self.saved
-        return self._save() if noted is not None else []  # what was seen meanwhile
+        return self._save() if noted is not None else []  # a newer state, if one was seen meanwhile

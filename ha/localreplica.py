@@ -1,4 +1,4 @@
-"""This node's replica: who it is to others, and whose log it holds."""
+"""This node's replica: its identity towards others, and the log that it holds."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from store.messagestore import MessageStore
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Who a node is to others. endpoint: HOST:PORT of its client API."""
+    """A node's identity towards others. endpoint: HOST:PORT of its client API."""
 
     cluster: str
     group: str
@@ -32,9 +32,9 @@ class LocalReplica:
 
 
 def was_never_synced(store: MessageStore, damage: CorruptRange) -> bool:
-    """Whether a power cut left this hole, among bytes that nobody may count on (ADR 6).
+    """Whether a power cut left this hole, among bytes that were never guaranteed (ADR 6).
 
-    What lies below the confirm offset of the checkpoint was on disk: a hole there is damage.
+    Bytes below the confirm offset of the checkpoint were on disk: a hole there is damage.
     """
     mapped = store.log.queue.find(damage.start)
     if mapped is None or damage.start < store.checkpoint.confirm_phy_offset:

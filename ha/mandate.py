@@ -25,8 +25,8 @@ class Mandate:
 
     members: the SyncStateSet as the registry has it. required: every replica that may be in it at
     this moment. deadline_ms: of the lease; nothing is stored or acknowledged from then on. opened:
-    the group has a state to come back to. paused: why nothing is stored for a moment, empty if puts
-    are taken.
+    the group has a state to return to. paused: why puts are refused for a moment, empty if they are
+    accepted.
     """
 
     me: Replica
@@ -37,7 +37,7 @@ class Mandate:
     paused: str = ""
 
     def held(self, own: int, progress: Mapping[Replica, ReplicaProgress]) -> int:
-        """Offset below which all required replicas have everything; 0 if one is not there."""
+        """Offset below which all required replicas have the log; 0 if one is not connected."""
         least = own
         for replica in self.required:
             if replica == self.me:
@@ -58,18 +58,18 @@ class Mastership(Protocol):
 
     @property
     def log_end(self) -> int:
-        """Up to where the log is written."""
+        """The end of the log."""
 
     @property
     def join_floor(self) -> int:
-        """What a replica must hold to come into the SyncStateSet."""
+        """The offset that a replica must hold to join the SyncStateSet."""
 
     @property
     def patience_ms(self) -> int:
-        """How long a member may be away or behind while it still lives."""
+        """How long a live member may be disconnected or lag."""
 
     def held_by(self, replica: Replica) -> int:
-        """Offset that a connected replica has acknowledged in the way that counts; 0 for none."""
+        """Offset that a connected replica has acknowledged, durably if required; 0 for none."""
 
     def progress(self, now_ms: MonoMs) -> Mapping[Replica, ReplicaProgress]:
         """What each connected replica holds, and how far behind it is in time."""

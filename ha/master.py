@@ -1,12 +1,12 @@
-"""The master's side of replication: who gets which bytes next, and what enough replicas have.
+"""The master's side of replication: which bytes each slave gets next, and what is confirmed.
 
-Rules: an acknowledgement counts for the node that said Hello in this very session, never beyond
-what was sent to it, never backwards; replicas are counted by node, not by connection; the confirm
-offset is the least of what the nodes have that are needed, and never falls; a put is answered when
-the confirm offset has passed it, in the order of offsets.
+Rules: an acknowledgement counts for the node that sent Hello in this session, never beyond what was
+sent to it, and never backwards; replicas are counted by node, not by connection; the confirm offset
+is the lowest offset that the required nodes hold, and never falls; a put is answered when the
+confirm offset has passed it, in the order of offsets.
 
-The owner tells every event once (`step`) and does what the effects say; it asks for the next frame
-when a stream can be written.
+The owner passes every event once (`step`) and executes the effects; it requests the next frame when
+a stream can be written.
 """
 
 from collections.abc import Callable
@@ -88,7 +88,7 @@ class Master:
         self.group_transfer = GroupTransferService(options.slave_timeout)
         self.push2slave_max_offset = 0
         self.refusals: dict[str, tuple[Refuse, int]] = {}
-        self.violations = 0  # connections ended because a peer said what cannot be
+        self.violations = 0  # connections ended because a peer broke the protocol
         self._snapshot = snapshot
         self._numbers = 0
         sync = self.store.options.broker_role is BrokerRole.SYNC_MASTER
@@ -107,7 +107,7 @@ class Master:
     # -- events --------------------------------------------------------------------------------
 
     def step(self, event: Event, now_ms: MonoMs) -> list[Effect]:
-        """What follows from an event."""
+        """Effects of an event."""
         match event:
             case Received(number, data):
                 return self._receive(number, data, now_ms)
@@ -142,7 +142,7 @@ class Master:
         if epoch <= self.history.last_epoch or epoch < self.identity.promised_epoch:
             raise StoreError(f"epoch {epoch} is not newer than the newest one known here")
         self.identity = identity.promise(self.store.disk, self.identity, epoch)
-        # Whatever this node becomes later, its readers see no more than was confirmed.
+        # Whatever role this node has later, its readers see no more than was confirmed.
         self.identity = identity.follow(self.store.disk, self.identity, self.promises)
         body = barrier_body(epoch, nonce, self.me.node)
         batch = PutBatch(EPOCH_TOPIC, EPOCH_QUEUE, Columns.of([body]), wall_ms)
@@ -157,14 +157,15 @@ class Master:
         self.opened = True
 
     def renew(self, incarnation: int) -> None:
-        """Be another replica from now on, durably: this mastership is over."""
+        """Become another replica, durably: this mastership is over."""
         self.identity = identity.renew(self.store.disk, self.identity, incarnation)
 
     def _cut_torn(self) -> None:
         """Cut where a power cut left a hole among bytes that were never synced.
 
-        Without replicas the records after the hole are kept; but replicas hold other bytes there,
-        or none, and a log that differs from theirs helps nobody. Other damage is kept for repair.
+        Without replicas the records after the hole are kept. Replicas, however, hold other bytes
+        there, or none, and a log that diverges from theirs is useless. Other damage is kept for
+        repair.
         """
         for found in sorted(self.store.log.corrupt_ranges):
             if was_never_synced(self.store, found):
@@ -205,7 +206,7 @@ class Master:
         """The status of a stored put, or None if `token` will be released later."""
         mandate = self.mandate
         if mandate is not None and mandate.required == {mandate.me}:
-            self._raise_confirmed(now_ms)  # nobody's acknowledgement will do it
+            self._raise_confirmed(now_ms)  # no acknowledgement will follow
         if not self.promises or end_offset <= self._confirmed():
             return PutMessageStatus.PUT_OK
         if mandate is None and self.in_sync() < self.options.in_sync_replicas:
@@ -216,18 +217,18 @@ class Master:
     # -- an elected master ---------------------------------------------------------------------
 
     def is_over(self, now_ms: MonoMs) -> bool:
-        """The lease's deadline has passed: nothing may be stored or acknowledged any more."""
+        """The lease's deadline has passed: nothing more may be stored or acknowledged."""
         return self.mandate is not None and now_ms >= self.mandate.deadline_ms
 
     def stopped(self, now_ms: MonoMs) -> str:
-        """Why this node is no master for puts right now, empty if it is."""
+        """Why this node refuses puts as a master right now, empty if it accepts them."""
         if self.is_over(now_ms):
             return "its lease expired"
         return self.mandate.paused if self.mandate is not None else ""
 
     @property
     def barrier_end(self) -> int:
-        """Where this epoch's own records begin: everything below was stored by others."""
+        """Offset where this epoch's own records begin; earlier masters stored those below."""
         return self._barrier_end
 
     @property
@@ -236,23 +237,23 @@ class Master:
         return self.opened and self._confirmed() >= self._barrier_end
 
     def held_by(self, replica: Replica) -> int:
-        """Offset that a connected replica has acknowledged in the way that counts; 0 for none."""
+        """Offset that a connected replica has acknowledged, durably if required; 0 for none."""
         reached = self.progress(MonoMs(0)).get(replica)
         return reached.held if reached is not None else 0
 
     @property
     def log_end(self) -> int:
-        """Up to where the log is written."""
+        """The end of the log."""
         return self.store.log.max_offset
 
     @property
     def join_floor(self) -> int:
-        """What a replica must hold to come into the SyncStateSet."""
+        """The offset that a replica must hold to join the SyncStateSet."""
         return max(self._confirmed(), self._barrier_end)
 
     @property
     def patience_ms(self) -> int:
-        """How long a member may be away or behind while it still lives."""
+        """How long a live member may be disconnected or lag."""
         return self.options.ha_max_time_slave_not_catchup
 
     def progress(self, now_ms: MonoMs) -> dict[Replica, ReplicaProgress]:
@@ -269,7 +270,7 @@ class Master:
     # -- confirm offset ------------------------------------------------------------------------
 
     def _advance(self, now_ms: MonoMs) -> list[Effect]:
-        """Move the confirm offset as far as the replicas allow, and release who waited for it."""
+        """Raise the confirm offset as far as the replicas allow, and release its waiters."""
         if not self.promises or not self._raise_confirmed(now_ms):
             return []
         # Answers first, dispatch after.
@@ -285,10 +286,10 @@ class Master:
         return True
 
     def _held_by_enough(self) -> int:
-        """Offset below which this node and enough others have everything; 0 if too few are."""
+        """Offset up to which this node and enough others hold the log; 0 if too few do."""
         if self.mandate is not None:
             held = self.mandate.held(self.store.local_offset, self.progress(MonoMs(0)))
-            # What earlier epochs left is confirmed together with this one's beginning.
+            # Records of earlier epochs are confirmed together with this one's barrier.
             return held if held >= self._barrier_end else 0
         offsets = sorted(self._offsets_by_node().values(), reverse=True)
         if len(offsets) < self.slaves_needed:
@@ -309,7 +310,7 @@ class Master:
         return [s for s in self.sessions.values() if s.acknowledged]
 
     def validate(self, now_ms: MonoMs) -> str:
-        """What is wrong with this master between two events, empty for nothing.
+        """The invariant that this master breaks between two events, empty for none.
 
         All that enough replicas hold is confirmed, and no put waits below the confirm offset:
         nothing else would answer it before the next acknowledgement, and that may be a heartbeat's.
@@ -382,7 +383,7 @@ class Master:
                 return self._welcome(session, hello, start, now_ms)
 
     def _older_copy(self, hello: Hello, verdict: Verdict) -> Refuse | None:
-        """A required replica without what it has acknowledged: it may not count as that replica.
+        """Refuse a required replica that lacks bytes it acknowledged: it is no longer that replica.
 
         All required replicas hold what is confirmed. One that comes back with less has another
         disk than it had, or damage in its log: it must not be elected before it has caught up.
@@ -453,7 +454,7 @@ class Master:
         return self._advance(now_ms)
 
     def _wrong(self, session: SlaveSession, ack: Ack) -> str:
-        """What is wrong with an acknowledgement, empty for nothing."""
+        """Why an acknowledgement is invalid, empty if it is valid."""
         if session.state is not _TRANSFER:
             return "before the handshake"
         if (ack.node, ack.incarnation) != (session.node, session.incarnation):
@@ -469,7 +470,7 @@ class Master:
     # -- sending -------------------------------------------------------------------------------
 
     def next_frame(self, number: int, now_ms: MonoMs) -> bytes | None:
-        """What to send next on a connection, None if there is nothing to say now."""
+        """The next frame to send on a connection, None if there is none now."""
         session = self.sessions.get(number)
         if session is None:
             return None
@@ -501,7 +502,7 @@ class Master:
         in_flight = session.sent - session.received
         window = self.options.ha_in_flight_max - in_flight
         if window <= 0:
-            # A slave acknowledges whole records: one larger than the window must get through.
+            # A slave acknowledges whole records: one larger than the window must be sent in full.
             window = log.record_bytes(session.received) - in_flight
         size = min(self.options.ha_transfer_batch_size, window)
         if size <= 0 or session.rate.wait_ms(now_ms):
@@ -515,7 +516,7 @@ class Master:
         return session.last_sent_ms + self.options.ha_send_heartbeat_interval
 
     def wait_ms(self, number: int, now_ms: MonoMs) -> int:
-        """How long `next_frame` will have nothing to say if nothing else happens."""
+        """Ms until `next_frame` has a frame, if nothing else happens."""
         session = self.sessions.get(number)
         if session is None or session.state is not _TRANSFER:
             return self.options.ha_send_heartbeat_interval
@@ -529,7 +530,7 @@ class Master:
     # -- time ----------------------------------------------------------------------------------
 
     def _tick(self, now_ms: MonoMs) -> list[Effect]:
-        """Give up silent peers, and answer puts whose time is over."""
+        """Close connections to silent peers, and answer puts whose deadline has passed."""
         effects: list[Effect] = []
         silent_since = now_ms - self.options.ha_housekeeping_interval
         for session in list(self.sessions.values()):
@@ -551,7 +552,7 @@ class Master:
     # -- status --------------------------------------------------------------------------------
 
     def rows(self, now_ms: MonoMs) -> list[SlaveRow]:
-        """The slaves as they stand, and those that were refused lately."""
+        """The state of the slaves, and of those that were refused lately."""
         end = self.store.log.max_offset
         floor = end - self.options.ha_slave_fallbehind_max
         found = [
@@ -587,7 +588,7 @@ class Master:
         return sorted(found, key=lambda row: row.node)
 
     def read_endpoint(self) -> str:
-        """Client address of the slave that has the most, for readers who lag; empty for none."""
+        """Client address of the slave with the longest log, for lagging readers; empty for none."""
         serving = [s for s in self._serving() if s.endpoint]
         best = max(serving, key=lambda s: s.received, default=None)
         return best.endpoint if best is not None else ""

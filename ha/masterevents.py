@@ -1,7 +1,7 @@
-"""What a master's machine is told, and what it answers: events and effects, all of them values.
+"""Events that a master's machine receives, and the effects that it returns; all are values.
 
-The owner tells every event once, in the order in which it came, and does the effects in the order
-in which they were answered, with `perform`.
+The owner passes every event once, in the order of arrival, and executes the effects in the order
+in which they were returned, with `perform`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """A connection is gone; what was confirmed stays confirmed."""
+    """A connection has closed; the confirm offset does not fall."""
 
     session: int
 
@@ -37,7 +37,7 @@ class Flushed:
 
 @dataclass(frozen=True, slots=True)
 class Instructed:
-    """The failover machine says what this mastership goes by from now on."""
+    """The failover machine gives this mastership a new mandate."""
 
     mandate: Mandate
 
@@ -49,7 +49,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The store is fenced or the mastership over: nobody knows what becomes of puts that wait."""
+    """The store is fenced or the mastership over: the outcome of waiting puts is unknown."""
 
 
 Event = Received | Disconnected | Flushed | Instructed | Tick | Ended
@@ -92,7 +92,7 @@ class MasterOwner(Protocol):
 
 
 def perform(effects: Iterable[Effect], owner: MasterOwner) -> None:
-    """Do what a master's machine says."""
+    """Execute the effects of a master's machine."""
     for effect in effects:
         match effect:
             case Release(tokens, status):

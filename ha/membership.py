@@ -1,11 +1,11 @@
 """Which group a replica belongs to, kept in its directory: config/membership.jsonl.
 
-A registry that was wiped or restored from a backup knows another group, or an older state of this
-one: then nobody is elected before an operator has looked. Data is never given up because the
-registry does not know it.
+A registry that was wiped or restored from a backup holds another group, or an older state of this
+one: then no node is elected before an operator acts. Data is never given up because the registry
+does not know it.
 
-The file is two lines of JSON, each a sector long and written in turn: a full disk has room for what
-is written over, and a power cut leaves one line whole.
+The file is two lines of JSON, each a sector long and written in turn: overwriting needs no room on
+a full disk, and a power cut leaves one line intact.
 """
 
 import json
@@ -52,7 +52,7 @@ class _Line:
 
     @property
     def marks_crc(self) -> int:
-        """Of the marks alone: earlier versions check the line without them, and can read it."""
+        """CRC of the marks alone: earlier versions check the line without them, and can read it."""
         marks = "".join(f" {mark.number}:{mark.run}" for mark in self.membership.marks)
         return crc32c(f"{self.written}{marks}".encode())
 
@@ -146,7 +146,7 @@ def _membership(value: Mapping[str, Any]) -> Membership:
 
 
 def _of_an_earlier_version(line: _Line) -> _Line:
-    """Its starts were counted and not marked: each of them may have been claimed."""
+    """Marks for starts that an earlier version only counted: any of them may have been claimed."""
     starts = line.membership.starts
     marks = (Start(starts, ANY_RUN),) if starts else ()
     return replace(line, membership=replace(line.membership, marks=marks))

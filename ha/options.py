@@ -58,7 +58,7 @@ class HaOptions:
     reconnect_interval: int = option(1000, "longest pause before a slave reconnects")
 
     def __post_init__(self) -> None:
-        """Refuse numbers under which nothing could be replicated."""
+        """Refuse values under which replication is impossible."""
         if not 1 <= self.min_in_sync_replicas <= self.in_sync_replicas:
             raise ValueError("1 <= min_in_sync_replicas <= in_sync_replicas must hold")
         if not 1024 <= self.ha_transfer_batch_size <= 1 << 20:

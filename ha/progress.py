@@ -1,4 +1,4 @@
-"""A slave as its master sees it: what was sent, what it has, since when it has been behind."""
+"""A slave as its master sees it: bytes sent, bytes acknowledged, and since when it lags."""
 
 import enum
 from collections import deque
@@ -67,7 +67,7 @@ class SlaveSession:
             self.behind_since = (end, now_ms)
 
     def lag_ms(self, end: int, now_ms: MonoMs) -> int:
-        """How long ago the slave had everything that there was; 0 if it has it all."""
+        """How long ago the slave had the whole log; 0 if it has it now."""
         return 0 if self.received >= end else max(0, now_ms - self.caught_up_ms)
 
 

@@ -1,8 +1,8 @@
 """Older copies: is this node's directory the newest of itself, and is that of its master?
 
-A directory that was restored from a backup, or copied, has the incarnation that it always had. It
-gives itself away by not knowing the start that the registry has noted, or by lacking what it has
-acknowledged; a master's gives itself away by lacking what was confirmed.
+A directory that was restored from a backup, or copied, has its old incarnation. It is recognised by
+not containing the start that the registry has recorded, or by lacking bytes that it acknowledged; a
+master's directory is recognised by lacking confirmed bytes.
 """
 
 from ha.epochs import Epoch
@@ -16,13 +16,13 @@ class Provenance:
 
     def __init__(self, start: Start) -> None:
         self.start = start
-        self.older_copy = ""  # why this node is not the replica any more that it was
+        self.older_copy = ""  # why this node is no longer the replica that it was
         self.contradiction = ""  # what this node knows, and the master of its epoch lacks
         self._contradicted_epoch = 0
         self._refused = ""
 
     def notice(self, state: GroupState | None, me: Replica) -> str:
-        """What an operator should know; empty: nothing."""
+        """A problem to report to operators; empty: none."""
         if self.older_copy and (state is None or me not in state.sync_state_set):
             return (
                 f"its directory lacks what it has acknowledged; it must catch up: {self.older_copy}"
@@ -34,21 +34,21 @@ class Provenance:
     # -- this node's own -----------------------------------------------------------------------
 
     def refused(self, reason: str) -> None:
-        """This node lacks what it has acknowledged: its master says so, or its log is damaged."""
+        """This node lacks bytes that it acknowledged: its master says so, or its log is damaged."""
         self._refused = reason
 
     def claim(self, group: KnownGroup, me: Replica) -> Claim:
-        """This start beside the newest one that the registry has noted. Raises BadState."""
+        """Compare this start with the newest one in the registry. Raises BadState."""
         row, _ = group.view.start_of(me, group.keys)
         return self.start.against(row, group.membership.marks)
 
     @property
     def lacks_what_it_acknowledged(self) -> bool:
-        """This node is not the replica any more that the SyncStateSet has, or may soon have."""
+        """This node is no longer the replica that the SyncStateSet has, or may soon have."""
         return bool(self._refused)
 
     def why_older(self, claim: Claim) -> str:
-        """Why this directory is an older copy; empty: nothing says so."""
+        """Why this directory is an older copy; empty: there is no sign of it."""
         if self._refused or claim is not Claim.OLDER:
             return self._refused
         return (
@@ -57,17 +57,17 @@ class Provenance:
         )
 
     def renewed(self, reason: str) -> None:
-        """The node goes on as another replica, of which nothing is known."""
+        """The node continues as another replica, of which nothing is known."""
         self.older_copy, self._refused = reason, ""
 
     # -- the master's --------------------------------------------------------------------------
 
     def contradicted(self, epoch: Epoch, reason: str) -> None:
-        """The master of an epoch lacks what this node knows to be confirmed."""
+        """The master of an epoch lacks bytes that this node knows to be confirmed."""
         self._contradicted_epoch, self.contradiction = epoch, reason
 
     def may_depose(self, state: GroupState, me: Replica) -> bool:
-        """The master lacks what this node knows, and this node is in the set for sure."""
+        """The master lacks bytes that this node knows, and this node is certainly in the set."""
         return (
             self._contradicted_epoch == state.epoch
             and me in state.sync_state_set

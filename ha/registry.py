@@ -1,4 +1,4 @@
-"""The registry: the small, linearizable map that a cluster agrees in.
+"""The registry: the small, linearizable map that holds what a cluster agrees on.
 
 Six verbs: lease, renew, commit (compare and set), get, watch, drop. etcd in clusters, memory in
 tests and within one process. `RegistryTable` is the map itself without a clock or a network: the
@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class RegistryError(Exception):
-    """Base of what a registry raises."""
+    """Base class of a registry's errors."""
 
 
 class RegistryUnavailable(RegistryError):
@@ -91,13 +91,13 @@ class Registry(Protocol):
         """All keys with a prefix; linearizable: never older than any commit answered before."""
 
     def watch(self, prefix: str, after_revision: int, timeout_seconds: float) -> bool:
-        """Wait until a key with the prefix changes after a revision; False when time is up."""
+        """Wait until a key with the prefix changes after a revision; False at the timeout."""
 
     def drop(self, lease: int) -> None:
-        """End a lease now; none is no error."""
+        """End a lease now; a lease that does not exist is not an error."""
 
     def close(self) -> None:
-        """Let go of what the calls need; those under way fail with RegistryUnavailable."""
+        """Release the resources of the calls; those under way fail with RegistryUnavailable."""
 
 
 @dataclass(slots=True)
@@ -125,7 +125,7 @@ class RegistryTable:
         return ttl
 
     def drop(self, lease: int) -> None:
-        """End a lease and what is bound to it."""
+        """End a lease and delete the keys bound to it."""
         self.leases.pop(lease, None)
         gone = [key for key, row in self.rows.items() if row.lease == lease]
         if gone:
@@ -134,7 +134,7 @@ class RegistryTable:
             del self.rows[key]
 
     def expire(self, now_ms: float) -> None:
-        """Drop the leases whose time is over."""
+        """Drop the leases that have expired."""
         for lease in [k for k, (_, deadline) in self.leases.items() if deadline <= now_ms]:
             self.drop(lease)
 

@@ -2,9 +2,10 @@
 
 Rules: only whole, verified records are applied, at the log's end, within the epoch that the
 handshake settled; nothing of an epoch older than the promised one is accepted; a promise is durable
-before it is answered; the log is never cut below what was confirmed to clients; what is
-acknowledged as received is in the log, as durable on disk; where damage has taken some of that, an
-elected group's replica becomes another one before its log is cut and repaired.
+before it is answered; the log is never truncated below what was confirmed to clients; bytes
+acknowledged as received are in the log, those acknowledged as durable on disk; where damage has
+destroyed some of them, a replica of an elected group becomes another one before its log is
+truncated and repaired.
 
 | state | means |
 |-------|-------|
@@ -13,7 +14,7 @@ elected group's replica becomes another one before its log is cut and repaired.
 | TRANSFER | chunks flow |
 | SUSPEND | refused or held up, `reason` says why; the owner tries again later |
 
-What leads from one to another: docs/transitions.md, which is rendered from this machine.
+The transitions are in docs/transitions.md, which is rendered from this machine.
 """
 
 import struct
@@ -97,7 +98,7 @@ class Slave:
         self._rows: I64 = np.empty((scan.COLUMNS, ROWS_MAX), np.int64)
         self._result: I64 = np.zeros(2, np.int64)
         if self.identity.confirmed_only:
-            # The last master promised only what it had confirmed: the rest stays hidden for now.
+            # The last master acknowledged only confirmed bytes: the rest stays hidden for now.
             self.store.hide_from(self.store.known_confirmed)
 
     @property
@@ -112,20 +113,20 @@ class Slave:
 
     @property
     def lag_bytes(self) -> int:
-        """How much of the master's log is missing here, as far as this node was told."""
+        """Bytes of the master's log that are missing here, as far as this node knows."""
         return max(0, self.master_end - self.end)
 
     def lag_ms(self, now_ms: MonoMs) -> int:
-        """How long ago this node had all it was told of, 0 if it has it."""
+        """How long ago this node had the whole log it knows of, 0 if it has it now."""
         if self.state is ConnectionState.TRANSFER and self.lag_bytes == 0:
             return 0
         return max(0, now_ms - self.caught_up_ms) if self.caught_up_ms else 0
 
     def validate(self) -> str:
-        """What is wrong with this slave between two events, empty for nothing.
+        """The invariant that this slave breaks between two events, empty for none.
 
-        While log bytes flow they are of no older epoch than the promised one, and what was
-        acknowledged is here: received in the log, durable on the disk.
+        While log bytes flow, they are of no older epoch than the promised one, and acknowledged
+        bytes are here: those received in the log, those durable on the disk.
         """
         if self.state is not ConnectionState.TRANSFER:
             return ""
@@ -139,7 +140,7 @@ class Slave:
         return ""
 
     def step(self, event: Event, now_ms: MonoMs) -> list[Effect]:
-        """What follows from an event. Raises OSError if the disk fails."""
+        """Effects of an event. Raises OSError if the disk fails."""
         match event:
             case Received(data):
                 return self._received(data, now_ms)
@@ -168,9 +169,9 @@ class Slave:
         return [Send(frames.encode(self.hello()))]
 
     def hello(self) -> Hello:
-        """Who this node is and what it has."""
+        """The Hello of this node: its identity and its log."""
         log = self.store.log
-        # What lies after damage is not claimed: the master's bytes repair it.
+        # Bytes after damage are not claimed: the master's bytes repair them.
         end = log.sound_end
         epochs = tuple(entry for entry in self.history.entries if entry.start < end)
         tail_start, tail_crc = handshake.tail_of(log, end)
@@ -226,12 +227,12 @@ class Slave:
                 return self._reset(start)
 
     def renew(self, incarnation: int) -> None:
-        """Be another replica from now on; durable when it returns. Follow nobody meanwhile."""
+        """Become another replica; durable when it returns. Must not be called while following."""
         self.identity = identity.renew(self.store.disk, self.identity, incarnation)
         self._ack_tail = frames.ack_tail(self.me.node, incarnation)
 
     def promise(self, epoch: Epoch) -> None:
-        """Accept nothing from masters before this epoch any more; durable when it returns."""
+        """Accept nothing more from masters of older epochs; durable when it returns."""
         self._promise_epoch(epoch)
 
     def _promise_epoch(self, epoch: Epoch) -> None:
@@ -240,9 +241,9 @@ class Slave:
     def _welcome(self, frame: Welcome, now_ms: MonoMs) -> list[Effect]:
         log = self.store.log
         if log.queue.files and log.min_offset == self.end != frame.start:
-            self.store.reset()  # files, but not a byte in them
+            self.store.reset()  # there are files, but they are empty
         if log.corrupt_ranges and frame.start == log.sound_end:
-            # What lies below its barrier a master has. It may need this very node to confirm that.
+            # A master has everything below its barrier. It may need this node to confirm it.
             opened = max((entry.start for entry in frame.epochs), default=0)
             reaches = max(frame.start, frame.confirm, opened)
             common, _ = common_end(frame.epochs, reaches, self.history.entries, self.end)
@@ -272,7 +273,7 @@ class Slave:
         if self.history.entries != before:
             self.history.save(self.store.disk)
         if frame.promise and not self.identity.confirmed_only:
-            # What an ASYNC_MASTER called confirmed was no promise.
+            # Bytes that an ASYNC_MASTER called confirmed were never guaranteed.
             self.store.forget_confirmed(PhyOffset(frame.confirm))
         self.identity = identity.follow(self.store.disk, self.identity, frame.promise)
         self._start = frame.start
@@ -284,7 +285,7 @@ class Slave:
     def _truncate(self, epoch: Epoch, end: int) -> list[Effect]:
         log = self.store.log
         self._cuts += 1
-        # The blank of a segment may be another mastership's than the record before it.
+        # The blank of a segment may belong to a later mastership than the record before it.
         end = log.before_blank(end)
         if not log.min_offset < end < self.end or self._cuts > CUTS_MAX:
             return self._close(f"invalid truncation to {end}")
@@ -315,7 +316,7 @@ class Slave:
         return self._damaged_as == self.identity.incarnation
 
     def _lacks_acknowledged(self, at: int) -> list[Effect]:
-        """The log is cut and repaired once this node is another replica."""
+        """Truncate and repair the log once this node is another replica."""
         reason = f"its log is damaged at {at}: what it has acknowledged there must be copied again"
         return [OlderCopy(reason), *self._suspend(reason)]
 
@@ -326,7 +327,7 @@ class Slave:
         self.history.truncate(end)
         self.history.save(self.store.disk)
         if not self.store.log.corrupt_ranges:
-            self._damaged_as = None  # damage that shows later is not this one
+            self._damaged_as = None  # later damage is new damage
 
     @property
     def _promised(self) -> int:
@@ -351,7 +352,7 @@ class Slave:
         expected = self._expected
         start = expected - len(self._pending)
         if chunk.offset + len(chunk.data) <= expected:
-            return []  # said twice
+            return []  # a repeated request
         if chunk.offset != expected:
             return self._close(f"log bytes from {chunk.offset}, expected from {expected}")
         self._note_master(chunk.offset + len(chunk.data), now_ms)
@@ -367,7 +368,7 @@ class Slave:
 
     @property
     def _expected(self) -> int:
-        """Offset of the next byte that may come."""
+        """Offset of the next byte expected."""
         start = self.end if self.store.log.queue.files else self._start
         return start + len(self._pending)
 
@@ -408,7 +409,7 @@ class Slave:
         return int(_HEAD.unpack(data[position : position + _HEAD.size].tobytes())[0])
 
     def _note(self, barriers: list[EpochEntry]) -> None:
-        """Take in epochs whose barriers are in the log now."""
+        """Add the epochs whose barriers are now in the log."""
         if [entry for entry in barriers if self.history.open(entry)]:
             self.history.save(self.store.disk)
 
@@ -417,7 +418,7 @@ class Slave:
         found: list[EpochEntry] = []
         table: Any = self._rows
         if rows == 1 and table[scan.TOPIC_BYTES, 0] != len(_TOPIC):
-            return found  # of records that come one by one, hardly any is a barrier
+            return found  # single records are hardly ever barriers
         same = np.flatnonzero(table[scan.TOPIC_BYTES, :rows] == len(_TOPIC))
         for row in same:
             at = int(table[scan.TOPIC_AT, row])
@@ -446,7 +447,7 @@ class Slave:
         self.master_end = max(end, self.end)
 
     def _confirm(self, confirm: int) -> list[Effect]:
-        """Let readers see what the master has confirmed and this node has."""
+        """Let readers see the bytes that the master has confirmed and this node has."""
         store = self.store
         if not self._promise:
             store.confirm_by_itself()
@@ -504,5 +505,5 @@ class Slave:
         return [CloseStream(reason)]
 
     def suspend(self, reason: str) -> list[Effect]:
-        """The owner cannot go on for now (no room on the disk)."""
+        """The owner cannot continue for now (no room on the disk)."""
         return self._suspend(reason)

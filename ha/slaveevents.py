@@ -1,7 +1,7 @@
-"""What a slave's machine is told, and what it answers: events and effects, all of them values.
+"""Events that a slave's machine receives, and the effects that it returns; all are values.
 
-The owner tells every event once, in the order in which it came, and does the effects in the order
-in which they were answered, with `perform`.
+The owner passes every event once, in the order of arrival, and executes the effects in the order
+in which they were returned, with `perform`.
 """
 
 from collections.abc import Iterable
@@ -57,7 +57,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class CloseStream:
-    """End the connection; the state says whether and why it is useless to hurry back."""
+    """End the connection; the state says whether and why an early retry is useless."""
 
     reason: str
 
@@ -74,14 +74,14 @@ class FlushSoon:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Take this snapshot of the metadata tables for one's own."""
+    """Adopt this snapshot of the metadata tables."""
 
     metadata: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Contradicts:
-    """The master of this epoch lacks what this node knows to be confirmed: it may not lead."""
+    """The master of this epoch lacks bytes known here to be confirmed: it may not lead."""
 
     epoch: Epoch
     reason: str
@@ -89,7 +89,7 @@ class Contradicts:
 
 @dataclass(frozen=True, slots=True)
 class OlderCopy:
-    """This node lacks what it has acknowledged: it must become another replica.
+    """This node lacks bytes that it acknowledged: it must become another replica.
 
     Its master says so, or its log is damaged and is repaired once that is done.
     """
@@ -116,20 +116,20 @@ class SlaveOwner(Protocol):
         """Have the log synced, then say `Flushed`."""
 
     def adopt(self, metadata: bytes) -> None:
-        """Take the master's tables for this node's own."""
+        """Adopt the master's tables."""
 
     def contradicted(self, epoch: Epoch, reason: str) -> None:
-        """The master of an epoch lacks what was confirmed."""
+        """The master of an epoch lacks confirmed bytes."""
 
     def older_copy(self, reason: str) -> None:
-        """This node lacks what it has acknowledged."""
+        """This node lacks bytes that it acknowledged."""
 
     def close_stream(self, reason: str) -> None:
         """End the connection, then say `Lost`."""
 
 
 def perform(effects: Iterable[Effect], owner: SlaveOwner) -> None:
-    """Do what a slave's machine says."""
+    """Execute the effects of a slave's machine."""
     for effect in effects:
         match effect:
             case Send(data):

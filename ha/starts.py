@@ -1,21 +1,21 @@
-"""Which start of a directory this is: what tells a directory from an older copy of it.
+"""Which start of a directory this is: it distinguishes a directory from an older copy of it.
 
-Every start that the registry notes replaces the one before it, in a row of its replica. A start is
-marked in the directory before it is claimed there, so a directory knows the row that it has left;
-a copy that was made before that does not, however often it was started since. What was
-acknowledged after the copy was made is not in it.
+Every start that the registry records replaces the previous one in the entry of its replica. A start
+is marked in the directory before it is claimed in the registry, so a directory recognises the entry
+that it wrote; a copy that was made earlier does not, however often it was started since. The copy
+lacks the messages that were acknowledged after it was made.
 
-| the registry's row of this replica | this start |
-|------------------------------------|------------|
-| none | claims its number: the row is made if there is still none |
+| the registry's entry of this replica | this start |
+|--------------------------------------|------------|
+| does not exist | claims its number: the entry is created if it still does not exist |
 | this start | is claimed |
-| a start that is marked here | follows it: the row is replaced if it is as it was read |
+| a start that is marked here | follows it: the entry is replaced if it is as it was read |
 | a lower number than the first mark's | follows one that the registry has forgotten: as above |
 | any other | is an older copy, or a second process |
 
-A claim without an answer may be made later: it fails then, because the row has changed, or its mark
-is here. A directory of an earlier version has no marks: all numbers that it has counted until then
-are its own.
+A claim without an answer may be applied later: it then fails because the entry has changed, or its
+mark is here. A directory of an earlier version has no marks: all numbers that it has counted until
+then are its own.
 """
 
 import enum
@@ -23,11 +23,11 @@ import json
 from dataclasses import dataclass
 
 MARKS_MAX = 8  # one more is made by each process whose claim gets no answer
-ANY_RUN = ""  # in a first mark: whoever has claimed that number, or a lower one
+ANY_RUN = ""  # in a first mark: any start with that number or a lower one
 
 
 class Claim(enum.Enum):
-    """What a row of the registry says of a start."""
+    """A start, as the registry records it."""
 
     UNCLAIMED = "unclaimed"
     CLAIMED = "claimed"
@@ -36,7 +36,7 @@ class Claim(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """number: counts the starts of the directory. run: random, tells two processes apart."""
+    """number: counts the starts of the directory. run: random, distinguishes two processes."""
 
     number: int
     run: str
@@ -55,7 +55,7 @@ class Start:
             raise ValueError(f"cannot read a start: {error}") from error
 
     def against(self, row: "Start | None", marks: "Marks") -> Claim:
-        """How this start stands to the row that the registry holds."""
+        """The relation of this start to the entry that the registry holds."""
         if row == self:
             return Claim.CLAIMED
         if row is None or row in marks or _is_forgotten(row, marks):
@@ -63,11 +63,11 @@ class Start:
         return Claim.OLDER
 
     def marked(self, row: "Start | None", marks: "Marks") -> "Marks":
-        """The marks to have on the disk before this start is claimed in the place of a row.
+        """The marks to save before this start is claimed in place of an entry.
 
-        Claims that were sent before that row was made fail, and those after it may still be made.
-        One that finds no room is forgotten: where it is made all the same, this directory passes
-        for an older copy of itself, which costs time and no message.
+        Claims that were sent before that entry was written fail; later ones may still be applied.
+        A mark that finds no room is dropped: if its claim is applied nevertheless, this directory
+        counts as an older copy of itself, which costs time but no message.
         """
         if row is not None and row in marks:
             marks = marks[marks.index(row) :]
@@ -75,8 +75,8 @@ class Start:
         return (*first, *marks[1:][-(MARKS_MAX - 2) :], self)
 
 
-# Of one directory: first a start that the registry has had, then those that were claimed after it,
-# whose answers are not known to have come.
+# Of one directory: first a start that the registry has held, then the starts claimed after it whose
+# answers have not arrived.
 Marks = tuple[Start, ...]
 
 

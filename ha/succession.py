@@ -4,12 +4,12 @@ from ha.groupstate import GroupState, Replica, View
 from ha.mandate import Mastership
 from ha.syncstate import lives
 
-RANK_MS = 50  # each candidate waits so much longer than the one before it
-SUCCESSOR_MS = 1000  # the others leave so much time to a preferred successor
+RANK_MS = 50  # each candidate waits so much longer than the previous one
+SUCCESSOR_MS = 1000  # the others wait so long for a preferred successor
 
 
 def delay_ms(view: View, state: GroupState, me: Replica) -> int:
-    """How long to leave the election to candidates that come first."""
+    """How long to wait for candidates that come first."""
     candidates = sorted(
         (replica.node in view.drained, replica)
         for replica in state.sync_state_set
@@ -24,7 +24,7 @@ def delay_ms(view: View, state: GroupState, me: Replica) -> int:
 
 
 def nobody_left(view: View, state: GroupState) -> bool:
-    """Every member's node is back as another replica: no member can ever be elected again."""
+    """Whether every member's node is back as another replica: no member can be elected again."""
     found = [view.replicas.get(replica.node) for replica in state.sync_state_set]
     return all(row is not None for row in found) and not any(
         lives(replica, view.replicas) for replica in state.sync_state_set
@@ -32,7 +32,7 @@ def nobody_left(view: View, state: GroupState) -> bool:
 
 
 def best_successor(view: View, state: GroupState, me: Replica, master: Mastership) -> str:
-    """The member that lives, is not drained and holds the most; empty: there is none."""
+    """The live, undrained member with the longest log; empty: there is none."""
     live = [
         (master.held_by(replica), replica.node)
         for replica in state.sync_state_set

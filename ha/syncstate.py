@@ -1,11 +1,11 @@
 """The SyncStateSet and its changes: who must hold a put before it is answered.
 
-Rules: whoever the registry may hold in the set now is required, also while a change is on its way
-or its outcome is unknown; a member that goes is required until the registry has said yes; a member
-that comes holds everything confirmed and everything from before this epoch; two incarnations of a
-node are two replicas; the set never shrinks below the number of replicas that puts ask for, and a
-member that is there does not go unless so many are there without it; a replica that is behind
-comes in only where fewer are there.
+Rules: every replica that the registry may hold in the set now is required, even while a change is
+in flight or its outcome is unknown; a member that leaves is required until the registry has
+confirmed the change; a replica that joins holds everything confirmed and everything before this
+epoch; two incarnations of a node are two replicas; the set never shrinks below the number of
+replicas that puts require, and a connected member does not leave unless that many are connected
+without it; a lagging replica joins only if fewer are connected.
 """
 
 from collections.abc import Collection, Mapping
@@ -20,9 +20,9 @@ from store.clocks import MonoMs
 class Seen:
     """What a change of the set is decided by.
 
-    needed: replicas that puts ask for. floor: what a replica must hold to come in. patience_ms: how
-    long a member may be away or behind while it still lives. awake_ms: since when the master has
-    not stood still; before that, what members did may not have been read yet.
+    needed: replicas that puts require. floor: the offset a replica must hold to join. patience_ms:
+    how long a live member may be disconnected or lag. awake_ms: since when the master has run
+    without a standstill; what members did before that may not have been read yet.
     """
 
     needed: int
@@ -35,7 +35,7 @@ class Seen:
 
 
 class SyncState:
-    """The set, and the changes of it that are not settled."""
+    """The set, and its changes whose outcome is unknown."""
 
     def __init__(
         self, me: Replica, members: SyncStateSet, revision: int, opened: bool = True
@@ -55,7 +55,7 @@ class SyncState:
 
     @property
     def unsettled(self) -> bool:
-        """A change was sent, and may have been made or may yet be."""
+        """A change was sent, and may have been applied or may yet be."""
         return bool(self._proposed)
 
     def propose(self, members: SyncStateSet) -> None:
@@ -65,8 +65,8 @@ class SyncState:
     def observe(self, members: SyncStateSet, revision: int, opened: bool = True) -> None:
         """The registry holds this now.
 
-        A change that was checked against an older revision is made already or never will be; one
-        that was checked against this very revision may still be on its way.
+        A change that was checked against an older revision has been applied or never will be; one
+        that was checked against this revision may still be in flight.
         """
         self.members, self.revision, self.opened = members, revision, opened
         self._proposed = {at: new for at, new in self._proposed.items() if at == revision}
@@ -88,7 +88,7 @@ class SyncState:
             for replica in sorted(self.members - {self.me})
             if replica.node in renewed or self._is_late(replica, seen, now_ms)
         ]
-        # Those who are surely gone first: who stays for the number's sake should be of use.
+        # Members that are certainly gone leave first: those kept for the number should be useful.
         leaving.sort(key=lambda one: (one.node not in renewed, lives(one, seen.registered)))
         found = set(self.members) | joining
         for replica in leaving:
@@ -97,7 +97,7 @@ class SyncState:
         return frozenset(found) if found != self.members else None
 
     def _too_late(self, joining: set[Replica], seen: Seen, now_ms: MonoMs) -> set[Replica]:
-        """Those who are behind, where enough are there: they would take turns with such members."""
+        """Replicas that lag, if enough members are connected: they would take turns with those."""
         late = {
             replica
             for replica in joining
@@ -108,10 +108,10 @@ class SyncState:
         return late if len(there) >= seen.needed else set()
 
     def _can_spare(self, replica: Replica, found: Collection[Replica], seen: Seen) -> bool:
-        """Whether puts can be confirmed by who is left, or no worse than before.
+        """Whether the remaining members can confirm puts, or at least no fewer than before.
 
-        A late member that is there is worth more than one that is away: without it nothing is
-        confirmed sooner, and it may be the last one that holds everything.
+        A lagging member that is connected is worth more than a disconnected one: removing it
+        confirms nothing sooner, and it may be the last one that holds everything.
         """
         left = [other for other in found if other != replica]
         there = [other for other in left if other == self.me or other in seen.progress]
@@ -128,11 +128,11 @@ class SyncState:
 
     @staticmethod
     def _is_over(since_ms: MonoMs, seen: Seen, now_ms: MonoMs) -> bool:
-        """Whether patience is: the time in which the master stood still counts against nobody."""
+        """Whether patience is exhausted; time in which the master stood still does not count."""
         return now_ms - max(since_ms, seen.awake_ms) > seen.patience_ms
 
 
 def lives(replica: Replica, registered: Mapping[str, Registration]) -> bool:
-    """Whether the registry names this very replica, and not another one of its node."""
+    """Whether the registry names this replica, and not another incarnation of its node."""
     found = registered.get(replica.node)
     return found is not None and found.replica == replica

@@ -1,7 +1,7 @@
-"""Who waits until an offset is reached: by offset, each with a deadline.
+"""Waiters for offsets: ordered by offset, each with a deadline.
 
-A waiter is released as soon as its own offset is reached, whatever stands before it in time: a
-request that stalls delays none that is ready.
+A waiter is released as soon as its own offset is reached, whatever arrived before it: a request
+that stalls delays no request that is ready.
 """
 
 import heapq
@@ -26,9 +26,9 @@ class OffsetWaiters(Generic[T]):
 
     @property
     def first(self) -> int | None:
-        """The lowest offset that is waited for; None for none."""
+        """The lowest offset that is waited for; None if there is no waiter."""
         while self._by_offset and self._by_offset[0][1] not in self._tokens:
-            heapq.heappop(self._by_offset)  # its time was over
+            heapq.heappop(self._by_offset)  # its deadline had passed
         return self._by_offset[0][0] if self._by_offset else None
 
     def add(self, offset: int, deadline: float, token: T) -> None:
@@ -60,13 +60,13 @@ class OffsetWaiters(Generic[T]):
         return found
 
     def drain(self) -> list[T]:
-        """All tokens, who then wait no more."""
+        """Remove and return all tokens."""
         found = list(self._tokens.values())
         self._tokens.clear()
         return found
 
     def _tidy(self) -> None:
-        """Drop heap entries of those who are gone, where they are the most."""
+        """Drop heap entries of removed waiters once they are the majority."""
         if len(self._by_offset) > 64 + 2 * len(self._tokens):
             self._by_offset = [row for row in self._by_offset if row[1] in self._tokens]
             heapq.heapify(self._by_offset)

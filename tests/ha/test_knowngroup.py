@@ -25,7 +25,7 @@ def holding(state: GroupState, revision: int) -> Snapshot:
 
 def reading() -> KnownGroup:
     group = KnownGroup(new_disk(1), KEYS)
-    assert group.look(NOW) == [Observe()]
+    assert group.read(NOW) == [Observe()]
     return group
 
 
@@ -56,19 +56,19 @@ def test_nothing_is_settled_before_what_was_read_is_noted() -> None:
 
 def test_a_read_that_began_before_it_was_asked_for_is_not_believed() -> None:
     group = reading()
-    assert group.look(NOW) == []
+    assert group.read(NOW) == []
     assert group.observed(holding(STATE, 9), NOW) == [Observe()]
     assert group.view.state is None
 
 
 def test_a_registry_that_is_not_believed_is_read_again_all_the_same() -> None:
     group = believing()
-    group.look(NOW)
+    group.read(NOW)
     older = replace(STATE, version=4)
     with pytest.raises(NotBelieved, match="fell back to version 4"):
         group.observed(holding(older, 10), NOW)
-    group.look(NOW)
-    group.look(NOW)
+    group.read(NOW)
+    group.read(NOW)
     assert group.observed(holding(older, 10), NOW) == [Observe()]
     assert group.observed(holding(STATE, 11), NOW) == []
     assert group.distrust() == ""
@@ -83,7 +83,7 @@ def test_a_change_that_a_read_has_overtaken_is_read_again() -> None:
 
 def test_a_change_of_its_own_is_noted_and_a_read_under_way_is_too_old_for_it() -> None:
     group = believing()
-    group.look(NOW)
+    group.read(NOW)
     changed = replace(STATE, version=6)
     (note,) = group.changed(changed, 10, NOW)
     assert isinstance(note, Note)
@@ -95,7 +95,7 @@ def test_a_change_of_its_own_is_noted_and_a_read_under_way_is_too_old_for_it() -
 def test_what_was_seen_while_noting_is_noted_next() -> None:
     group = reading()
     (first,) = group.observed(holding(STATE, 9), NOW)
-    group.look(NOW)
+    group.read(NOW)
     assert group.observed(holding(replace(STATE, version=7), 10), NOW) == []
     assert isinstance(first, Note)
     (second,) = group.noted(first.membership)
@@ -108,5 +108,5 @@ def test_a_full_disk_is_tried_again_at_the_next_scan() -> None:
     (note,) = group.observed(holding(STATE, 9), NOW)
     assert group.noted(None) == []
     assert group.settled
-    group.look(NOW)
+    group.read(NOW)
     assert group.observed(holding(STATE, 9), NOW) == [note]
