@@ -1,7 +1,7 @@
-"""Big-endian integers inside byte arrays: everything on disk is stored this way.
+"""Big-endian integers inside byte arrays, the byte order of everything on disk.
 
-Positions are taken as unsigned: an index that may be negative counts from the array's end, and
-the test for that at every byte keeps LLVM from making one load or store of four or eight.
+Positions are converted to unsigned: a signed index may be negative and then counts from the array's
+end, and the test for that at every byte keeps LLVM from merging the bytes into one load or store.
 """
 
 import numpy as np
@@ -13,14 +13,14 @@ ONE, TWO, THREE = np.uint64(1), np.uint64(2), np.uint64(3)
 
 @inlined
 def get16(data: U8, at: int) -> int:
-    """Unsigned 16 bits."""
+    """Load an unsigned 16-bit integer."""
     low = np.uint64(at)
     return (np.int64(data[low]) << 8) | np.int64(data[low + ONE])
 
 
 @inlined
 def get32(data: U8, at: int) -> int:
-    """Unsigned 32 bits."""
+    """Load an unsigned 32-bit integer."""
     low = np.uint64(at)
     return (
         (np.int64(data[low]) << 24)
@@ -32,7 +32,7 @@ def get32(data: U8, at: int) -> int:
 
 @inlined
 def get32s(data: U8, at: int) -> int:
-    """Signed 32 bits."""
+    """Load a signed 32-bit integer."""
     value = get32(data, at)
     if value >= np.int64(0x80000000):
         return value - np.int64(0x100000000)
@@ -41,7 +41,7 @@ def get32s(data: U8, at: int) -> int:
 
 @inlined
 def get64(data: U8, at: int) -> int:
-    """Signed 64 bits."""
+    """Load a signed 64-bit integer."""
     return (get32(data, at) << 32) | get32(data, at + 4)
 
 

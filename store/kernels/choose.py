@@ -1,4 +1,4 @@
-"""Some messages of a read: those with certain tags, and the columns without the others."""
+"""Filtering of a read: which messages have certain tags, and columns of these messages only."""
 
 import numpy as np
 
@@ -8,9 +8,9 @@ from store.kernels.text import FOUND, find_well_known
 
 @kernel(i64, ro_u8s, ro_i64s, ro_u8s, ro_i64s, u8s)
 def tagged(properties: U8, ends: I64, tags: U8, tag_ends: I64, keep: U8) -> int:
-    """Set keep[k] to 1 where message k's TAGS is one of some texts, else to 0; how many are kept.
+    """Set keep[k] to 1 if TAGS of message k is a wanted text, else to 0; return how many are kept.
 
-    ends: where each message's property text ends; tag_ends: where each wanted text does.
+    ends: end of each message's property text. tag_ends: end of each wanted text.
     """
     found = np.empty(FOUND, np.int64)
     start = np.int64(0)
@@ -37,7 +37,7 @@ def tagged(properties: U8, ends: I64, tags: U8, tag_ends: I64, keep: U8) -> int:
 
 @kernel(i64, ro_u8s, ro_i64s, ro_u8s, u8s)
 def gather(data: U8, ends: I64, keep: U8, out: U8) -> int:
-    """Copy the pieces of a blob that are kept, one behind the other; the bytes copied."""
+    """Copy the kept pieces of a blob, one after the other; return the number of bytes copied."""
     start = np.int64(0)
     filled = np.int64(0)
     for k in range(len(ends)):

@@ -1,8 +1,8 @@
 """CRC-32 of a byte range (zlib's polynomial), for kernels.
 
-Kernels call C, through a symbol that is bound when this module is imported: to ISA-L's CRC (by
-carry-less multiplication, ten times as fast as zlib's) in the `isal` package, else to libz's, else
-to a function compiled here (`slicing`). A record stores the CRC `& 0x7FFFFFFF`.
+Kernels call a C function through a symbol that is bound when this module is imported: ISA-L's CRC
+from the `isal` package (carry-less multiplication, ten times as fast as zlib's), else libz's, else
+a function compiled here (`slicing`). A record stores the CRC `& 0x7FFFFFFF`.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ SYMBOL = "duolog_crc32"
 
 
 def isal_address() -> int:
-    """Address of ISA-L's crc32, 0 where it is not installed, or not what it is taken for."""
+    """Address of ISA-L's crc32; 0 if it is not installed, or computes something else."""
     with contextlib.suppress(ImportError, OSError, AttributeError):
         from isal import isal_zlib
 
@@ -32,7 +32,7 @@ def isal_address() -> int:
 
 
 def zlib_address() -> int:
-    """Address of libz's crc32, 0 where there is no libz."""
+    """Address of libz's crc32; 0 if there is no libz."""
     for name in ("libz.so.1", ctypes.util.find_library("z") or "libz.so"):
         try:
             library = ctypes.CDLL(name)
@@ -43,14 +43,14 @@ def zlib_address() -> int:
 
 
 def portable_address() -> int:
-    """Address of the function compiled here."""
+    """Address of the function that is compiled here."""
     from store.kernels import slicing
 
     return slicing.portable_address()
 
 
 def crc32_address() -> int:
-    """Address of the fastest there is. Raises ImportError where it would have to be compiled."""
+    """Address of the fastest CRC available. Raises ImportError if numba is needed and missing."""
     return isal_address() or zlib_address() or portable_address()
 
 
@@ -62,7 +62,7 @@ if COMPILES:
     from numba import types
 
     llvmlite.binding.add_symbol(SYMBOL, crc32_address())
-    # ISA-L takes a 64-bit size and gives 32 bits, zlib the other way round: this suits both.
+    # ISA-L takes a 64-bit size and returns 32 bits, zlib the other way round: this fits both.
     _crc32 = types.ExternalFunction(SYMBOL, types.uint64(types.uint64, types.uintp, types.uint64))
 
     @inlined
@@ -81,5 +81,5 @@ else:  # kernels as plain Python, as the fuzzers run them
 
 @kernel(i64, ro_u8s, i64, i64)
 def crc32(data: U8, start: int, end: int) -> int:
-    """CRC-32 (zlib) of data[start:end]; no bounds check, the caller has made it."""
+    """CRC-32 (zlib) of data[start:end]. The caller has checked the bounds."""
     return crc32_range(data, start, end)

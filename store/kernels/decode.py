@@ -1,4 +1,4 @@
-"""Records in, columns out: what a reader is answered with, assembled by one call per segment."""
+"""Records in, columns out: the messages of a read, assembled by one call per segment."""
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from store.kernels.scan import (
 )
 from store.kernels.text import FOUND
 
-# Columns of the table a read fills: one line per message.
+# Columns of the table that a read fills, one row per message.
 OUT_QUEUE_OFFSET = 0
 OUT_PHY = 1
 OUT_STORE_TIME = 2
@@ -35,13 +35,13 @@ OUT_PROPERTIES_END = 8
 OUT_SIZE = 9
 OUT_COLUMNS = 10
 
-DECODE_OK = 0  # all entries looked at
+DECODE_OK = 0  # all entries were processed
 DECODE_FULL = 1  # no room for the next message
 DECODE_OTHER_SEGMENT = 2  # the next entry points outside this segment
-DECODE_CORRUPT = 3  # the next entry's record is not whole and right
-DECODE_BLANK = 4  # the next entry is a blank one: no record
+DECODE_CORRUPT = 3  # the record of the next entry is incomplete or invalid
+DECODE_BLANK = 4  # the next entry is blank: it has no record
 
-# Places in `state`.
+# Indexes of `state`.
 STATE_ENTRY = 0
 STATE_MESSAGES = 1
 STATE_BODY_BYTES = 2
@@ -72,11 +72,11 @@ def decode(
     table: I64,
     state: I64,
 ) -> int:
-    """Copy the records that queue entries point to into columns.
+    """Copy the records that queue entries point to into columns; return a DECODE_ code.
 
     queue_at, queue_offset: byte position and queue offset of entry 0; state[STATE_ENTRY] entries
-    are done already. log_end: bytes of this segment that may be read. tags_codes: hashes wanted,
-    empty for all. Adds to bodies, properties and table; state tells how full they are.
+    have been processed already. log_end: bytes of this segment that may be read. tags_codes: wanted
+    hashes, empty for all. Appends to bodies, properties and table, which `state` says how full are.
     """
     found = np.empty(FOUND, np.int64)
     rows = np.empty((COLUMNS, 1), np.int64)

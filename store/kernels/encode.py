@@ -1,9 +1,9 @@
-"""Columns in, commit-log records out: a whole batch assembled in the mapped file by one call.
+"""Columns in, commit-log records out: a whole batch, assembled in the mapped file by one call.
 
-The header template holds the fields that are equal for the batch (magic, queue id, flag, sysflag,
-born time and host, store time and host, ...), up to and including BODYLENGTH. Per record the kernel
-patches size, CRC, queue offset, physical offset and body length. The magic code is stored last, so
-a record that a killed process left half written never looks whole.
+The header template holds the fields that all records of the batch share (magic, queue id, flag,
+sysflag, born time and host, store time and host, ...), up to and including BODYLENGTH. For each
+record the kernel patches size, CRC, queue offset, physical offset and body length. The magic code
+is stored last, so a half-written record of a killed process is never taken for a whole one.
 """
 
 import numpy as np
@@ -42,9 +42,9 @@ FIELD_RECONSUME_TIMES = 3
 FIELD_PREPARED_OFFSET = 4
 FIELDS = 5
 NO_FIELDS: I64 = np.empty((FIELDS, 0), np.int64)
-HOST_BITS = 0x30  # of the sysflag: which hosts are IPv6
+HOST_BITS = 0x30  # bits of the sysflag that say which hosts are IPv6
 
-# What check_columns may find; the second result is the message it was found at.
+# Results of check_columns, which stores in `where` the message at fault.
 COLUMNS_OK = 0
 OFFSETS_LIE = 1
 BODY_TOO_LARGE = 2
@@ -62,10 +62,10 @@ def check_columns(
     properties_max: int,
     where: I64,
 ) -> int:
-    """Check the offsets and property blocks of a batch before a byte of it is used.
+    """Check the offsets and property blocks of a batch before any of it is used.
 
-    properties_max: bytes that the client's own block may take, after what the store appends.
-    Both offsets arrays have count + 1 entries; the caller has checked that.
+    properties_max: largest property block of a client; the rest is for what the store appends.
+    Both offset arrays have count + 1 entries; the caller has checked that.
     """
     count = len(body_offsets) - 1
     where[0] = 0
@@ -98,8 +98,8 @@ def check_columns(
 
 @inlined
 def seal_record(target: U8, start: int, end: int) -> None:
-    """Write the CRC property's digits, least significant first, over all bytes before it."""
-    # Unsigned: a signed division would round the Python way, which takes far longer.
+    """Write the digits of the CRC over all bytes before it, least significant digit first."""
+    # Unsigned, because numba rounds a signed division as Python does, which takes far longer.
     crc = np.uint32(crc32_range(target, start, end - RECORD_CRC_BYTES))
     at = end - 11
     for k in range(10):
@@ -154,13 +154,13 @@ def encode(
     fields: I64,
     result: I64,
 ) -> int:
-    """Assemble messages first.. of a batch as records in target[start:limit].
+    """Assemble the messages of a batch, from `first` on, as records in target[start:limit].
 
-    base: commit-log offset of target[0]. queue_offset and sequence belong to message `first`.
+    base: commit-log offset of target[0]. queue_offset and sequence are those of message `first`.
     producer: 20 hex digits of the producer id, or empty for no UNIQ_KEY.
-    fields: [FIELDS, count] table of what differs between messages, or [FIELDS, 0] for nothing.
+    fields: [FIELDS, count] table of the fields that differ between messages, [FIELDS, 0] for none.
     Stops before a record that would leave less than 8 bytes in the file.
-    result[0] is the number of messages assembled; returns the position after the last one.
+    result[0] becomes the number of assembled messages; returns the position after the last one.
     """
     count = len(body_offsets) - 1
     header_bytes = len(header)
@@ -178,7 +178,7 @@ def encode(
         size = fixed + body_bytes + properties_bytes
         if position + size + BLANK_MIN > limit:
             break
-        # The header, its magic left zero until the record is whole.
+        # The magic of the header stays zero until the record is complete.
         put32(target, position, size)
         put32(target, position + 4, 0)
         at = copy_bytes(target, position + 8, header, 8, header_bytes)
@@ -222,7 +222,7 @@ def encode(
             if record_crc:
                 target[at] = PROPERTY_SEPARATOR
                 at += 1
-        # Whoever reads the magic finds a whole record: the two stores below come last.
+        # A reader that sees the magic finds a whole record: the two stores below come last.
         magic_at = position + 4
         if record_crc:
             at = copy_bytes(target, at, RECORD_CRC_NAME, 0, len(RECORD_CRC_NAME))

@@ -1,4 +1,4 @@
-"""IndexFile: put the keys of rows, walk the chain of a hash.
+"""IndexFile: add the keys of rows, follow the chain of a hash.
 
 Layout: header 40 bytes, slots of 4, entries of 20 (key hash 4, physical offset 8, seconds since
 beginTimestamp 4, previous entry of the slot 4). Entry 0 is unused.
@@ -40,7 +40,7 @@ INDEX_FILE_FULL = 1
 
 @inlined
 def positive_hash(value: int) -> int:
-    """|hash| of a signed Java hash, with Integer.MIN_VALUE as 0."""
+    """Absolute value of a signed Java hash; 0 for Integer.MIN_VALUE."""
     value = signed32(value)
     if value < 0:
         value = -value
@@ -59,7 +59,7 @@ def _put_key(
     store_time: int,
     begin_time: int,
 ) -> bool:
-    """Write one entry and link it in; True where its slot was empty before."""
+    """Write one entry and link it to its slot; True if the slot was empty before."""
     slot_at = HEADER_BYTES + (key_hash % slots) * SLOT_BYTES
     previous = get32s(file, slot_at)
     if previous <= 0 or previous >= index_count:
@@ -79,10 +79,10 @@ def _put_key(
 
 @kernel(i64, u8s, i64, i64, ro_u8s, i64_table, i64, i64s)
 def put_keys(file: U8, slots: int, entries: int, data: U8, rows: I64, end: int, state: I64) -> int:
-    """Index the keys of rows up to end: UNIQ_KEY first, then each token of KEYS.
+    """Index the keys of rows up to `end`: UNIQ_KEY first, then each token of KEYS.
 
-    state in and out: (next row, keys of that row already done). Rows of rolled-back messages and
-    rows below the file's newest offset are passed over.
+    state, in and out: (next row, keys of that row already indexed). Rows of rolled-back messages,
+    and those below the file's newest offset, are skipped.
     """
     begin_time = get64(file, BEGIN_TIME_AT)
     end_phy = get64(file, END_PHY_AT)
@@ -162,10 +162,10 @@ def put_keys(file: U8, slots: int, entries: int, data: U8, rows: I64, end: int, 
 def find_key(
     file: U8, slots: int, entries: int, key_hash: int, begin_ms: int, end_ms: int, out: I64
 ) -> int:
-    """Collect offsets of a hash stored in [begin_ms, end_ms], newest first; how many.
+    """Collect the offsets of a hash stored in [begin_ms, end_ms], newest first; return the count.
 
-    Entry times are whole seconds after the file's first, so begin_ms is widened by one second:
-    nothing stored in the window is missed, the caller checks the records' exact times.
+    Entry times are whole seconds since the file's first entry, so begin_ms is lowered by a second:
+    no entry of the window is missed, and the caller checks the exact times of the records.
     """
     index_count = get32(file, INDEX_COUNT_AT)
     if index_count <= 1 or index_count > entries:
@@ -192,5 +192,5 @@ def find_key(
 
 @kernel(i64, ro_u8s)
 def key_hash(text: U8) -> int:
-    """Hash under which the key text `topic#key` is indexed."""
+    """The hash under which the text `topic#key` is indexed."""
     return positive_hash(java_hash_from(np.int64(0), text, 0, len(text)))

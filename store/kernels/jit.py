@@ -1,7 +1,7 @@
-"""How a kernel is declared: one decorator, and the array types the signatures are written in.
+"""Declaration of kernels: a decorator, and the array types used in signatures.
 
-Kernels are compiled at import, by numba, with a cache on disk; or they come from a library that was
-made ahead of time (`store/kernels/library.py`), and numba is not imported.
+Kernels are compiled at import by numba, with a cache on disk; or they come from a library that was
+compiled ahead of time (`store/kernels/library.py`), and numba is not imported.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,8 @@ U32 = npt.NDArray[np.uint32]
 I64 = npt.NDArray[np.int64]
 
 LIBRARY = library.load()
-COMPILES = False  # kernels are compiled here: neither from the library, nor plain Python
-KERNELS: list[tuple[str, Any, Callable[..., Any]]] = []  # name, signature, function: all there are
+COMPILES = False  # numba compiles kernels here: they are neither a library's nor plain Python
+KERNELS: list[tuple[str, Any, Callable[..., Any]]] = []  # name, signature, function of every kernel
 
 # Numba types. The `ro_` ones also take read-only arrays (bytes, read-only mappings).
 i64: Any = None
@@ -50,7 +50,7 @@ if LIBRARY is None:
 
 
 def kernel(result: Any, *arguments: Any) -> Callable[[F], F]:
-    """Machine code of a function for these numba types; it runs without the GIL."""
+    """Compile a function for these numba types, or take it from the library; it needs no GIL."""
 
     def found(function: F) -> F:
         name = f"{function.__module__.rpartition('.')[2]}_{function.__name__}"
@@ -66,7 +66,7 @@ def kernel(result: Any, *arguments: Any) -> Callable[[F], F]:
 
 
 def inlined(function: F) -> F:
-    """Compile a helper that kernels call; it is specialised where it is used."""
+    """Compile a helper that kernels call; numba specialises it at each use."""
     if LIBRARY is not None:
         return function
     compiled: F = numba.njit(inline="never", nogil=True)(function)

@@ -1,7 +1,7 @@
 """Copying byte ranges inside kernels, with the C library's memcpy.
 
-A loop over bytes is not vectorised, because the arrays may overlap for all the compiler knows; it
-takes ten times as long.
+A loop over bytes takes ten times as long: it is not vectorised, because the compiler cannot know
+that the arrays do not overlap.
 """
 
 from store.kernels.jit import COMPILES, U8, inlined
@@ -22,7 +22,7 @@ if COMPILES:
 
     @inlined
     def copy_bytes(target: U8, at: int, source: U8, start: int, end: int) -> int:
-        """Copy source[start:end] to target[at:]; the position after it. The ranges are apart."""
+        """Copy source[start:end] to target[at:], without overlap; return the position after it."""
         size = end - start
         _memcpy(
             target.ctypes.data + np.uintp(at), source.ctypes.data + np.uintp(start), np.uintp(size)
@@ -32,6 +32,6 @@ if COMPILES:
 else:  # kernels as plain Python, as the fuzzers run them
 
     def copy_bytes(target: U8, at: int, source: U8, start: int, end: int) -> int:
-        """Copy source[start:end] to target[at:]; the position after it."""
+        """Copy source[start:end] to target[at:]; return the position after it."""
         target[at : at + end - start] = source[start:end]
         return at + end - start

@@ -1,4 +1,4 @@
-"""ConsumeQueue entries: 20 bytes each, physical offset 8, record size 4, tags code 8."""
+"""ConsumeQueue entries of 20 bytes: physical offset (8), record size (4), tags code (8)."""
 
 import numpy as np
 
@@ -10,8 +10,8 @@ ENTRY_BYTES = 20
 
 QUEUE_OK = 0
 QUEUE_FILE_FULL = 1
-QUEUE_GAP = 2  # a row's queue offset is past the next entry
-QUEUE_BEHIND = 3  # a row's queue offset is taken, by another record
+QUEUE_GAP = 2  # a row's queue offset lies after the next entry
+QUEUE_BEHIND = 3  # a row's queue offset is already used by another record
 
 
 @kernel(i64, u8s, i64, i64, i64_table, ro_i64s, i64, i64, i64s)
@@ -27,9 +27,9 @@ def put_entries(
 ) -> int:
     """Append rows order[first:end] of one queue to a queue file.
 
-    position: byte where the next entry goes. file_entry: queue offset of the file's first entry.
+    position: byte position of the next entry. file_entry: queue offset of the file's first entry.
     state: in (end offset of the newest record in this queue), out (the same, position, next row).
-    A row whose record ends at or below that offset is already there and is passed over.
+    A row whose record ends at or below that offset is already in the queue and is skipped.
     """
     newest = state[0]
     code = QUEUE_OK
@@ -80,8 +80,8 @@ def put_blanks(file: U8, start: int, end: int) -> int:
 def walk_entries(file: U8, end: int, state: I64) -> int:
     """Walk entries from the file's start while they are valid (offset >= 0, size > 0).
 
-    state out: (end offset of the newest record seen or -1). Returns the position after the last
-    valid entry. Blank entries are valid but name no record.
+    state: out (end offset of the newest record found, or -1). Returns the position after the last
+    valid entry. Blank entries are valid but have no record.
     """
     position = 0
     newest = np.int64(-1)
@@ -99,10 +99,10 @@ def walk_entries(file: U8, end: int, state: I64) -> int:
 
 @kernel(i64, ro_u8s, i64, i64, i64)
 def first_entry_from(file: U8, start: int, end: int, phy: int) -> int:
-    """Position of the first entry in file[start:end] at or past a commit-log offset, or end.
+    """Position of the first entry in file[start:end] at or after a commit-log offset, or end.
 
-    Entries' offsets rise, but for blank ones, which are passed over. An entry that is none (size
-    zero: its page never reached the disk) ends the search as well.
+    Offsets of entries rise, except those of blank entries, which are skipped. An unwritten entry
+    (size zero: its page never reached the disk) ends the search as well.
     """
     position = start
     while position + ENTRY_BYTES <= end:

@@ -1,6 +1,6 @@
-"""Records in, rows out: find, verify and describe the records of a stretch of commit log.
+"""Records in, rows out: find, verify and describe the records of a stretch of the commit log.
 
-A row table is an int64 array [COLUMNS, capacity]; positions in it are relative to the buffer.
+A row table is an int64 array [COLUMNS, capacity]; its positions are relative to the buffer.
 """
 
 import numpy as np
@@ -49,13 +49,13 @@ BORN_TIME = 18
 FLAG = 19
 RECONSUME_TIMES = 20
 PREPARED_OFFSET = 21
-MULTI = 22  # 1 where the record is in light queues as well
+MULTI = 22  # 1 if the record is also in light queues
 COLUMNS = 23
 
 # Why a scan stopped.
-SCAN_END = 0  # the buffer is used up
-SCAN_FULL = 1  # the row table is
-SCAN_BLANK = 2  # the blank record at a file's end
+SCAN_END = 0  # at the end of the buffer
+SCAN_FULL = 1  # the row table is full
+SCAN_BLANK = 2  # at the blank record that ends a file
 SCAN_BAD_MAGIC = 3
 SCAN_BAD_CRC = 4
 SCAN_BAD_SIZE = 5
@@ -86,7 +86,7 @@ def _same(data: U8, at: int, size: int, text: U8) -> bool:
 
 @inlined
 def _sealed(data: U8, properties_at: int, properties_bytes: int) -> bool:
-    """Tell whether a property block ends in the whole-record CRC."""
+    """Whether a property block ends with the CRC of the whole record."""
     if properties_bytes < RECORD_CRC_BYTES:
         return False
     start = properties_at + properties_bytes - RECORD_CRC_BYTES
@@ -111,7 +111,7 @@ def _seal_holds(data: U8, start: int, end: int) -> bool:
 
 @inlined
 def decimal(data: U8, at: int, size: int, digits_max: int) -> int:
-    """The number of `size` digits at a position, or -1 where it is none."""
+    """The decimal number of `size` digits at a position; -1 if it is invalid."""
     if size == 0 or size > digits_max:
         return np.int64(-1)
     value = np.int64(0)
@@ -127,7 +127,7 @@ def decimal(data: U8, at: int, size: int, digits_max: int) -> int:
 def delivery_code(
     data: U8, delay_at: int, delay_bytes: int, store_time: int, delays_ms: I64
 ) -> int:
-    """Delivery time of a delayed record, or -1 where its DELAY is no level."""
+    """Delivery time of a delayed record; -1 if its DELAY is not a level."""
     level = decimal(data, delay_at, delay_bytes, 9)
     if level <= 0:
         return np.int64(-1)
@@ -148,7 +148,7 @@ def read_record(
     n: int,
     found: I64,
 ) -> int:
-    """Verify the record at a position and describe it in column n of rows; the scan code."""
+    """Verify the record at a position and describe it in column n of rows; return a SCAN_ code."""
     if position + 8 > end:
         return SCAN_PARTIAL
     size = get32(data, position)
@@ -189,7 +189,7 @@ def read_record(
     if properties_at + properties_bytes != stop or properties_bytes > 32767:
         return SCAN_BAD_SIZE
     if check_crc:
-        # Texts never end in NUL: where one does, its last page did not reach the disk.
+        # Texts never end with NUL: if one does, its last page did not reach the disk.
         if topic_bytes > 0 and data[topic_at + topic_bytes - 1] == 0:
             return SCAN_BAD_CRC
         if properties_bytes > 0 and data[stop - 1] == 0:
@@ -250,10 +250,10 @@ def scan(
     rows: I64,
     result: I64,
 ) -> int:
-    """Describe the records of data[start:end], stopping at the first that is not whole and right.
+    """Describe the records of data[start:end] up to the first incomplete or invalid one.
 
     base: commit-log offset of data[0].
-    result: (rows filled, position after the last good record). Returns a SCAN_ code.
+    result: (rows filled, position after the last valid record). Returns a SCAN_ code.
     """
     found = np.empty(FOUND, np.int64)
     capacity = rows.shape[1]
@@ -282,7 +282,7 @@ def scan(
 def find_record(data: U8, start: int, end: int, base: int) -> int:
     """Position of the next whole, verified record that starts in [start, end), or -1.
 
-    A record names its own offset, so bytes that only look like one are not taken for it.
+    A record contains its own offset, so bytes that only resemble a record are not taken for one.
     """
     found = np.empty(FOUND, np.int64)
     rows = np.empty((COLUMNS, 1), np.int64)
@@ -310,10 +310,10 @@ def _comma(data: U8, position: int, end: int) -> int:
 
 @kernel(i64, ro_u8s, i64_table, i64, i64_table)
 def fan_out(data: U8, rows: I64, n: int, out: I64) -> int:
-    """Rows of the light queues that records are in: the records' own, with that place instead.
+    """Copy each record's row for every light queue that it is in, with that queue's place.
 
-    out: a row table; rows past its capacity are counted only. Returns how many there are. A name
-    without an offset, or one that is no light queue's, is passed over.
+    out: a row table; rows past its capacity are only counted. Returns the number of rows. A name
+    without an offset, or one that is not a light queue's, is skipped.
     """
     found = np.empty(FOUND, np.int64)
     capacity = out.shape[1]
@@ -359,8 +359,8 @@ def _same_queue(data: U8, rows: I64, other: int, at: int, size: int, queue: int)
 def group_rows(data: U8, rows: I64, n: int, order: I64, starts: I64) -> int:
     """Group rows by (topic, queue id), keeping their order inside a group.
 
-    order: row numbers, group after group. starts: where each group starts in order, one more at
-    the end (capacity n + 1). Returns the number of groups.
+    order: row numbers, group after group. starts: where each group starts in `order`, and the end
+    (capacity n + 1). Returns the number of groups.
     """
     table_size = 16
     while table_size < 2 * n + 2:
@@ -417,7 +417,7 @@ def _hex_value(digit: int) -> int:
 
 @inlined
 def _sequence(data: U8, at: int) -> int:
-    """The last 12 hex digits of a 32-digit UNIQ_KEY, or -1 where it is no such key."""
+    """The number in the last 12 hex digits of a 32-digit UNIQ_KEY; -1 if it is not such a key."""
     for k in range(20):
         if _hex_value(np.int64(data[np.uint64(at + k)])) < 0:
             return np.int64(-1)
@@ -432,7 +432,7 @@ def _sequence(data: U8, at: int) -> int:
 
 @kernel(i64, ro_u8s, i64_table, i64, i64_table)
 def sequence_runs(data: U8, rows: I64, n: int, runs: I64) -> int:
-    """Runs of consecutive sequences at consecutive offsets of one queue; how many.
+    """Find runs of consecutive sequences at consecutive offsets of one queue; return their number.
 
     runs: [3, n] table of (first row, messages, first sequence). Rows must be grouped (GROUP set).
     """

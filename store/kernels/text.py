@@ -1,7 +1,7 @@
 """Text inside records: Java string hashes, property blocks, UTF-8 checks.
 
-A property block is `name 0x01 value 0x02 name 0x01 value ...`, with or without a last 0x02. A pair
-counts when name and value are both non-empty; of two pairs of one name the later one wins.
+A property block is `name 0x01 value 0x02 name 0x01 value ...`, with or without a final 0x02. A pair
+counts if name and value are both non-empty; of two pairs with the same name the later one wins.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from store.kernels.jit import I64, U8, boolean, i64, inlined, kernel, ro_u8s
 
 NAME_VALUE_SEPARATOR = 1
 PROPERTY_SEPARATOR = 2
-FOUND = 14  # numbers that `find_well_known` fills
+FOUND = 14  # numbers that `find_well_known` stores
 TIMER_OUT_MS = np.frombuffer(b"TIMER_OUT_MS", np.uint8)
 MULTI_DISPATCH = np.frombuffer(b"INNER_MULTI_DISPATCH", np.uint8)
 MULTI_QUEUE_OFFSET = np.frombuffer(b"INNER_MULTI_QUEUE_OFFSET", np.uint8)
@@ -19,11 +19,11 @@ MULTI_QUEUE_OFFSET = np.frombuffer(b"INNER_MULTI_QUEUE_OFFSET", np.uint8)
 
 @inlined
 def java_hash_from(value: int, data: U8, start: int, end: int) -> int:
-    """Continue Java's String.hashCode over UTF-8 text, in UTF-16 units; unsigned 32 bits."""
+    """Continue Java's String.hashCode over UTF-8 text, in UTF-16 units; unsigned, 32 bits."""
     mask = np.int64(0xFFFFFFFF)
     position = start
-    # ASCII, four at a time: a step need not wait for the one before it to be multiplied. Positions
-    # are unsigned here as in `bigendian`.
+    # ASCII, four characters at a time: a step need not wait for the multiplication of the previous
+    # one. Positions are unsigned here, as in `bigendian`.
     while position + 4 <= end:
         at = np.uint64(position)
         first, second = np.int64(data[at]), np.int64(data[at + ONE])
@@ -66,7 +66,7 @@ def java_hash_from(value: int, data: U8, start: int, end: int) -> int:
 
 @inlined
 def signed32(value: int) -> int:
-    """Read an unsigned 32-bit number as a signed one."""
+    """Reinterpret an unsigned 32-bit number as a signed one."""
     if value >= np.int64(0x80000000):
         return value - np.int64(0x100000000)
     return value
@@ -74,13 +74,13 @@ def signed32(value: int) -> int:
 
 @kernel(i64, ro_u8s)
 def java_hash(data: U8) -> int:
-    """Java's `String.hashCode` of UTF-8 text, signed."""
+    """Java's `String.hashCode` of UTF-8 text, as a signed number."""
     return signed32(java_hash_from(np.int64(0), data, 0, len(data)))
 
 
 @inlined
 def utf8_step(data: U8, position: int, end: int) -> int:
-    """Length of the UTF-8 sequence at position, or 0 where it is not valid."""
+    """Length of the UTF-8 sequence at a position; 0 if it is invalid."""
     lead = data[position]
     if lead < 0x80:
         return 1
@@ -106,7 +106,7 @@ def utf8_step(data: U8, position: int, end: int) -> int:
 
 @inlined
 def properties_are_clean(data: U8, start: int, end: int) -> bool:
-    """Tell whether a block is pairs of non-empty printable UTF-8 texts, rightly separated."""
+    """Whether a block consists of correctly separated pairs of non-empty printable UTF-8 texts."""
     position = start
     pair_start = start
     separator = np.int64(-1)
@@ -137,13 +137,13 @@ def properties_are_clean(data: U8, start: int, end: int) -> bool:
 
 @kernel(boolean, ro_u8s)
 def properties_clean(data: U8) -> bool:
-    """Tell whether a property block may be stored."""
+    """Whether a property block may be stored."""
     return properties_are_clean(data, 0, len(data))
 
 
 @inlined
 def begins(data: U8, position: int, text: U8) -> bool:
-    """Tell whether a text stands at a position; the caller knows that there is room for it."""
+    """Whether a text is at a position; the caller has checked that it fits."""
     for k in range(len(text)):
         if data[position + k] != text[k]:
             return False
@@ -152,10 +152,10 @@ def begins(data: U8, position: int, text: U8) -> bool:
 
 @inlined
 def find_well_known(data: U8, start: int, end: int, found: I64) -> None:
-    """Find the values the engine needs in a property block.
+    """Find the values that the engine needs in a property block.
 
     found: FOUND numbers, (position, length) of TAGS, KEYS, UNIQ_KEY, DELAY, TIMER_OUT_MS,
-    INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET; length 0 where absent.
+    INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET; length 0 if absent.
     """
     for k in range(FOUND):
         found[k] = 0
