@@ -191,7 +191,7 @@ def it_is_drained(member: Member) -> None:
 READS: tuple[tuple[str, Callable[[Member], object]], ...] = (
     ("nothing has changed", nothing),
     ("a newer state of the group", lambda member: member.write(version=99)),
-    ("nobody has the lock", nobody_leads),
+    ("no node holds the lock", nobody_leads),
     ("its registration is gone", registration_is_gone),
     ("its start is not in the registry", own_start_is_gone),
     ("its start is older than the registry's", own_start_is_older),
@@ -200,13 +200,13 @@ READS: tuple[tuple[str, Callable[[Member], object]], ...] = (
     ("an older version of the group", lambda member: member.write(version=1)),
     ("another group's id", lambda member: member.write(group_id="another")),
     ("no state of the group", lambda member: member.change(Delete(KEYS.state))),
-    ("a state that nobody understands", lambda member: member.change(Put(KEYS.state, b"?"))),
+    ("a state that cannot be parsed", lambda member: member.change(Put(KEYS.state, b"?"))),
 )
 # What is noted before anything follows from it.
 NOTES: tuple[tuple[str, Callable[[Member], object]], ...] = (
-    ("another node has the lock", another_leads),
-    ("this node has the lock of a new epoch", it_is_elected),
-    ("nobody has the lock", nobody_leads_in_a_new_version),
+    ("another node holds the lock", another_leads),
+    ("this node holds the lock of a new epoch", it_is_elected),
+    ("no node holds the lock", nobody_leads_in_a_new_version),
     ("a member has left the set", a_member_leaves),
     ("its registration is gone", registration_is_gone_in_a_new_version),
 )

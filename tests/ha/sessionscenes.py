@@ -123,7 +123,7 @@ def acknowledged() -> Session:
 HELLOS: tuple[tuple[str, Callable[[], Session]], ...] = (
     ("Hello: its log is a beginning of this one", lambda: Session.made("HANDSHAKE")),
     ("Hello: the same slave has an older connection", twice),
-    ("Hello: its log parts from this one", parted),
+    ("Hello: its log diverges from this one", parted),
     ("Hello: its log ends below the first segment", outlived),
     ("Hello: a member of the set without what is confirmed", lambda: outlived(S)),
 )

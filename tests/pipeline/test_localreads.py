@@ -26,7 +26,7 @@ from store.offsets import QueueOffset
 from store.reader import Wanted
 from tests.conformance.conftest import SMALL
 from tests.process.support import NodeProcess
-from tests.spark.conftest import read
+from tests.sparkfixtures import read
 from tests.support import NOW, open_store, options, put_ok
 
 ARROW = to_arrow_schema(SCHEMA, timezone="UTC")

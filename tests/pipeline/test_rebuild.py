@@ -19,7 +19,7 @@ from store.reader import Wanted
 from store.record import TRANSACTION_PREPARED
 from tests.interop.test_interop import ask, ours, rocketmq, same, writer
 from tests.interop.writer import OPTIONS
-from tests.spark.test_audit import CHOSEN, fill, flip, records
+from tests.pipeline.test_audit import CHOSEN, fill, flip, records
 from tests.support import NOW, put_ok
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]

@@ -18,7 +18,7 @@ from pipeline.replay import Replayed, replay
 from pipeline.replayname import ReplayDiffers, ReplayName
 from pipeline.replayoptions import Replay
 from tests.process.support import NodeProcess
-from tests.spark.conftest import read
+from tests.sparkfixtures import read
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(180)]
 

@@ -32,9 +32,9 @@ from store.messagestore import MessageStore
 from store.offsets import QueueOffset
 from store.osdisk import OsDisk
 from store.reader import Wanted
+from tests.pipeline.test_audit import flip, records
 from tests.process.support import NodeProcess
-from tests.spark.conftest import read
-from tests.spark.test_audit import flip, records
+from tests.sparkfixtures import read
 from tests.support import NOW, options, put_ok
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(180)]

@@ -14,9 +14,9 @@ import duolog.sync
 import pytest
 
 from demo.ports import free_ports
+from tests.pipeline.test_audit import fill, flip, records
 from tests.process.support import ROOT, NodeProcess, run_cli
-from tests.spark.conftest import need_java
-from tests.spark.test_audit import fill, flip, records
+from tests.sparkfixtures import need_java
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(400)]
 
