@@ -1,7 +1,7 @@
 """Starts: how soon a node is ready, what it holds then; and after a SIGKILL with 1 GiB of log.
 
 The process's start is part of every figure. Beside each stands what Python alone takes in the same
-run, or what it takes to look at the bytes.
+run, or the time to read the bytes.
 """
 
 import mmap
@@ -226,7 +226,7 @@ async def killed() -> list[Figure]:
                 f"SIGKILL, {end / (1 << 30):.2f} GiB of log ({size} B) to ready, start included",
                 "<= 2 s",
                 f"{seconds:.2f} s ({min(starts):.2f}-{max(starts):.2f}); CPU {work:.2f} s",
-                f"to look at these bytes {limit:.2f} s, importing grpc and numpy {needed:.2f} s",
+                f"to read these bytes {limit:.2f} s, importing grpc and numpy {needed:.2f} s",
                 seconds <= 2,
                 {
                     "seconds": seconds,

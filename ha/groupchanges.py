@@ -68,7 +68,7 @@ class GroupChanges:
         return Check(self.keys.state, self.view.state_revision)
 
     def _lock(self) -> Check:
-        assert self.view.lock is not None, "somebody has the lock"
+        assert self.view.lock is not None, "only a locked group has a master to depose"
         return Check(self.keys.lock, self.view.lock.mod_revision)
 
     def _own_start(self) -> Check:

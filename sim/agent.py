@@ -322,7 +322,7 @@ class Agent:
     async def promise(self, epoch: Epoch) -> None:
         """In a thread of the node, as a note of the group's state. Raises OSError."""
         node, slave, done = self.node, self.node.slave, Later()
-        assert slave is not None, "masters stand before they follow, slaves are elected"
+        assert slave is not None, "a master stands before it follows, and only a slave is elected"
 
         def write() -> None:
             failure = None

@@ -1,4 +1,4 @@
-"""What many tests need: small stores, and a disk that fails when it is told to."""
+"""Shared by many tests: small stores, and a disk that fails on demand."""
 
 import errno
 import itertools
@@ -33,7 +33,7 @@ def options(**changes: Any) -> StoreOptions:
 
 @dataclass
 class Opened:
-    """A store and what it complained of."""
+    """A store and its complaints."""
 
     store: MessageStore
     problems: list[str]

@@ -1,4 +1,4 @@
-"""What the documentation names is there: tests, planted bugs, files, and a folder per room."""
+"""Everything that the documentation names exists: tests, planted bugs, files, test folders."""
 
 import re
 from pathlib import Path

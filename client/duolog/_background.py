@@ -120,7 +120,7 @@ class Joint(Generic[K, T]):
             task, until = begun
             await asyncio.wait([task])
             if task.cancelled():
-                raise Unavailable("the call was ended: who made it is being closed")
+                raise Unavailable("the call was cancelled: the client that made it is closing")
             later = deadline > until + LATER_SECONDS
             if not (later and isinstance(task.exception(), Retryable)):
                 return task.result()

@@ -194,7 +194,7 @@ class FrameReader:
             return None
         length, kind, flags, code, call, number = HEADER.unpack_from(self._view, begin)
         if kind not in KINDS:
-            raise FrameError(f"there is no frame of kind {kind}")
+            raise FrameError(f"unknown kind of frame: {kind}")
         if length > self.frame_bytes_max:
             raise FrameError(f"a frame of {length} bytes; the limit is {self.frame_bytes_max}")
         whole = HEADER_BYTES + length
@@ -300,7 +300,7 @@ def read_welcome(found: Frame) -> Welcome:
     if found.kind == Kind.GOAWAY:
         raise FrameError(text_of(found))
     if found.kind != Kind.WELCOME or len(found.payload) < _WELCOME.size:
-        raise FrameError("the answer to the greeting is none")
+        raise FrameError("invalid answer to the greeting")
     magic, version, frame_bytes_max, calls_max = _WELCOME.unpack_from(found.payload)
     if magic != NODE_MAGIC or version != VERSION:
         raise FrameError("the answer to the greeting is not that of a node, or of another version")

@@ -209,7 +209,7 @@ class Run:
         )
         acted = getattr(self, "_" + fault.kind, None)
         if acted is None:
-            raise Invalid(f"there is no fault {fault.kind!r}")
+            raise Invalid(f"unknown fault {fault.kind!r}")
         struck = self.workload.now()
         self._before = max([self._epoch, *self.workload.answered])
         loses_master = hit == master and fault.kind != "disk_full"

@@ -61,7 +61,7 @@ def plan(
     found: list[Fault] = []
     for kind, count in kinds.items():
         if kind not in KINDS:
-            raise BadTimeline(f"there is no fault {kind!r}, but {', '.join(KINDS)}")
+            raise BadTimeline(f"unknown fault {kind!r}; faults: {', '.join(KINDS)}")
         for k in range(count):
             node = MASTER if k % 4 != 3 or kind in ("switch", "power_cut_all") else SLAVE
             other = chance.choice(("all", "etcd", "all")) if kind == "cut_one_way" else ""
@@ -86,5 +86,5 @@ def loads(text: str) -> list[Fault]:
         raise BadTimeline(f"not a timeline: {error}") from error
     for fault in found:
         if fault.kind not in KINDS:
-            raise BadTimeline(f"there is no fault {fault.kind!r}, but {', '.join(KINDS)}")
+            raise BadTimeline(f"unknown fault {fault.kind!r}; faults: {', '.join(KINDS)}")
     return found

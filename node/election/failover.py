@@ -438,7 +438,7 @@ class FailoverService:
     async def promise(self, epoch: Epoch) -> None:
         """Promise an epoch durably; the slave follows nobody meanwhile. Raises OSError."""
         slave = self._replication.slave
-        assert slave is not None, "masters stand before they follow, slaves are elected"
+        assert slave is not None, "a master stands before it follows, and only a slave is elected"
         self._promising = self._writes.begin(slave.promise, epoch)
         await asyncio.wrap_future(self._promising)
 

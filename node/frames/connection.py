@@ -308,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._going:
             self.send_end(number, grpc.StatusCode.UNAVAILABLE, self._going, ())
         elif handler is None:
-            text = f"there is no method {found.code}"
+            text = f"unknown method {found.code}"
             self.send_end(number, grpc.StatusCode.UNIMPLEMENTED, text, ())
         elif len(self._calls) >= terms.calls_max:
             text = f"{terms.calls_max} calls are under way on this connection"

@@ -42,7 +42,7 @@ def test_disk_is_counted_in_blocks_and_without_the_log(tmp_path: Path) -> None:
     assert "commitlog" not in found
 
 
-def test_the_disk_figure_is_what_came_after_the_queues_were_asked_for() -> None:
+def test_the_disk_figure_is_the_growth_since_the_queues_were_requested() -> None:
     before = Counter({"index": 420_000_000, "consumequeue": 1_000_000})
     after = Counter({"index": 420_000_000, "consumequeue": 201_000_000, "config": 4096})
     figure = disk_figure(before, after, 16_000, 0)

@@ -385,7 +385,7 @@ def test_nothing_begins_when_the_time_is_over() -> None:
     assert not peer.started
 
 
-def test_fewer_rounds_for_want_of_time_are_no_failure() -> None:
+def test_too_few_rounds_for_lack_of_time_are_not_a_failure() -> None:
     peer = FakePeer()
     rounds = Rounds([peer], program.chosen_rows("single"), SMALL, time.monotonic() + 60)
 

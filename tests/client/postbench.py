@@ -1,4 +1,4 @@
-"""A producer without nodes: what is sent is noted, held up or refused as a test wants it."""
+"""A producer without nodes: a test records, delays or refuses what it sends."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Work in the background has an owner, ends with it, and fails in front of somebody."""
+"""Background tasks have an owner, end with it, and report their errors."""
 
 import asyncio
 import logging

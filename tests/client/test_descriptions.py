@@ -1,4 +1,4 @@
-"""What the nodes tell arrives in the SDK's descriptions whole."""
+"""Every field of a node's answer is in the SDK's descriptions."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""How the SDK follows masters: hints, epochs, pauses, and what it tells of a send."""
+"""How the SDK follows masters: hints, epochs, pauses, and the result of a send."""
 
 import asyncio
 import statistics
@@ -74,7 +74,7 @@ def test_not_master_carries_the_master_and_its_epoch() -> None:
 
 @pytest.mark.parametrize("ends", ["with a result", "with an error"])
 async def test_a_cancellation_that_grpc_loses_still_cancels(ends: str) -> None:
-    """A task that grpc.aio waits for takes it for its own, and the call ends in another way."""
+    """A task inside grpc.aio consumes the cancellation, and the call ends in another way."""
 
     async def loses_it() -> None:
         try:
@@ -217,7 +217,7 @@ async def test_a_send_that_was_only_refused_is_known_not_to_be_stored() -> None:
 
 
 async def test_a_refused_send_is_not_retried_without_time_for_the_answer() -> None:
-    """Cut off by the deadline it would be unknown."""
+    """If the deadline interrupted the retry, the result would be unknown."""
     script = Script(wire.IN_SYNC_REPLICAS_NOT_ENOUGH, takes=1.2)
     with pytest.raises(duolog.Busy):
         await send(script, 2.0)
@@ -227,7 +227,7 @@ async def test_a_refused_send_is_not_retried_without_time_for_the_answer() -> No
 async def test_a_send_that_only_waited_for_others_is_tried_until_its_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What it waited for says nothing about how long an answer takes."""
+    """The time it waited for others does not tell how long an answer takes."""
     monkeypatch.setattr(_sending, "ATTEMPT_SECONDS", 0.5)
     script = Script(wire.PUT_OK)
     server, endpoint = await serve(script)

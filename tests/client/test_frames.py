@@ -1,4 +1,4 @@
-"""Frames: what is cut anywhere is put together again, and what is none is a typed error."""
+"""Frames: split anywhere they are reassembled, and invalid bytes are a typed error."""
 
 import struct
 

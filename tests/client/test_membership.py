@@ -1,4 +1,4 @@
-"""What a member of a group claims in its heartbeats."""
+"""The queues that a member of a group claims in its heartbeats."""
 
 import asyncio
 import random
@@ -106,7 +106,7 @@ async def test_a_session_counts_from_when_the_heartbeat_was_sent(node: Node) -> 
     assert node.heard == [[], []]
 
 
-async def test_a_commit_to_a_master_that_knows_nobody_is_made_after_a_heartbeat(
+async def test_a_commit_to_a_new_master_is_retried_after_a_heartbeat(
     node: Node,
 ) -> None:
     one = member(node)

@@ -1,4 +1,4 @@
-"""Posted messages: what is taken is sent in order, and what becomes of it is told to somebody."""
+"""Posted messages: they are sent in order, and the result of each is reported."""
 
 import asyncio
 import logging
@@ -139,7 +139,7 @@ async def test_a_full_buffer_refuses_and_takes_nothing() -> None:
     assert bench.producer._batcher.used == 0
 
 
-async def test_a_message_whose_time_is_over_is_given_up_alone(bench: Bench) -> None:
+async def test_a_message_past_its_deadline_fails_alone(bench: Bench) -> None:
     bench.nodes.let.clear()
     post: Callable[..., duolog.Posted] = bench.producer.post
     under_way = post("T", b"1", queue_id=0, group="g", timeout=0.05)
@@ -286,7 +286,7 @@ async def test_posts_by_number_know_their_queue_after_the_first(bench: Bench) ->
         await bench.producer.post("T", b"3", queue_id=1, group="elsewhere")
 
 
-async def test_a_flush_does_not_wait_for_what_comes_later(bench: Bench) -> None:
+async def test_a_flush_does_not_wait_for_later_posts(bench: Bench) -> None:
     ended = asyncio.Event()
 
     async def send(topic: str) -> None:

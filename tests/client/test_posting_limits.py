@@ -1,4 +1,4 @@
-"""What posts may cost: memory, time, and nobody else's deadline."""
+"""Limits of posts: memory, time, and no message delays another past its deadline."""
 
 import asyncio
 import gc
@@ -103,9 +103,7 @@ async def test_unread_errors_take_no_memory_per_message() -> None:
         await bench.producer.flush()
 
 
-async def test_messages_whose_time_is_over_give_their_room_back_while_another_is_on_its_way() -> (
-    None
-):
+async def test_expired_messages_release_buffer_space_while_a_batch_is_in_flight() -> None:
     bench = Bench(bytes=4000, timeout=0.02)
     bench.nodes.let.clear()
     await bench.queues.slots("T", 1)

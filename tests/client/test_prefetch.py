@@ -1,4 +1,4 @@
-"""Prefetch and credit against a model of the node: no order of events loses any of it."""
+"""Prefetch and credit against a model of the node: no order of events loses credit or messages."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -178,7 +178,7 @@ def test_credit_is_never_lost_and_messages_arrive_in_order(
 def test_a_node_with_messages_always_has_credit_to_send_them(
     steps: list[tuple[str, Queue, int]], queue: Queue
 ) -> None:
-    """A user who goes on taking gets something after every exchange with the node."""
+    """A user who continues to read gets messages after every exchange with the node."""
     world = World()
     for step in steps:
         world.act(*step)
@@ -229,7 +229,7 @@ def test_a_new_stream_begins_after_the_last_message_delivered() -> None:
     assert (again.remove, again.credit) == ([], BUDGET)
 
 
-def test_a_new_stream_is_not_told_to_end_what_it_never_had() -> None:
+def test_a_new_stream_is_not_asked_to_end_queues_it_never_had() -> None:
     prefetch = Prefetch(BUDGET)
     prefetch.begin(dict.fromkeys(QUEUES, 0))
     assert prefetch.command() is not None

@@ -1,4 +1,4 @@
-"""The SDK's public face, and its pure parts."""
+"""The SDK's public interface, and its pure parts."""
 
 import asyncio
 import itertools

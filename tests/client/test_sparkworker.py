@@ -1,4 +1,4 @@
-"""What tasks do for the Python process that Spark runs them in."""
+"""How tasks set up the Python process that Spark runs them in."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The synchronous client: what its end tells, and what a forked process gets of it."""
+"""The synchronous client: errors at its end, and its use in a forked process."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def test_closing_the_synchronous_client_reports_a_failed_message() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_a_forked_process_is_told_that_the_client_is_its_parents() -> None:
+def test_a_forked_process_gets_an_error_from_its_parents_client() -> None:
     with duolog.sync.Client("127.0.0.1:1", timeout=0.2) as client:
         producer = client.producer()
         child = os.fork()

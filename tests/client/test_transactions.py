@@ -198,7 +198,7 @@ async def test_a_transaction_that_the_last_master_committed_unrecorded_is_not_st
 async def test_a_commit_whose_record_is_refused_is_made_once(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk is full between the message and the note that it is committed, or given up."""
+    """The disk is full between the message and the record that it is committed or discarded."""
     write, refused = Log.write, [OP_TOPIC, OP_TOPIC, OP_TOPIC]
 
     def full_in_between(self: Log, batch: PutBatch) -> PutResult:

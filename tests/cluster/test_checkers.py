@@ -1,4 +1,4 @@
-"""Each checker, against a planted fault: a checker that cannot fail checks nothing."""
+"""Each checker against a planted fault, because a checker that cannot fail checks nothing."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""The compose cluster: it comes up, serves from outside, loses its master, its links, its etcd.
+"""The compose cluster: start, access from outside, loss of its master, links and etcd.
 
 These run where a Docker engine answers, are skipped with the reason elsewhere, and fail in CI where
 they would be skipped. The long run is `make chaos-containers`.

@@ -195,7 +195,7 @@ def test_the_rust_client(endpoint: str, tmp_path: Path) -> None:
 def test_lite_topics(
     command: Callable[[Path, str], list[str]], program: str, endpoint: str, tmp_path: Path
 ) -> None:
-    """Each in order, a failing message again; nothing that is not subscribed."""
+    """Each lite topic in order, a failing message retried; nothing without a subscription."""
     with duolog.sync.Client(endpoint) as client:
         client.admin.create_topic("Lite", 2, message_type="LITE")
         client.admin.put_group("lite", lite_topic="Lite", retry_delays_ms=RETRY_DELAYS_MS)
@@ -262,7 +262,7 @@ def test_recall_redelivery_retries_and_dead_letters_over_tls_with_keys(
 
 
 def test_the_spring_boot_starter(secured: tuple[NodeProcess, str, Path], tmp_path: Path) -> None:
-    """Send, FIFO, delay, transactions by a template; a listener, which knows TLS ports alone."""
+    """Send, FIFO, delay, transactions through a template; a listener, which needs a TLS port."""
     _, listen, _ = secured
     found = outcome(*spring(tmp_path, "Spring.java"), listen, "ak", "sk")
     assert found == {"received": ["committed", "delayed", *NORMAL, "ordered"]}
@@ -349,7 +349,7 @@ STREAMS = pytest.mark.parametrize(
 def test_a_stream_over_restarts_of_its_node(
     command: Callable[[Path, str], list[str]], program: str, tmp_path: Path
 ) -> None:
-    """Killed and stopped under load: what was acknowledged comes."""
+    """The node is killed and stopped under load: every acknowledged message is consumed."""
     node = NodeProcess(tmp_path / "data", *SMALL)
     node.start()
     with duolog.sync.Client(node.endpoint, timeout=15) as client:
@@ -374,7 +374,7 @@ def test_a_stream_over_restarts_of_its_node(
 def test_a_stream_over_the_death_of_its_master(
     command: Callable[[Path, str], list[str]], program: str, tmp_path: Path
 ) -> None:
-    """The master, one of three access points, dies: sends go on as soon as there is another."""
+    """The master, one of three access points, dies: sends continue once there is a new one."""
     need_etcd()
     target = ProcessTarget(tmp_path / "cluster", lease_seconds=2, flags=SMALL)
     target.start()

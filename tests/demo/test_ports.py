@@ -1,4 +1,4 @@
-"""Ports given to programs of this machine before anyone listens on them."""
+"""Ports reserved for programs of this machine before anything listens on them."""
 
 import socket
 import subprocess
@@ -54,7 +54,7 @@ def test_a_range_that_is_taken_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("said", ["", "nonsense", "99999999", "-1"])
-def test_a_damaged_file_starts_the_range_anew(tmp_path: Path, said: str) -> None:
+def test_a_damaged_file_restarts_the_range(tmp_path: Path, said: str) -> None:
     ports.free_ports(1)
     (cursor,) = tmp_path.iterdir()
     cursor.write_text(said)

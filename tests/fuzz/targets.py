@@ -1,4 +1,4 @@
-"""What is fuzzed: every decoder of bytes that come from a disk or a wire.
+"""Fuzz targets: every decoder of bytes from a disk or a connection.
 
 Each target takes bytes and must end: with a value or one of the errors it documents. Anything else
 is a bug.

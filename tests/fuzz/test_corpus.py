@@ -1,4 +1,4 @@
-"""Every input the fuzzers ever found worth keeping, and damaged valid ones, once more."""
+"""Every input that the fuzzers kept, and damaged valid ones, replayed."""
 
 import random
 from pathlib import Path

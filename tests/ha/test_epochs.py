@@ -63,7 +63,7 @@ def test_a_barrier_body_says_something_or_nothing(body: bytes) -> None:
 
 @given(st.data())
 def test_common_end_is_where_the_logs_diverge(data: st.DataObject) -> None:
-    """Two logs with a shared past, that then go on under masterships of their own."""
+    """Two logs with a common history that continue under different masterships."""
     past = sorted(data.draw(st.sets(st.integers(0, 30), max_size=4)))
     end = data.draw(st.integers(past[-1] + 1 if past else 0, 40))
     sides = []
@@ -98,7 +98,7 @@ def test_epochs_are_shared_as_far_as_they_are_the_same_in_the_same_order() -> No
     assert common_end((first, second), 30, (first, replace(second, nonce=7)), 20) == (10, 1)
 
 
-def test_the_file_is_believed_as_far_as_its_crc_goes(tmp_path: Path) -> None:
+def test_the_file_is_trusted_only_if_its_crc_matches(tmp_path: Path) -> None:
     disk = OsDisk(tmp_path)
     history = EpochHistory((EpochEntry(Epoch(1), 0, 5), EpochEntry(Epoch(2), 10, 6)))
     history.save(disk)
@@ -185,7 +185,7 @@ def test_epochs_whose_barriers_are_lost_with_a_segment_are_kept_where_they_fit()
 
 
 def test_a_slave_whose_lost_segment_held_a_barrier_is_repaired() -> None:
-    """What it has heard to be confirmed lies behind that barrier: its master has it all."""
+    """Everything that it knows to be confirmed is after that barrier, so its master has it."""
     master, slave = open_master(), open_slave()
     for k in range(1, 4):
         while len(master.store.log.queue.files) < k:
@@ -209,7 +209,7 @@ def test_a_barrier_is_a_record_of_its_own_topic() -> None:
     assert not master.history.open(EpochEntry(Epoch(1), 0, 0))
 
 
-def test_what_was_known_of_a_log_holds_as_far_as_this_log_went_on_from_it() -> None:
+def test_knowledge_of_a_log_holds_as_far_as_this_log_continued_it() -> None:
     history = EpochHistory(
         (EpochEntry(Epoch(1), 0, 11), EpochEntry(Epoch(2), 500, 22), EpochEntry(Epoch(4), 900, 44))
     )

@@ -130,7 +130,7 @@ def test_a_node_with_a_log_begins_a_group_before_an_empty_one() -> None:
 
 
 def test_a_group_that_was_never_open_is_begun_again_by_its_first_node_only() -> None:
-    """Nothing was acknowledged: an empty directory in the place of the first one lacks nothing."""
+    """Nothing was acknowledged, so an empty directory in place of the first one lacks nothing."""
     group = Electorate("a", "b")
     group.down.add("b")
     group.until(lambda: group.leader is not None)
@@ -297,7 +297,7 @@ def test_a_master_whose_lease_is_renewed_goes_on_past_its_first_deadline(
     assert leader.master.mandate.deadline_ms == leader.machine.deadline_ms
 
 
-def test_what_was_acknowledged_past_the_deadline_is_confirmed_once_the_lease_is_known_to_go_on(
+def test_acknowledgements_after_the_deadline_count_once_the_lease_is_renewed(
     three: Electorate,
 ) -> None:
     leader = three.leader
@@ -320,8 +320,8 @@ def test_what_was_acknowledged_past_the_deadline_is_confirmed_once_the_lease_is_
     assert leader.said == [], "nothing of its mandate changed"
 
 
-def test_what_changes_while_the_keys_are_read_is_read_again(three: Electorate) -> None:
-    """The answer that is on its way may be from before the change."""
+def test_keys_that_change_during_a_read_are_read_again(three: Electorate) -> None:
+    """The answer in flight may be older than the change."""
     leader = three.leader
     assert leader is not None
     leader.slow = True
@@ -391,7 +391,7 @@ def test_a_drained_candidate_comes_last(three: Electorate) -> None:
 
 
 def test_only_a_member_removes_a_master_that_lacks_what_it_knows(three: Electorate) -> None:
-    """What another node knows may be what nobody had confirmed."""
+    """Another node may know of bytes that were never confirmed."""
     leader = three.leader
     assert leader is not None
     first, second = (three.voters[name] for name in sorted(set("abc") - {leader.name}))
@@ -406,7 +406,7 @@ def test_only_a_member_removes_a_master_that_lacks_what_it_knows(three: Electora
     assert leads(second)
 
 
-def test_a_contradiction_is_told_as_long_as_its_epoch_is_the_groups(three: Electorate) -> None:
+def test_a_contradiction_is_reported_while_its_epoch_is_current(three: Electorate) -> None:
     leader = three.leader
     assert leader is not None
     assert leader.machine.notice == ""
@@ -467,7 +467,7 @@ def test_a_group_without_any_of_its_members_says_that_an_operator_must_act(
     assert back[1].machine.stranded == ""
 
 
-def test_a_node_that_has_not_noted_its_start_yet_follows_nobody(three: Electorate) -> None:
+def test_a_node_that_has_not_saved_its_start_follows_no_master(three: Electorate) -> None:
     leader = three.leader
     assert leader is not None
     name = max(set("abc") - {leader.name})
@@ -480,7 +480,7 @@ def test_a_node_that_has_not_noted_its_start_yet_follows_nobody(three: Electorat
     assert voter.machine.role is Role.FOLLOWING
 
 
-def test_a_start_that_cannot_be_read_is_no_start_of_this_directory(three: Electorate) -> None:
+def test_an_unreadable_start_is_not_a_start_of_this_directory(three: Electorate) -> None:
     leader = three.leader
     assert leader is not None
     key = KEYS.start(leader.machine.me.replica)
@@ -531,7 +531,7 @@ def test_a_node_that_promised_a_newer_epoch_is_not_elected(three: Electorate) ->
     assert first.machine.reason == "epoch 9 was seen, the registry's is older"
 
 
-def test_an_election_whose_answer_was_lost_is_found_out(three: Electorate) -> None:
+def test_the_outcome_of_an_election_without_an_answer_is_found_out(three: Electorate) -> None:
     leader = three.leader
     assert leader is not None
     three.kill(leader.name)
@@ -561,7 +561,7 @@ def one_is_taken_out(three: Electorate) -> tuple[Voter, str, Observed, Committed
     return leader, gone, before, change
 
 
-def test_a_read_from_before_a_change_of_the_set_is_no_registry_that_fell_back(
+def test_a_read_older_than_a_change_of_the_set_is_not_a_registry_that_fell_back(
     three: Electorate,
 ) -> None:
     leader, gone, stale, change = one_is_taken_out(three)
@@ -578,7 +578,7 @@ def test_a_read_from_before_a_change_of_the_set_is_no_registry_that_fell_back(
     assert three.state.epoch == 1
 
 
-def test_a_change_that_was_answered_after_what_followed_it_was_seen_is_old(
+def test_a_change_answered_after_a_later_state_was_read_is_ignored(
     three: Electorate,
 ) -> None:
     """A process that was stopped for a while hears all of it at once, in any order."""
@@ -667,7 +667,7 @@ def test_a_drained_member_does_not_take_over_though_it_holds_most(three: Elector
     assert leader.master.stopped(MonoMs(three.now)) == f"{second.name} takes over"
 
 
-def test_a_switch_is_tried_again_soon_and_given_up_when_its_time_is_over(
+def test_a_switch_is_retried_soon_and_abandoned_at_its_deadline(
     three: Electorate,
 ) -> None:
     leader = three.leader
@@ -728,7 +728,7 @@ def test_a_returning_master_does_not_lead_before_its_new_epoch_is_open(
     assert leader.answers[-1] == "this node is not the master"
 
 
-def test_a_switch_that_cannot_be_done_in_time_is_given_up_and_puts_go_on(
+def test_a_switch_that_misses_its_deadline_is_abandoned_and_puts_continue(
     three: Electorate,
 ) -> None:
     leader = three.leader
@@ -743,7 +743,9 @@ def test_a_switch_that_cannot_be_done_in_time_is_given_up_and_puts_go_on(
     assert leader.master.stopped(MonoMs(three.now)) == ""
 
 
-def test_a_switch_whose_transaction_is_not_answered_is_told_as_unknown(three: Electorate) -> None:
+def test_a_switch_whose_transaction_is_not_answered_is_reported_as_unknown(
+    three: Electorate,
+) -> None:
     leader = three.leader
     assert leader is not None
     leader.lose_replies = True
@@ -780,7 +782,7 @@ def test_a_master_that_has_handed_over_stops_before_it_reads_anything(three: Ele
     assert leader.machine.lease == lease, "it lives, and may follow at once"
 
 
-def test_a_master_that_stood_still_calls_nobody_late_for_what_it_has_not_read(
+def test_a_master_that_stood_still_treats_no_member_as_late(
     three: Electorate,
 ) -> None:
     leader = three.leader
@@ -805,7 +807,7 @@ def test_a_master_that_stood_still_calls_nobody_late_for_what_it_has_not_read(
     assert len(lone_step(1)) == 2  # it has looked for long enough
 
 
-def test_turns_of_a_clock_are_no_standstill_however_short_a_masters_patience(
+def test_turns_of_a_clock_are_not_a_standstill_however_short_a_masters_patience(
     three: Electorate,
 ) -> None:
     leader = three.leader
@@ -822,7 +824,7 @@ def test_turns_of_a_clock_are_no_standstill_however_short_a_masters_patience(
     assert len(names(three.state)) == 2
 
 
-def test_an_answer_to_what_was_not_asked_changes_nothing(three: Electorate) -> None:
+def test_an_unexpected_answer_changes_nothing(three: Electorate) -> None:
     leader = three.leader
     assert leader is not None
     three.run(100)
@@ -853,7 +855,7 @@ def test_a_registration_that_is_not_of_this_lease_and_this_node_is_made_again(
         assert (row.value, row.lease) == (me.to_bytes(), lease)
 
 
-def test_a_drained_master_whose_hand_over_is_off_tries_again_in_a_while(
+def test_a_drained_master_whose_hand_over_failed_tries_again_later(
     three: Electorate,
 ) -> None:
     leader = three.leader
@@ -875,7 +877,7 @@ def test_a_drained_master_whose_hand_over_is_off_tries_again_in_a_while(
     assert "takes over" in leader.master.stopped(MonoMs(three.now))
 
 
-def test_a_lock_of_a_mastership_that_is_over_is_given_up_and_not_led_again(
+def test_the_lock_of_a_past_mastership_is_released_and_not_used_again(
     three: Electorate,
 ) -> None:
     leader = three.leader
@@ -925,7 +927,7 @@ def test_a_change_of_the_set_is_proposed_before_it_is_sent(three: Electorate) ->
     assert gone.name not in {replica.node for replica in sync.required}
 
 
-def test_a_repeat_of_a_switch_under_way_is_no_refusal_of_it(three: Electorate) -> None:
+def test_repeating_a_switch_under_way_does_not_refuse_it(three: Electorate) -> None:
     leader = three.leader
     assert leader is not None
     assert leader.master is not None
@@ -953,7 +955,7 @@ def test_a_drained_master_hands_over_and_leaves_the_set(three: Electorate) -> No
 # -- a registry that forgot ------------------------------------------------------------------------
 
 
-def test_a_registry_that_fell_back_is_not_believed(three: Electorate) -> None:
+def test_a_registry_that_fell_back_is_not_trusted(three: Electorate) -> None:
     old = three.state
     leader = three.leader
     assert leader is not None
@@ -970,7 +972,7 @@ def test_a_registry_that_fell_back_is_not_believed(three: Electorate) -> None:
     three.until(lambda: three.leader is not None)
 
 
-def test_a_registry_that_lost_everything_is_not_begun_anew(three: Electorate) -> None:
+def test_a_registry_that_lost_everything_is_not_reinitialised(three: Electorate) -> None:
     three.table.rows.clear()
     three.run(5000)
     assert three.leader is None
@@ -978,7 +980,7 @@ def test_a_registry_that_lost_everything_is_not_begun_anew(three: Electorate) ->
     assert all("lost" in voter.machine.reason for voter in three.voters.values())
 
 
-def test_a_registry_of_another_group_is_not_believed() -> None:
+def test_a_registry_of_another_group_is_not_trusted() -> None:
     group = Electorate("a", "b")
     group.until(lambda: KEYS.state in group.table.rows and len(group.state.sync_state_set) == 2)
     for name in "ab":
@@ -1019,7 +1021,7 @@ def test_an_unclean_election_names_the_epoch_and_records_what_it_gives_up(
     assert len(row.given_up) == 2
 
 
-def test_an_unclean_election_begins_a_lost_registry_anew_for_everybody(three: Electorate) -> None:
+def test_an_unclean_election_reinitialises_a_lost_registry_for_all_nodes(three: Electorate) -> None:
     three.table.rows.clear()
     three.run(5000)
     three.voters["b"].step(ElectUnclean(Epoch(0), "t"))
@@ -1086,7 +1088,7 @@ def test_nobody_is_elected_uncleanly_without_a_lease(three: Electorate) -> None:
     assert not [said for said in first.said if isinstance(said, Commit)]
 
 
-def test_what_changes_while_a_master_opens_its_epoch_waits_for_that(three: Electorate) -> None:
+def test_changes_while_a_master_opens_its_epoch_are_deferred(three: Electorate) -> None:
     first, _ = without_its_master(three)
     opening: list[Later] = []
     first.slow_disk_promises = opening
@@ -1158,7 +1160,7 @@ def test_a_full_disk_has_room_for_the_newest_membership() -> None:
         assert load(disk) == Membership("id", version)
 
 
-def test_a_full_disk_keeps_nobody_from_deciding_and_the_group_is_noted_all_the_same(
+def test_a_node_with_a_full_disk_still_decides_and_saves_the_group(
     three: Electorate,
 ) -> None:
     leader = three.leader
@@ -1197,7 +1199,7 @@ def test_nobody_follows_or_leads_before_the_group_is_noted(three: Electorate) ->
     three.until(lambda: slow.machine.role is Role.FOLLOWING or three.leader is slow)
 
 
-def test_what_is_seen_while_a_note_is_made_is_noted_next_and_decided_upon_after_that(
+def test_a_state_seen_during_a_save_is_saved_next_and_used_after_that(
     three: Electorate,
 ) -> None:
     leader = three.leader

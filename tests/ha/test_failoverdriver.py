@@ -1,4 +1,4 @@
-"""What the failover machine says is done in one order; roles change one at a time."""
+"""Effects of the failover machine are executed in order; roles change one at a time."""
 
 import contextlib
 import errno
@@ -153,7 +153,7 @@ def node() -> Node:
     return Node()
 
 
-def test_what_the_registry_and_operators_are_asked_is_done_in_the_order_said(node: Node) -> None:
+def test_effects_on_registry_and_operators_are_executed_in_order(node: Node) -> None:
     transaction, noted = Transaction((), ()), Membership()
     answer = said.Answer("token", "")
     assert node.says(

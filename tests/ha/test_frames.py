@@ -57,7 +57,7 @@ def test_a_frame_cut_at_any_byte_is_refused(frame: Frame) -> None:
 
 
 @pytest.mark.parametrize("frame", EXAMPLES, ids=lambda frame: type(frame).__name__)
-def test_a_flip_of_any_bit_is_noticed(frame: Frame) -> None:
+def test_a_flip_of_any_bit_is_detected(frame: Frame) -> None:
     data = frames.encode(frame)
     covered = frames.HEADER_BYTES if isinstance(frame, Chunk) else len(data)
     for at in range(covered):
@@ -124,7 +124,7 @@ def test_a_damaged_body_behind_a_right_crc_is_a_frame_or_refused(
 def test_a_frame_begins_with_these_bytes(
     frame: Frame, kind: int, numbers: tuple[int, int, int, int]
 ) -> None:
-    """What one version sends another one reads: where a byte changes it is another version."""
+    """The bytes of frames are fixed: changing one of them makes another version of the protocol."""
     epoch, offset, confirm, size = numbers
     head = b"DLHA" + bytes((1, kind, 0, 0))
     head += b"".join(number.to_bytes(8, "big") for number in (epoch, offset, confirm))
@@ -178,7 +178,7 @@ def test_a_hello_that_contradicts_itself_is_refused(
         frames.decode(hello(*offsets, *epochs))
 
 
-def test_a_text_has_at_most_so_many_bytes() -> None:
+def test_the_length_of_a_text_is_limited() -> None:
     most = Refuse(Epoch(4), Refusal.LINEAGE, "x")
     data = frames.encode(most)[frames.HEADER_BYTES :]
     assert data == b"\0\x01x"
@@ -192,7 +192,7 @@ def test_a_text_has_at_most_so_many_bytes() -> None:
                 frames.decode(frame)
 
 
-def test_a_body_has_at_most_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_length_of_a_body_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "BODY_BYTES_MAX", 300)
     for size in (300, 301):
         chunk = Chunk(Epoch(4), 1000, 950, np.zeros(size, np.uint8))

@@ -1,4 +1,4 @@
-"""What stands in the registry's keys."""
+"""The content of the registry's keys."""
 
 import pytest
 from hypothesis import given
@@ -51,7 +51,7 @@ def test_a_state_is_read_as_it_was_written(state: GroupState) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_bytes_that_are_no_state_are_refused(data: bytes) -> None:
+def test_bytes_that_are_not_a_state_are_refused(data: bytes) -> None:
     with pytest.raises(BadState):
         GroupState.from_bytes(data)
 
@@ -84,7 +84,7 @@ def test_a_master_holds_the_lock_of_its_own_epoch_and_is_registered() -> None:
     assert view_of(Snapshot(9, unregistered), KEYS).master is None
 
 
-def test_groups_of_a_cluster_are_told_apart_and_a_broken_one_is_left_out() -> None:
+def test_groups_of_a_cluster_are_separated_and_a_broken_one_is_left_out() -> None:
     rows = {
         **a_group(),
         Keys("c", "h").state: row(b"nonsense"),
@@ -95,14 +95,12 @@ def test_groups_of_a_cluster_are_told_apart_and_a_broken_one_is_left_out() -> No
     assert found["i"].state is None
 
 
-def test_a_registration_of_another_version_is_passed_over() -> None:
+def test_a_registration_of_another_version_is_skipped() -> None:
     rows = {**a_group(), KEYS.replica("z"): row(b'{"node": 1}')}
     assert set(view_of(Snapshot(9, rows), KEYS).replicas) == {"a"}
 
 
-def test_a_start_is_told_with_the_revision_to_check_and_one_that_cannot_be_read_is_no_none() -> (
-    None
-):
+def test_a_start_is_read_with_its_revision_and_an_unreadable_one_is_an_error() -> None:
     start = Start(5, "run")
     rows = {
         **a_group(),

@@ -1,4 +1,4 @@
-"""Every place a slave can start from ends in a defined outcome."""
+"""Every log of a slave leads to a defined answer."""
 
 import zlib
 from typing import Any
@@ -44,7 +44,7 @@ def test_an_empty_slave_begins_with_the_first_segment() -> None:
     assert answer.start == 0
 
 
-def test_an_empty_slave_begins_with_the_newest_segment_where_told_so() -> None:
+def test_an_empty_slave_begins_with_the_newest_segment_if_configured() -> None:
     master, slave = filled(open_master(sync_from_last_file=True)), open_slave()
     link = Link(master, slave)
     link.pump()
@@ -74,7 +74,7 @@ def test_a_prefix_goes_on_at_its_end() -> None:
 
 
 def test_the_tail_of_a_log_lies_in_the_segment_that_it_ends_in() -> None:
-    """The master compares it with one segment of its own: no byte of the one before may be in."""
+    """The master compares it with one of its segments: it has no byte of the previous one."""
     master, slave = filled(open_master(), 2), open_slave()
     Link(master, slave).pump()
     first, last = slave.store.log.queue.files
@@ -95,7 +95,7 @@ def boundary(slave: Slave, offset: int) -> bool:
     return slave.store.log.is_boundary(offset) and offset < slave.end
 
 
-def test_the_tail_of_an_empty_log_is_no_bytes_whose_crc_is_0() -> None:
+def test_the_tail_of_an_empty_log_has_no_bytes_and_crc_0() -> None:
     """As with any log that has no byte before its end: a Hello says the same with and without."""
     slave = open_slave()
     assert tail_of(slave.store.log, 0) == (0, 0)
@@ -172,7 +172,7 @@ def test_a_peer_that_does_not_belong_here_is_refused_with_the_reason(
 
 
 def test_a_slave_that_ends_where_the_master_begins_goes_on_there() -> None:
-    """Of bytes that the master holds no more it can compare none."""
+    """The master cannot compare bytes that it no longer holds."""
     master, slave = filled(open_master()), open_slave()
     Link(master, slave).pump()
     end = master.store.log.queue.files[0].end
@@ -212,7 +212,7 @@ def test_as_many_last_bytes_are_compared_as_a_slave_tells_of() -> None:
 def test_other_bytes_before_a_segments_end_are_cut_for_the_sake_of_an_epochs_blank_alone(
     in_blank: bool,
 ) -> None:
-    """Either there is a blank and no epoch behind it, or an epoch and no blank before the end."""
+    """Either a blank without an epoch after it, or an epoch without a blank before the end."""
     master, slave = filled(open_master(), 2), open_slave()
     Link(master, slave).pump()
     log = slave.store.log

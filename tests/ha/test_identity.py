@@ -41,7 +41,7 @@ def test_a_new_directory_has_promised_nothing_and_believes_what_it_copies(tmp_pa
     assert settle(OsDisk(tmp_path), 1) == Identity("n", 1, Epoch(0), "b1", confirmed_only=False)
 
 
-def test_what_a_node_becomes_is_read_again_at_the_next_start(tmp_path: Path) -> None:
+def test_a_new_identity_is_read_at_the_next_start(tmp_path: Path) -> None:
     disk = OsDisk(tmp_path)
     who = identity.promise(disk, settle(disk, 1), Epoch(5))
     who = identity.renew(disk, identity.follow(disk, who, confirmed_only=True), 2)
@@ -51,7 +51,7 @@ def test_what_a_node_becomes_is_read_again_at_the_next_start(tmp_path: Path) -> 
     assert not settle(disk, 4).confirmed_only
 
 
-def test_a_full_disk_keeps_nobody_from_a_master_that_it_followed_before() -> None:
+def test_a_node_with_a_full_disk_still_follows_its_previous_master() -> None:
     disk = SimDisk(random.Random(1), lambda: 0.0)
     made = settle(disk, 1, log_empty=True, acks_durable=True)
     who = identity.follow(disk, identity.promise(disk, made, Epoch(7)), confirmed_only=True)
@@ -61,7 +61,7 @@ def test_a_full_disk_keeps_nobody_from_a_master_that_it_followed_before() -> Non
         identity.promise(disk, who, Epoch(8))
 
 
-def test_a_damaged_file_is_named_and_not_believed(tmp_path: Path) -> None:
+def test_a_damaged_file_is_named_and_not_trusted(tmp_path: Path) -> None:
     disk = OsDisk(tmp_path)
     settle(disk, 1)
     path = tmp_path / identity.PATH
@@ -70,7 +70,7 @@ def test_a_damaged_file_is_named_and_not_believed(tmp_path: Path) -> None:
         identity.load(disk)
 
 
-def test_what_was_read_at_a_start_is_durable_before_it_counts() -> None:
+def test_an_identity_read_at_a_start_is_durable_before_it_counts() -> None:
     disk = SimDisk(random.Random(1), lambda: 0.0)
     made = settle(disk, 1, log_empty=True, acks_durable=True)
     with mock.patch.object(disk, "sync_dir"):  # killed between the rename and the sync

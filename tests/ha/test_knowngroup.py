@@ -1,4 +1,4 @@
-"""What a node believes of the registry, and in which order it reads, notes and decides."""
+"""When a node trusts the registry, and in which order it reads, saves and decides."""
 
 from dataclasses import replace
 
@@ -61,7 +61,7 @@ def test_a_read_that_began_before_it_was_asked_for_is_not_believed() -> None:
     assert group.view.state is None
 
 
-def test_a_registry_that_is_not_believed_is_read_again_all_the_same() -> None:
+def test_a_registry_that_is_not_trusted_is_still_read_again() -> None:
     group = believing()
     group.read(NOW)
     older = replace(STATE, version=4)
@@ -92,7 +92,7 @@ def test_a_change_of_its_own_is_noted_and_a_read_under_way_is_too_old_for_it() -
     assert group.view.state == changed
 
 
-def test_what_was_seen_while_noting_is_noted_next() -> None:
+def test_a_state_seen_during_a_save_is_saved_next() -> None:
     group = reading()
     (first,) = group.observed(holding(STATE, 9), NOW)
     group.read(NOW)

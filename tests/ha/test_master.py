@@ -1,4 +1,4 @@
-"""The master believes nothing that cannot be: what counts, what is released, what is refused."""
+"""The master accepts nothing impossible: what counts, what is released, what is refused."""
 
 import random
 from dataclasses import replace
@@ -76,7 +76,7 @@ def test_a_put_is_released_when_the_slave_has_it_and_not_before() -> None:
     assert master.step(masterevents.Flushed(), MonoMs(0)) == [], "told once"
 
 
-def test_a_master_tells_what_it_should_have_confirmed_or_answered() -> None:
+def test_validate_reports_unconfirmed_offsets_and_unanswered_puts() -> None:
     master, _ = followed()
     assert master.validate(MonoMs(0)) == ""
     end = put(master, b"x").end_offset
@@ -139,7 +139,7 @@ def test_an_epoch_is_newer_than_all_that_were_written_or_promised() -> None:
     assert [entry.epoch for entry in master.history.entries] == [5, 6, 9, 12]
 
 
-def test_what_a_mastership_is_outlives_a_kill() -> None:
+def test_the_identity_of_a_mastership_survives_a_kill() -> None:
     for role, confirmed_only in ((BrokerRole.SYNC_MASTER, True), (BrokerRole.ASYNC_MASTER, False)):
         master = open_master(role=role)
         assert identity.load(master.store.disk) == master.identity
@@ -164,7 +164,7 @@ def test_an_epoch_whose_barrier_cannot_be_stored_is_not_opened() -> None:
     assert (master.epoch, master.history.entries) == (1, before)
 
 
-def test_a_master_that_has_not_begun_serves_nobody() -> None:
+def test_a_master_that_has_not_begun_serves_no_slave() -> None:
     master = new_master(close(open_master()))
     assert master.connect(MonoMs(0)) is None
     assert not master.epoch_confirmed
@@ -174,7 +174,7 @@ def test_a_master_that_has_not_begun_serves_nobody() -> None:
     assert master.connect(MonoMs(0)) is not None
 
 
-def test_the_puts_of_an_async_master_wait_for_nobody() -> None:
+def test_puts_of_an_async_master_do_not_wait_for_slaves() -> None:
     master = open_master(role=BrokerRole.ASYNC_MASTER)
     end = put(master, b"x").end_offset
     assert master.await_slaves(end, MonoMs(0), "token") is PutMessageStatus.PUT_OK
@@ -191,7 +191,7 @@ def test_the_puts_of_an_async_master_wait_for_nobody() -> None:
         (AckMode.RECEIVED, FlushDiskType.SYNC_FLUSH, False),
     ],
 )
-def test_what_a_slave_has_received_counts_unless_its_disk_is_asked_for(
+def test_received_bytes_count_unless_durable_ones_are_required(
     mode: AckMode, flush_disk_type: FlushDiskType, durable: bool
 ) -> None:
     master = open_master(ack=mode, flush_disk_type=flush_disk_type)
@@ -305,7 +305,7 @@ def test_a_member_must_come_back_with_all_that_is_confirmed() -> None:
     assert "holds the log only up to 0" in refuse.reason, "nothing of it is left here"
 
 
-def test_a_put_that_waits_too_long_is_told_so_and_stays_stored() -> None:
+def test_a_put_that_waits_too_long_times_out_and_stays_stored() -> None:
     master, _ = followed(slave_timeout=100)
     result = put(master, b"x")
     assert master.await_slaves(result.end_offset, MonoMs(0), "token") is None
@@ -316,7 +316,7 @@ def test_a_put_that_waits_too_long_is_told_so_and_stays_stored() -> None:
     assert master.step(masterevents.Tick(), MonoMs(101)) == []
 
 
-def test_without_a_slave_in_sync_nobody_waits() -> None:
+def test_without_a_slave_in_sync_no_put_waits() -> None:
     master = open_master()
     result = put(master, b"x")
     status = master.await_slaves(result.end_offset, MonoMs(0), "token")
@@ -448,7 +448,7 @@ def test_an_acknowledgement_that_cannot_be_ends_the_connection_and_moves_nothing
 
 
 def test_an_acknowledgement_of_what_was_never_sent_moves_nothing() -> None:
-    """Believed would be what is in the log; counted is only what was sent to this slave."""
+    """Any offset in the log is plausible; only bytes that were sent to this slave count."""
     master, link = followed()
     end = put(master, b"x").end_offset  # not sent yet
     assert isinstance(ack(master, link.number, end)[0], Close)
@@ -497,7 +497,7 @@ def test_no_bytes_from_a_peer_move_the_confirm_offset(noise: list[bytes], seed: 
     assert master.store.replicated_offset == before
 
 
-def test_a_silent_slave_is_given_up_and_a_silent_stranger_too() -> None:
+def test_connections_to_silent_slaves_and_strangers_are_closed() -> None:
     master, link = followed(ha_housekeeping_interval=100)
     stranger = master.connect(MonoMs(50))
     assert master.step(masterevents.Tick(), MonoMs(100)) == []
@@ -519,8 +519,8 @@ def test_heartbeats_keep_an_idle_connection_and_carry_the_confirm_offset() -> No
     assert not link.closed
 
 
-def test_a_heartbeat_is_sent_at_the_very_ms_that_the_owner_is_told_to_wait_for() -> None:
-    """Who waits as told and finds nothing to send would be told to wait 0 ms, and spin."""
+def test_a_heartbeat_is_sent_exactly_when_wait_ms_has_elapsed() -> None:
+    """Otherwise an owner that waited as told would find nothing to send, wait 0 ms, and spin."""
     master, link = followed(ha_send_heartbeat_interval=100)
     link.pump(50)
     due = 50 + master.wait_ms(link.number, MonoMs(50))
@@ -530,7 +530,7 @@ def test_a_heartbeat_is_sent_at_the_very_ms_that_the_owner_is_told_to_wait_for()
     assert master.wait_ms(link.number, MonoMs(due)) == 100
 
 
-def test_what_the_welcome_has_said_is_not_said_again() -> None:
+def test_the_confirm_offset_of_a_welcome_is_not_sent_again() -> None:
     master, link = followed(ha_send_heartbeat_interval=100)
     again = Link(master, link.slave, 40)
     assert master.next_frame(again.number, MonoMs(50)) is not None
@@ -576,7 +576,7 @@ def test_a_byte_rate_is_kept() -> None:
     assert master.wait_ms(link.number, MonoMs(now)) == beat, "nothing is left to be sent"
 
 
-def test_a_slave_that_has_what_was_never_confirmed_cuts_it() -> None:
+def test_a_slave_truncates_bytes_that_were_never_confirmed() -> None:
     master, link = followed()
     disk = master.store.disk
     assert isinstance(disk, SimDisk)
@@ -589,7 +589,7 @@ def test_a_slave_that_has_what_was_never_confirmed_cuts_it() -> None:
     assert log_bytes(link.slave.store) == log_bytes(again.master.store)
 
 
-def test_a_slave_whose_next_segment_was_removed_must_come_again() -> None:
+def test_a_slave_whose_next_segment_was_removed_must_reconnect() -> None:
     master, link = followed()
     while len(master.store.log.queue.files) < 3:
         put(master, b"x" * 3000)
@@ -603,7 +603,7 @@ def test_a_slave_whose_next_segment_was_removed_must_come_again() -> None:
     assert "deleted" in effect.reason
 
 
-def test_a_slave_that_needs_a_segment_that_is_missing_here_is_told_so() -> None:
+def test_a_slave_that_needs_a_missing_segment_gets_an_error() -> None:
     master, link = followed()
     while len(master.store.log.queue.files) < 3:
         put(master, b"x" * 3000)
@@ -629,7 +629,7 @@ def test_readers_are_sent_to_the_slave_that_has_the_most() -> None:
         assert master.read_endpoint() == endpoint
 
 
-def test_lag_is_told_in_bytes_and_time() -> None:
+def test_lag_is_reported_in_bytes_and_time() -> None:
     master, link = followed()
     master.step(masterevents.Tick(), MonoMs(1000))
     put(master, b"x" * 100)
@@ -673,7 +673,7 @@ def test_a_slave_that_comes_is_behind_since_then_and_by_the_ends_it_has_reached_
     assert acknowledged(end, 4000) == 1000, "all that there was at 3000"
 
 
-def test_refusals_are_told_the_newest_of_so_many_nodes_and_until_a_node_is_served() -> None:
+def test_status_shows_the_newest_refusal_of_each_node_until_it_is_served() -> None:
     master, slave = open_master(), open_slave()
 
     def refuse(*numbers: int) -> None:
@@ -773,7 +773,7 @@ def test_a_refused_peer_may_not_repeat_its_hello_on_the_same_connection() -> Non
     assert told == (0, 0, 0, 0, 0, False)
 
 
-def test_a_slave_that_lacks_exactly_what_it_may_not_lack_is_not_in_sync() -> None:
+def test_a_slave_that_lags_by_exactly_the_limit_is_not_in_sync() -> None:
     master, link = followed(ha_slave_fallbehind_max=1000)
     while master.store.log.wrote_offset - link.slave.end < 1000:
         put(master, b"x")

@@ -76,7 +76,7 @@ def deliver(link: Link) -> None:
 @settings(max_examples=120)
 @given(st.integers(0, 1 << 32))
 def test_logs_of_masterships_cut_off_anywhere_become_one(seed: int) -> None:
-    """Also where one begins with the blank of a segment that another one could still use."""
+    """Also if one begins with the blank of a segment that another one could still use."""
     chance = random.Random(seed)
     group = Group()
     for _ in range(chance.randint(1, 4)):

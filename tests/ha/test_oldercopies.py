@@ -1,4 +1,4 @@
-"""Directories that are put back to what they were: told apart, resynced, and no loss."""
+"""Directories restored to an older copy: detected, resynced, and without loss."""
 
 import errno
 from dataclasses import replace
@@ -84,7 +84,7 @@ def test_marks_begin_with_what_the_registry_has_had_and_are_bounded() -> None:
     assert [mark.number for mark in marks[1:]] == list(range(30 - MARKS_MAX + 1, 30))
 
 
-def test_restarts_of_the_true_directory_are_believed(three: Electorate) -> None:
+def test_restarts_of_the_true_directory_are_trusted(three: Electorate) -> None:
     before = {name: incarnation(voter) for name, voter in three.voters.items()}
     for _ in range(3):
         for name in "abc":
@@ -174,7 +174,7 @@ def start_without_the_registry(group: Electorate, name: str, times: int) -> Vote
 
 
 @pytest.mark.parametrize("times", [1, 4, 40])
-def test_a_copy_of_an_earlier_run_counts_up_without_the_registry_and_is_older_all_the_same(
+def test_a_copy_of_an_earlier_run_that_counts_up_without_the_registry_is_still_older(
     three: Electorate, times: int
 ) -> None:
     victim = three.leader
@@ -245,7 +245,7 @@ def test_copies_of_two_directories_that_are_put_back_in_turn_are_both_older(
     assert all(log_bytes(v.store).startswith(sure) for v in three.voters.values())
 
 
-def test_a_true_directory_is_believed_however_often_the_registry_did_not_answer(
+def test_a_true_directory_is_trusted_however_often_the_registry_did_not_answer(
     three: Electorate,
 ) -> None:
     was = incarnation(three.voters["b"])
@@ -262,7 +262,7 @@ def test_a_true_directory_is_believed_however_often_the_registry_did_not_answer(
     assert incarnation(again) == was
 
 
-def test_a_directory_whose_late_claim_is_made_after_its_next_start_is_believed(
+def test_a_directory_whose_late_claim_is_applied_after_its_next_start_is_trusted(
     three: Electorate,
 ) -> None:
     """Its mark was written before it was sent; the claim that came in between fails."""
@@ -399,10 +399,10 @@ def test_a_refused_replica_gets_a_new_incarnation_even_if_no_set_read_contains_i
     assert "it lacks a record" in voter.machine.notice
 
 
-def test_a_member_with_a_damaged_log_counts_no_more_while_a_new_master_repairs_it(
+def test_a_member_with_a_damaged_log_does_not_count_while_a_new_master_repairs_it(
     three: Electorate,
 ) -> None:
-    """The new master has heard of nothing that is confirmed: it cannot say what is missing."""
+    """The new master knows of no confirmed bytes, so it cannot tell what is missing."""
     leader = three.leader
     assert leader is not None
     next_one, damaged = (three.voters[name] for name in "abc" if name != leader.name)
@@ -431,7 +431,7 @@ def test_a_member_with_a_damaged_log_counts_no_more_while_a_new_master_repairs_i
     assert names(three.state) >= {damaged.name, next_one.name}
 
 
-def test_an_older_copy_without_room_to_say_so_stands_until_there_is_some(
+def test_an_older_copy_on_a_full_disk_stands_until_there_is_room(
     three: Electorate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader = three.leader
@@ -474,7 +474,7 @@ def test_a_master_that_learns_of_another_process_of_its_directory_steps_down(
 def test_of_two_processes_on_copies_of_a_directory_the_later_one_keeps_the_place(
     three: Electorate,
 ) -> None:
-    """They do not take it from each other in turn: that would change the set without an end."""
+    """They do not take it from each other in turn, which would change the set endlessly."""
     first = next(voter for voter in three.voters.values() if voter is not three.leader)
     second = three.voters["copy"] = Voter(three, first.name, first.disk.copied())
     second.machine.me = replace(second.machine.me, endpoint="else:1", ha_endpoint="else:2")

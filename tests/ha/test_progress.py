@@ -1,4 +1,4 @@
-"""How far behind a slave is in time, as its master sees it, and how fast it may be sent to."""
+"""How long a slave lags, as its master sees it, and its byte rate."""
 
 import pytest
 

@@ -142,7 +142,7 @@ def test_a_stream_cut_at_any_byte_leaves_whole_records_and_goes_on() -> None:
 
 
 def test_a_flip_of_any_byte_is_never_applied() -> None:
-    """But for the name of the property that says that a CRC over the whole record follows."""
+    """Except the name of the property that announces the CRC over the whole record."""
     master = several(1)
     whole = log_bytes(master.store)
     seals = {m.start() + k for m in re.finditer(rb"__CRC32#\x01", whole) for k in range(9)}
@@ -182,7 +182,7 @@ def test_gaps_repeats_and_other_epochs() -> None:
     assert slave.end == 0
 
 
-def test_a_lost_frame_is_noticed_by_the_next_heartbeat() -> None:
+def test_a_lost_frame_is_detected_by_the_next_heartbeat() -> None:
     master = several(1)
     slave = welcomed(master)
     beat = frames.encode(Heartbeat(Epoch(1), 500, 0, 500))
@@ -263,7 +263,7 @@ def test_a_renewed_slave_acknowledges_as_another_replica() -> None:
     assert open_slave(close(slave)).hello().incarnation == 77
 
 
-def test_a_welcome_tells_what_is_missing() -> None:
+def test_a_welcome_shows_how_far_the_slave_lags() -> None:
     slave = open_slave()
     slave.step(Connected(), MonoMs(0))
     receive(slave, welcome(0, confirm=700))
@@ -373,7 +373,7 @@ def test_a_record_that_finds_no_room_opens_no_epoch() -> None:
 
 
 def test_a_master_of_an_older_epoch_is_not_followed() -> None:
-    """I5: promised is promised, across restarts."""
+    """I5: a promised epoch stays promised across restarts."""
     slave = open_slave()
     Link(open_master(close(open_master()), nonce=1), slave).pump()
     assert slave.identity.promised_epoch == 2
@@ -413,7 +413,7 @@ def test_readers_of_a_slave_see_what_is_confirmed_and_the_rest_later() -> None:
     assert restarted.store.get("T", 0, QueueOffset(0)).bodies == b"unconfirmed"
 
 
-def test_an_old_master_shows_its_unconfirmed_tail_to_nobody() -> None:
+def test_an_old_master_does_not_show_its_unconfirmed_tail() -> None:
     master = open_master()
     put(master, b"never confirmed")
     drain(master.store)
@@ -431,8 +431,8 @@ def test_an_old_master_shows_its_unconfirmed_tail_to_nobody() -> None:
     assert again.store.get("T", 0, QueueOffset(0)).count == 2
 
 
-def test_what_an_async_master_showed_is_not_called_confirmed_under_a_sync_master() -> None:
-    """Nobody promised it: readers wait for it, and a master that lacks it may have it cut."""
+def test_bytes_that_an_async_master_showed_are_not_confirmed_under_a_sync_master() -> None:
+    """It was never acknowledged: readers wait for it, and a master without it may truncate it."""
     first, slave, other = open_master(role=BrokerRole.ASYNC_MASTER), open_slave(), open_slave()
     put(first, b"on all")
     Link(first, other).pump()
@@ -451,7 +451,7 @@ def test_what_an_async_master_showed_is_not_called_confirmed_under_a_sync_master
     assert log_bytes(slave.store) == log_bytes(third.store)
 
 
-def test_what_an_async_master_leads_after_a_sync_master_is_shown_at_once() -> None:
+def test_bytes_of_an_async_master_after_a_sync_master_are_shown_at_once() -> None:
     first, slave = open_master(in_sync_replicas=3), open_slave()
     put(first, b"unconfirmed")
     Link(first, slave).pump()
@@ -462,7 +462,7 @@ def test_what_an_async_master_leads_after_a_sync_master_is_shown_at_once() -> No
     assert slave.store.get("T", 0, QueueOffset(0)).count == 1
 
 
-def test_what_an_async_master_called_confirmed_may_be_cut() -> None:
+def test_bytes_that_an_async_master_called_confirmed_may_be_truncated() -> None:
     master, slave = open_master(role=BrokerRole.ASYNC_MASTER), open_slave()
     start = put(master, b"x").physical_offset
     Link(master, slave).pump()
@@ -531,7 +531,7 @@ def test_a_missing_segment_is_fetched_from_the_master() -> None:
 
 
 def test_a_damaged_slave_is_repaired_by_a_new_master_that_can_confirm_nothing_without_it() -> None:
-    """What lies below its barrier the master has: nobody needs to wait for it to be confirmed."""
+    """The master has everything below its barrier, which need not be confirmed first."""
     first, slave, third = open_master(in_sync_replicas=3), open_slave(), open_slave(name="third")
     while len(first.store.log.queue.files) < 3:
         put(first, b"x" * 900)
@@ -636,7 +636,7 @@ def test_a_damaged_slave_of_an_elected_group_is_not_cut_below_its_damage_either(
 
 
 def test_a_hole_that_a_power_cut_left_costs_an_elected_slave_no_membership() -> None:
-    """Nobody was told that what lies behind it was on this disk."""
+    """It was never acknowledged that bytes after it were on this disk."""
     for confirm, still in ((0, True), (6000, False)):
         master, slave = open_master(), open_slave(role=BrokerRole.AUTO)
         for k in range(12):
@@ -704,7 +704,7 @@ def test_messages_of_a_missing_segment_are_served_again_where_no_later_one_of_th
     assert {topic: damaged.store.get(topic, 0, QueueOffset(0)).bodies for topic in "TUV"} == wanted
 
 
-def test_a_master_that_lacks_a_segment_says_so_to_whom_it_would_send_it() -> None:
+def test_a_master_that_lacks_a_segment_tells_the_slave_that_needs_it() -> None:
     disk = close(several(120))
     names = sorted(name for name in disk._names if name.startswith("commitlog/"))
     disk.remove(names[1])
@@ -729,7 +729,7 @@ def test_a_silent_master_is_left_and_heartbeats_go_both_ways() -> None:
     assert any(isinstance(effect, CloseStream) for effect in effects)
 
 
-def test_a_heartbeat_is_due_so_long_after_the_last_acknowledgement() -> None:
+def test_a_heartbeat_is_due_an_interval_after_the_last_acknowledgement() -> None:
     master, slave = several(1), open_slave()
     link = Link(master, slave, 1000)
     link.pump(3000)
@@ -755,7 +755,7 @@ def test_a_stream_that_would_leave_a_gap_or_lie_over_bytes_is_left() -> None:
 
 
 def test_epochs_that_a_welcome_brings_are_on_disk_at_once() -> None:
-    """A kill right after it must not leave bytes whose epochs nobody here knows."""
+    """A kill right after it must not leave bytes of an unknown epoch."""
     master = open_master(sync_from_last_file=True)
     while len(master.store.log.queue.files) < 2:
         put(master, b"x" * 3000)
@@ -796,7 +796,7 @@ def test_no_bytes_from_a_master_break_a_slave(noise: list[bytes]) -> None:
     assert log_bytes(slave.store) == before
 
 
-def test_a_sync_that_nobody_told_of_is_acknowledged_with_the_next_tick() -> None:
+def test_a_sync_without_an_event_is_acknowledged_at_the_next_tick() -> None:
     master = open_master(flush_disk_type=FlushDiskType.SYNC_FLUSH)
     slave = open_slave()
     link = Link(master, slave)
@@ -842,7 +842,7 @@ def test_a_slave_tells_since_when_it_lacks_something() -> None:
     assert slave.lag_ms(MonoMs(500)) == 300, "since it lacks the first byte, not the last"
 
 
-def test_what_a_first_welcome_calls_confirmed_is_known_after_a_kill() -> None:
+def test_the_confirm_offset_of_a_first_welcome_is_known_after_a_kill() -> None:
     first, slave = open_master(role=BrokerRole.ASYNC_MASTER), open_slave()
     put(first, b"x")
     Link(first, slave).pump()
@@ -870,7 +870,7 @@ def test_epochs_whose_barriers_are_cut_are_forgotten_at_once() -> None:
     assert known.entries == (first,), "on disk, too"
 
 
-def test_a_master_may_ask_for_so_many_cuts_of_one_connection() -> None:
+def test_the_truncations_that_a_master_may_request_on_one_connection_are_limited() -> None:
     master, slave = open_master(role=BrokerRole.ASYNC_MASTER), open_slave()
     starts = [put(master, b"x").physical_offset for _ in range(CUTS_MAX + 1)]
     Link(master, slave).pump()
@@ -884,7 +884,7 @@ def test_a_master_may_ask_for_so_many_cuts_of_one_connection() -> None:
     assert receive(slave, Truncate(Epoch(1), starts[0]))[0] == Applied(), "counted anew"
 
 
-def test_what_follows_the_last_confirmed_record_may_be_cut() -> None:
+def test_records_after_the_last_confirmed_one_may_be_truncated() -> None:
     master, slave = open_master(), open_slave()
     put(master, b"confirmed")
     for now in (0, 100):

@@ -59,7 +59,7 @@ def test_a_shrinking_set_is_required_in_whole_until_the_registry_answers() -> No
     assert sync.required == {A, B}
 
 
-def test_a_change_without_an_answer_stays_required_until_it_can_no_more_be_made() -> None:
+def test_a_change_without_an_answer_stays_required_until_it_can_no_longer_be_applied() -> None:
     sync = state(A, B)
     sync.propose(frozenset((A, B, C)))
     sync.observe(frozenset((A, B)), 10)  # read, and not there: it may still be on its way
@@ -103,7 +103,7 @@ def test_a_member_that_lags_for_too_long_leaves() -> None:
     assert wanted(state(A, B, C), {**late, C: ReplicaProgress(150, 1000)}) is None
 
 
-def test_the_set_never_shrinks_below_what_puts_ask_for() -> None:
+def test_the_set_never_shrinks_below_the_number_that_puts_require() -> None:
     assert wanted(state(A, B), {}, now_ms=0) is None
     sync = state(A, B, C)
     wanted(sync, {}, now_ms=0)
@@ -144,7 +144,7 @@ def test_of_two_members_that_are_away_the_one_that_lives_stays_for_the_number() 
         assert wanted(sync, {}, now_ms=1001, registered=registered) == {A, alive}
 
 
-def test_the_time_in_which_the_master_stood_still_counts_against_nobody() -> None:
+def test_time_in_which_the_master_stood_still_is_not_counted_as_lag() -> None:
     late = {B: ReplicaProgress(200, 0), C: ReplicaProgress(150, 5000)}
     sync = state(A, B, C)
     assert wanted(sync, late, now_ms=9000, awake_ms=MonoMs(9000)) is None

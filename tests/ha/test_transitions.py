@@ -15,7 +15,7 @@ from tests.ha.scenes import names
 from tools.transitions import FAILOVER, SESSION, SLAVE, TARGET, Machine, played, render
 
 
-def test_the_page_is_what_the_machines_do() -> None:
+def test_the_page_shows_what_the_machines_do() -> None:
     assert TARGET.read_text() == render(), "run make docs"
 
 

@@ -5,7 +5,7 @@ from ha.waiters import OffsetWaiters
 
 
 def test_ready_waiters_are_released_past_those_that_are_not() -> None:
-    """Head of the line: a put that waits for more than the ones behind it delays none of them."""
+    """Head-of-line blocking: a put that waits for more than later ones delays none of them."""
     waiters: OffsetWaiters[str] = OffsetWaiters()
     waiters.add(1000, 5.0, "far")
     waiters.add(10, 5.0, "near")
@@ -55,7 +55,7 @@ def test_remaining_waiters_keep_their_order_when_cancelled_ones_are_dropped() ->
 
 
 def test_cancelled_waiters_leave_nothing_behind() -> None:
-    """Most puts of a master whose slaves hang end at their deadline, and none by its offset."""
+    """Most puts of a master with hanging slaves end at their deadline, none by its offset."""
     waiters: OffsetWaiters[int] = OffsetWaiters()
     for number in range(1000):
         waiters.add(1000 - number, number, number)

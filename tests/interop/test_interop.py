@@ -1,4 +1,4 @@
-"""The real RocketMQ 4.9.8 store opens directories that duolog wrote, and sees the same."""
+"""The real RocketMQ 4.9.8 store opens directories that duolog wrote, and reads the same."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""The services of a node say their invariants: a state that no event leaves behind is named."""
+"""Services of a node check their invariants: validate() names a state that no event may leave."""
 
 import asyncio
 from collections import deque

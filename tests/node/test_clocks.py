@@ -1,4 +1,4 @@
-"""A node whose wall clock jumps by hours: what measures time goes on as if nothing had happened."""
+"""A node whose wall clock jumps by hours: durations are not affected."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Where the config comes from: files that are named, variables that are the node's and others."""
+"""Sources of the config: named files, the node's environment variables, and other variables."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""When a node's ports accept connections, and what it says where it cannot have them."""
+"""When a node's ports accept connections, and its errors if a port is not available."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""A cluster of two replica groups: topics lie in both, and clients hardly notice."""
+"""A cluster of two replica groups: topics lie in both, transparently for clients."""
 
 import asyncio
 from collections import Counter
@@ -172,7 +172,7 @@ async def test_a_group_that_cannot_be_joined_is_joined_by_a_later_try(
 
 
 async def test_a_topic_is_unknown_only_where_every_group_says_so(nodes: dict[str, Node]) -> None:
-    """While no node of a group has an address, a topic of that group is none that is not there."""
+    """While no node of a group has an address, topics of that group do not count as unknown."""
     async with client_of(nodes["broker-a"]) as client:
         await client.admin.create_topic("only-b", 1, groups=["broker-b"])
     broker = broker_of(nodes["broker-a"])

@@ -1,4 +1,4 @@
-"""The audit: what is planted is found, and nothing else."""
+"""The audit finds planted faults, and nothing else."""
 
 import random
 import shutil

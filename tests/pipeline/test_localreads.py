@@ -1,4 +1,4 @@
-"""Reads past the nodes: what the files say is what the node says, and the node says the rest."""
+"""Direct reads of a node's files equal reads from the node, which serves the rest."""
 
 import random
 import shutil

@@ -1,4 +1,4 @@
-"""A job without a Java that works says so."""
+"""A job without a working Java says so."""
 
 from pathlib import Path
 

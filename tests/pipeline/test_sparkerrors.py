@@ -1,4 +1,4 @@
-"""What is told of Spark's errors."""
+"""How Spark's errors are shown."""
 
 import pytest
 

@@ -118,7 +118,7 @@ def test_sealed_segments_by_topic_and_day_once(
     assert tiered(spark, out) == expected
 
 
-def test_a_job_that_dies_at_any_step_is_done_again_without_loss_or_doubling(
+def test_a_job_that_dies_at_any_step_is_repeated_without_loss_or_duplicates(
     spark: SparkSession, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = stored(directory)
@@ -250,7 +250,7 @@ def test_another_stores_segments_are_refused_with_both_identities(
 def test_a_log_goes_on_where_retention_took_all_that_was_tiered(
     spark: SparkSession, directory: Path, tmp_path: Path
 ) -> None:
-    """The first record of the next segment, or an epoch, leads from one run to the other."""
+    """The first record of the next segment, or an epoch, connects one run with the other."""
     out = tmp_path / "out"
     last = sorted((directory / "commitlog").iterdir())[-2:]
     shutil.copytree(directory, tmp_path / "early")

@@ -171,7 +171,9 @@ def test_errors_say_what_is_wrong_and_what_to_try(
         ('{"body": "x", "properties": {"a": 5}}', "must be strings"),
     ],
 )
-def test_a_json_line_that_is_no_message_is_refused_with_the_reason(line: str, reason: str) -> None:
+def test_a_json_line_that_is_not_a_message_is_refused_with_the_reason(
+    line: str, reason: str
+) -> None:
     done = run_cli("msg", "send", "base", "--lines-json", stdin=line)
     assert done.returncode == 1
     assert reason in done.stderr

@@ -1,4 +1,4 @@
-"""Three nodes as processes with a real etcd: masters die, are switched, stand still, lack room.
+"""Three nodes as processes with a real etcd: masters die, are switched, hang, or have a full disk.
 
 The long runs are `make chaos`; here every kind of fault is met a few times.
 """
@@ -84,7 +84,7 @@ async def test_nothing_acknowledged_is_lost_when_every_node_loses_power(tmp_path
 
 @pytest.mark.privileged
 @pytest.mark.skipif(os.geteuid() != 0, reason="disks on loop devices need root")
-async def test_the_power_cut_takes_what_was_not_synced_or_it_would_prove_nothing(
+async def test_the_power_cut_loses_unsynced_messages_under_async_flush(
     tmp_path: Path,
 ) -> None:
     # Acknowledged from page caches, on one machine whose boot id does not change.

@@ -1,4 +1,4 @@
-"""A disk that is really full: DISK_FULL, reads go on, writes resume; no SIGBUS."""
+"""A disk that is really full: DISK_FULL, reads continue, writes resume; no SIGBUS."""
 
 import asyncio
 import os

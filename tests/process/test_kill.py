@@ -1,4 +1,4 @@
-"""200 SIGKILLs under load: nothing acknowledged is lost, nothing doubled, queue offsets dense."""
+"""200 SIGKILLs under load: nothing acknowledged is lost or duplicated, queue offsets are dense."""
 
 import asyncio
 import os

@@ -1,6 +1,6 @@
 """A node's directory is replaced by an older copy of it: a backup, a snapshot of its machine.
 
-What was confirmed since the copy was made is on the other nodes, and stays there.
+Messages confirmed since the copy was made are on the other nodes, and stay there.
 """
 
 import asyncio
@@ -145,7 +145,7 @@ async def test_with_roles_by_hand_a_slave_is_not_cut_to_an_older_copy_of_its_mas
 
 @pytest.mark.parametrize("when", ["in the same run", "in an earlier run"])
 @pytest.mark.parametrize("alone", [False, True])
-async def test_an_older_copy_of_a_member_leads_nobody_and_costs_nothing(
+async def test_an_older_copy_of_a_member_does_not_lead_and_loses_nothing(
     tmp_path: Path, registry: RegistryServer, when: str, alone: bool
 ) -> None:
     """alone: the copy has time to be elected before another member is there."""
@@ -225,7 +225,7 @@ async def test_an_older_copy_of_a_member_leads_nobody_and_costs_nothing(
             node.stop()
 
 
-async def test_a_plain_restart_of_all_members_is_no_older_copy(
+async def test_a_plain_restart_of_all_members_is_not_an_older_copy(
     tmp_path: Path, registry: RegistryServer
 ) -> None:
     nodes = [

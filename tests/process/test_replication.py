@@ -1,6 +1,6 @@
-"""Master and slave as processes: SIGKILL either again and again, and swap them at last.
+"""Master and slave as processes: either is killed repeatedly, and finally they are swapped.
 
-Nothing acknowledged as PUT_OK is lost or doubled, on either node, and the logs end up equal.
+Nothing acknowledged as PUT_OK is lost or duplicated on either node, and the logs end up equal.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Connections of simulated programs: what ends them is told, or noticed after a while."""
+"""Connections of simulated programs: their end is reported, or noticed after a while."""
 
 from collections.abc import Callable
 from random import Random

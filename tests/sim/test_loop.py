@@ -92,7 +92,7 @@ def test_the_same_seed_runs_tasks_in_the_same_order() -> None:
     assert trace(1) == trace(1) != trace(2)
 
 
-def test_an_error_that_nobody_waits_for_is_raised_in_the_world(process: Process) -> None:
+def test_an_error_without_a_waiter_is_raised_in_the_world(process: Process) -> None:
 
     def fails() -> None:
         raise ValueError("unheard")

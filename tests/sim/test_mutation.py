@@ -1,4 +1,4 @@
-"""Mechanical mutants: what is changed, what they are called, and how their fate is told."""
+"""Mechanical mutants: their changes, their names, and how their fate is decided."""
 
 import os
 import signal
@@ -120,7 +120,7 @@ def test_an_error_of_the_judge_does_not_count_as_a_kill(tmp_path: Path) -> None:
 def test_a_mutant_may_take_as_long_as_the_code_as_it_is_and_one_that_never_ends_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tests that need more than the usual limit are no failure of the code."""
+    """Tests that need more than the usual limit are not a failure of the code."""
     test = tmp_path / "test_long.py"
     test.write_text(
         "import time\ndef test_it():\n    begun = time.process_time()\n"

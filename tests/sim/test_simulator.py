@@ -1,4 +1,4 @@
-"""The simulator itself: it repeats exactly, its parts fail as told, its checkers see what is wrong.
+"""The simulator itself: runs repeat exactly, parts fail as ordered, checkers detect violations.
 
 Many seeds and all planted bugs run by `make sim` and `make sim-mutants`.
 """

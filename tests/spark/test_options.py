@@ -1,4 +1,4 @@
-"""Options of the data source: what is understood, and how the rest is refused. No Spark runs."""
+"""Options of the data source: accepted values, and errors for others. No Spark runs."""
 
 import json
 import re

@@ -167,7 +167,7 @@ def test_load_refuses_invalid_options_in_one_line(
 
 
 def test_filters_that_are_pushed_down_lose_rows_in_this_release(spark: SparkSession) -> None:
-    """Why ranges and tags are options: this fails when a release of Spark has mended it."""
+    """The reason why ranges and tags are options: this test fails once Spark has fixed it."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
     class Numbers(DataSourceReader):

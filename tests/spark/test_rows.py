@@ -1,4 +1,4 @@
-"""Rows as requests: cut in halves, nothing is lost."""
+"""Rows as requests: splitting them loses nothing."""
 
 import zlib
 from itertools import pairwise

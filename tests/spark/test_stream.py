@@ -235,7 +235,7 @@ def target(tmp_path: Path) -> Iterator[ProcessTarget]:
 def test_streams_read_and_write_while_the_master_is_killed(
     spark: SparkSession, target: ProcessTarget, tmp_path: Path
 ) -> None:
-    """A stream copies a topic into another one, exactly once, while two masters die under it."""
+    """A stream copies a topic into another one, exactly once, while two masters die."""
     endpoints = ",".join(target.endpoint(name) for name in target.nodes)
     with duolog.sync.Client(endpoints, timeout=60) as client:
 

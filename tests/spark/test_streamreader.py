@@ -86,7 +86,7 @@ def test_a_careless_stream_goes_on_after_a_restart_though_a_topic_is_gone(
 def test_a_first_micro_batch_that_is_repeated_has_the_same_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Spark asks again where the stream begins: by then that is somewhere else."""
+    """Spark requests the stream's beginning again, which has moved by then."""
     there = {"T": (0, 5), "U": (0, 0)}
     first = reader_of(monkeypatch, there)
     start = first.initialOffset()  # the latest
@@ -156,7 +156,7 @@ def masters(monkeypatch: pytest.MonkeyPatch, ends: Callable[[], dict[str, int]])
 def test_a_log_that_ends_before_the_read_offset_is_reported_or_read_from_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A node came back with an older copy: what is new there would be taken for what was read."""
+    """A node came back with an older copy: new messages would be taken for those already read."""
     there = {"T": (0, 6), "U": (0, 7)}
     checkpoint = {"T": {"g/0": 9}, "U": {"g/0": 7}}
     masters(monkeypatch, lambda: {"T": 6})
@@ -194,7 +194,7 @@ def test_a_lagging_node_does_not_move_a_stream_back(
 def test_progress_on_a_deleted_topic_is_committed_nowhere(
     monkeypatch: pytest.MonkeyPatch, strict: str
 ) -> None:
-    """A pattern's topic was deleted: the others go on."""
+    """A topic of a pattern was deleted: the others continue."""
     there = {"T": (0, 9)}
     said: list[dict[Any, int]] = []
 

@@ -1,4 +1,4 @@
-"""What a read takes from files of a tiered store, and what from nodes. No Spark runs, no node."""
+"""Which messages a read takes from tiered files, and which from nodes. No Spark runs, no node."""
 
 from pathlib import Path
 
@@ -126,10 +126,10 @@ def test_queues_that_only_files_have_are_read_too(
         planned(monkeypatch, tmp_path, {0: (20, 30)}, startingOffsets='{"T": {"0": 7}}')
 
 
-def test_a_log_that_was_tiered_under_another_groups_name_is_told(
+def test_a_log_that_was_tiered_under_another_groups_name_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Its rows would be left out: `--group` was forgotten, say."""
+    """Its rows would be left out, for example after a forgotten `--group`."""
     archive(tmp_path, {0: [(0, 20)]}, "broker-a")
     with pytest.raises(BadRequest, match=r"'g' under the name 'broker-a': .* --group g, into"):
         planned(monkeypatch, tmp_path, {0: (20, 30)})

@@ -1,4 +1,4 @@
-"""Writes through Spark: what becomes visible, once, and what is refused."""
+"""Writes through Spark: what becomes visible, exactly once, and what is refused."""
 
 import shutil
 import zlib
@@ -250,7 +250,7 @@ def test_rows_that_are_not_messages_refuse_the_whole_write(
 def test_a_stream_writes_each_micro_batch_once_though_its_commit_is_forgotten(
     spark: SparkSession, node: NodeProcess, topic: str, tmp_path: Path
 ) -> None:
-    """As where the driver dies between the publication and Spark's own note of it."""
+    """As if the driver died between the publication and Spark's own record of it."""
     source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
     for _ in range(3):
         numbers(spark, 50, 1).write.mode("append").text(str(source))

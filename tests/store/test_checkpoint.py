@@ -1,4 +1,4 @@
-"""The checkpoint: its five fields, when they are written, and what a start makes of its file."""
+"""The checkpoint: its five fields, when they are written, and how a start reads its file."""
 
 import random
 import struct

@@ -1,4 +1,4 @@
-"""What jumps of the wall clock do to store times, ages and delays."""
+"""Jumps of the wall clock: store times, ages and delays."""
 
 import numpy as np
 from hypothesis import given

@@ -210,7 +210,7 @@ def test_the_store_whose_first_segment_is_not_zero_flushes_and_finds(tmp_path: P
     assert queue.find(11 * 4096) is None
 
 
-def test_flush_waits_for_enough_pages_unless_told_zero(tmp_path: Path) -> None:
+def test_flush_waits_for_enough_pages_unless_the_minimum_is_zero(tmp_path: Path) -> None:
     queue = MappedFileQueue(OsDisk(tmp_path), "q", 10 * 4096)
     mapped = queue.roll()
     mapped.wrote = 3 * 4096

@@ -1,4 +1,4 @@
-"""What was confirmed is known after a kill, and after a power cut no more than the log holds."""
+"""The confirm note survives a kill, and after a power cut claims no more than the log holds."""
 
 import numpy as np
 import pytest
@@ -61,7 +61,7 @@ def test_garbage_claims_nothing() -> None:
         ("two", False, 60, 100, 80),  # a clean stop and a reboot
     ],
 )
-def test_after_recovery_no_more_is_claimed_than_the_log_holds(
+def test_after_recovery_the_note_claims_no_more_than_the_log_holds(
     boot: str, abnormal: bool, whole_end: int, end: int, claimed: int
 ) -> None:
     page = memory()
@@ -192,7 +192,7 @@ def test_a_power_cut_leaves_no_claim_to_bytes_that_it_took() -> None:
 
 
 def test_an_older_note_does_not_claim_truncated_bytes_again() -> None:
-    """A power cut right after a cut: the lower note is on the disk before the log is shorter."""
+    """A power cut right after a truncation: the lower note is on disk before the log is shorter."""
     for seed in range(20):
         disk = new_disk(seed)
         store = open_store(disk)

@@ -137,7 +137,7 @@ def test_truncate_keeps_exactly_the_entries_below(
 def test_a_cut_reaches_past_newest_files_that_name_no_record(
     tmp_path: Path, at: int, blanks: int
 ) -> None:
-    """blanks: 0 for a file that is empty, because the entries it was made for never came.
+    """blanks: 0 for an empty file, whose entries were never written.
 
     Entries of records that are gone would be taken for those of the records in their place.
     """
@@ -277,7 +277,7 @@ def test_a_store_with_ext_units_filters_by_tag_and_survives_a_crash(tmp_path: Pa
 
 
 def test_a_light_queue_without_entries_begins_again_anywhere(tmp_path: Path) -> None:
-    """A power cut took its entries; the next one may be of another master's log, and lower."""
+    """A power cut lost its entries; the next one may be from another master's log, and lower."""
 
     def opened() -> ConsumeQueue:
         layout = QueueLayout("lightqueue", FILE, begins_again=True)

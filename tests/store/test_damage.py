@@ -1,4 +1,4 @@
-"""Every file of a store directory is damaged in every way; an independent reader says what is due.
+"""Every file of a store directory is damaged in every way; an independent reader is the judge.
 
 The reader parses the log with `struct` alone. What it finds must be served; queue offsets that were
 given are not given again; what is missing is told.
@@ -296,7 +296,7 @@ def test_readers_are_told_how_many_messages_a_hole_cost(tmp_path: Path) -> None:
 def test_the_newest_segment_may_be_missing_before_one_that_was_allocated_ahead(
     tmp_path: Path,
 ) -> None:
-    """Records were in it: the log goes on behind the hole, their queue offsets stay taken."""
+    """It held records: the log continues after the hole, and their queue offsets stay in use."""
     store = open_store(tmp_path)
     total = 0
     while len(store.log.queue.files) < 4:
@@ -316,7 +316,7 @@ def test_the_newest_segment_may_be_missing_before_one_that_was_allocated_ahead(
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_an_old_copy_of_one_queue_file_is_noticed(tmp_path: Path, clean: bool) -> None:
+def test_an_old_copy_of_one_queue_file_is_detected(tmp_path: Path, clean: bool) -> None:
     store = open_store(tmp_path)
     put_ok(store, [b"%d" % n for n in range(20)], "Old", 0)
     flush_all(store)
@@ -352,7 +352,7 @@ def test_only_the_queue_in_doubt_is_rebuilt(tmp_path: Path) -> None:
 
 
 def test_a_queue_whose_records_retention_took_keeps_its_offsets(tmp_path: Path) -> None:
-    """Neither log nor files know them any more: the note of the queues' ends does."""
+    """Neither log nor files contain them any more; the note of the queues' ends does."""
     build(tmp_path, clean=True)
     for name in files_of(tmp_path, "commitlog")[:2]:
         (tmp_path / name).unlink()
@@ -380,7 +380,7 @@ def test_a_queue_that_was_removed_is_not_missed_after_a_kill(tmp_path: Path) -> 
 def test_a_removed_queue_stays_removed_where_the_note_has_no_room_for_its_row(
     tmp_path: Path,
 ) -> None:
-    """However little room is left in the file: for the head of a block and not for the row, too."""
+    """However little room is left in the file, even if only the head of a block fits."""
     build(tmp_path, clean=True)
     store = open_store(tmp_path, EXT)
     ends, key = store.queues.ends, ("Old", 0)
@@ -401,7 +401,7 @@ def test_a_removed_queue_stays_removed_where_the_note_has_no_room_for_its_row(
 def test_a_note_that_cannot_be_opened_costs_no_queue_its_files(
     tmp_path: Path, clean: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that is damaged: all queues are compared with the log, and none is removed."""
+    """It is treated as damaged: all queues are compared with the log, and none is removed."""
     build(tmp_path, clean=True)
     for name in files_of(tmp_path, "commitlog")[:2]:
         (tmp_path / name).unlink()
@@ -423,7 +423,7 @@ def test_a_note_that_cannot_be_opened_costs_no_queue_its_files(
 
 
 def test_a_noted_queue_without_entries_is_not_missed(tmp_path: Path) -> None:
-    """Its entries were cut: no record below the note's position is dispatched again for it."""
+    """Its entries were truncated: no record below the note's position is dispatched to it again."""
     store = open_store(tmp_path)
     put_ok(store, [b"m"], "T", 0)
     put_ok(store, [b"gone"], "Old", 0)
@@ -527,7 +527,7 @@ def grown(path: Path) -> list[bytes]:
 
 
 def test_a_note_of_a_segment_that_is_gone_vouches_for_nothing_after_it(tmp_path: Path) -> None:
-    """The segments that are dispatched anew for the checkpoint's sake have no record of T/0."""
+    """The segments that are dispatched again because of the checkpoint have no record of T/0."""
     old_note, _ = grown(tmp_path)
     store = open_store(tmp_path)
     for n in range(60):
@@ -566,7 +566,7 @@ def test_an_old_queue_file_without_a_note_is_rebuilt_where_the_whole_log_is_disp
 
 
 def test_a_queue_that_lacks_entries_costs_no_other_queue_its_offsets(tmp_path: Path) -> None:
-    """All records of the other one were taken by retention: only its own file knows its end."""
+    """Retention deleted all records of the other one: only its own file shows its end."""
     store = open_store(tmp_path, EXT)
     put_ok(store, [b"gone"] * 9, "Old", 0)
     flush_all(store)
@@ -600,7 +600,7 @@ def test_keys_of_messages_stored_while_the_index_was_off_are_found_once_it_is_on
     assert found == [1, 1, 1]
 
 
-def test_lost_ext_units_are_noticed_at_once_without_a_note(sound: Path, tmp_path: Path) -> None:
+def test_lost_ext_units_are_detected_at_once_without_a_note(sound: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(sound, copy)
     (copy / "queueends").unlink()
@@ -640,7 +640,7 @@ def truth_is_served(store: MessageStore, directory: Path) -> bool:
 
 
 def test_a_queue_that_began_after_the_note_is_rebuilt_silently(tmp_path: Path) -> None:
-    """A kill may take its directory: the stretch that is dispatched anew has all its records."""
+    """A kill may lose its directory: the stretch that is dispatched again has all its records."""
     grown(tmp_path)
     store = open_store(tmp_path)
     flush_all(store)
@@ -654,7 +654,7 @@ def test_a_queue_that_began_after_the_note_is_rebuilt_silently(tmp_path: Path) -
 
 
 def test_keys_before_the_end_of_a_log_that_was_cut_are_found(tmp_path: Path) -> None:
-    """The index reached further: what it loses with the cut comes again from the log."""
+    """The index reached further: the keys it loses by truncation are indexed from the log again."""
     store = open_store(tmp_path)
     for n in range(120):
         put_ok(

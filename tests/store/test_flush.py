@@ -85,7 +85,7 @@ def test_delay_levels_are_parsed_and_wrong_ones_named() -> None:
 
 
 def test_a_flush_makes_every_name_on_the_way_to_a_new_segment_durable(tmp_path: Path) -> None:
-    """A power cut takes names that no fsync of their directory covered, and all below them."""
+    """A power cut loses names that no fsync of their directory covered, and all below them."""
     synced: list[str] = []
 
     class Watched(OsDisk):

@@ -1,4 +1,4 @@
-"""Directories that the real RocketMQ 4.9.8 store wrote, and what that store said of them."""
+"""Directories written by the real RocketMQ 4.9.8 store, and how that store read them."""
 
 import json
 import tarfile
@@ -115,7 +115,7 @@ def test_check_finds_nothing_wrong_and_stats_counts(
     assert stats["topics"]["flights"]["messages"] == 4300
 
 
-def test_dump_of_a_damaged_directory_shows_what_recovery_would(
+def test_dump_of_a_damaged_directory_shows_what_recovery_would_find(
     directory: tuple[Path, dict[str, Any]],
 ) -> None:
     path, said = directory

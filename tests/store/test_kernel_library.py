@@ -1,4 +1,4 @@
-"""Which machine code the kernels run: a library of these very sources, or what numba compiles."""
+"""The machine code of kernels: a library of the same sources, or what numba compiles."""
 
 import subprocess
 import sys
@@ -53,7 +53,7 @@ def test_a_library_for_another_numpy_is_not_used(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.long
 def test_compiled_kernels_agree_with_their_plain_twins() -> None:
-    """The tests of this run use the library where there is one."""
+    """The other tests of this run use the library if there is one."""
     root = Path(__file__).parent.parent.parent
     code = (
         f"import sys; sys.modules['store.kernels.{library.NAME}'] = None\n"

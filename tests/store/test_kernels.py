@@ -144,7 +144,7 @@ def test_rows_are_grouped_by_topic_and_queue_in_their_order() -> None:
     assert found == list(expected.values())
 
 
-def test_find_record_is_not_fooled_by_bytes_that_look_like_a_record() -> None:
+def test_find_record_is_not_fooled_by_bytes_that_resemble_a_record() -> None:
     inner = oracle.encode_record(
         topic=b"T", queue_id=0, queue_offset=0, physical_offset=0, body=b"x", properties=b"",
         born_time=0, store_time=1,

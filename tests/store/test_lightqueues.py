@@ -1,4 +1,4 @@
-"""Light queues: second places of a record, which survive whatever the topic's own queues do."""
+"""Light queues: additional places of a record, which survive everything the topic's queues do."""
 
 import shutil
 from pathlib import Path
@@ -137,7 +137,7 @@ def test_the_files_of_dropped_entries_may_still_be_synced(tmp_path: Path) -> Non
         b"INNER_MULTI_QUEUE_OFFSET\x017",
     ],
 )
-def test_nobody_else_may_write_places_in_light_queues(tmp_path: Path, text: bytes) -> None:
+def test_only_the_store_may_write_places_in_light_queues(tmp_path: Path, text: bytes) -> None:
     store = open_store(tmp_path)
     assert put(store, [b"x"], properties=[text]).status is PutMessageStatus.MESSAGE_ILLEGAL
     assert store.queues.get(A, 0) is None

@@ -67,7 +67,7 @@ def blocks(path: Path) -> int:
     return path.stat().st_blocks * 512
 
 
-def test_a_queue_takes_room_for_what_is_in_it(tmp_path: Path) -> None:
+def test_a_queue_takes_disk_space_for_its_entries_only(tmp_path: Path) -> None:
     store = open_store(tmp_path, WIDE)
     for number in range(40):
         put_ok(store, [b"m"], f"T{number}", number)
@@ -87,7 +87,7 @@ def test_a_queue_takes_room_for_what_is_in_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("entries", [1, 409, 819, 1638])
 def test_a_start_reads_no_hole_which_would_take_room_on_a_tmpfs(entries: int) -> None:
-    """Where there is none left, reading it kills the process, as storing into it does."""
+    """If no room is left, reading a hole kills the process, as writing to it does."""
     if not os.access("/dev/shm", os.W_OK):
         pytest.skip("no tmpfs here")
     wide = replace(WIDE, enable_consume_queue_ext=True)
@@ -108,7 +108,7 @@ def test_a_start_reads_no_hole_which_would_take_room_on_a_tmpfs(entries: int) ->
 
 
 def test_entries_whose_records_a_power_cut_took_do_not_stay_in_the_file(tmp_path: Path) -> None:
-    """Other records come to lie where theirs did: who reads the files alone would believe them."""
+    """Other records are stored in their place: a reader of the files would trust the entries."""
     store = started(tmp_path, "a", SMALL)
     put_ok(store, [b"1", b"2", b"3"], "T", 0)
     flush_queues(store)
@@ -152,7 +152,7 @@ def test_a_queue_that_begins_late_has_room_for_the_blanks_before_it(tmp_path: Pa
 def test_a_full_disk_stops_a_queue_and_nothing_is_stored_where_there_is_no_room(
     entries: int,
 ) -> None:
-    """The simulated disk tells of every byte stored past the part of a file that has blocks."""
+    """The simulated disk reports every byte stored beyond the allocated part of a file."""
     disk = SimDisk(random.Random(1), lambda: 0.0)
     disk.mapped_max = 64
     store = MessageStore(disk, WIDE)
@@ -216,7 +216,7 @@ def test_a_file_with_bytes_that_are_not_synced_stays_open(tmp_path: Path) -> Non
     crash(store)
 
 
-def test_recovery_syncs_what_it_made_where_too_many_files_would_be_open(tmp_path: Path) -> None:
+def test_recovery_syncs_files_it_wrote_when_too_many_are_open(tmp_path: Path) -> None:
     store = open_store(tmp_path, WIDE)
     for number in range(200):
         put_ok(store, [b"m"], "T", number)
@@ -263,8 +263,8 @@ def test_queues_take_no_descriptors(tmp_path: Path) -> None:
     crash(store)
 
 
-def test_room_that_files_have_lets_no_more_of_them_open(tmp_path: Path) -> None:
-    """All have a page with room already: the second round asks for no block."""
+def test_allocated_room_does_not_raise_the_limit_of_open_files(tmp_path: Path) -> None:
+    """All files have a page with room already: the second round allocates no block."""
     store = started(tmp_path, mapped_max=20)
     for round_ in range(2):
         for number in range(200):
@@ -377,7 +377,7 @@ def test_a_queue_whose_files_were_touched_is_checked(noted: Path, harm: str) -> 
 
 
 def test_stale_entries_past_a_noted_end_are_gone_once_something_is_put(noted: Path) -> None:
-    """As a tmpfs or a lost change time leaves them: the file looks untouched."""
+    """As on a tmpfs, or after a lost change time: the file seems unchanged."""
     file = noted / f"consumequeue/T/3/{0:020d}"
     before = OsDisk.look
 
@@ -468,7 +468,7 @@ def test_any_bytes_after_the_magic_are_at_worst_a_missing_note(data: bytes) -> N
 
 @pytest.mark.parametrize("when", ["before it is written", "after"])
 def test_a_note_that_entries_were_cut_under_vouches_for_no_file(tmp_path: Path, when: str) -> None:
-    """The kill comes before the owner hears that the note was written."""
+    """The process is killed before the owner learns that the note was written."""
     store = started(tmp_path)
     put_ok(store, [b"%d" % n for n in range(10)])
     end = put_ok(store, [b"%d" % n for n in range(10, 20)]).physical_offset
@@ -534,7 +534,7 @@ def test_a_step_makes_few_queues_and_all_are_made_in_the_end(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("steps", [0, 1, 5, 10, 15, 100])
-def test_a_stop_in_the_middle_of_a_flush_notes_what_that_was_to_note(
+def test_a_stop_during_a_flush_completes_the_note_of_that_flush(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     for module in (queueflushes, queues):
@@ -556,7 +556,9 @@ def test_a_stop_in_the_middle_of_a_flush_notes_what_that_was_to_note(
 
 @given(seed=st.integers(0, 1 << 32))
 @settings(deadline=None, max_examples=60)
-def test_what_is_put_between_the_steps_of_a_flush_is_noted_only_if_it_is_synced(seed: int) -> None:
+def test_entries_put_between_the_steps_of_a_flush_are_noted_only_if_they_are_synced(
+    seed: int,
+) -> None:
     chance = random.Random(seed)
     disk = SimDisk(random.Random(seed), lambda: 0.0)
     disk.mapped_max = 1000

@@ -507,7 +507,7 @@ def test_a_save_that_failed_is_due_again_until_every_file_is_written(tmp_path: P
 
 
 def test_a_backup_survives_the_start_that_finds_the_snapshot_damaged(tmp_path: Path) -> None:
-    """A start that is killed while it writes anew leaves one whole snapshot."""
+    """A start that is killed while it rewrites them leaves one intact snapshot."""
     number, failed = 0, True
     while failed:
         number += 1
@@ -666,10 +666,8 @@ def test_a_snapshot_older_than_its_backup_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("known_by", ["a deleted record", "the end", "a record", "a file"])
-def test_tables_are_looked_for_in_the_log_where_duolog_kept_them(
-    tmp_path: Path, known_by: str
-) -> None:
-    """Without any snapshot only the log, or a file that is marked, says so."""
+def test_tables_are_read_from_the_log_if_duolog_kept_them(tmp_path: Path, known_by: str) -> None:
+    """Without any snapshot, only the log or a marked file shows it."""
     node = two_snapshots(tmp_path)
     if known_by == "a file":
         node.file(SNAPSHOT).unlink()

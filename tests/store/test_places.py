@@ -1,4 +1,4 @@
-"""Places: the kernels find those that the records themselves tell."""
+"""Places: the kernels find those that the records name."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Put: order of checks, statuses, idempotence, what readers get."""
+"""Put: order of checks, statuses, idempotence, and reads."""
 
 import errno
 from collections import Counter
@@ -403,7 +403,7 @@ def test_runs_that_continue_each_other_are_one(tmp_path: Path) -> None:
 
 
 def test_an_offset_that_awaits_the_masters_disk_is_one_past_the_end(tmp_path: Path) -> None:
-    """A slave may be faster than the disk of its master, and show what that one does not yet."""
+    """A slave may be faster than its master's disk, and show messages that this does not yet."""
     store = open_store(tmp_path, options(flush_disk_type=FlushDiskType.SYNC_FLUSH))
     put_ok(store, [b"a"])
     flush_log(store)

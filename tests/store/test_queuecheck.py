@@ -75,7 +75,7 @@ def doubt(
 
 
 @pytest.mark.parametrize("gap", [0, 700])
-def test_a_queue_that_shows_what_was_noted_is_not_in_doubt(gap: int) -> None:
+def test_a_queue_that_agrees_with_the_note_is_not_in_doubt(gap: int) -> None:
     whole = records(0, 120, gap)
     noted = end_of(120, 12_000 + gap)
     assert doubt(queues_of(whole), noted, 12_000 + gap) == ""
@@ -95,7 +95,7 @@ def test_a_queue_without_files_is_in_doubt_where_entries_were_noted() -> None:
     assert doubt(nothing, QueueEnd(0, -1, 0, -1)) == ""
 
 
-def test_a_queue_of_which_nothing_was_noted_has_newer_records_only() -> None:
+def test_a_queue_that_is_not_in_the_note_has_newer_records_only() -> None:
     assert doubt(queues_of([(0, 12_000, 100)]), None) == ""
     assert "older" in doubt(queues_of([(0, 11_999, 100)]), None)
     assert "older" in doubt(queues_of([(0, 11_000, 100), (1, 12_000, 100)]), None)
@@ -107,7 +107,7 @@ def test_the_last_entry_that_was_noted_names_the_newest_record() -> None:
     assert "entry 119 has changed" in doubt(queues, end_of(120, 11_900))
 
 
-def test_blanks_at_the_noted_end_stand_for_lost_records_and_are_no_doubt() -> None:
+def test_blanks_at_the_noted_end_stand_for_lost_records_and_raise_no_doubt() -> None:
     queues = queues_of(records(0, 118))
     queues.table[KEY].end_at_least(120)
     assert doubt(queues, end_of(120, 11_800)) == ""
@@ -131,7 +131,7 @@ def test_entries_put_since_the_note_name_newer_records_in_their_order() -> None:
         assert "out of order" in doubt(queues, end_of(120))
 
 
-def test_blanks_among_entries_put_since_the_note_are_passed_over() -> None:
+def test_blanks_among_entries_put_since_the_note_are_skipped() -> None:
     queues = queues_of(records(0, 120))
     queues.table[KEY].end_at_least(123)
     rows = rows_of([(123, 12_300, 100)])
@@ -139,14 +139,14 @@ def test_blanks_among_entries_put_since_the_note_are_passed_over() -> None:
     assert doubt(queues, end_of(120)) == ""
 
 
-def test_first_files_may_be_gone_where_retention_took_what_they_named() -> None:
+def test_first_files_may_be_missing_if_retention_deleted_their_records() -> None:
     queues = queues_of(records(50, 120))
     assert doubt(queues, end_of(120), log_min=5000) == ""
     assert "its first file is missing" in doubt(queues, end_of(120), log_min=4999)
     assert doubt(queues, end_of(120, first_start=FILE), log_min=0) == ""
 
 
-def test_one_first_file_may_be_gone_where_its_last_entry_named_what_retention_took() -> None:
+def test_one_first_file_may_be_missing_if_retention_deleted_its_last_record() -> None:
     """The records between that entry and the next one may be of other queues."""
     one_less, two_less = queues_of(records(50, 130)), queues_of(records(100, 130))
     for phy, log_min, due in ((0, 1, True), (4900, 4901, True), (4900, 4900, False)):
@@ -157,7 +157,7 @@ def test_one_first_file_may_be_gone_where_its_last_entry_named_what_retention_to
     assert "first file is missing" in doubt(two_less, noted, log_min=4901)
 
 
-def test_a_blank_at_the_beginning_does_not_say_which_records_are_gone() -> None:
+def test_a_blank_at_the_beginning_does_not_show_which_records_are_gone() -> None:
     queues = queues_of(records(73, 120))
     assert queues.table[KEY].files.min_offset == FILE
     assert "its first file is missing" in doubt(queues, end_of(120))
@@ -217,7 +217,7 @@ def test_the_first_and_the_last_entry_show_whether_ext_units_are_lost(
     assert bool(told) == bool(doubt(queues, end_of(3), 300))
 
 
-def test_entries_without_units_are_no_doubt_where_others_may_have_them() -> None:
+def test_entries_without_units_raise_no_doubt_where_others_may_have_them() -> None:
     assert faults_of_units(queues_of(records(0, 3), chosen=EXT)) == {}
     assert faults_of_units(queues_of(chosen=EXT)) == {}
     assert doubt(queues_of(records(0, 120), chosen=EXT), end_of(120)) == ""

@@ -1,4 +1,4 @@
-"""Where queues end: the table knows its light queues without going through all."""
+"""Where queues end: the table finds its light queues without scanning all queues."""
 
 from pathlib import Path
 from typing import Any

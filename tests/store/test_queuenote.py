@@ -1,4 +1,4 @@
-"""The note of the queues' ends: what its file holds after each step, and what is read of it."""
+"""The note of the queues' ends: the content of its file after each step, and how it is read."""
 
 import errno
 import random
@@ -110,7 +110,7 @@ def test_the_last_entry_of_a_first_file_is_read_once() -> None:
         assert QueueEnd.of(queue, before).first_file_phy == due
 
 
-def test_what_was_noted_of_a_first_file_is_taken_from_the_row_before() -> None:
+def test_the_note_of_a_first_file_is_copied_from_the_previous_row() -> None:
     notes, queue = QueueNotes(Disk()), queue_of(60)
     note_now(notes, 700, queue)
     queue.entry_before = lambda logic_bytes: 777  # type: ignore[method-assign]

@@ -397,7 +397,7 @@ def test_a_whole_segment_of_garbage_in_the_middle_does_not_cut_what_follows(
 
 
 def test_a_torn_tail_never_comes_back(tmp_path: Path) -> None:
-    """Stale, valid records past the cut must not be read by a later recovery."""
+    """Stale but valid records after the cut must not be read by a later recovery."""
     store = open_store(tmp_path)
     bodies = fill(store, 60, queues=1)
     starts = [entry[0] for entry in queue_entries(store)]
@@ -434,7 +434,7 @@ def test_crash_append_other_data_crash_leaves_no_wrong_queue_entry(tmp_path: Pat
     crash(store)
 
 
-def test_blank_bytes_of_a_full_segment_are_no_gap(tmp_path: Path) -> None:
+def test_blank_bytes_of_a_full_segment_are_not_a_gap(tmp_path: Path) -> None:
     opened = open_noisily(tmp_path)
     bodies = fill(opened.store, 400)
     crash(opened.store)
@@ -444,7 +444,7 @@ def test_blank_bytes_of_a_full_segment_are_no_gap(tmp_path: Path) -> None:
     crash(opened.store)
 
 
-def test_a_segment_allocated_ahead_is_no_data_after_a_crash(tmp_path: Path) -> None:
+def test_a_preallocated_segment_is_not_data_after_a_crash(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     bodies = fill(store, 20)
     end = store.log.max_offset
@@ -551,7 +551,7 @@ def test_recovery_may_be_killed_at_any_step_and_started_again(
 def test_logs_that_rocketmq_wrote_without_seals_keep_all_but_the_suspect_record(
     tmp_path: Path,
 ) -> None:
-    """A flipped queue offset no CRC covers: the record is refused, its neighbours are not."""
+    """No CRC covers a flipped queue offset: the record is refused, its neighbours are not."""
     store = open_store(tmp_path, options(enabled_append_prop_crc=False))
     bodies = fill(store, 60, queues=1)
     starts = [entry[0] for entry in queue_entries(store)]
@@ -620,7 +620,7 @@ def sim_disk() -> SimDisk:
 
 
 def test_queue_entries_found_after_a_kill_survive_a_power_cut() -> None:
-    """They were in the page cache only, and counted as synced: the checkpoint then told lies."""
+    """They were in the page cache only but counted as synced, so the checkpoint was wrong."""
     disk = sim_disk()
     chosen = replace(SMALL, message_index_enable=False)
     first = MessageStore(disk, chosen)
@@ -646,7 +646,7 @@ def test_queue_entries_found_after_a_kill_survive_a_power_cut() -> None:
 
 
 def test_cut_queues_are_not_relied_on_by_a_checkpoint_from_before() -> None:
-    """Hidden entries are taken out of the queues; recovery must put them in again from the log."""
+    """Hidden entries are removed from the queues; recovery must add them again from the log."""
     disk = sim_disk()
     chosen = replace(SMALL, message_index_enable=False)
     store = MessageStore(disk, chosen)
@@ -681,7 +681,7 @@ def test_entries_of_a_cut_log_begin_again_where_the_log_does() -> None:
     assert store.queue_range("T", 0) == (0, 0)
 
 
-def test_a_batch_that_begins_a_segment_is_told_where_its_record_is() -> None:
+def test_a_batch_that_begins_a_segment_is_answered_with_its_records_offset() -> None:
     disk = sim_disk()
     store = MessageStore(disk, SMALL)
     store.start()
@@ -691,7 +691,7 @@ def test_a_batch_that_begins_a_segment_is_told_where_its_record_is() -> None:
 
 
 def test_a_message_lost_by_truncation_is_stored_when_sent_again() -> None:
-    """A cut record's sequence is not stored any more: answering so would lose the message."""
+    """The sequence of a truncated record is not stored: answering OK would lose the message."""
     store = MessageStore(sim_disk(), replace(SMALL, message_index_enable=False))
     store.start()
     how = {"producer": b"p" * 10}
@@ -705,7 +705,7 @@ def test_a_message_lost_by_truncation_is_stored_when_sent_again() -> None:
 
 
 def test_blanks_at_the_end_of_a_queue_file_do_not_survive_a_cut() -> None:
-    """The record they stood before was in the next file, and is cut: the queue ends before them."""
+    """The record after them was in the next file and is truncated: the queue ends before them."""
     store = MessageStore(sim_disk(), replace(SMALL, message_index_enable=False))
     store.start()
     ends = [put_ok(store, [b"%d" % k * 20]).end_offset for k in range(60)]  # 50 entries a file
@@ -723,7 +723,7 @@ def test_blanks_at_the_end_of_a_queue_file_do_not_survive_a_cut() -> None:
 def test_a_producers_repeat_is_known_however_much_came_after_it(
     tmp_path: Path, clean: bool
 ) -> None:
-    """Recovery begins near the log's end; sequences are looked for further back."""
+    """Recovery begins near the log's end; sequences are searched further back."""
     store = open_store(tmp_path)
     first = put(store, [b"once"], producer=b"p" * 10, sequence=5)
     fill(store, 400, size=1000)
@@ -751,7 +751,7 @@ def replicated(target: MessageStore, source: MessageStore) -> None:
 
 
 def test_a_checkpoint_vouches_for_nothing_that_came_after_a_cut_by_older_clocks() -> None:
-    """The cut records had later times: the next master's clock is an hour behind the last one's."""
+    """The truncated records had later times: the next master's clock is an hour behind."""
     chosen = replace(SMALL, message_index_enable=False)
     disk = sim_disk()
     store, other = MessageStore(disk, chosen), MessageStore(sim_disk(), chosen)
@@ -782,7 +782,7 @@ def test_a_checkpoint_vouches_for_nothing_that_came_after_a_cut_by_older_clocks(
 
 @pytest.mark.parametrize("end", ["kill", "power_cut"])
 def test_a_checkpoint_vouches_for_nothing_that_came_after_a_reset(end: str) -> None:
-    """The log that was given up had later times than the one that is copied in its place."""
+    """The abandoned log had later times than the one that replaces it."""
     disk = sim_disk()
     store, other = MessageStore(disk, SMALL), MessageStore(sim_disk(), SMALL)
     store.start()

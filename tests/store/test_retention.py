@@ -134,7 +134,7 @@ def test_the_used_share_of_this_disk_is_that_of_df(tmp_path: Path) -> None:
     assert OsDisk(tmp_path).used_ratio() * 100 == pytest.approx(int(line.rstrip("%")), abs=1.1)
 
 
-def test_used_bytes_tell_what_the_directory_takes(tmp_path: Path) -> None:
+def test_used_bytes_equal_the_size_of_the_directory(tmp_path: Path) -> None:
     disk = OsDisk(tmp_path)
     before = disk.used_bytes()[1]
     disk.create("commitlog/1", 1 << 20).close()

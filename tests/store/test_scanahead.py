@@ -1,4 +1,4 @@
-"""Stretches that are scanned in a lent thread, before they are asked for."""
+"""Stretches that a second thread scans ahead."""
 
 import shutil
 import threading
@@ -161,7 +161,7 @@ def test_only_the_exact_stretch_is_used(tmp_path: Path) -> None:
 
 
 def test_no_scan_outlives_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It reads the log's memory, which is unmapped when the store lets go of its files."""
+    """It reads the log's memory, which is unmapped when the store closes its files."""
     directory = killed(tmp_path / "data")
     later = Later()
     steps = 0

@@ -1,4 +1,4 @@
-"""The table of sinks: what is applied twice, who is forgotten, what older records say."""
+"""The table of sinks: repeated records, forgotten sinks, records of older versions."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a start says, what it leaves on the disk, and what it leaves for later."""
+"""A start: its report, the files it leaves, and the work it defers."""
 
 import errno
 import random
@@ -103,7 +103,7 @@ def test_a_start_without_a_log_drops_derived_files_and_reports_it(
     crash(opened.store)
 
 
-def test_the_report_says_what_was_cut(tmp_path: Path) -> None:
+def test_the_report_names_the_truncated_bytes(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     fill(store, 20)
     put_ok(store, [b"." * 900], producer=b"0123456789", sequence=1)
@@ -159,7 +159,7 @@ def test_records_lost_by_the_log_are_reported_whichever_file_knows_of_them(
 def test_entries_lost_with_a_segment_do_not_rebuild_a_queue_twice(
     tmp_path: Path,
 ) -> None:
-    """The queue is made anew up to the hole, and its records go on behind it."""
+    """The queue is rebuilt up to the hole, and continues after it."""
     store = open_store(tmp_path)
     put_ok(store, [b"x"], "U", 0)
     fill(store, 90)
@@ -197,7 +197,7 @@ def test_records_refused_while_queues_were_rebuilt_are_not_relied_on(
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_start_begins_with_the_segment_that_the_note_ends_in(tmp_path: Path, clean: bool) -> None:
-    """What came after it is dispatched anew, however much the checkpoint vouches for."""
+    """Later records are dispatched again, whatever the checkpoint covers."""
     store = open_store(tmp_path, OFF)
     fill(store, 40)
     flush_all(store)
@@ -219,7 +219,7 @@ def test_a_start_begins_with_the_segment_that_the_note_ends_in(tmp_path: Path, c
 def test_producers_are_remembered_for_ten_minutes_unless_those_hold_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, far: int, place: int
 ) -> None:
-    """Beginning with the segment that older ones end in; what lies before may be forgotten."""
+    """Starting with the segment in which older ones end; producers before it may be forgotten."""
     monkeypatch.setattr(recovery, "REMEMBERED_BYTES", far)
     store = open_store(tmp_path, OFF)
     for n in range(8 * 15):  # two minutes and a half in each segment
@@ -305,7 +305,7 @@ def test_an_index_that_is_off_is_not_checked(tmp_path: Path) -> None:
 
 
 def test_a_queue_that_begins_where_the_log_does_lacks_nothing(tmp_path: Path) -> None:
-    """Retention took what came before, and all queues are made anew."""
+    """Retention deleted earlier records, and all queues are rebuilt."""
     store = open_store(tmp_path)
     fill(store, 90)
     store.shutdown()
@@ -336,7 +336,7 @@ def test_a_queue_whose_records_were_all_truncated_is_reported_missing_once(tmp_p
     crash(opened.store)
 
 
-def test_an_entry_of_a_damaged_record_is_compared_as_well(tmp_path: Path) -> None:
+def test_an_entry_of_a_damaged_record_is_compared_too(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     fill(store, 90)
     start, size, _ = queue_entries(store)[3]
@@ -374,7 +374,7 @@ def half_noted(path: Path, chosen: StoreOptions) -> list[int]:
 
 
 def test_a_note_that_ends_inside_a_record_does_not_lose_it(tmp_path: Path) -> None:
-    """It is from before the log was cut: neither damage nor a lost key is made of it."""
+    """The note is older than the truncation of the log: it shows neither damage nor a lost key."""
     chosen = options(mapped_file_size_commit_log=1 << 16, max_index_num=8)
     starts = half_noted(tmp_path, chosen)
     _, _, third, *_ = sorted((tmp_path / "index").iterdir())
@@ -459,7 +459,9 @@ def new_disk() -> SimDisk:
 
 
 @pytest.mark.parametrize("noted", [True, False])
-def test_what_a_kill_left_in_the_page_cache_is_durable_before_it_is_served(noted: bool) -> None:
+def test_bytes_that_a_kill_left_in_the_page_cache_are_durable_before_they_are_served(
+    noted: bool,
+) -> None:
     disk = new_disk()
     fill(sim_store(disk), 40)
     assert len(unsynced(disk, "commitlog")) == 3
@@ -492,7 +494,7 @@ def test_names_of_segments_are_durable_before_those_are_served_though_nothing_is
 
 @pytest.mark.parametrize("how", ["doubted", "late", "rebuilt"])
 def test_a_log_is_made_durable_before_queues_are_rebuilt_from_it(how: str) -> None:
-    """A clean stop synced it, but who took the queues away may have copied the log as well."""
+    """A clean stop synced it, but whoever removed the queues may have copied the log as well."""
     disk = new_disk()
     store = sim_store(disk)
     put_ok(store, [b"x"], "U", 0)
@@ -730,7 +732,7 @@ def test_intact_queues_and_index_are_loaded_and_nothing_is_reported(tmp_path: Pa
 def test_keys_that_lay_in_a_dropped_index_file_are_found_though_their_record_had_others_before(
     tmp_path: Path, cleanly: bool
 ) -> None:
-    """The file before it ends with the same record: that one is not indexed as a whole."""
+    """The previous file ends with the same record, which is indexed only in part."""
     few = options(max_index_num=8)
     store = open_store(tmp_path, few)
     for n in range(6):
@@ -755,7 +757,7 @@ def test_keys_that_lay_in_a_dropped_index_file_are_found_though_their_record_had
 def test_a_stop_is_clean_even_if_records_at_the_end_are_not_confirmed(
     tmp_path: Path, role: BrokerRole
 ) -> None:
-    """Of a group that is stopped under load, no replica would count after its machine rebooted."""
+    """Otherwise no replica of a group that is stopped under load would count after a reboot."""
     store = open_store(tmp_path)
     fill(store, 10)
     drain(store)

@@ -1,4 +1,4 @@
-"""Apache's Python client for RocketMQ 5 against a node: what its users do must just work.
+"""Apache's Python client for RocketMQ 5 against a node.
 
 Run by test_python_client.py in a process of its own.
 """

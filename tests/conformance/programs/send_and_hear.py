@@ -1,4 +1,4 @@
-"""Sends to T and hears it again with Apache's Python client, until it is killed.
+"""Sends to T and consumes the messages with Apache's Python client, until it is killed.
 
 Arguments: HOST:PORT;HOST:PORT... Prints `sent ID` for what was acknowledged and `heard BODY`. A
 process of its own, as the client cannot be shut down while its acknowledgements find no node.

@@ -1,4 +1,4 @@
-"""Administration, metadata through the log, health and reflection, the synchronous face."""
+"""Administration, metadata through the log, health and reflection, the synchronous client."""
 
 import asyncio
 import gc
@@ -222,7 +222,7 @@ async def test_a_send_does_not_undo_the_creation_of_its_topic(start_node: StartN
 async def test_no_send_undoes_an_interrupted_topic_creation(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its record is stored: whoever waited for it, the topic is the one that was asked for."""
+    """Its record is stored: the topic is the requested one, even if the caller is gone."""
     node = await start_node(limits={"auto_create_topic": True, "default_topic_queues": 2})
     broker, metadata = broker_of(node), broker_of(node).metadata
     with monkeypatch.context() as patched:
@@ -379,7 +379,7 @@ def test_invalid_endpoints_are_refused(endpoints: str) -> None:
         duolog.Client(endpoints)
 
 
-async def test_a_dead_endpoint_in_the_list_is_passed_over(node: Node) -> None:
+async def test_a_dead_endpoint_in_the_list_is_skipped(node: Node) -> None:
     async with duolog.Client(f"127.0.0.1:1,127.0.0.1:{node.port}", timeout=10) as client:
         await client.admin.create_topic("T", 1)
         async with client.producer() as producer:

@@ -1,4 +1,4 @@
-"""Calls of a client given up at any moment: nothing is left over, and nothing is said on stderr."""
+"""Calls cancelled at any moment: nothing is left behind, and stderr stays empty."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""Messages that are posted to a node: all of them are there once, in order, however they come."""
+"""Messages posted to a node: each is stored once, in order, however it was posted."""
 
 import asyncio
 import threading

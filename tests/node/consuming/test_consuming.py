@@ -1,4 +1,4 @@
-"""What a native consumer can be told: how to share, what to choose, what to try again."""
+"""Options of a native consumer: sharing of queues, filters, retries."""
 
 import asyncio
 import json
@@ -82,7 +82,7 @@ async def test_unknown_and_mixed_strategies_are_refused(client: duolog.Client) -
 
 
 async def test_a_queue_is_read_in_order_by_one_member_at_a_time(client: duolog.Client) -> None:
-    """Consumption in order: members come and go, and no queue ever goes back or has two readers."""
+    """Consumption in order: members join and leave; no queue goes back or has two readers."""
     await fill(client, "T", 400)
     reading: dict[int, str] = {}
     seen: dict[int, list[int]] = {queue: [] for queue in range(4)}
@@ -120,7 +120,7 @@ class Named(SharingMember):
 async def test_a_message_in_hand_is_finished_before_its_queue_goes_to_another_member(
     client: duolog.Client, monkeypatch: pytest.MonkeyPatch, finished: bool
 ) -> None:
-    """Or it takes too long: then that member gets it as well."""
+    """If it takes too long, that member gets it as well."""
     monkeypatch.setattr("duolog._consumer.SharingMember", Named)
     monkeypatch.setattr(Named, "names", ["z", "a"])
     await client.admin.create_topic("One", 1)
@@ -227,7 +227,9 @@ async def test_invalid_sql_is_refused(client: duolog.Client) -> None:
             await consumer.get(5.0)
 
 
-async def test_tags_of_the_same_hash_are_told_apart_by_their_text(client: duolog.Client) -> None:
+async def test_tags_with_the_same_hash_are_distinguished_by_their_text(
+    client: duolog.Client,
+) -> None:
     assert java_hash_of("AaAa") == java_hash_of("BBBB") == java_hash_of("AaBB")
     await client.admin.create_topic("one", 1)
     async with client.producer() as producer:

@@ -367,7 +367,7 @@ async def test_a_late_commit_does_not_move_the_group_back(
 async def test_the_owner_of_a_queue_is_checked_when_the_commit_is_written(
     client: duolog.Client, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The group has to be made first, and meanwhile another member is given the queue."""
+    """The group is created first, and meanwhile the queue is assigned to another member."""
     await fill(client, 10)
     connection = Connection((f"127.0.0.1:{node.port}",))
     broker = broker_of(node)

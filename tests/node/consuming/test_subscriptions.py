@@ -1,4 +1,4 @@
-"""A consumer's stream through seeks, rebalances and breaks: nothing stops, nothing is left over."""
+"""A consumer's stream through seeks, rebalances and breaks: it never stalls, and leaks nothing."""
 
 import asyncio
 import contextlib
@@ -135,7 +135,7 @@ async def test_a_stream_cancelled_while_it_ends_watches_no_queue(
 
 
 async def test_a_hundred_seeks_do_not_stop_a_consumer(client: duolog.Client) -> None:
-    """What a seek drops had been paid for: the node may send as much again."""
+    """Messages that a seek drops return their credit to the node."""
     await fill(client, 400)
     async with client.consumer("G", "T") as consumer:
         for turn in range(100):
@@ -253,7 +253,7 @@ async def test_all_queues_are_served_while_credit_is_short(
 async def test_prefetch_of_messages_without_bodies_is_bounded(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They cost no credit; the stream is not read on while many batches of them wait."""
+    """They cost no credit; the stream is not read while many batches of them wait."""
     monkeypatch.setattr(_prefetch, "BATCHES_MAX", 8)
     node = await start_node(limits={"pull_messages_max": 100})
     async with duolog.Client(f"127.0.0.1:{node.port}") as client:
@@ -287,7 +287,7 @@ async def test_get_and_get_batch_may_alternate_between_batches(client: duolog.Cl
 async def test_a_consumer_that_failed_to_start_leaves_no_tasks(
     client: duolog.Client, open_streams: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cancelled or refused at any moment of its start."""
+    """It is cancelled or refused at any moment of its start."""
 
     async def start(cancel_after: int) -> bool:
         entering = asyncio.ensure_future(client.consumer("G", "T").__aenter__())

@@ -62,7 +62,7 @@ async def test_the_node_starts_with_the_same_tables_whichever_file_is_damaged(
         assert state_of(node) == before, names
 
 
-async def test_what_rocketmq_wrote_is_in_the_log_from_the_first_start_on(
+async def test_tables_that_rocketmq_wrote_are_in_the_log_from_the_first_start_on(
     start_node: StartNode, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"

@@ -160,7 +160,7 @@ async def test_a_new_master_delivers_pending_messages_once(
 async def test_a_recalled_message_stays_recalled_while_the_recall_awaits_the_replicas(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is noted meanwhile lets no later reading begin behind the note of the recall."""
+    """Records noted meanwhile do not make a later read start after the record of the recall."""
     node = await start_node()
     broker = broker_of(node)
     delays, put_and_wait = broker.delays, broker.log.put_and_wait
@@ -289,7 +289,7 @@ async def test_a_delivery_that_fails_midway_is_not_repeated_endlessly(
 async def test_a_message_that_the_last_master_delivered_without_a_note_is_not_delivered_again(
     start_node: StartNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where a log was cut between the copies and the note of them; other attempts still come."""
+    """As if the log was truncated between the copies and their note; other attempts still come."""
     node = await start_node(tmp_path / "d", **LEVELS)
     broker = broker_of(node)
     async with await client_of(node) as client, client.producer() as producer:

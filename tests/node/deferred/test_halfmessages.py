@@ -1,4 +1,4 @@
-"""What is known of half messages, while the queue shows them later than they are stored."""
+"""The state of half messages, while the queue shows them later than they are stored."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Which timed messages wait: against a plain model."""
+"""Pending timed messages, against a plain model."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Batches of sinks: staged unseen, published as one, once, by whichever master."""
+"""Batches of sinks: staged invisibly, published as a whole and once, by any master."""
 
 import asyncio
 from pathlib import Path
@@ -83,7 +83,7 @@ async def test_concurrent_publications_of_one_batch_number_store_it_once(
 
 
 @pytest.mark.parametrize("index", [True, False])
-async def test_a_batch_whose_sequences_are_forgotten_is_finished_without_doubling(
+async def test_a_batch_whose_sequences_are_forgotten_is_finished_without_duplicates(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch, index: bool
 ) -> None:
     node = await start_node(producers_max=2, message_index_enable=index)

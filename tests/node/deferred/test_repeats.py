@@ -1,4 +1,4 @@
-"""A repeat is judged by what its first attempt may have met, also where the log was cut since."""
+"""A repeat is judged by what its first attempt may have reached, even after a truncation."""
 
 import shutil
 from pathlib import Path
@@ -30,7 +30,7 @@ async def stored(client: duolog.Client, **how: object) -> wire.AppendReply:
 async def test_a_repeat_of_a_send_stored_below_an_abandoned_end_is_unknown(
     start_node: StartNode, tmp_path: Path
 ) -> None:
-    """The log falls back below what a client holds to be confirmed; its next send lies there."""
+    """The log is truncated below an offset that a client knows to be confirmed."""
     node = await start_node(tmp_path / "n")
     async with client_of(node) as client:
         await client.admin.create_topic("T", 1)

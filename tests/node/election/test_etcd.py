@@ -1,4 +1,4 @@
-"""The registry adapters: etcd itself, the server in memory, and the table, all with one meaning."""
+"""The registry adapters: etcd, the server in memory and the table behave the same."""
 
 import random
 import shutil
@@ -62,7 +62,7 @@ def put(key: str, value: bytes, lease: int = 0) -> Transaction:
     return Transaction((), (Put(key, value, lease),))
 
 
-def test_what_is_committed_is_read(registry: Registry) -> None:
+def test_committed_changes_are_read(registry: Registry) -> None:
     revision = registry.commit(put("/t1/k", b"v"))
     snapshot = registry.get("/t1/")
     assert snapshot.rows["/t1/k"].value == b"v"
@@ -121,7 +121,7 @@ def test_a_watch_tells_of_changes_since_a_revision(registry: Registry) -> None:
 
 
 def test_etcd_and_the_table_agree_on_any_script(etcd: LocalEtcd) -> None:
-    """The same random transactions: the same answers, the same rows."""
+    """The same random transactions give the same answers and entries."""
     registry, memory = EtcdRegistry(etcd.endpoints, 2.0), MemoryRegistry()
     chance = random.Random(5)
     keys = [f"/script/{name}" for name in "abcd"]

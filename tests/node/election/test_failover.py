@@ -188,7 +188,7 @@ async def test_a_lease_that_is_revoked_costs_the_mastership_and_nothing_else(
         assert receipt.epoch > 1
 
 
-async def test_while_nobody_leads_slaves_serve_readers_and_puts_wait(voters: Voters) -> None:
+async def test_without_a_master_slaves_serve_readers_and_puts_wait(voters: Voters) -> None:
     await voters.start_all()
     async with voters.client() as client, client.producer() as producer:
         await client.admin.create_topic("T", 1)
@@ -632,10 +632,10 @@ async def test_a_node_that_knows_no_route_yet_does_not_hide_topics(
             await client.admin.topics(["T"])
 
 
-async def test_a_client_that_asks_while_no_node_is_registered_knows_topics_all_the_same(
+async def test_a_client_finds_topics_while_no_node_is_registered(
     voters: Voters,
 ) -> None:
-    """As in the moment in which all registrations have expired."""
+    """As when all registrations have expired."""
     await voters.start_all()
     async with voters.client() as client:
         await client.admin.create_topic("T", 1)

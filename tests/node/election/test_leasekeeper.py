@@ -1,4 +1,4 @@
-"""The lease's thread: it renews while the node is healthy, and tells of a lease that is lost."""
+"""The lease's thread: it renews while the node is healthy, and reports a lost lease."""
 
 import threading
 from collections.abc import Callable

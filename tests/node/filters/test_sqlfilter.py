@@ -1,4 +1,4 @@
-"""SQL92 over properties: every operator, unknown values, and text that is no SQL."""
+"""SQL92 over properties: every operator, unknown values, and invalid text."""
 
 import pytest
 from hypothesis import given

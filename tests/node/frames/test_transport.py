@@ -189,7 +189,7 @@ async def test_a_client_returns_to_frames_after_they_broke(
 async def test_a_client_returns_to_frames_that_could_not_be_reached(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A firewall in front of the port: gRPC does it, and frames come once the port is reached."""
+    """A firewall in front of the port: gRPC is used, and frames once the port is reachable."""
     node = await start_node()
     right = _frameschannel.connect
     refused = 0
@@ -214,7 +214,7 @@ async def test_a_client_returns_to_frames_that_could_not_be_reached(
 
 
 async def test_a_client_with_another_key_is_refused(node: Node, client: duolog.Client) -> None:
-    """NAT, or a port that was given away: the key says so, and gRPC does it."""
+    """NAT, or a port now used by another process: the key reveals it, and gRPC is used."""
     with pytest.raises(duolog.Unavailable, match="another process"):
         await _frameschannel.connect("127.0.0.1", server(node).port, b"x" * 16, 5)
     assert node.broker is not None
@@ -232,7 +232,7 @@ async def test_a_client_with_another_key_is_refused(node: Node, client: duolog.C
     [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00" * 64, frames.hello(b"k" * 16), b"echo"],
 )
 async def test_a_port_that_speaks_something_else_is_not_used(node: Node, answer: bytes) -> None:
-    """Whatever it says or does not say: the SDK sends over gRPC."""
+    """Whatever it answers, or if it does not answer: the SDK sends over gRPC."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heard = await reader.read(1000)
@@ -256,7 +256,7 @@ async def test_a_port_that_speaks_something_else_is_not_used(node: Node, answer:
 
 
 async def test_an_invalid_port_is_rejected_at_once(node: Node) -> None:
-    """Calls do not wait for frames that nothing tries any more."""
+    """Calls do not wait for frames that are no longer tried."""
     assert node.broker is not None
     node.broker.frames_port = 70_000
     async with duolog.Client(f"127.0.0.1:{node.port}") as client:
@@ -301,7 +301,7 @@ async def test_a_stop_answers_the_calls_under_way(start_node: StartNode) -> None
 
 
 async def test_connections_during_a_stop_are_refused(start_node: StartNode) -> None:
-    """Also one that was accepted in the very turn."""
+    """Also one that was accepted in the same turn of the event loop."""
     node = await start_node()
     port = server(node).port
     with socket.socket() as early:

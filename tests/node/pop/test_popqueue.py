@@ -1,4 +1,4 @@
-"""What a group has taken from one queue: against a plain model, and its invariants."""
+"""Messages that a group has taken from one queue, against a plain model; invariants."""
 
 from collections.abc import Callable
 

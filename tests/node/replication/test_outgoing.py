@@ -1,4 +1,4 @@
-"""Frames go out in the turn that made them, one at a time, and nobody waits for them."""
+"""Frames are written in the turn that made them, one at a time, without blocking the caller."""
 
 import asyncio
 from collections import deque
@@ -57,7 +57,7 @@ async def test_a_frame_is_written_before_the_call_that_made_it_returns() -> None
     assert scene.stream.begun == [b"1"]
 
 
-async def test_what_comes_during_a_write_goes_out_when_it_ends() -> None:
+async def test_frames_sent_during_a_write_are_written_when_it_ends() -> None:
     scene = Scene()
     for frame in (b"1", b"2", b"3"):
         scene.send(frame)
@@ -82,7 +82,7 @@ async def test_a_write_that_ends_at_once_is_followed_by_the_next() -> None:
     assert begun == [b"1", b"2"]
 
 
-async def test_a_broken_stream_is_told_once_and_takes_nothing_more() -> None:
+async def test_a_broken_stream_is_reported_once_and_accepts_nothing_more() -> None:
     scene = Scene()
     scene.send(b"1")
     await scene.written(ConnectionError("gone"))
@@ -99,7 +99,7 @@ async def test_a_call_that_is_cancelled_under_a_write_is_a_broken_stream() -> No
     assert isinstance(scene.errors[0], ConnectionError)
 
 
-async def test_an_error_of_the_frames_maker_is_told_and_not_raised_in_the_caller() -> None:
+async def test_an_error_in_making_a_frame_is_reported_and_not_raised_in_the_caller() -> None:
     """The caller is a put: it does not fail because one slave's connection does."""
     errors: list[Exception] = []
 

@@ -1,4 +1,4 @@
-"""Master and slave in one process: what flows, what is promised, what is refused."""
+"""Master and slave in one process: replication, acknowledgements, refusals."""
 
 import asyncio
 import contextlib
@@ -270,7 +270,7 @@ def tables_of(node: Node) -> Any:
     return tables
 
 
-async def test_a_slave_that_never_saw_the_first_segments_has_the_metadata_all_the_same(
+async def test_a_slave_that_never_saw_the_first_segments_still_has_the_metadata(
     group: Group,
 ) -> None:
     master = await group.start_master(role="ASYNC_MASTER")
@@ -349,7 +349,7 @@ async def test_roles_can_be_swapped_by_hand(group: Group, start_node: StartNode)
 # -- what is promised ------------------------------------------------------------------------------
 
 
-async def test_a_put_waits_for_a_slave_that_is_slow_and_is_told_when_it_waited_too_long(
+async def test_a_put_waits_for_a_slow_slave_and_times_out(
     group: Group,
 ) -> None:
     group.ha["slave_timeout"] = 300
@@ -546,7 +546,7 @@ async def test_slave_read_enable_false_sends_readers_away(group: Group) -> None:
         assert (await reader.pull("T", 0, 0)).count == 0  # by the master
 
 
-async def test_readers_who_lag_are_sent_to_a_slave(
+async def test_lagging_readers_are_redirected_to_a_slave(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     master = await group.start_master()

@@ -1,4 +1,4 @@
-"""A client's call: its headers are converted once, and say the same as before."""
+"""A client's call: its headers are converted once, without a change of content."""
 
 from collections.abc import Iterable, Mapping
 from typing import Never

@@ -111,7 +111,7 @@ async def test_a_poll_at_the_master_continues_at_the_next_master(
     await early.close()
 
 
-async def test_a_producer_at_a_slave_is_asked_about_its_transactions_whoever_leads(
+async def test_a_producer_connected_to_a_slave_receives_transaction_checks_from_any_master(
     start_node: StartNode, tmp_path: Path
 ) -> None:
     group = await start_group(start_node, tmp_path, transactions=QUICK)
@@ -177,7 +177,7 @@ async def test_messages_that_a_slave_cannot_deliver_are_soon_visible_again(
 async def test_an_orderly_queue_is_locked_by_a_living_consumer_as_long_as_it_can_acknowledge(
     node: Node, monkeypatch: pytest.MonkeyPatch, via: str, again: list[bytes]
 ) -> None:
-    """It acknowledges to the node that it was served by: where that is gone, the lease ends."""
+    """It acknowledges to the node that served it: if that node is gone, the lease ends."""
     monkeypatch.setattr("node.rocketmq.relay.clients.WAY_SECONDS", 0.5)
     assert node.rocketmq is not None
     monkeypatch.setattr(node.rocketmq.clients, "_is_gone", lambda name: name == "dead")
@@ -194,7 +194,7 @@ async def test_an_orderly_queue_is_locked_by_a_living_consumer_as_long_as_it_can
     await direct.close()
 
 
-async def test_a_repeat_waits_until_what_the_last_master_stored_is_indexed(node: Node) -> None:
+async def test_a_repeat_waits_until_records_of_the_last_master_are_indexed(node: Node) -> None:
     """A repeat that comes before it would be stored a second time."""
     broker = broker_of(node)
     repeated = message(b"x")

@@ -1,4 +1,4 @@
-"""Routes of a cluster: what the answers of its groups come to."""
+"""Routes of a cluster: the combined answers of its groups."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -545,7 +545,7 @@ async def test_a_filter_that_rarely_matches_blocks_no_other_consumer(api: Api, n
 async def test_an_acknowledgement_that_an_earlier_mastership_did_not_record_is_repeated(
     api: Api, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its message is given again: whoever says again that it is done is told so."""
+    """Its message is delivered again: acknowledging it again is answered OK."""
 
     async def unrecorded() -> None:
         """The mastership ends before."""

@@ -1,4 +1,4 @@
-"""Calls that are passed on: what is told from the class of a reply."""
+"""Relayed calls: the name of a reply's class."""
 
 from node.rocketmq.words.stubs import SERVICE_NAME, service
 

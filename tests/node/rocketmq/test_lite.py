@@ -1,4 +1,4 @@
-"""Lite topics: each client subscribes to its own set, and each one's messages come in order."""
+"""Lite topics: each client subscribes to its own set, and messages of each come in order."""
 
 import asyncio
 import json

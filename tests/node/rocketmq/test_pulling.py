@@ -116,7 +116,7 @@ async def test_offsets_are_queried_by_group_and_by_time(filled: Api) -> None:
 async def test_messages_acknowledged_to_the_sdk_can_be_pulled(
     api: Api, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over frames it is answered first and dispatched later."""
+    """Over frames, a send is answered first and dispatched later."""
     monkeypatch.setenv("DUOLOG_TRANSPORT", "frames")
     monkeypatch.setattr("node.engine.log.LATER_SECONDS", 60)
     async with (

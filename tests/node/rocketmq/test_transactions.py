@@ -137,7 +137,7 @@ async def test_decisions_that_are_not_in_memory_are_read_from_the_log(
         assert await end(api, one, other) == Code.INVALID_TRANSACTION_ID
 
 
-async def test_a_producer_is_told_that_its_commit_came_too_late(node: Node) -> None:
+async def test_a_late_commit_is_answered_with_an_error(node: Node) -> None:
     async def undecided(message: duolog.UndecidedMessage) -> bool | None:
         return None
 

@@ -1,4 +1,4 @@
-"""What a start finds wrong in the checkpoint is settled by that start."""
+"""A start corrects a checkpoint that is wrong."""
 
 import errno
 import shutil

@@ -1,4 +1,4 @@
-"""Deleting a topic, while others work and topics of the same name are made."""
+"""Deletion of a topic, while clients work and topics of the same name are created."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -304,7 +304,7 @@ async def test_a_lost_answer_is_recovered_or_reported_as_unknown_and_never_store
     await client.close()
 
 
-async def test_a_hundred_producers_in_turn_are_stored_once_each_and_none_is_unknown(
+async def test_sends_of_a_hundred_producers_in_turn_are_stored_once_and_answered(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is forgotten soon; each repeats at once, while it is known."""

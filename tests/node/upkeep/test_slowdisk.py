@@ -1,4 +1,4 @@
-"""What must not wait for a slow disk or slow replicas: ticks, allocation ahead, ended leases."""
+"""Work that must not wait for a slow disk or slow replicas: ticks, preallocation, ended leases."""
 
 import asyncio
 import errno
@@ -164,7 +164,7 @@ async def test_unlinking_files_of_retention_and_deleted_topics_does_not_block_th
 async def test_a_sync_that_fails_during_a_stop_makes_the_stop_unclean(
     start_node: StartNode, gate: Gate, monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
-    """The system tells of a failed sync once: whoever syncs again is told that all is well."""
+    """The system reports a failed sync once: a later sync succeeds."""
     every = {"flush_interval_commit_log": 100, "flush_interval_consume_queue": 100}
     node = await start_node(
         flush_commit_log_least_pages=0, flush_consume_queue_least_pages=0, **every
