@@ -32,7 +32,7 @@ $(STAMP): pyproject.toml client/pyproject.toml
 	@touch $@
 
 # Spark's package holds its 400 MB of Java and is built from source, which takes as long as all the
-# rest. What only looks at the sources, and the demo, do without it: the client's package, which
+# rest. Checks of the sources, and the demo, do without it: the client's package, which
 # has the same modules, stands in for it until then.
 $(SPARK): $(STAMP)
 	@echo "installing Spark (about half a minute the first time)"
@@ -83,7 +83,7 @@ test-all: venv etcd java  ## Run all tests; those of containers where a Docker e
 	@$(BIN)/python -m pytest -q -m spark
 	@$(BIN)/python -m pytest -q -m containers
 
-# Kernels are for what runs: these look at the sources only. What is quick comes first.
+# These read the sources only, so kernels are not needed. Quick checks come first.
 check: $(STAMP)  ## Formatting, lint, types, import floors, generated files.
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .

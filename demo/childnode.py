@@ -42,7 +42,7 @@ class ChildNode(ChildProcess):
     async def wait_ready(self, client: duolog.Client) -> float:
         """Seconds until the node answers. Raises ChildError."""
         began = time.monotonic()
-        # A plain connect first: gRPC would back off while nobody listens yet.
+        # A plain connect first: gRPC would back off while the port is not open yet.
         await asyncio.to_thread(self.wait_port)
         while True:
             self.must_live(began)

@@ -117,7 +117,7 @@ class ChildProcess:
             )
 
     def wait_listening(self, endpoint: str) -> float:
-        """Seconds until somebody listens at HOST:PORT. Raises ChildError."""
+        """Seconds until HOST:PORT accepts connections. Raises ChildError."""
         began = time.monotonic()
         host, _, port = endpoint.rpartition(":")
         while True:

@@ -25,7 +25,7 @@ def _end() -> int:
 
 
 def _is_free(port: int) -> bool:
-    """Whether nobody listens on it, on any address."""
+    """Whether the port is free, on every address."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -36,7 +36,7 @@ def _is_free(port: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, and that no other caller on this machine is given soon.
+    """Free ports, which no other caller on this machine gets soon.
 
     All processes of a user go through the range in turn, by a file that remembers the last port
     given. Raises OSError where the whole range is taken.
@@ -62,5 +62,5 @@ def free_ports(count: int) -> list[int]:
 
 
 def free_endpoint() -> str:
-    """HOST:PORT of this machine's loopback that nobody listens on."""
+    """A free HOST:PORT on this machine's loopback."""
     return f"127.0.0.1:{free_ports(1)[0]}"

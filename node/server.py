@@ -164,7 +164,7 @@ class Node:
                 ("grpc.max_send_message_length", limits.request_bytes_max),
                 ("grpc.so_reuseport", 0),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5000),
-                ("grpc.http2.max_ping_strikes", 0),  # whoever pings more often is no enemy
+                ("grpc.http2.max_ping_strikes", 0),  # frequent pings are not an attack
                 ("grpc.keepalive_permit_without_calls", 1),
             )
         )
@@ -306,7 +306,7 @@ class Node:
 
 
 def tune_allocator() -> None:
-    """Have glibc keep the memory of large buffers instead of mapping each one anew.
+    """Have glibc keep the memory of large buffers instead of mapping it again each time.
 
     Every request is a few hundred KiB: mapping and unmapping them costs a page fault per 4 KiB and
     the lock that page faults need. Other C libraries have no mallopt; nothing is lost there.

@@ -78,7 +78,7 @@ class _Found:
 
 
 def rebuild(spark: "SparkSession", directory: Path, options: StoreOptions | None = None) -> Rebuilt:
-    """Write `consumequeue` and `index` anew.
+    """Rebuild `consumequeue` and `index`.
 
     options: sizes; default: those of the existing files. Raises BadJob if a running node holds the
     directory, or it is not a store.

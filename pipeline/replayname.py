@@ -99,12 +99,12 @@ class ReplayName:
         self.contents = ""
         self.begun: SinkState | None = None
         if what.name:
-            self._look(what)
+            self._load(what)
         else:
             self._group = self._run(lambda made: sink_group(made, self.sink, what.topic))
 
-    def _look(self, what: Replay) -> None:
-        async def look(made: Client) -> tuple[str, SinkState | None]:
+    def _load(self, what: Replay) -> None:
+        async def read(made: Client) -> tuple[str, SinkState | None]:
             # In all groups: with another --to, the sink may lie in another one.
             for group in [each.group for each in (await made.admin.route()).groups]:
                 state = await (await made.sink(self.sink, group)).state()
@@ -112,7 +112,7 @@ class ReplayName:
                     return group, state
             return await sink_group(made, self.sink, what.topic), None
 
-        self._group, self.begun = self._run(look)
+        self._group, self.begun = self._run(read)
         if self.begun is None:
             return
         try:
@@ -145,14 +145,14 @@ class ReplayName:
     def ranges(self, topic: str) -> Ranges:
         """The offsets of a source topic that this name stands for: those of the first run."""
 
-        async def look(made: Client) -> Ranges:
+        async def read(made: Client) -> Ranges:
             return {
                 f"{part.group}/{stats.queue_id}": (stats.min_offset, stats.max_offset)
                 for part in await made.admin.topics([topic])
                 for stats in part.stats
             }
 
-        now: Ranges = self._run(look)
+        now: Ranges = self._run(read)
         if not self._before:
             return now
         settled = {str(q): (int(a), int(b)) for q, (a, b) in self._before["ranges"].items()}
@@ -191,10 +191,10 @@ class ReplayName:
     def state(self) -> SinkState | None:
         """The last batch that the sink published."""
 
-        async def look(made: Client) -> SinkState | None:
+        async def read(made: Client) -> SinkState | None:
             return await (await made.sink(self.sink, self._group)).state()
 
-        found: SinkState | None = self._run(look)
+        found: SinkState | None = self._run(read)
         return found
 
     def published(self, number: int, expected: int | None, sent: int) -> int:

@@ -13,11 +13,11 @@ class Replay:
     | path, format | files: parquet, json (lines) or csv (with a header) |
     | source | or a topic of the same cluster |
     | sql | a SELECT over the view `source`; its columns are what is meant below |
-    | body | column that is the body; the whole row as JSON, if not told |
+    | body | column that is the body; default: the whole row as JSON |
     | key, tags, time | columns: the key (it chooses the queue), the tags, the event's time |
     | order | columns to order by; rows of one key keep that order in their queue |
     | rate | messages a second; 0: as fast as it goes |
-    | name | stands for these rows: they go out once, whoever runs it; new each time, if not told |
+    | name | identifies these rows, which are sent once over all runs; default: a new name |
     """
 
     endpoints: str

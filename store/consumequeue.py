@@ -30,7 +30,7 @@ BLANK = 0x7FFFFFFF  # size field of a blank entry
 _BLANK_SIZE = np.frombuffer(b"\x7f\xff\xff\xff", np.uint8)  # size field of a blank entry
 RECOVER_FILES = 3
 ENTRIES_AT_ONCE = 4096
-ENTRIES_LOOKED_AT = 1 << 20  # by one call: a few ms
+ENTRIES_SCANNED = 1 << 20  # by one call: a few ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,10 +431,10 @@ class ConsumeQueue:
         """Offset up to which the records from queue_offset on have at most size bytes.
 
         It lies after queue_offset where there is a record, however large that is. No more than
-        ENTRIES_LOOKED_AT entries are counted.
+        ENTRIES_SCANNED entries are counted.
         """
         at = int(max(queue_offset, self.min_offset))
-        until = min(self.max_offset, at + ENTRIES_LOOKED_AT)
+        until = min(self.max_offset, at + ENTRIES_SCANNED)
         while at < until:
             sizes = np.cumsum(self.entries(at, ENTRIES_AT_ONCE)[1])
             fits = int(np.searchsorted(sizes, size, side="right"))

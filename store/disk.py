@@ -52,7 +52,7 @@ class DiskFile(Protocol):
 class Listing:
     """The files of a directory: sorted names, bytes of each (-1: no regular file), and a digest.
 
-    digest: as long as it stays the same, nobody has changed, added or taken away any of them; 0
+    digest: while it stays the same, none of them was changed, added or removed; 0
     where there is no such directory.
     """
 

@@ -290,7 +290,7 @@ def _query_log(scanner: _Scan, topic: str, key: str) -> list[int]:
     """The same from the log itself, as a rebuilt index would answer."""
     found: list[int] = []
     wanted = key_hash(topic, key)
-    # A small index of one row table at a time, filled anew where it does not hold all keys.
+    # A small index of one row table at a time, filled again if it does not hold all keys.
     slots, entries = 1 << 16, 1 << 20
     memory: U8 = np.zeros(40 + slots * 4 + entries * 20, np.uint8)
     for mapped in scanner.log.queue.files:

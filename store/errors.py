@@ -51,7 +51,7 @@ class BadMessage(StoreError):
 
 
 class RepeatUnknown(StoreError):
-    """A repeated message, of which nobody knows whether the first copy was stored; it is not stored
+    """A repeated message of which it is unknown whether the first copy was stored; it is not stored
     now.
     """
 

@@ -7,7 +7,7 @@ producer and in producers, and rebuilt from the log's UNIQ_KEYs on recovery.
 It may have forgotten sequences. So it has a horizon: the log offset from which on nothing is
 forgotten. A repeat names a log offset that was confirmed before its first attempt, so anything
 which that attempt stored lies above. If the horizon is not above the named offset, an unknown
-sequence was not stored; otherwise nobody can tell.
+sequence was not stored; otherwise it is unknown.
 """
 
 from bisect import bisect_right

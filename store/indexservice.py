@@ -70,7 +70,7 @@ class IndexFile:
 
     @property
     def header(self) -> IndexHeader:
-        """Its header, read anew."""
+        """Its header, read again."""
         return IndexHeader.read(self.file.memory)
 
     @property

@@ -74,7 +74,7 @@ class _Pages:
 
 
 class Mapping:
-    """All bytes of a file; `memory` may be kept by whoever took it."""
+    """All bytes of a file; `memory` may be kept by its users."""
 
     __slots__ = ("_pages", "memory")
 
@@ -99,14 +99,14 @@ class Mapping:
         and the pages are faulted in one by one as before.
         """
         end = min(start + size, self._pages.size)
-        # In small steps: while it works, nobody in the process can map or unmap anything.
+        # In small steps: while it works, no thread of the process can map or unmap anything.
         for at in range(start - start % PAGE, end, POPULATE_STEP):
             step = min(POPULATE_STEP, end - at)
             if _libc.madvise(self._pages.address + at, step, POPULATE_WRITE):
                 return
 
     def load(self, start: int, size: int) -> None:
-        """MADV_POPULATE_READ: pages come from the disk here, not in whoever reads them next."""
+        """MADV_POPULATE_READ: pages are read from the disk here, not by their next reader."""
         begin = start - start % PAGE
         length = min(start + size, self._pages.size) - begin
         address = self._pages.address + begin

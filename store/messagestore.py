@@ -401,7 +401,7 @@ class MessageStore:
         return DispatchTargets(self.queues, index, self.idempotence)
 
     def reset(self) -> None:
-        """Forget everything: the log will start anew at another offset. Raises OSError."""
+        """Forget everything: the log will start again at another offset. Raises OSError."""
         self._cuts.reset()
         if self.replicated_offset is not None:
             self.replicated_offset = PhyOffset(0)

@@ -1,8 +1,8 @@
 """Mapped files of many queues: opened on first use, with a limit on open files.
 
 The system limits the mappings of a process, and a store may have far more queues. Files that were
-not used for the longest time are closed, but never one with unsynced bytes, as nobody would be told
-of its sync error.
+not used for the longest time are closed, but never one with unsynced bytes: a sync error of it
+would not be reported.
 """
 
 import errno

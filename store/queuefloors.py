@@ -16,7 +16,7 @@ from store.queues import ConsumeQueues
 def drop_floors(queues: ConsumeQueues, corrupt: Iterable[CorruptRange], offset: int) -> None:
     """Before the log is cut at an offset: drop what stands for damage that is cut with it.
 
-    corrupt: the known damage of the log. Where some of it stays, nobody can tell which damage an
+    corrupt: the known damage of the log. If some of it stays, it is unknown which damage an
     entry stands for: all of them stay.
     """
     starts = [found.start for found in corrupt]

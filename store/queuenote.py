@@ -104,7 +104,7 @@ class Note:
     size_max: int = _HEAD.size
     file: DiskFile | None = None  # that has room after `at`
     at: int = 0
-    others: dict[QueueKey, bytes] | None = None  # rows of all queues, to make the file anew
+    others: dict[QueueKey, bytes] | None = None  # rows of all queues, to rewrite the file
     rows: dict[QueueKey, bytes] = field(default_factory=dict)
     end: int = 0  # of the blocks, once it is written; 0: not written, the older note stays
     overtaken: bool = False  # entries were cut since it was made: digests may be of shorter files
@@ -265,7 +265,7 @@ class QueueNotes:
 
 
 def digest_of(disk: Disk, directories: Iterable[str]) -> int:
-    """What stays the same while nobody changes a queue's files; 0 if there are none."""
+    """A value that stays the same while a queue's files are not changed; 0 without files."""
     return combined(disk.look(directory).digest for directory in directories)
 
 
@@ -320,7 +320,7 @@ def parse(data: bytes) -> tuple[Noted, dict[QueueKey, bytes], int] | None:
         for _ in range(count):
             try:
                 key, noted_end, after = parse_row(data, row)
-            except struct.error:  # written by nobody: its CRC is right
+            except struct.error:  # never written by this code: its CRC is valid
                 return None
             if noted_end.first_start == REMOVED:
                 rows.pop(key, None)

@@ -43,7 +43,7 @@ class JetStream:
         settings=(
             "file storage; sync_interval 2 minutes, the default: acknowledged from the page cache",
             "client: nats-py on asyncio",
-            "one call a message: `publish_async`, 256 in flight, every acknowledgement looked at",
+            "one call a message: `publish_async`, 256 in flight, every acknowledgement checked",
             "replicated: three servers, streams with num_replicas 3, a majority acknowledges",
             "consumption: a pull consumer without acknowledgements, `fetch(1000)`",
         ),

@@ -15,7 +15,7 @@ from demo.childprocess import ChildError, ChildProcess
 
 ROOT = Path(__file__).parent.parent.parent
 DEADLINE_SECONDS = 90.0  # beside what a client is asked to measure
-READ_SECONDS = 0.002  # between two looks at what a client printed
+READ_SECONDS = 0.002  # interval at which the output of a client is read
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -114,7 +114,7 @@ class Client:
 
     def _until(self, kind: type[Began] | type[Measured]) -> Began | Measured:
         while True:
-            ended = not self.process.running  # before the look: what it said last is still read
+            ended = not self.process.running  # before the read, which still gets its last output
             self.cpu_seen = max(self.cpu_seen, cpu_seconds(self.process))
             found = self._next()
             if isinstance(found, kind):

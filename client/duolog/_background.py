@@ -25,7 +25,7 @@ STOP_SECONDS = 60.0  # what has not ended by then takes no cancellation: a bug o
 
 
 def report(error: BaseException) -> None:
-    """Log an error that nobody waits for."""
+    """Log an error that has no waiter."""
     log.error("a background task failed", exc_info=error)
 
 
@@ -197,7 +197,7 @@ async def all_of(*works: Coroutine[Any, Any, T]) -> list[T]:
 async def close_all(*stages: Iterable[Callable[[], Awaitable[None]]]) -> None:
     """Close everything, stage after stage, whatever fails; then raise the first error, log others.
 
-    A cancellation ends the stage under way; the later ones are closed all the same, and it is
+    A cancellation ends the stage under way; the later ones are closed nevertheless, and it is
     raised in place of an error.
     """
     first: BaseException | None = None

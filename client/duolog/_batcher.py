@@ -44,7 +44,7 @@ ENOUGH_BYTES = (0, 128 << 10, 256 << 10, 512 << 10)
 CROWD = 3  # messages that were awaited together: the first one does not go alone
 TURN_MESSAGES = 256  # at least, in a batch that goes while tasks write as many again
 SIDE_BY_SIDE = len(ENOUGH_BYTES)  # batches of messages for any queue
-FAILED_MAX = 1000  # batches whose errors nobody has been told,
+FAILED_MAX = 1000  # batches with unreported errors,
 FAILED_WEIGHT_MAX = 100_000  # and what they keep in all
 SCAN_SHARE = 20  # of the time, one part for looking for messages whose time is over,
 SCAN_SECONDS_MAX = 0.1  # but no later than this
@@ -60,7 +60,7 @@ class Buffering:
     """How messages wait to be sent.
 
     linger: seconds that a batch waits for more. bytes: of messages that are not answered, at most.
-    loop: the producer's, where other threads post; None: whoever posts runs in it.
+    loop: the producer's, where other threads post; None: all posts come from that loop.
     """
 
     linger: float = 0.0
@@ -137,8 +137,8 @@ class Batcher:
         self._fillings: dict[tuple[str, Slot | None, Terms], Filling] = {}
         self._busy: dict[Filling, None] = {}
         self.used = 0
-        self._roomy: dict[Posting, None] = {}  # that may have room which nobody uses
-        # With errors that nobody was told, and what they keep for these.
+        self._roomy: dict[Posting, None] = {}  # that may have unused room
+        # With unreported errors, and the memory they keep for these.
         self._failed: deque[tuple[Posting, int]] = deque()
         self._failed_weight = 0
         self._older: Exception | None = None  # the first of those that came before
@@ -147,7 +147,7 @@ class Batcher:
         self._closed = False
         self._alone: dict[object, None] = {}  # sends that go out without a batch of their own
         self._quiet = asyncio.Event()
-        self._due = inf  # when messages are looked for whose time is over
+        self._due = inf  # when expired messages are searched for
         self._timer: asyncio.TimerHandle | None = None
 
     # -- what comes ----------------------------------------------------------------------------
@@ -316,7 +316,7 @@ class Batcher:
         self._rests(filling)
 
     def _run(self, filling: Filling) -> None:
-        """Somebody will send what waits in it."""
+        """A sender is assigned to what waits in it."""
         filling.running += 1
         self._busy[filling] = None
 
@@ -366,7 +366,7 @@ class Batcher:
                 filling.hurry.set()
 
     async def _lingered(self, filling: Filling) -> None:
-        """Wait for more; not where a batch is full, or somebody waits for all."""
+        """Wait for more; not if a batch is full, or a flush waits for all."""
         if len(filling.waiting) < 2:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._linger):
@@ -413,7 +413,7 @@ class Batcher:
             posting.granted = posting.room = 0
         self._note_failed(posting)
 
-    # -- errors that nobody was told -----------------------------------------------------------
+    # -- unreported errors ---------------------------------------------------------------------
 
     def _note_failed(self, posting: Posting) -> None:
         if not posting.unasked()[0]:
@@ -433,7 +433,7 @@ class Batcher:
         self._older = self._older or error
 
     def raise_unasked(self) -> None:
-        """Raise the first error that nobody was told, if there is one; it tells of the others."""
+        """Raise the first unreported error, if there is one; it names the number of the others."""
         while self._failed:
             self._count_first()
         first, count = self._older, self._older_count
@@ -495,7 +495,7 @@ class Batcher:
         while not self._alone.keys().isdisjoint(alone):
             self._quiet.clear()
             await self._quiet.wait()
-        await asyncio.sleep(0)  # whoever waits for a message of these is told first
+        await asyncio.sleep(0)  # waiters for these messages run first
 
     async def close(self) -> None:
         """Give up what is still on its way."""

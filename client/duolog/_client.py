@@ -122,7 +122,7 @@ class Client:
 
         Args:
             group: its members answer for each other's transactions.
-            checker: async, asked about a message that nobody decided on: True commits, False rolls
+            checker: async, asked about an undecided message: True commits, False rolls
                 back, None leaves it for later.
             immunity: seconds before that is asked; the node's default where 0.
             timeout: seconds of one call, retries included.
@@ -231,7 +231,7 @@ class Client:
     async def fetch(
         self, request: wire.PullRequest, group: str, *, from_slaves: bool = False
     ) -> wire.MessageBatch:
-        """One batch as it came, checked: for whoever takes its columns as they are.
+        """One batch as received, after checks, for programs that use its columns directly.
 
         from_slaves: ask the master only where no slave answers. Raises CorruptBatch, and what
         `pull` raises.

@@ -81,7 +81,7 @@ class Consumer:
             await close_all([partial(reader.close, commit=False) for reader in joined.values()])
             raise
         self._started = True
-        self._background.start(self._look_for_groups())
+        self._background.start(self._find_groups())
 
     async def _join(self) -> None:
         """Begin to read in every replica group that holds one of the topics."""
@@ -107,7 +107,7 @@ class Consumer:
             return BroadcastMember(connection, replica_group, topics, place, self._timeout)
         return SharingMember(connection, topics, self._consumption, place)
 
-    async def _look_for_groups(self) -> None:
+    async def _find_groups(self) -> None:
         """Topics may come to replica groups that did not hold them."""
         while True:
             await asyncio.sleep(FRESH_SECONDS)

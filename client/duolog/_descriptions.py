@@ -156,7 +156,7 @@ class FoundMessage:
 
 @dataclass(frozen=True, slots=True)
 class LogEpoch:
-    """A mastership in a log: log offset of its first byte, and a number drawn anew for each."""
+    """A mastership in a log: log offset of its first byte, and a random number of its own."""
 
     epoch: int
     start: int

@@ -116,7 +116,7 @@ class CorruptBatch(Fatal):
 
 
 class ResultUnknown(DuologError):
-    """Nobody can tell whether the call was carried out.
+    """It is unknown whether the call was carried out.
 
     Of a send: it may or may not have been stored; sending it again with a new id may double it.
     Of `failover` and `elect_unclean`: the master may or may not change.

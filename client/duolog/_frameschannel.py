@@ -191,7 +191,7 @@ class FramesChannel(asyncio.BufferedProtocol):
         self._may_write = asyncio.Event()
         self._may_write.set()
         self._last = 0  # number of a call
-        self._due = inf  # when deadlines are looked at
+        self._due = inf  # when deadlines are checked
         self._timer: asyncio.TimerHandle | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._silent = 0  # ticks
@@ -319,7 +319,7 @@ class FramesChannel(asyncio.BufferedProtocol):
         self._fail(error)
         if not self._greeted.done():
             self._greeted.set_exception(error)
-            self._greeted.exception()  # nobody may wait for it
+            self._greeted.exception()  # it may have no waiter
         if self._transport is not None:
             self._transport.abort()
         for timer in (self._timer, self._ticker):

@@ -130,7 +130,7 @@ class SharingMember:
     async def commit(self, offsets: dict[Queue, int], forward: bool) -> None:
         """Commit, unless a queue went to another member.
 
-        A new master knows nobody, and takes no commit before a heartbeat. Who was silent for a
+        A new master knows no members, and refuses commits before a heartbeat. Who was silent for a
         session has nothing to claim there.
         """
         try:
@@ -251,7 +251,7 @@ class BroadcastMember:
             raise DuologError(f"cannot write the offsets file: {error}") from None
 
     async def leave(self) -> None:
-        """Nobody waits for our queues."""
+        """No other member waits for our queues."""
 
 
 def _refs(queues: Iterable[Queue]) -> list[wire.QueueRef]:

@@ -64,7 +64,7 @@ class Batch:
 
     @property
     def wire(self) -> wire.MessageBatch:
-        """The reply as it came, for whoever takes its columns as they are."""
+        """The reply as received, for programs that use its columns directly."""
         return self._wire
 
     @property

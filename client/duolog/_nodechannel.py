@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Channel(Protocol):
-    """What the generated stubs, and whoever owns it, use of a channel: gRPC's own has it."""
+    """The part of a channel that stubs and its owner use; gRPC's channels have it."""
 
     @property
     def unary_unary(self) -> Callable[..., Any]:
@@ -46,7 +46,7 @@ class NodeChannel(Channel, Protocol):
     ) -> wire.AppendReply:
         """Have a batch appended; those that are sent one after the other arrive so.
 
-        request: without bodies; its id is nobody else's. bodies: the column. deadline: by the
+        request: without bodies; its id is unique. bodies: the column. deadline: by the
         loop's clock. Raises TimeoutError; Unavailable if the connection breaks.
         """
 
@@ -58,7 +58,7 @@ class NodeChannel(Channel, Protocol):
 async def uncancelled(work: Awaitable[T]) -> T:
     """Await a gRPC operation; a call that was cancelled under it is Unavailable.
 
-    grpc.aio raises CancelledError in whoever waits for a call that ends by cancellation (a broken
+    grpc.aio raises CancelledError in the waiters of a call that ends by cancellation (a broken
     connection may do that). Only a cancellation of our own task may pass as one. The other way
     round it loses one that comes while a stream is made: the task would go on.
     """
@@ -111,7 +111,7 @@ class AppendStream:
         self._waiting: dict[int, asyncio.Future[wire.AppendReply]] = {}
         self._unwritten: dict[int, wire.AppendRequest] = {}  # of those that wait
         self._more = asyncio.Event()
-        self._idle = asyncio.Event()  # nobody waits
+        self._idle = asyncio.Event()  # no call waits
         self.error: DuologError | None = None
         # grpc.aio ends the whole call with a write that is cancelled: none of a caller's ever is.
         self._background = Background(self._died)
@@ -141,7 +141,7 @@ class AppendStream:
                 self._idle.set()
 
     async def idle(self) -> None:
-        """Wait until nobody waits for an answer."""
+        """Wait until no call waits for an answer."""
         while self._waiting:
             await self._idle.wait()
 
@@ -174,7 +174,7 @@ class AppendStream:
             self._fail(failure)
 
     def _died(self, error: Exception) -> None:
-        """A fault of ours: nobody waits for an answer that is not read."""
+        """A fault of ours: fail the calls, whose answers are no longer read."""
         report(error)
         self._fail(error)
 
@@ -188,7 +188,7 @@ class AppendStream:
                     if isinstance(failure, DuologError)
                     else (Unavailable("the append stream is closed"))
                 )
-        self._more.set()  # nobody closes a broken stream: its writer ends by itself
+        self._more.set()  # a broken stream is not closed: its writer ends by itself
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(self.error)
@@ -201,7 +201,7 @@ class AppendStream:
 
 
 class GrpcChannel:
-    """A node over gRPC: a channel, and the append stream, opened anew where it broke."""
+    """A node over gRPC: a channel, and the append stream, reopened when it breaks."""
 
     def __init__(self, channel: Channel) -> None:
         self.unary_unary = channel.unary_unary

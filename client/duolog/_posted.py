@@ -1,6 +1,6 @@
 """Messages that go out together, and what became of them.
 
-Nothing is done for each message that was stored, unless somebody waits for it or is to be told.
+Nothing is done for each message that was stored, unless it has a waiter or a callback.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ MESSAGE_BYTES = 128
 TEXT_BYTES = 64
 TOLD_BYTES = 512  # of one with a callback, or a task that waits for its receipt,
 SEND_BYTES = MESSAGE_BYTES + TOLD_BYTES
-ALL = -1  # in the place of a place: whoever waits for all of them
+ALL = -1  # instead of a place: waiters for all of them
 RUN_SECONDS = 0.001  # messages may end so much later than they asked for
 
 
@@ -65,7 +65,7 @@ class Posting:
         self.sends: dict[int, asyncio.Future[Receipt]] = {}  # answered when it is known
         self._awaited: dict[asyncio.Future[None], int] = {}
         self.told: dict[int, tuple[Posted, Told]] = {}
-        self._asked: set[int] = set()  # whose error somebody knows
+        self._asked: set[int] = set()  # whose error was read
 
     # -- filling -------------------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class Posting:
             self._end()
 
     def move(self, to: "dict[int, Posted]") -> None:
-        """Messages go out with others, by place; whoever waits for one of them waits there."""
+        """Messages go out with others, by place; their waiters wait there."""
         self._moved.update(to)
         for place in to:
             self.told.pop(place, None)
@@ -198,7 +198,7 @@ class Posting:
         self.bodies, self.texts, self._firsts, self._deadlines = [], [], [], []
 
     def _answer(self, sends: "dict[int, asyncio.Future[Receipt]]") -> None:
-        """Whoever sent them goes on, or was cancelled: then nobody wants to know of an error."""
+        """Their sender continues, or was cancelled: then an error is not reported."""
         if not (self.lost_any or len(self._parts) > 1):  # the usual case, made short
             receipt, producer_id = self._parts[0].receipt, self._producer_id
             for place, future in sends.items():
@@ -227,7 +227,7 @@ class Posting:
                 handle.dismiss()
             try:
                 on_done(handle)
-            except (Exception, asyncio.CancelledError) as error:  # this is nobody's own task
+            except (Exception, asyncio.CancelledError) as error:  # no task of a user runs here
                 report(error)
 
     def _wake(self, awaited: "list[asyncio.Future[None]]") -> None:
@@ -282,7 +282,7 @@ class Posting:
         return self._error is not None or bool(self._apart)
 
     def dismiss(self, place: int) -> None:
-        """Nobody wants to know what becomes of a message."""
+        """The result of a message is not needed."""
         self._asked.add(place)
 
     @property
@@ -319,7 +319,7 @@ class Posted:
         return self._posting.where(self._place)
 
     def dismiss(self) -> None:
-        """Nobody wants to know of an error: it is not raised by `flush` and `close`."""
+        """Ignore an error: `flush` and `close` do not raise it."""
         posting, place = self.at
         posting.dismiss(place)
 
@@ -353,7 +353,7 @@ class Posted:
         self.error()
 
     async def awaited(self) -> Receipt:
-        """Not called by users: as awaiting it; after a cancellation nobody is told of an error."""
+        """Not called by users: as awaiting it; after a cancellation an error is not reported."""
         try:
             return await self
         except asyncio.CancelledError:

@@ -30,7 +30,7 @@ from duolog._topics import Slot, TopicCache
 from duolog._unrouted import Goal, Place, Unrouted
 
 NOWHERE = Filling("", None, PLAIN)  # takes no message
-DELAY_STEP_MS = 10  # half of what a node takes between two looks for what is due
+DELAY_STEP_MS = 10  # half of the interval at which a node checks for due messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,7 +414,7 @@ class Producer:
     async def flush(self) -> None:
         """Wait until every message that was sent or posted before has its answer.
 
-        Raises an error of a posted message that nobody was told; a note says of how many.
+        Raises an unreported error of a posted message; a note says how many there are.
         """
         await self._batcher.answered()
         self._batcher.raise_unasked()
@@ -422,7 +422,7 @@ class Producer:
     async def close(self) -> None:
         """Wait (bounded) for sends under way, then refuse new ones. May be called again.
 
-        Raises an error of a posted message that nobody was told.
+        Raises an unreported error of a posted message.
         """
         self._closed = True
         self._last = NOWHERE  # also of an open batch

@@ -11,7 +11,7 @@ _STATUS_NAMES: dict[int, str] = {number: name for name, number in wire.PutStatus
 class Receipt:
     """Where a message was stored."""
 
-    # A view: a receipt is made for each message, and few are looked at. No constructor: see Posted.
+    # A view: a receipt is made for each message, and few are read. No constructor: see Posted.
     __slots__ = ("_part", "_place", "_producer_id")
     _part: "Part"
     _place: int
@@ -44,7 +44,7 @@ class Receipt:
 
     @property
     def status(self) -> str:
-        """PUT_OK, or the name of what it did not wait for (stored all the same)."""
+        """PUT_OK, or the name of what it did not wait for (it is stored nevertheless)."""
         return self._part.status
 
     @property

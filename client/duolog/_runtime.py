@@ -40,7 +40,7 @@ class Runtime:
 
     Attributes:
         dial: opens a channel to an endpoint.
-        chance: for jitter, and for ids that nobody else has: by default the system's.
+        chance: for jitter and unique ids; by default the system's.
         wall_seconds: the wall clock, as `time.time`.
         process_id: of this process; children may be forked.
         frames: nodes are spoken to over frames, where they take any.

@@ -108,7 +108,7 @@ class Window(asyncio.Semaphore):
     """The places of batches in flight, given in the order in which they were asked for."""
 
     def free(self) -> bool:
-        """Take one, if one is free and nobody waits for it."""
+        """Take one, if one is free and has no waiter."""
         if self._value > 0 and not self._waiters:
             self._value -= 1
             return True

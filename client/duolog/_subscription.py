@@ -120,7 +120,7 @@ class Subscription:
         except BROKEN as failure:
             log.debug("the subscription broke while writing: %s", failure)  # reading says why
         finally:
-            call.cancel()  # nobody reads a stream that is not written to
+            call.cancel()  # a stream that is not written to is not read
 
     async def _read(self, call: Subscribing) -> None:
         """Take batches off the stream until it ends. Raises the node's reason."""

@@ -144,7 +144,7 @@ class TopicCache:
     ) -> list[int | Exception | None]:
         """What each group says, None where it said nothing in time.
 
-        A dead one delays nobody whom another one has named queues.
+        A dead one does not delay callers that got queues from another one.
         """
         answers: dict[str, int | Exception] = {}
 

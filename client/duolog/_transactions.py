@@ -104,7 +104,7 @@ class _Ending:
         )
 
     def close(self) -> None:
-        """Nobody sends what is left."""
+        """Fail what is left: it is not sent."""
         self.running = False
         left, self.halves, self.futures = self.futures, [], []
         _give_up(left)
@@ -150,7 +150,7 @@ class Transactions:
         if self._checker is not None and not self._started:
             await self._listen_everywhere()
             self._started = True
-            self._listening.start(self._look_for_groups())
+            self._listening.start(self._find_groups())
 
     async def close(self) -> None:
         """Finish decisions under way (bounded), stop listening."""
@@ -313,7 +313,7 @@ class Transactions:
 
     # -- questions -----------------------------------------------------------------------------
 
-    async def _look_for_groups(self) -> None:
+    async def _find_groups(self) -> None:
         while True:
             await asyncio.sleep(FRESH_SECONDS)
             try:
@@ -328,7 +328,7 @@ class Transactions:
                 self._listeners[name] = self._listening.start(self._listen(name))
 
     async def _listen(self, replica_group: str) -> None:
-        """Take questions from a group's master, whoever that is."""
+        """Answer the checks of a group's master, whichever node that is."""
         connection = self._router.reading(replica_group)
         back_off = BackOff(self._router.runtime.chance)
         try:
@@ -371,7 +371,7 @@ class Transactions:
 
 
 def _give_up(futures: "list[asyncio.Future[None]]") -> None:
-    """Closed, or a fault of ours: nobody waits for ever."""
+    """Closed, or a fault of ours: fail the waiters."""
     for future in futures:
         if not future.done():
             future.set_exception(ResultUnknown(_UNKNOWN))

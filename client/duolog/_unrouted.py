@@ -48,7 +48,7 @@ class _Refusal:
 
 @dataclass(slots=True)
 class _Waiting:
-    """Messages of one topic. filling: holds them, and nobody sends it.
+    """Messages of one topic. filling: holds them, and is not sent.
 
     goals: of each batch's messages; one object for all that have the same, which `known` keeps.
     """
@@ -66,7 +66,7 @@ class _Waiting:
                     yield posting, place, goal
 
     def unknown(self) -> tuple[list[Place], float]:
-        """Places to look for, and the last deadline of messages that go there."""
+        """Unresolved places, and the last deadline of messages that go there."""
         places: dict[Place, None] = {}
         last = -inf
         for posting, at, goal in self.messages():
@@ -117,8 +117,8 @@ class Unrouted:
             new = waiting is None
             if waiting is None:
                 waiting = _Waiting(Filling(topic, None, goal.terms))
-                waiting.filling.limit = 0  # nobody sends it
-                waiting.filling.running = 1  # so that nobody begins to
+                waiting.filling.limit = 0  # it is not sent
+                waiting.filling.running = 1  # so that no sender starts
             handle = batcher.add(waiting.filling, body, text, deadline, on_done)
             posting, _ = handle.at
             waiting.goals.setdefault(posting, []).append(waiting.known.setdefault(goal, goal))
@@ -147,7 +147,7 @@ class Unrouted:
         self._batcher.leave(waiting.filling, refused)
 
     async def _found_all(self, waiting: _Waiting) -> bool:
-        """Find the queues of all places that nobody has looked for, or why there are none.
+        """Find the queues of all unresolved places, or why they have none.
 
         Tells whether that are all; more may have come meanwhile.
         """

@@ -633,7 +633,7 @@ class Client:
             return
         try:
             self._loop.run(self._client.__aexit__(kind, *rest))
-        except DuologError:  # of something that was closed all the same
+        except DuologError:  # of a part that is closed nevertheless
             self._loop.stop()
             raise
         self._loop.stop()

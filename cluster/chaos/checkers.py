@@ -56,7 +56,7 @@ def lost(history: History) -> list[Finding]:
 
 
 def unexpected(history: History) -> list[Finding]:
-    """Nothing is read that nobody sent."""
+    """Nothing is read that was not sent."""
     sent = {send.body for send in history.sends}
     read = {body for bodies in _everything_read(history).values() for _, body in bodies}
     return finding("unexpected", sorted(read - sent))

@@ -34,7 +34,7 @@ class ProcessTarget:
         disk_bytes: int = 0,
         flags: tuple[str, ...] = (),
     ) -> None:
-        """directory: empty, and removed by nobody here. flags: further ones of `node start`."""
+        """directory: empty, and not removed here. flags: further ones of `node start`."""
         self.directory = directory
         self.nodes: tuple[str, ...] = ("a", "b", "c")
         self._disk_bytes = disk_bytes

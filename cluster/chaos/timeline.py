@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-MASTER, SLAVE = "master", "slave"  # in the place of a name: whoever is it when the fault strikes
+MASTER, SLAVE = "master", "slave"  # instead of a name: the node of that role at that moment
 KINDS = (
     "kill",  # SIGKILL, started again after `lasts`
     "pause",  # SIGSTOP, or the freezer of a container's cgroup

@@ -70,7 +70,7 @@ class Workload:
                 self._reading.start(self._read(number, queue_id))
 
     def _client(self, at: int = 0) -> duolog.Client:
-        # Clients begin at different nodes: nobody depends on the first one.
+        # Clients begin at different nodes, so that they do not all depend on the first one.
         turned = self._endpoints[at:] + self._endpoints[:at]
         made = duolog.Client(turned, timeout=self.load.timeout)
         self._clients.append(made)

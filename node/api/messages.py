@@ -28,7 +28,7 @@ log = structlog.get_logger("duolog.node")
 
 QUEUES_PER_SUBSCRIPTION_MAX = 4096
 CREDIT_MAX = 256 << 20
-LOOKED_AT_ONCE = 100  # empty queues scanned before the event loop runs other work
+SCANNED_AT_ONCE = 100  # empty queues scanned before the event loop runs other work
 HALVES_MAX = 100_000
 CHECKERS_MAX = 10_000
 CHECKS_WAITING_MAX = 1000
@@ -331,7 +331,7 @@ class _Subscription:
                 self._remove((ref.topic, ref.queue_id))
             for number, begin in enumerate(request.add, 1):
                 self._add(begin, request.subscription)
-                if number % LOOKED_AT_ONCE == 0:
+                if number % SCANNED_AT_ONCE == 0:
                     await asyncio.sleep(0)
             self._wake.set()
 
@@ -374,15 +374,15 @@ class _Subscription:
                 raise self._refused
             if self._ended:
                 return
-            looked = 0
+            scanned = 0
             while self._ready and self._credit > 0:
                 key = next(iter(self._ready))
                 del self._ready[key]
                 if await self._send_from(key):
                     self._ready[key] = None  # served again after the other queues
                     break
-                looked += 1
-                if looked % LOOKED_AT_ONCE == 0:
+                scanned += 1
+                if scanned % SCANNED_AT_ONCE == 0:
                     await asyncio.sleep(0)
             else:
                 await self._wake.wait()

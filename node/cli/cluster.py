@@ -41,15 +41,15 @@ def status(
     ] = 0,
 ) -> None:
     """Show nodes, roles, offsets, lag and state."""
-    looks = 0
+    polls = 0
     while True:
-        looks += 1
+        polls += 1
         try:
             show(run(ask(endpoints, timeout)), as_json, clear=watch)
         except typer.Exit:
             if not watch:
                 raise  # with --watch, the error was printed, and the next poll may succeed
-        if not watch or looks == count:
+        if not watch or polls == count:
             return
         try:
             time.sleep(interval)

@@ -158,7 +158,7 @@ class MetadataLog:
     def _import(self, found: Recovered, first: bool) -> None:
         """Store the tables that another program's files held, so that the log has them as well.
 
-        Nobody waits for it. first: the log has no changes yet, so that it is complete afterwards.
+        It has no waiter. first: the log has no changes yet, so that it is complete afterwards.
         """
         changes = changes_of(found.tables)
         if first:

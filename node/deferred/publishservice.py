@@ -1,6 +1,6 @@
 """Batches of a sink that become visible as a whole, and once: stage, then publish.
 
-Staged requests are stored unchanged in a topic that nobody reads. Publishing a numbered batch of a
+Staged requests are stored unchanged in an internal topic. Publishing a numbered batch of a
 sink is one metadata record that names its staged requests: the first such record of a number
 counts, later ones change nothing. The master then stores these requests in their queues, in order,
 and notes its progress; the next master continues from there. Producer id and sequences are derived

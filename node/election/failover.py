@@ -436,7 +436,7 @@ class FailoverService:
             await asyncio.wait([task])
 
     async def promise(self, epoch: Epoch) -> None:
-        """Promise an epoch durably; the slave follows nobody meanwhile. Raises OSError."""
+        """Promise an epoch durably, while the slave does not follow. Raises OSError."""
         slave = self._replication.slave
         assert slave is not None, "a master stands before it follows, and only a slave is elected"
         self._promising = self._writes.begin(slave.promise, epoch)

@@ -5,7 +5,7 @@ import time
 
 from ha.registry import RegistryTable, Snapshot, Transaction
 
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 
 
 class MemoryRegistry:
@@ -55,7 +55,7 @@ class MemoryRegistry:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return False
-                self._changed.wait(min(left, LOOK_SECONDS))
+                self._changed.wait(min(left, POLL_SECONDS))
 
     def drop(self, lease: int) -> None:
         """End a lease."""

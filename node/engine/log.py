@@ -273,7 +273,7 @@ class Log:
             self._later = asyncio.get_running_loop().call_later(LATER_SECONDS, self._pump)
 
     def catch_up(self) -> None:
-        """Somebody is about to read: dispatch what was answered."""
+        """Dispatch what was answered, before a read."""
         if self._later is not None:
             self._pump()
 

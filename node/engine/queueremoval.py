@@ -43,7 +43,7 @@ class QueueRemoval:
         """Remove queues.
 
         If a topic of the same name is created meanwhile, its queues that continue past their ends
-        stay; nobody reads below those. What cannot be removed is removed at the next start.
+        stay; readers never go below those. What cannot be removed is removed at the next start.
         """
         try:
             async with self._work.changes:

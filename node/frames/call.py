@@ -90,7 +90,7 @@ class Call:
         self._taken.set()
 
     def cancel(self) -> None:
-        """Nobody wants its answer."""
+        """Its answer is not needed."""
         if self.deadline is not None:
             self.deadline.cancel()
         if self.task is not None:
@@ -159,7 +159,7 @@ class Call:
             await handler.stream_stream(self._take_requests(), self)
             self._end(grpc.StatusCode.OK, "")
             return
-        await self._peer.writable()  # or replies that nobody takes would fill the memory
+        await self._peer.writable()  # or unread replies would fill the memory
         request = handler.request_deserializer(self._requests.popleft())
         if handler.response_streaming:
             await handler.unary_stream(request, self)

@@ -31,7 +31,7 @@ EVERYTHING = "*"
 TICK_SECONDS = 1.0
 EXPIRY_SECONDS = 30.0
 FORGOTTEN_AT_ONCE = 1000
-LOOKED_AT_ONCE = 500
+CHECKED_AT_ONCE = 500
 BIND_TOPIC, MODEL, EXCLUSIVE = "lite.bind.topic", "lite.sub.model", "Exclusive"
 
 
@@ -77,16 +77,16 @@ class LiteService:
     async def run(self) -> None:
         """Forget what has expired, until cancelled."""
         loop = asyncio.get_running_loop()
-        looked = loop.time()
+        checked = loop.time()
         while True:
             await asyncio.sleep(TICK_SECONDS)
             if self._going:
                 await self._remove_forgotten()
-            if loop.time() - looked >= EXPIRY_SECONDS and self._core.admission.may_store():
-                looked = loop.time()
+            if loop.time() - checked >= EXPIRY_SECONDS and self._core.admission.may_store():
+                checked = loop.time()
                 names = self._core.store.topic_queue_table.light_names()
-                for at in range(0, len(names), LOOKED_AT_ONCE):
-                    some = names[at : at + LOOKED_AT_ONCE]
+                for at in range(0, len(names), CHECKED_AT_ONCE):
+                    some = names[at : at + CHECKED_AT_ONCE]
                     await self.forget(self.expired(some, self._core.times.age_ms()))
                     await asyncio.sleep(0)
 

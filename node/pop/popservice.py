@@ -35,7 +35,7 @@ from store.record import Record, decode_properties
 
 log = structlog.get_logger("duolog.node")
 
-LOOK_MAX = 2000  # messages examined before the event loop runs other work
+SCAN_MAX = 2000  # messages examined before the event loop runs other work
 HELD_MS = 3 * 3600 * 1000  # longest lease that lasts as long as its client
 RETRY_FIRST_EVERY = 5  # popFromRetryProbability 20 %
 TICK_SECONDS = 0.05
@@ -262,7 +262,7 @@ class PopService:
         """
         line = self._line(request)
         line.turn += 1
-        line.left = LOOK_MAX
+        line.left = SCAN_MAX
         found: list[Popped] = []
         for topic, queue_id in self._sources(request, line.turn):
             if len(found) >= request.count:
@@ -398,7 +398,7 @@ class PopService:
 
         Raises Busy if too many wait, NotMaster if this node stops being the master.
         """
-        found = await self._look(request)
+        found = await self._scan(request)
         loop = asyncio.get_running_loop()
         if found or loop.time() >= deadline:
             return found
@@ -419,7 +419,7 @@ class PopService:
                         await woken.wait()
                 except TimeoutError:
                     return []
-                found = await self._look(request)
+                found = await self._scan(request)
                 if found:
                     return found
         finally:
@@ -429,7 +429,7 @@ class PopService:
             elif not found:
                 line.set()  # woken, but cancelled before its scan: wake the next one
 
-    async def _look(self, request: PopRequest) -> list[Popped]:
+    async def _scan(self, request: PopRequest) -> list[Popped]:
         """As `pop`, past all messages that do not match; other work runs in between."""
         while True:
             self._core.admission.check_current()

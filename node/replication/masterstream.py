@@ -95,7 +95,7 @@ class ReplicationService:
         sender = _Sender(
             (master, number), context.write, broken, self._threads, replication.mono_ms
         )
-        # A task of its own: it may be cancelled, and the last write is waited for all the same.
+        # A task of its own: it may be cancelled, and the last write is still awaited.
         tasks = Background(partial(self._ended, number))
         reader = tasks.start(self._read((master, number), context, sender))
         replication.connected((master, number), sender.wake, reader)
@@ -179,7 +179,7 @@ class _Sender:
         return frame
 
     def _wake_when_due(self, wait_ms: int) -> None:
-        """One timer: it stays where it rings soon enough, and looks again then."""
+        """One timer: it is kept if it fires early enough, and checks again then."""
         due = self._loop.time() + wait_ms / 1000 + 0.0005
         if self._timer is not None:
             if self._timer.when() <= due:

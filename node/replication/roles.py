@@ -122,7 +122,7 @@ class Replication:
     # -- changes of role -----------------------------------------------------------------------
 
     def become_master(self, epoch: Epoch, mandate: Mandate, wall_ms: WallMs) -> Master:
-        """A slave that was elected and follows nobody opens its epoch.
+        """A slave that was elected and does not follow opens its epoch.
 
         If it raises OSError or StoreError, the node remains a slave.
         """

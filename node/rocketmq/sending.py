@@ -118,7 +118,7 @@ class Sender:
         self._storing: dict[str, asyncio.Task[PutResult]] = {}
 
     async def stop(self) -> None:
-        """Cancel work whose result nobody will get."""
+        """Cancel work whose result is not needed."""
         await self._background.stop()
 
     async def send(

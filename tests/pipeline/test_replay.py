@@ -262,7 +262,7 @@ def test_a_run_that_dies_at_any_step_is_resumed(
 ) -> None:
     path = written_rows(tmp_path / "rows.jsonl", rows)
     what = Replay(node.endpoint, topic, path=path, rate=1000, name=topic)
-    steps = ("settle", "published", "ranges", "_look")
+    steps = ("settle", "published", "ranges", "_load")
     sent = []
     for step in steps:
         real = getattr(ReplayName, step)

@@ -22,7 +22,7 @@ from bench.peers.peer import Measured, Work
 from bench.peers.rows import Kind
 
 BATCH = 10_000  # messages of one produce_batch
-LOOP_TURN = 1000  # calls between two looks at the clock
+LOOP_TURN = 1000  # calls between two reads of the clock
 FLUSH_SECONDS = 60.0
 CALL_SECONDS = 5.0
 CONSUMED = 10_000  # messages that one consume() may give

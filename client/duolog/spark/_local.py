@@ -42,7 +42,7 @@ def local_queue(client: sync.Client, endpoints: str, queue: Queue) -> QueueFiles
     if opener is None:
         return None
     for endpoint in _neighbours(client, endpoints, queue.group):
-        # Asked anew: a master of the past has unconfirmed records, which others replaced.
+        # Requested again: a master of the past has unconfirmed records, which others replaced.
         status = client.run(partial(_status, endpoint))
         if status is not None and is_here(status.store):
             place = queue.topic, queue.queue_id
@@ -68,7 +68,7 @@ def _neighbours(client: sync.Client, endpoints: str, group: str) -> list[str]:
     until, found = _known.get(key, (0.0, []))
     if time.monotonic() >= until:
 
-        async def look(made: Client) -> list[str]:
+        async def read(made: Client) -> list[str]:
             replicas = await made.replicas(group)
             answers = await all_of(*map(made.status_of, replicas))
             return [
@@ -77,7 +77,7 @@ def _neighbours(client: sync.Client, endpoints: str, group: str) -> list[str]:
                 if status is not None and is_here(status.store)
             ]
 
-        found = client.run(look)
+        found = client.run(read)
         _known[key] = time.monotonic() + FRESH_SECONDS, found
     return found
 

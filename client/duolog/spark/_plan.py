@@ -82,7 +82,7 @@ class Planner:
         group has no master that answers. A slave that is behind, or cut off, may say less."""
         wanted = set(queues)
 
-        async def look(made: Client) -> dict[Queue, int]:
+        async def read(made: Client) -> dict[Queue, int]:
             masters = {
                 each.group: each.master_endpoint for each in (await made.admin.route()).groups
             }
@@ -94,13 +94,13 @@ class Planner:
                         found[Queue(topic.topic, group, stats.queue_id)] = stats.max_offset
             return {queue: end for queue, end in found.items() if queue in wanted}
 
-        ends: dict[Queue, int] = self._client.run(look)
+        ends: dict[Queue, int] = self._client.run(read)
         return ends
 
     def epochs(self, group: str) -> dict[int, tuple[int, str]]:
         """The oldest epochs of a replica group's log by number: start offset and nonce."""
 
-        async def look(made: Client) -> dict[int, tuple[int, str]]:
+        async def read(made: Client) -> dict[int, tuple[int, str]]:
             for endpoint in await made.replicas(group):
                 status = await made.status_of(endpoint)
                 if status is not None and status.replication.log_epochs:
@@ -108,7 +108,7 @@ class Planner:
                     return {each.epoch: (each.start, f"{each.nonce:016x}") for each in epochs}
             return {}
 
-        found: dict[int, tuple[int, str]] = self._client.run(look)
+        found: dict[int, tuple[int, str]] = self._client.run(read)
         return found
 
     def check_names(self, queues: Iterable[Queue]) -> None:

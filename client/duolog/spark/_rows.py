@@ -30,7 +30,7 @@ WRITABLE: dict[str, tuple[types.DataType, ...]] = {
     "keys": (_STRINGS, types.StringType()),
     "properties": (types.MapType(types.StringType(), types.StringType()),),
 }
-# What a read has and the store makes anew: dropped, so that a read can be written.
+# Columns of a read that the store sets anew: dropped, so that a read can be written.
 SYSTEM = {column.name: column.dataType for column in SCHEMA if column.name not in WRITABLE}
 _PLAIN = {
     "topic": pa.string(),

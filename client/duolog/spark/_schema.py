@@ -1,4 +1,4 @@
-"""The table that a read gives, and the columns of it that somebody wants."""
+"""The table that a read returns, and the selection of its columns."""
 
 from pyspark.sql import types
 

@@ -62,7 +62,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._client = sync.Client(options.endpoints, timeout=options.timeout)
         return self._client
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         """Ask for the queues and their ranges. Raises UnknownTopic, Unavailable.
 
         A careless reader (failOnDataLoss = false) goes on without topics that are gone, also where
@@ -106,7 +106,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What comes from now on is left for another run."""
-        self._look()
+        self._refresh()
         self._target = {queue: stats.max_offset for queue, stats in self._stats.items()}
 
     @one_line
@@ -117,7 +117,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         that is when the group's offsets are committed.
         """
         before = read_places(start)
-        self._look()
+        self._refresh()
         self._commit(before)
         after = {**before, **self._fallen_back(before)}
         wanted: Places = {}
@@ -190,7 +190,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any]:
         """The ends of all queues: how far behind the stream is."""
         if not self._stats:
-            self._look()
+            self._refresh()
         return written({queue: stats.max_offset for queue, stats in self._stats.items()})
 
     @one_line
@@ -198,7 +198,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The ranges between two offsets. Raises DataLoss."""
         before = read_places(end.get(BEGAN, start))
         if not self._stats:
-            self._look()
+            self._refresh()
         ranges = []
         for queue, until in sorted(read_places(end).items()):
             first = before.get(queue, until)
@@ -218,7 +218,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         places = {queue: place for queue, place in places.items() if queue in self._stats}
         if not self._options.group or not places or places == self._committed:
             return
-        with contextlib.suppress(Retryable, UnknownTopic):  # deleted since it was looked for
+        with contextlib.suppress(Retryable, UnknownTopic):  # deleted in the meantime
             self._asked.admin.commit(
                 self._options.group,
                 {(q.topic, q.group, q.queue_id): offset for q, offset in places.items()},

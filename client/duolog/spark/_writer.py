@@ -124,7 +124,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """Micro-batches of a query, each published once, whoever asks."""
+    """Micro-batches of a query, each published once, however often it is requested."""
 
     def write(self, iterator: Iterator[Any]) -> Staged:
         """Stage a task's rows."""

@@ -24,7 +24,7 @@ from node.rocketmq.words.stubs import service
 log = structlog.get_logger("duolog.rocketmq")
 
 _ENDED = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError, sdk.DuologError)
-LOOK_SECONDS = 0.5  # interval at which a change of masters is checked
+POLL_SECONDS = 0.5  # interval at which a change of masters is checked
 AGAIN_SECONDS = 1.0  # until an ended stream is opened again
 
 
@@ -100,7 +100,7 @@ class TelemetryRelays:
         """Follow changes of the master, until cancelled; then end all relays."""
         try:
             while True:
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(POLL_SECONDS)
                 master = self._forwarder.master_elsewhere()
                 for relay in self._relays:
                     if relay.master != master:

@@ -11,7 +11,7 @@ import duolog
 import grpc.aio
 import pytest
 
-from node.pop.popservice import LOOK_MAX
+from node.pop.popservice import SCAN_MAX
 from node.rocketmq.relay.clients import Clients
 from node.rocketmq.words.stubs import Code, definition, service
 from node.server import Node
@@ -538,7 +538,7 @@ async def test_a_filter_that_rarely_matches_blocks_no_other_consumer(api: Api, n
     over.set()
     await watching
     assert received.bodies == [b"last"]
-    assert len(looks) >= 9000 // LOOK_MAX
+    assert len(looks) >= 9000 // SCAN_MAX
     assert longest < 1.0
 
 
