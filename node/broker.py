@@ -66,7 +66,7 @@ class Broker:
         host = store.store_host
         self.advertised = config.node.advertise or f"{host.address}:{host.port}"
         self.store = store
-        self.log = Log(self.store, clock or SystemClock(), self._disk_failed)
+        self.log = Log(self.store, clock or SystemClock(), self._disk_failed, self.give_up)
         self.times = self.log.times
         self.metadata = MetadataLog(self.log, config.limits)
         self.replication = Replication(self.log, config, self.advertised, self.metadata)

@@ -76,8 +76,8 @@ def unary(
     async def call(
         self: Service, request: Request, context: ServicerContext[Request, Reply]
     ) -> Reply:
-        self._broker.log.catch_up()
         async with reporting(context):
+            self._broker.log.catch_up()
             return await method(self, request, context)
         raise AssertionError("abort raises")
 

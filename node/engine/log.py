@@ -24,6 +24,7 @@ from node.upkeep.filework import FileWork
 from node.upkeep.flushing import TICK_SECONDS, Flusher
 from node.upkeep.groupcommit import GroupCommitService
 from store.clocks import MonoMs
+from store.errors import StoreClosed, StoreError, StoreFenced
 from store.messagestore import MessageStore, PutBatch, PutResult
 from store.offsets import PhyOffset
 from store.queueends import QueueKey
@@ -89,9 +90,13 @@ class Log:
     """Puts, dispatch and the work on the files of one store, on the event loop."""
 
     def __init__(
-        self, store: MessageStore, clock: Clock, disk_failed: Callable[[OSError], None]
+        self,
+        store: MessageStore,
+        clock: Clock,
+        disk_failed: Callable[[OSError], None],
+        failed: Callable[[Exception], None],
     ) -> None:
-        """disk_failed: called if a sync fails, which is final."""
+        """disk_failed: called if a sync fails, which is final. failed: if dispatch does."""
         self.store = store
         self.counters = Counters()
         self.board = ArrivalBoard()
@@ -106,8 +111,10 @@ class Log:
         self._cleaner = Cleaner(self.file_work, self.times.age_ms)
         self._replicas: Replicas | None = None
         self._refused: Callable[[], PutResult | None] | None = None
-        self._pumping = False
+        self._failed = failed
+        self._next: asyncio.Handle | None = None  # the next dispatch
         self._later: asyncio.TimerHandle | None = None  # a dispatch of what was answered
+        self._over: StoreError | None = None  # why nothing is dispatched any more
         self._sample: tuple[int, float] | None = None
         self._progress_shown = MonoMs(0)
         store.events.progress = self._show_progress
@@ -153,7 +160,7 @@ class Log:
 
     async def close(self) -> None:
         """After the work was cancelled: make everything durable, then release the directory."""
-        self.catch_up()  # not beside the thread that does the same
+        self._dispatch_no_more(StoreClosed())  # the thread below dispatches the rest
         await asyncio.get_running_loop().run_in_executor(self.threads, self.store.shutdown)
         self._allocator.stop()
         self.threads.shutdown(wait=True)
@@ -265,17 +272,22 @@ class Log:
         At once where anybody waits for messages, else in a moment, many puts in one: whoever sends
         one message after the other would wait for each. `catch_up` comes before a read.
         """
-        if self.waits or self._pumping or self._later is not None:
+        if self._next is not None or self._later is not None or self.waits:
             return
         if len(self.board):
             self.pump_soon()
-        else:
+        elif self._over is None:
             self._later = asyncio.get_running_loop().call_later(LATER_SECONDS, self._pump)
 
     def catch_up(self) -> None:
-        """Dispatch what was answered, before a read."""
+        """Dispatch what was answered, before a read.
+
+        Raises StoreFenced if that cannot be done, StoreClosed after the end.
+        """
         if self._later is not None:
             self._pump()
+        if self._over is not None:
+            raise self._over.with_traceback(None)
 
     def _flushed(self) -> None:
         """The commit log was synced."""
@@ -287,31 +299,51 @@ class Log:
     def applied(self) -> None:
         """A slave's log or confirm offset moved: dispatch soon, several small steps at once."""
         self._allocator.appended()
-        if not self._pumping:
-            self._pumping = True
-            asyncio.get_running_loop().call_later(SLAVE_PUMP_SECONDS, self._pump)
+        if self._next is None and self._over is None:
+            loop = asyncio.get_running_loop()
+            self._next = loop.call_later(SLAVE_PUMP_SECONDS, self._pump)
 
     def pump_soon(self) -> None:
         """Dispatch readable records in the next turn of the event loop."""
-        if not self._pumping:
-            self._pumping = True
-            asyncio.get_running_loop().call_soon(self._pump)
+        if self._next is None and self._over is None:
+            self._next = asyncio.get_running_loop().call_soon(self._pump)
 
     def _pump(self) -> None:
-        """Dispatch for a few ms, notify readers, and schedule another run if there is more."""
-        self._pumping = False
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
+        """Dispatch for a few ms, notify readers, and schedule another run if there is more.
+
+        An error is a bug, in dispatch or in a part that was notified: readers may have missed
+        messages for good, so that the node ends.
+        """
+        self._unplan()
+        try:
+            more = self._dispatch_a_while()
+            self.announce()
+        except Exception as error:
+            self._dispatch_no_more(StoreFenced(f"{type(error).__name__}: {error}"))
+            self._failed(error)
+            return
+        if more:
+            self.pump_soon()
+
+    def _dispatch_a_while(self) -> bool:
+        """Whether there is more to dispatch."""
         loop = asyncio.get_running_loop()
         until = loop.time() + PUMP_SECONDS
         more = True
         while more and loop.time() < until:
             more = self.store.dispatch()
-        self.announce()
-        if more:
-            self._pumping = True
-            loop.call_soon(self._pump)
+        return more
+
+    def _dispatch_no_more(self, why: StoreError) -> None:
+        self._over = why
+        self._unplan()
+
+    def _unplan(self) -> None:
+        """No dispatch is planned any more."""
+        for planned in (self._next, self._later):
+            if planned is not None:
+                planned.cancel()
+        self._next = self._later = None
 
     def announce(self) -> None:
         """Notify of dispatched messages: first the parts of the node, then the readers."""
