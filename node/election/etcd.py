@@ -34,7 +34,6 @@ _OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
-LEASE_NOT_FOUND = "lease not found"
 
 
 def prefix_end(prefix: str) -> bytes:
@@ -236,7 +235,7 @@ class EtcdRegistry:
         try:
             yield endpoint
         except grpc.RpcError as failure:
-            if LEASE_NOT_FOUND in str(failure.details()):
+            if failure.code() is grpc.StatusCode.NOT_FOUND:  # no other object is named by id
                 raise LeaseGone(str(failure.details())) from None
             self._rotate(at)
             details = f"{failure.code().name}: {failure.details()}"

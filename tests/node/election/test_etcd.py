@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from cluster.chaos.localetcd import LocalEtcd
@@ -94,6 +95,30 @@ def test_a_lease_takes_its_keys_with_it(registry: Registry) -> None:
     with pytest.raises(LeaseGone):
         registry.commit(put("/t3/k", b"v", lease))
     registry.drop(lease)  # none is no error
+
+
+class Failure(grpc.RpcError):
+    """A failed call."""
+
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        self._code, self._details = code, details
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str:
+        return self._details
+
+
+def test_a_lease_is_gone_by_the_code_of_the_answer_whatever_its_words() -> None:
+    registry = EtcdRegistry(("127.0.0.1:1",), 1.0)
+    try:
+        with pytest.raises(LeaseGone, match="no such lease"), registry._call():
+            raise Failure(grpc.StatusCode.NOT_FOUND, "no such lease")
+        with pytest.raises(RegistryUnavailable), registry._call():
+            raise Failure(grpc.StatusCode.UNAVAILABLE, "proxy: requested lease not found")
+    finally:
+        registry.close()
 
 
 def test_a_lease_that_nobody_renews_ends(registry: Registry) -> None:
