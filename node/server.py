@@ -7,26 +7,24 @@ import gc
 import ipaddress
 import signal
 import socket
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import grpc.aio
 import structlog
 from duolog._background import all_of
-from duolog.wire import duolog_pb2, duolog_pb2_grpc
+from duolog.wire import duolog_pb2
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from ha.registry import Registry
-from node.api.admin import AdminService
-from node.api.byname import by_name
-from node.api.groups import GroupsService
-from node.api.messages import MessagesService
+from node.api.native import native_methods
 from node.api.reservedport import IN_USE, ListenError, ReservedPort
 from node.broker import EXIT_FENCED, Broker, make_store
 from node.config import Config, ConfigError
 from node.election.failover import Candidate, FailoverService
 from node.frames.server import FramesServer
 from node.logs import configure_logging
+from node.methods import Methods
 from node.openfiles import raise_limit
 from node.replication.masterstream import ReplicationService
 from node.tls import Tls
@@ -170,28 +168,22 @@ class Node:
         )
         disk = OsDisk(self.config.node.data)
         broker = Broker(self.config, make_store(self.config, disk, store_host_of(reserved.address)))
-        services = by_name(server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, services)
-        frames = FramesServer(broker.appends, broker.log.answered, limits, broker.give_up)
-        messages, groups, admin = (
-            MessagesService(broker),
-            GroupsService(broker),
-            AdminService(broker),
+        native = native_methods(broker)
+        frames = FramesServer(
+            broker.appends, broker.log.answered, limits, broker.give_up, native.by_path
         )
-        for served_by in (services, cast(grpc.aio.Server, frames.methods)):
-            duolog_pb2_grpc.add_MessagesServicer_to_server(messages, served_by)
-            duolog_pb2_grpc.add_GroupsServicer_to_server(groups, served_by)
-            duolog_pb2_grpc.add_AdminServicer_to_server(admin, served_by)
-        served = self._serve_rocketmq(broker, services)
-        reflection.enable_server_reflection(
-            (
-                *(service.full_name for service in duolog_pb2.DESCRIPTOR.services_by_name.values()),
-                *served,
-                health.SERVICE_NAME,
-                reflection.SERVICE_NAME,
-            ),
-            services,
+        others = Methods()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, others.as_server())
+        names = (
+            *(service.full_name for service in duolog_pb2.DESCRIPTOR.services_by_name.values()),
+            *self._serve_rocketmq(broker, others),
+            health.SERVICE_NAME,
+            reflection.SERVICE_NAME,
         )
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
+            reflection.aio.ReflectionServicer(names), others.as_server()
+        )
+        server.add_generic_rpc_handlers([*native.generic, *others.generic])
         try:
             await broker.start()
         except BaseException:
@@ -230,7 +222,7 @@ class Node:
         broker.frames_port, broker.frames_key = frames.port, frames.key
         log.info("taking frames", listen=f"{reserved.host}:{frames.port}")
 
-    def _serve_rocketmq(self, broker: Broker, server: grpc.aio.Server) -> list[str]:
+    def _serve_rocketmq(self, broker: Broker, methods: Methods) -> list[str]:
         """RocketMQ's API, where its stubs are installed; names of the services served."""
         section = self.config.rocketmq
         if not section.enable:
@@ -245,7 +237,7 @@ class Node:
 
         authenticator = Authenticator(section.access_key, section.secret_key)
         self.rocketmq = MessagingService(broker, authenticator)
-        stubs.rpc.add_MessagingServiceServicer_to_server(self.rocketmq, server)
+        stubs.rpc.add_MessagingServiceServicer_to_server(self.rocketmq, methods.as_server())
         return [stubs.SERVICE_NAME]
 
     async def _serve_slaves(self, broker: Broker, reserved: ReservedPort) -> None:

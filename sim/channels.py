@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import grpc
 import grpc.aio
 
+from node.methods import Handler, Methods
 from sim.network import Network
 
 CLIENT = "client"
@@ -23,18 +24,6 @@ RESETS = 0.7  # how often a dead process's connections are reset at once
 PEER = "ipv4:127.0.0.1:1"
 
 Details = tuple[tuple[str, str], ...]
-
-
-class Handler(Protocol):
-    """A method of a service, as the generated code registers it."""
-
-    request_streaming: bool
-    response_streaming: bool
-    request_deserializer: Callable[[bytes], Any]
-    response_serializer: Callable[[Any], bytes]
-    unary_unary: Any
-    unary_stream: Any
-    stream_stream: Any
 
 
 class Serving(Protocol):
@@ -57,21 +46,6 @@ class Served(Protocol):
 
     def guarded(self, do: Callable[..., None]) -> Callable[..., None]:
         """Something its process does: not after it died, later where it is paused."""
-
-
-class Methods:
-    """Collects what `add_XServicer_to_server` registers: handlers by path."""
-
-    def __init__(self) -> None:
-        self.by_path: dict[str, Handler] = {}
-
-    def add_generic_rpc_handlers(self, handlers: object) -> None:
-        """They are registered by name as well."""
-
-    def add_registered_method_handlers(self, service: str, handlers: dict[str, Handler]) -> None:
-        """The methods of a service."""
-        for name, handler in handlers.items():
-            self.by_path[f"/{service}/{name}"] = handler
 
 
 class Aborted(Exception):

@@ -11,19 +11,16 @@ from dataclasses import asdict
 from typing import Any, Protocol, TypeVar
 
 from duolog import _errors as sdk
-from duolog.wire import duolog_pb2_grpc as stubs
 
 from ha.master import Master
 from ha.slave import Slave
-from node.api.admin import AdminService
-from node.api.groups import GroupsService
-from node.api.messages import MessagesService
+from node.api.native import native_methods
 from node.broker import Broker
 from node.config import Config
 from node.deferred.transactionservice import Check
 from node.engine.log import Outcome
 from node.replication.roles import Replication
-from sim.channels import Methods, SimServer
+from sim.channels import SimServer
 from sim.config import Setup
 from sim.loop import SimLoop
 from sim.witness import Violation
@@ -144,7 +141,7 @@ class Services:
         )
         self._validated = 0  # so many callbacks had run when the broker was last asked
         self.broker = self.loop.run_now(self._make)
-        self.rpc = SimServer(node, self._methods(), self._spawn, self._failed)  # type: ignore[arg-type]
+        self.rpc = SimServer(node, native_methods(self.broker), self._spawn, self._failed)  # type: ignore[arg-type]
         self.rpc.answered = lambda request, reply, came: node.on_answered(
             node, request, reply, came
         )
@@ -177,15 +174,6 @@ class Services:
         broker.filters.start()
         broker.transactions.askers.append(self._ask)
         return broker
-
-    def _methods(self) -> Methods:
-        """The node's own service objects."""
-        methods, broker = Methods(), self.broker
-        server: Any = methods
-        stubs.add_MessagesServicer_to_server(MessagesService(broker), server)
-        stubs.add_GroupsServicer_to_server(GroupsService(broker), server)
-        stubs.add_AdminServicer_to_server(AdminService(broker), server)
-        return methods
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         return self.loop.run_now(lambda: self.loop.create_task(work))

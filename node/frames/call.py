@@ -10,7 +10,7 @@ import structlog
 from duolog._frames import LAST, STREAM_AHEAD, FrameError, split
 from google.protobuf.message import DecodeError
 
-from node.frames.methods import Handler
+from node.methods import Handler
 
 log = structlog.get_logger("duolog.node")
 

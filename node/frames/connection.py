@@ -21,7 +21,7 @@ from duolog.wire import duolog_pb2 as wire
 from google.protobuf.message import DecodeError
 
 from node.frames.call import Call, Trailing
-from node.frames.methods import Handler
+from node.methods import Handler
 from node.wirecodec import peer_host
 from store.record import Host
 from store.status import PutMessageStatus

@@ -2,15 +2,15 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 from duolog._background import Background
-from duolog._frames import KEY_BYTES, Budget
+from duolog._frames import KEY_BYTES, NUMBERS, Budget
 
 from node.config import LimitsSection
 from node.frames.connection import Appending, Connection, Terms
-from node.frames.methods import Methods
+from node.methods import Handler
 
 log = structlog.get_logger("duolog.node")
 
@@ -20,6 +20,13 @@ CONNECTIONS_MAX = 20_000
 HALVES = 8  # longest frames that all connections may hold while they have not arrived whole
 SHORT_CALLS_MAX = 1024  # of one connection, beside those that wait for messages
 STOPPING = "the node is stopping"
+# No call: as a stream, it would wait for MORE, which comes behind requests that it does not take.
+APPEND = "/duolog.v1.Messages/Append"
+
+
+def numbered(methods: Mapping[str, Handler]) -> dict[int, Handler]:
+    """The methods of the native API by their numbers in frames."""
+    return {NUMBERS[path]: method for path, method in methods.items() if path != APPEND}
 
 
 class FramesServer:
@@ -27,7 +34,6 @@ class FramesServer:
 
     Attributes:
         key: of this process; a client that names another one has not meant it.
-        methods: what the generated code adds the services to.
         port: where it listens; 0 before.
     """
 
@@ -37,10 +43,12 @@ class FramesServer:
         answered: Callable[[], None],
         limits: LimitsSection,
         failed: Callable[[Exception], None],
+        methods: Mapping[str, Handler],
     ) -> None:
-        """answered: see Terms. failed: is told of a bug in a call."""
+        """answered: see Terms. failed: is told of a bug in a call. methods: those of the native
+        API, by their paths.
+        """
         self.key = secrets.token_bytes(KEY_BYTES)
-        self.methods = Methods()
         self.port = 0
         self._calls = Background(failed)
         self._ticking = Background(failed)
@@ -49,7 +57,7 @@ class FramesServer:
         self._server: asyncio.Server | None = None
         self._terms = Terms(
             self.key,
-            self.methods.by_number,
+            numbered(methods),
             appends,
             answered,
             self._calls.start,

@@ -7,7 +7,8 @@ from typing import Any
 import grpc
 import pytest
 
-from sim.channels import CLIENT, KEEPALIVE_MS, Call, Methods, SimServer
+from node.methods import Methods
+from sim.channels import CLIENT, KEEPALIVE_MS, Call, SimServer
 from sim.network import Network
 from sim.world import World
 

@@ -15,7 +15,8 @@ from duolog.wire import duolog_pb2_grpc as stubs
 
 from node.frames import connection as module
 from node.frames.connection import Connection, Terms
-from node.frames.methods import Methods
+from node.frames.server import numbered
+from node.methods import Methods
 from store.record import Host
 from store.status import PutMessageStatus
 
@@ -136,10 +137,10 @@ class Side:
         self.script = Script()
         self.open: set[Connection] = set()
         methods = Methods()
-        stubs.add_MessagesServicer_to_server(self.script, methods)  # type: ignore[arg-type]
+        stubs.add_MessagesServicer_to_server(self.script, methods.as_server())
         self.terms = Terms(
             KEY,
-            methods.by_number,
+            numbered(methods.by_path),
             self.appends,
             self.appends.note_answered,
             self.calls.start,
