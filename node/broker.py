@@ -77,19 +77,22 @@ class Broker:
         self.log.connect(self.replication, self.admission.refused_put)
         self.metadata.refused = self.admission.change
         self.background = Background(self.give_up)
-        core = Core(
+        self.core = core = Core(
             self.log,
             self.store,
+            self.store,
+            self.store,
+            self.store.options,
             self.times,
             self.log.board,
             self.metadata,
             self.admission,
         )
         self.removal = QueueRemoval(self.log.file_work, self.background.start, self.metadata.exists)
-        self.filters = ConsumerFilters(core)
-        self.delays = DelayService(core)
+        self.filters = ConsumerFilters(core, self.store.calculate_filter_bits)
+        self.delays = DelayService(core, self.store.delays_ms)
         self.transactions = TransactionService(core, config.transactions)
-        self.appends = Appends(core, self.replication, self.delays, self.transactions)
+        self.appends = Appends(core, self.replication, self.delays, self.transactions, host)
         self.publishes = PublishService(core, self.appends, self.replication.nonce_at)
         self.retries = RetryTopics(core, self.delays)
         self.waiting_calls = WaitingCalls(config.limits.polls_max)

@@ -134,12 +134,8 @@ def _unread_is_old() -> list[Patch]:
     """A lite topic is as old as the newest message that can be read."""
 
     def last_time(self: Any, name: str) -> int:
-        store = self._core.store
-        queue = store.queues.get(name, 0)
-        if queue is None or not queue.max_offset:
-            return 0
-        entry = queue.entries(queue.max_offset - 1, 1)
-        return int(store.log.store_time_at(int(entry[0, 0]))) if entry.shape[1] else 0
+        _, end = self._core.store.queue_range(name, 0)
+        return int(self._core.positions.store_time(name, 0, end - 1))
 
     return [(LiteService, "_last_time", last_time)]
 

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable, Collection, Generator, Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from store import recovery
 from store.checkpoint import StoreCheckpoint
 from store.clocks import WallMs
@@ -24,14 +26,14 @@ from store.errors import CorruptRecord, OffsetOutOfRange, StoreClosed
 from store.idempotence import IdempotenceTable
 from store.indexservice import IndexService
 from store.kernels import decode
-from store.kernels.jit import U8
+from store.kernels.jit import I64, U8
 from store.lookups import Lookups
 from store.mappedfile import FlushJob
 from store.offsets import PhyOffset, QueueOffset
 from store.openfiles import TooManyUnsynced
 from store.options import StoreOptions
 from store.puts import PutBatch, PutResult, Puts
-from store.queueends import QueueEnds
+from store.queueends import QueueEnds, QueueKey
 from store.queueflushes import Derived, QueueFlushes
 from store.queuenote import NOT_INDEXED
 from store.queues import ConsumeQueues
@@ -248,6 +250,11 @@ class MessageStore:
         self._release()
 
     @property
+    def writeable(self) -> bool:
+        """No flag of the store refuses puts."""
+        return self.flags.writeable
+
+    @property
     def closed(self) -> bool:
         """Not started yet, shut down or abandoned."""
         return self._closed
@@ -419,11 +426,25 @@ class MessageStore:
         key = (topic, queue_id)
         self.topic_queue_table[key] = max(self.topic_queue_table.get(key, 0), queue_offset)
 
+    def remove_topic(self, topic: str) -> None:
+        """Remove a topic's queues and their files. Raises OSError."""
+        self.queues.remove_topic(topic)
+
     def calculate_filter_bits(self, bit_map_of: Callable[[str, bytes], bytes]) -> None:
         """From now on, dispatch notes with every entry which filters want the message."""
         self.dispatcher.bit_map_of = bit_map_of
 
     # -- flush, dispatch -----------------------------------------------------------------------
+
+    @property
+    def max_offset(self) -> PhyOffset:
+        """Log offset after the newest record."""
+        return self.log.max_offset
+
+    @property
+    def dispatched_offset(self) -> PhyOffset:
+        """Queues and index have everything below."""
+        return PhyOffset(self.dispatcher.reput_from)
 
     @property
     def flushed_offset(self) -> PhyOffset:
@@ -574,10 +595,56 @@ class MessageStore:
         queue = self.queues.get(topic, queue_id)
         return queue.offset_at_size(queue_offset, size) if queue else queue_offset
 
+    def offset_in_log(self, topic: str, queue_id: int, physical_offset: PhyOffset) -> QueueOffset:
+        """Queue offset of the first message at or after a log offset; 0 for no such queue."""
+        queue = self.queues.get(topic, queue_id)
+        if queue is None:
+            return QueueOffset(0)
+        return QueueOffset(queue.next_from(queue.min_offset, physical_offset))
+
     def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]:
         """Queue offsets [min, max) that can be read."""
         queue = self.queues.get(topic, queue_id)
         return (queue.min_offset, queue.max_offset) if queue else (QueueOffset(0), QueueOffset(0))
+
+    def next_offset(self, topic: str, queue_id: int) -> QueueOffset:
+        """The queue offset that the next message of a queue gets."""
+        return QueueOffset(self.topic_queue_table.get((topic, queue_id), 0))
+
+    def entries(self, topic: str, queue_id: int, queue_offset: int, count: int) -> I64:
+        """Entries of a queue as a table [3, n]: see `ConsumeQueue.entries`."""
+        queue = self.queues.get(topic, queue_id)
+        return queue.entries(queue_offset, count) if queue else np.empty((3, 0), np.int64)
+
+    def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """When the message at a queue offset was stored, ms; -1 where there is none."""
+        if queue_offset < self.queue_range(topic, queue_id)[0]:
+            return -1
+        entry = self.entries(topic, queue_id, queue_offset, 1)
+        return self.log.store_time_at(int(entry[0, 0])) if entry.shape[1] else -1
+
+    # -- which queues there are ----------------------------------------------------------------
+
+    def queue_keys(self) -> list[QueueKey]:
+        """Queues that have entries, or had some, by topic and id."""
+        return list(self.queues.table)
+
+    def queue_ends(self, topic: str) -> dict[int, int]:
+        """The next queue offset of a topic's queues, by queue id."""
+        ends = self.topic_queue_table.items()
+        return {queue_id: end for (name, queue_id), end in ends if name == topic}
+
+    def topics_with_messages(self) -> set[str]:
+        """Topics that messages were stored in."""
+        return {topic for (topic, _), end in self.topic_queue_table.items() if end}
+
+    def light_of(self, topic: str) -> list[str]:
+        """The light queues of a topic's lite topics."""
+        return self.topic_queue_table.light_of(topic)
+
+    def light_names(self) -> list[str]:
+        """All light queues."""
+        return self.topic_queue_table.light_names()
 
 
 __all__ = [

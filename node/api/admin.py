@@ -224,7 +224,9 @@ class AdminService(stubs.AdminServicer):
         store, topic, wanted = self._broker.store, request.topic, request.offset
         if not request.HasField("offset"):
             at = start_of(request)
-            return {queue: offset_at(store, topic, queue, at) for queue in range(queues)}
+            return {
+                queue: offset_at(self._broker.core, topic, queue, at) for queue in range(queues)
+            }
         if wanted < 0:
             raise sdk.BadRequest(f"offset {wanted} is negative")
         ranges = {queue: store.queue_range(topic, queue) for queue in range(queues)}

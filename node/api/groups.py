@@ -153,7 +153,7 @@ class GroupsService(stubs.GroupsServicer):
         check_place((request.topic, request.queue_id), topic.queues, 0)
         return wire.OffsetAtTimeReply(
             queue_offset=offset_at(
-                self._broker.store, request.topic, request.queue_id, start_of(request)
+                self._broker.core, request.topic, request.queue_id, start_of(request)
             )
         )
 

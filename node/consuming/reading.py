@@ -99,6 +99,6 @@ class Reader:
         master = self._replication.master
         if master is None or not self._replication.options.slave_read_enable:
             return ""
-        if self._core.store.log.max_offset - physical_offset <= self._in_memory_bytes:
+        if self._core.store.max_offset - physical_offset <= self._in_memory_bytes:
             return ""
         return master.read_endpoint()

@@ -1,6 +1,7 @@
 """Admission: the one place that decides which puts, changes and reads this node may do now."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from duolog import _errors as sdk
 from duolog._columns import crc32
@@ -10,10 +11,23 @@ from node.config import LimitsSection
 from node.core.metadatalog import MetadataLog
 from node.replication.roles import Replication
 from store.errors import BadMessage
-from store.messagestore import MessageStore, PutResult
+from store.messagestore import PutResult
 from store.metadata import PERM_READ, PERM_WRITE, Metadata, TopicConfig, is_reserved_topic
+from store.options import StoreOptions
 from store.record import check_topic
 from store.status import PutMessageStatus
+
+
+class Storing(Protocol):
+    """What decides about puts and reads in the store itself."""
+
+    @property
+    def writeable(self) -> bool:
+        """No flag of the store refuses puts."""
+
+    @property
+    def options(self) -> StoreOptions:
+        """How it is configured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +50,7 @@ class Admission:
 
     def __init__(
         self,
-        store: MessageStore,
+        store: Storing,
         replication: Replication,
         metadata: MetadataLog,
         limits: LimitsSection,
@@ -119,7 +133,7 @@ class Admission:
 
     def refuses(self) -> bool:
         """Whether every put is refused now."""
-        return self.closed() is not None or not self._store.flags.writeable
+        return self.closed() is not None or not self._store.writeable
 
     def may_store(self) -> bool:
         """Whether the node's own batches may be stored now.

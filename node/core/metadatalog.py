@@ -7,20 +7,22 @@ So an acknowledged change is as durable as a message, and every replica that has
 import asyncio
 import functools
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import replace
+from typing import Protocol
 
 import structlog
 from duolog import _errors as sdk
 
 from node.config import LimitsSection
+from node.core.ports import KnownQueues, Reads
 from node.engine.log import Log, Outcome
 from node.upkeep.threadwork import done_in_thread
 from store.columns import Columns
 from store.errors import BadMessage
 from store.kernels import decode
 from store.lightqueues import is_light
-from store.messagestore import MessageStore, PutBatch
+from store.messagestore import PutBatch
 from store.metadata import (
     SYSTEM_TOPIC,
     Json,
@@ -47,22 +49,41 @@ IMPORT_ROWS = 1000  # of one batch
 READ_ROWS, READ_BYTES = 4096, 8 << 20
 
 
+class Decided(Protocol):
+    """What the tables decide about queues, done by the store; and its role."""
+
+    @property
+    def role(self) -> BrokerRole:
+        """A master's, or a slave's."""
+
+    def raise_floor(self, topic: str, queue_id: int, queue_offset: QueueOffset) -> None:
+        """Hide the messages of a queue below an offset for good; no put gets a lower one."""
+
+    def remove_topic(self, topic: str) -> None:
+        """Remove a topic's queues and their files. Raises OSError."""
+
+    def hold_light_queues(self, names: Iterable[str]) -> None:
+        """Store nothing in light queues while their removal is being decided."""
+
+    def release_light_queues(self, names: Collection[str], forgotten: bool) -> None:
+        """It is decided. forgotten: the next message begins its queue again."""
+
+
 class _Records:
     """The metadata queue of a store, for `MetadataRecovery`."""
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: Reads, role: BrokerRole) -> None:
         self._store = store
-        queue = store.queues.get(SYSTEM_TOPIC, QUEUE)
-        self.first = queue.min_offset if queue is not None else 0
-        end = store.topic_queue_table.get((SYSTEM_TOPIC, QUEUE), 0)
+        self.first: int = store.queue_range(SYSTEM_TOPIC, QUEUE)[0]
+        end = store.next_offset(SYSTEM_TOPIC, QUEUE)
         # The tables of a slave may be newer than its log; those of a master never are.
-        self.end = None if store.role is BrokerRole.SLAVE else end
+        self.end = None if role is BrokerRole.SLAVE else end
 
     def place(self, offset: int) -> int:
-        queue = self._store.queues.get(SYSTEM_TOPIC, QUEUE)
-        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+        low, high = self._store.queue_range(SYSTEM_TOPIC, QUEUE)
+        if not low <= offset < high:
             return -1
-        return int(queue.entries(offset, 1)[0, 0])
+        return int(self._store.entries(SYSTEM_TOPIC, QUEUE, offset, 1)[0, 0])
 
     def read(self, offset: int) -> tuple[list[bytes], int]:
         result = self._store.get(
@@ -88,9 +109,13 @@ class MetadataLog:
 
     def __init__(self, log_: Log, limits: LimitsSection) -> None:
         self._log = log_
+        self._store: Reads = log_.store
+        self._queues: KnownQueues = log_.store
+        self._decided: Decided = log_.store
+        self._disk = log_.store.disk
         self._limits = limits
         self._tables = Metadata()
-        self._files = MetadataFiles(log_.store.disk)
+        self._files = MetadataFiles(self._disk)
         # Why nothing may be changed now, None if it may. Set by the broker.
         self.refused: Callable[[], sdk.DuologError | None] = _nobody_knows
         # Called with a deleted topic and the ends of its queues.
@@ -131,7 +156,7 @@ class MetadataLog:
         no more than its log holds. The tables are valid.
         """
         applied, stored = self._tables.applied, self._stored
-        if applied > stored and self._log.store.role is not BrokerRole.SLAVE:
+        if applied > stored and self._decided.role is not BrokerRole.SLAVE:
             return f"{applied} changes are applied, {stored} are stored"
         for offset in [*self._waiting, *(offset for offset, _ in self._creating.values())]:
             if not applied <= offset < stored:
@@ -140,20 +165,22 @@ class MetadataLog:
 
     def load(self) -> None:
         """Find the tables in the snapshots and the log. Raises BadStoreFile."""
-        store = self._log.store
-        records = _Records(store)
-        found = MetadataRecovery(store.disk, self._files, records, _report).run()
+        records = self._records()
+        found = MetadataRecovery(self._disk, self._files, records, _report).run()
         self._tables = found.tables
         self._read = found.replayed_from
         if found.partial:
             self._missing_after = self._stored
         self.catch_up()
         self._apply_floors()
-        for topic in {queue.topic for queue in store.queues} - set(self._tables.topics):
+        for topic in {name for name, _ in self._queues.queue_keys()} - set(self._tables.topics):
             if topic in self._tables.floors:
-                store.queues.remove_topic(topic)
-        if found.foreign and store.role is not BrokerRole.SLAVE:
+                self._decided.remove_topic(topic)
+        if found.foreign and self._decided.role is not BrokerRole.SLAVE:
             self._import(found, records.end == 0)
+
+    def _records(self) -> _Records:
+        return _Records(self._store, self._decided.role)
 
     def _import(self, found: Recovered, first: bool) -> None:
         """Store the tables that another program's files held, so that the log has them as well.
@@ -163,10 +190,10 @@ class MetadataLog:
         changes = changes_of(found.tables)
         if first:
             changes.append({"op": "complete", "complete": True})
-        store, now = self._log.store, self._log.times.store_ms()
+        now = self._log.times.store_ms()
         for at in range(0, len(changes), IMPORT_ROWS):
             rows = [_body(change) for change in changes[at : at + IMPORT_ROWS]]
-            result = store.put(PutBatch(SYSTEM_TOPIC, QUEUE, Columns.of(rows), now), now)
+            result = self._log.write(PutBatch(SYSTEM_TOPIC, QUEUE, Columns.of(rows), now))
             if result.status is not PutMessageStatus.PUT_OK:
                 log.warning(
                     "tables written by another program are in config/ only, not in the log",
@@ -185,7 +212,7 @@ class MetadataLog:
     @property
     def _stored(self) -> int:
         """Queue offset of the next record."""
-        return self._log.store.topic_queue_table.get((SYSTEM_TOPIC, QUEUE), 0)
+        return self._store.next_offset(SYSTEM_TOPIC, QUEUE)
 
     def _adopt(self) -> None:
         """Take the topics of a directory that another program wrote from its queues.
@@ -200,23 +227,19 @@ class MetadataLog:
         if self._tables.complete:
             return
         cut = self._stored < after  # with messages, perhaps: queues may never have had any
-        for queue in self._log.store.queues:
-            if is_system_topic(queue.topic) or queue.topic in self._tables.floors:
+        for topic, queue_id in self._queues.queue_keys():
+            if is_system_topic(topic) or topic in self._tables.floors:
                 continue
-            if is_light(queue.topic) or (cut and not queue.max_offset):
+            if is_light(topic) or (cut and not self._store.queue_range(topic, queue_id)[1]):
                 continue
-            known = self._tables.topics.get(queue.topic, TopicConfig(queue.topic, 1))
-            queues = max(queue.queue_id + 1, known.queues)
-            self._tables.topics[queue.topic] = replace(known, queues=queues)
+            known = self._tables.topics.get(topic, TopicConfig(topic, 1))
+            self._tables.topics[topic] = replace(known, queues=max(queue_id + 1, known.queues))
             self._tables.changes += 1
 
     def has_applied(self, end: int) -> bool:
         """Tell whether all changes below a log offset are applied."""
-        store = self._log.store
-        queue = store.queues.get(SYSTEM_TOPIC, QUEUE)
-        return store.dispatcher.reput_from >= end and (
-            queue is None or self._tables.applied >= queue.max_offset
-        )
+        _, high = self._store.queue_range(SYSTEM_TOPIC, QUEUE)
+        return self._store.dispatched_offset >= end and self._tables.applied >= high
 
     def catch_up(self) -> None:
         """Apply every record that has become readable."""
@@ -224,15 +247,14 @@ class MetadataLog:
         self._adopt()
 
     def _apply_readable(self) -> None:
-        store = self._log.store
-        queue = store.queues.get(SYSTEM_TOPIC, QUEUE)
-        if queue is None:
+        low, high = self._store.queue_range(SYSTEM_TOPIC, QUEUE)
+        if not high:
             return
         tables = self._tables
-        tables.applied = max(tables.applied, queue.min_offset)
-        self._read = max(min(self._read, tables.applied), queue.min_offset)
-        while self._read < queue.max_offset:
-            result = store.get(
+        tables.applied = max(tables.applied, low)
+        self._read = max(min(self._read, tables.applied), low)
+        while self._read < high:
+            result = self._store.get(
                 SYSTEM_TOPIC, QUEUE, QueueOffset(self._read), Wanted(READ_ROWS, READ_BYTES)
             )
             for numbers, body, _ in result.rows():
@@ -270,7 +292,7 @@ class MetadataLog:
 
     def _apply_floors_of(self, topic: str) -> None:
         for queue_id, floor in self._tables.floors.get(topic, {}).items():
-            self._log.store.raise_floor(topic, queue_id, QueueOffset(floor))
+            self._decided.raise_floor(topic, queue_id, QueueOffset(floor))
 
     def snapshot_bytes(self) -> bytes:
         """The tables as of now, for a slave."""
@@ -295,7 +317,7 @@ class MetadataLog:
         if self._missing_after is not None or not self._files.due(tables.changes):
             return
         snapshot = tables.snapshot()
-        place = _Records(self._log.store).place(snapshot.applied - 1)
+        place = self._records().place(snapshot.applied - 1)
         write = functools.partial(self._files.write, snapshot, place, self._log.times.wall_ms())
         await done_in_thread(self._log.threads, write, self._not_saved)
 
@@ -324,7 +346,7 @@ class MetadataLog:
             change = {**change, "complete": True}  # from here on the log is complete
         body = Columns.of([_body(change)])
         now = self._log.times.store_ms()
-        result = self._log.store.put(PutBatch(SYSTEM_TOPIC, QUEUE, body, now), now)
+        result = self._log.write(PutBatch(SYSTEM_TOPIC, QUEUE, body, now))
         if result.status is not PutMessageStatus.PUT_OK:
             raise sdk.NotMaster(f"the change was not stored: {result.reason}")
         durable = self._log.settle(result.end_offset)
@@ -400,16 +422,11 @@ class MetadataLog:
         self._creating[config.name] = offset, config
         await self._applied(offset)
         for queue_id, floor in self._tables.floors.get(config.name, {}).items():
-            self._log.store.raise_floor(config.name, queue_id, QueueOffset(floor))
+            self._decided.raise_floor(config.name, queue_id, QueueOffset(floor))
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic; the offsets of its queues are never used again."""
-        store = self._log.store
-        ends = {
-            queue: offset
-            for (topic, queue), offset in store.topic_queue_table.items()
-            if topic == name
-        }
+        ends = self._queues.queue_ends(name)
         floors = {str(queue): offset for queue, offset in ends.items()}
         await self.change({"op": "delete_topic", "topic": name, "floors": floors})
         for tell in self.topic_deleted:
@@ -421,15 +438,17 @@ class MetadataLog:
         Puts to them are held meanwhile, so that no queue begins again because of a change that is
         never confirmed.
         """
-        store = self._log.store
         forgotten = False
-        store.hold_light_queues(names)
+        self._decided.hold_light_queues(names)
         try:
-            ends = {name: store.topic_queue_table[name, 0] for name in names}
+            found = {name: self._store.next_offset(name, 0) for name in names}
+            ends = {name: end for name, end in found.items() if end}
+            if not ends:
+                return  # others have forgotten them
             await self.change({"op": "forget_light_queues", "ends": ends})
             forgotten = True
         finally:
-            store.release_light_queues(names, forgotten)
+            self._decided.release_light_queues(names, forgotten)
 
     async def ensure_group(self, name: str, row: Json | None = None) -> None:
         """Create a group on its first use. Raises Busy if there are too many."""

@@ -30,8 +30,11 @@ class Appends:
         replication: Replication,
         delays: DelayService,
         transactions: TransactionService,
+        store_host: Host,
     ) -> None:
+        """store_host: the address that message ids carry."""
         self._core = core
+        self._store_host = f"{store_host.address}:{store_host.port}"
         self._replication = replication
         self._delays = delays
         self._transactions = transactions
@@ -141,8 +144,7 @@ class Appends:
             reply.epoch_nonce = self._replication.nonce_at(result.physical_offset)
         if self._replication.master is not None:
             reply.master_epoch = self._replication.master.epoch
-        host = self._core.store.store_host
-        reply.store_host = f"{host.address}:{host.port}"
+        reply.store_host = self._store_host
         for run in result.duplicates:
             reply.duplicates.add(
                 count=run.end - run.first,

@@ -28,7 +28,7 @@ from store.columns import Columns
 from store.delay import SCHEDULE_TOPIC
 from store.errors import StoreError
 from store.kernels import decode
-from store.kernels.jit import EMPTY_I64, I64
+from store.kernels.jit import I64
 from store.messagestore import PutBatch
 from store.metadata import SYSTEM_PREFIX
 from store.offsets import QueueOffset
@@ -87,8 +87,10 @@ class RecallHandle:
 class DelayService:
     """Stores delayed messages, and stores them again in their queues when they are due."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, levels_ms: I64) -> None:
+        """levels_ms: the delay of each level."""
         self._core = core
+        self.levels_ms = levels_ms
         self._timers: PendingTimers | None = None
         self._opening = asyncio.Lock()
         self._done_records: deque[tuple[int, int]] = deque()  # offset of a note, highest in it
@@ -108,8 +110,8 @@ class DelayService:
 
     def at_level(self, batch: PutBatch, level: int) -> PutBatch:
         """A batch that waits for the delay of a level. Raises BadRequest, BadMessage."""
-        levels = len(self._core.store.delays_ms)
-        batch.columns.check(self._core.store.options.max_message_size)
+        levels = len(self.levels_ms)
+        batch.columns.check(self._core.options.max_message_size)
         if level < 1:
             raise sdk.BadRequest(f"delay level {level} is outside 1..{levels}")
         level = min(level, levels)
@@ -126,7 +128,7 @@ class DelayService:
             raise sdk.BadRequest(
                 f"a delay of {deliver_ms - wall_ms} ms exceeds the limit of {DELAY_MS_MAX} ms"
             )
-        batch.columns.check(self._core.store.options.max_message_size)
+        batch.columns.check(self._core.options.max_message_size)
         when = str(deliver_ms)
         words = {"TIMER_DELIVER_MS": when, "TIMER_OUT_MS": when}
         return redirected(batch, TIMER_TOPIC, QUEUE, words)
@@ -189,10 +191,10 @@ class DelayService:
             store_ms = self._store_ms()
             store = self._core.store
             if self._began is None:
-                self._began = store_ms, store.log.max_offset
-            if store.dispatcher.reput_from < self._began[1]:
+                self._began = store_ms, store.max_offset
+            if store.dispatched_offset < self._began[1]:
                 continue  # deliveries of the last master cannot be found yet
-            for level in range(1, len(self._core.store.delays_ms) + 1):
+            for level in range(1, len(self.levels_ms) + 1):
                 while self._deliver_level(level, store_ms):
                     await asyncio.sleep(0)
             timers = await self._opened()
@@ -270,15 +272,14 @@ class DelayService:
     def _deliver_level(self, level: int, store_ms: WallMs) -> bool:
         """Deliver the due messages of a level; whether there may be more."""
         store = self._core.store
-        queue = store.queues.get(SCHEDULE_TOPIC, level - 1)
-        if queue is None:
-            return False
+        low, high = store.queue_range(SCHEDULE_TOPIC, level - 1)
         noted = self._core.metadata.tables.delay_offsets.get(level, 0)
-        offset = max(noted, self._delivered.get(level, 0), queue.min_offset)
-        if offset >= queue.max_offset:
+        offset = max(noted, self._delivered.get(level, 0), low)
+        if offset >= high:
             return False
-        delay_ms = int(store.delays_ms[level - 1])
-        times = self._forward_steps.corrected(queue.entries(offset, self._stretch)[2], delay_ms)
+        delay_ms = int(self.levels_ms[level - 1])
+        entries = store.entries(SCHEDULE_TOPIC, level - 1, offset, self._stretch)
+        times = self._forward_steps.corrected(entries[2], delay_ms)
         # An entry from before a change of the levels does not wait longer than the new delay.
         times = np.where(times > store_ms + delay_ms, store_ms, times)
         late = np.nonzero(times > store_ms)[0]
@@ -332,14 +333,15 @@ class DelayService:
         return timers
 
     async def _read_entries(self, timers: PendingTimers) -> None:
-        queue = self._core.store.queues.get(TIMER_TOPIC, QUEUE)
-        if queue is None:
-            return
-        while timers.end < queue.max_offset and timers is self._timers:
-            first = max(timers.end, queue.min_offset)
+        store = self._core.store
+        while timers is self._timers:
+            low, high = store.queue_range(TIMER_TOPIC, QUEUE)
+            if timers.end >= high:
+                return
+            first = max(timers.end, low)
             if first > timers.end:
                 timers.add(np.zeros(0, np.int64), first)  # retention deleted the earlier ones
-            times = queue.entries(first, READ_AT_ONCE)[2]
+            times = store.entries(TIMER_TOPIC, QUEUE, first, READ_AT_ONCE)[2]
             if not len(times):
                 return
             timers.add(np.ascontiguousarray(times), first)
@@ -386,8 +388,7 @@ class DelayService:
         """Deliver messages at consecutive offsets."""
         store = self._core.store
         first, end = int(offsets[0]), int(offsets[-1]) + 1
-        queue = store.queues.get(TIMER_TOPIC, QUEUE)
-        times = queue.entries(first, end - first)[2] if queue is not None else EMPTY_I64
+        times = store.entries(TIMER_TOPIC, QUEUE, first, end - first)[2]
         left_out = self._left_out(times)
         while first < end:
             result, reached = self._read(TIMER_TOPIC, QUEUE, first, end)
@@ -421,15 +422,11 @@ class DelayService:
     async def _roll(self, timers: PendingTimers, wall_ms: WallMs) -> None:
         """Store messages that wait for long again, before retention deletes them."""
         store = self._core.store
-        queue = store.queues.get(TIMER_TOPIC, QUEUE)
-        half = store.options.file_reserved_time * 3_600_000 // 2
-        while queue is not None and timers.count and timers is self._timers:
+        half = self._core.options.file_reserved_time * 3_600_000 // 2
+        while timers.count and timers is self._timers:
             await asyncio.sleep(0)
             low = timers.low
-            entry = queue.entries(low, 1)
-            if not entry.shape[1]:
-                return
-            stored = store.log.store_time_at(int(entry[0, 0]))
+            stored = self._core.positions.store_time(TIMER_TOPIC, QUEUE, low)
             if stored < 0 or wall_ms - stored < half:
                 return
             try:
@@ -448,7 +445,7 @@ class DelayService:
         """Recall a message. Raises NoSuchMessage if it is no longer pending."""
         timers = await self._opened()
         gone = sdk.NoSuchMessage(f"message {handle.message_id} was already delivered or recalled")
-        stored = self._core.store.topic_queue_table.get((TIMER_TOPIC, QUEUE), 0)
+        stored = self._core.store.next_offset(TIMER_TOPIC, QUEUE)
         until = asyncio.get_running_loop().time() + RECALL_SECONDS
         while timers.end <= handle.offset < stored:  # stored, but not dispatched yet
             if asyncio.get_running_loop().time() > until:
@@ -468,7 +465,7 @@ class DelayService:
         batch = PutBatch(DONE_TOPIC, QUEUE, columns, self._core.times.wall_ms())
         # The note will be stored here. It is known before it is confirmed, so that progress
         # recorded meanwhile does not make the next reading begin after it.
-        noted_at = self._core.store.topic_queue_table.get((DONE_TOPIC, QUEUE), 0)
+        noted_at = self._core.store.next_offset(DONE_TOPIC, QUEUE)
         self._done_records.append((noted_at, handle.offset))
         done = await self._core.log.put_and_wait(batch)
         if done.status is not PutMessageStatus.PUT_OK:

@@ -27,7 +27,7 @@ from node.engine.log import Outcome
 from node.wirecodec import without_first
 from store.columns import Columns
 from store.errors import CorruptRecord, StoreError
-from store.messagestore import MessageStore, PutBatch
+from store.messagestore import PutBatch
 from store.metadata import SYSTEM_PREFIX, Json
 from store.offsets import PhyOffset, QueueOffset
 from store.reader import Wanted
@@ -72,22 +72,23 @@ class _Earlier:
     records.
     """
 
-    def __init__(self, store: MessageStore, producer: bytes, published_after: int) -> None:
+    def __init__(self, core: Core, producer: bytes, published_after: PhyOffset) -> None:
         """producer: id of the batch. published_after: log offset below which there is no copy."""
-        self._store = store
+        self._core = core
+        self._store = core.store
         self._producer = producer
         self._after = published_after
-        self._end = store.log.max_offset  # all copies from earlier attempts are below
+        self._end = core.store.max_offset  # all copies from earlier attempts are below
         self._found: dict[tuple[str, int], Counter[str]] = {}
 
     @property
     def readable(self) -> bool:
         """Queues and index contain everything from earlier attempts, as `held` requires."""
-        return self._store.dispatcher.reput_from >= self._end
+        return self._store.dispatched_offset >= self._end
 
     async def held(self, request: wire.AppendRequest) -> int:
         """The number of leading messages of a part that are in its queue."""
-        if self._store.options.message_index_enable:
+        if self._core.options.message_index_enable:
             lookup = self._store.lookups.by_unique_key
             return bisect_left(
                 range(_count(request)),
@@ -103,13 +104,10 @@ class _Earlier:
     async def _read(self, topic: str, queue_id: int) -> Counter[str]:
         """The stored messages of each part, read from the queue: there is no index."""
         found: Counter[str] = Counter()
-        queue = self._store.queues.get(topic, queue_id)
         word = f"UNIQ_KEY\x01{self._producer.hex().upper()}".encode()
-        at = queue.next_from(queue.min_offset, self._after) if queue is not None else 0
+        at = self._core.positions.offset_in_log(topic, queue_id, self._after)
         while True:
-            result = self._store.get(
-                topic, queue_id, QueueOffset(at), Wanted(READ_ROWS, READ_BYTES)
-            )
+            result = self._store.get(topic, queue_id, at, Wanted(READ_ROWS, READ_BYTES))
             for _, _, text in result.rows():
                 if word in text:
                     properties = decode_properties(text.decode(errors="replace"))
@@ -204,7 +202,7 @@ class PublishService:
                 request.properties,
                 request.property_offsets,
             )
-            columns.check(self._core.store.options.max_message_size)
+            columns.check(self._core.options.max_message_size)
         except StoreError as error:
             raise sdk.BadRequest(str(error)) from None
         return columns.count
@@ -307,7 +305,7 @@ class PublishService:
             low, high = store.queue_range(STAGED_TOPIC, QUEUE)
             if low <= offset < high:
                 break
-            stored = store.topic_queue_table.get((STAGED_TOPIC, QUEUE), 0)
+            stored = store.next_offset(STAGED_TOPIC, QUEUE)
             if offset < low or offset >= stored:
                 raise sdk.NoSuchMessage(f"staged request {offset} does not exist")
             if loop.time() >= deadline:
@@ -359,7 +357,7 @@ class PublishService:
             # An earlier master may have stored it, after it was staged.
             request.again, request.known_end = True, record.physical_offset
             request.known_nonce = self._nonce_at(record.physical_offset)
-            earlier = earlier or _Earlier(self._core.store, producer, record.physical_offset)
+            earlier = earlier or _Earlier(self._core, producer, record.physical_offset)
             future = await self._put(request, record.born_host, lost, earlier)
             if future is not None:
                 waiting.append(future)

@@ -167,8 +167,8 @@ class TransactionService:
         """Read the pending half messages and the decisions: all of them, or none."""
         tables = self._core.metadata.tables
         store = self._core.store
-        stored = store.topic_queue_table.get((HALF_TOPIC, QUEUE), 0)
-        self._older = stored, store.log.max_offset
+        stored = store.next_offset(HALF_TOPIC, QUEUE)
+        self._older = stored, store.max_offset
         halves = HalfMessages(max(0, tables.committed(GROUP, HALF_TOPIC, QUEUE)))
         self._halves = halves
         try:
@@ -250,7 +250,7 @@ class TransactionService:
                 f"a first check after {immunity_seconds} s exceeds the limit of "
                 f"{IMMUNITY_SECONDS_MAX} s"
             )
-        batch.columns.check(self._core.store.options.max_message_size)
+        batch.columns.check(self._core.options.max_message_size)
         words = {"TRAN_MSG": "true", "PGROUP": group}
         if immunity_seconds:
             words[IMMUNITY] = str(immunity_seconds)
@@ -275,7 +275,7 @@ class TransactionService:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + READABLE_SECONDS
-        stored = self._core.store.topic_queue_table.get((HALF_TOPIC, QUEUE), 0)
+        stored = self._core.store.next_offset(HALF_TOPIC, QUEUE)
         for origin in origins:
             if not 0 <= origin < stored:
                 raise sdk.NoSuchMessage(f"half message {origin} does not exist")
@@ -381,9 +381,9 @@ class TransactionService:
         """
         store = self._core.store
         record = store.record_at(HALF_TOPIC, QUEUE, QueueOffset(origin))
-        if record is None or not store.options.message_index_enable:
+        if record is None or not self._core.options.message_index_enable:
             return None
-        if store.dispatcher.reput_from < max(self._older[1], self._decisions.forgotten_end):
+        if store.dispatched_offset < max(self._older[1], self._decisions.forgotten_end):
             raise sdk.Unavailable("earlier decisions are not indexed yet: try again")
         topic, key = (record.properties.get(name, "") for name in ("REAL_TOPIC", "UNIQ_KEY"))
         return store.lookups.by_unique_key(topic, key) is not None if key else None
@@ -430,7 +430,7 @@ class TransactionService:
         if origin >= older_halves:
             return None
         store = self._core.store
-        if store.dispatcher.reput_from < older_log:
+        if store.dispatched_offset < older_log:
             raise sdk.Unavailable(
                 "messages stored by the last master are not indexed yet: try again"
             )

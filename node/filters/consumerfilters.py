@@ -7,6 +7,7 @@ offset at which this node began to set them. Before that, and if all bits are se
 decides.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -22,6 +23,7 @@ from store.record import decode_properties
 log = structlog.get_logger("duolog.node")
 
 FILTERS_MAX = 256  # of one topic
+BitMapOf = Callable[[str, bytes], bytes]  # of a topic and the properties of a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +35,23 @@ class _Entry:
 class ConsumerFilters:
     """The expressions of groups, as parsed by this node."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, calculate: Callable[[BitMapOf], None]) -> None:
+        """calculate: from then on, dispatch notes the bit map of every message."""
         self._core = core
+        self._calculate = calculate
         self._bloom = BloomFilter.of()
         self._seen = -1
         self._entries: dict[str, dict[str, _Entry]] = {}
 
     @property
     def _enabled(self) -> bool:
-        options = self._core.store.options
+        options = self._core.options
         return options.enable_calc_filter_bit_map and options.enable_consume_queue_ext
 
     def start(self) -> None:
         """Set bits from now on."""
         if self._enabled:
-            self._core.store.calculate_filter_bits(self.bit_map_of)
+            self._calculate(self.bit_map_of)
 
     def register(self, group: str, topic: str, wanted: MessageFilter) -> None:
         """Register the expression of a group; on the master, once for each expression."""
@@ -95,7 +99,7 @@ class ConsumerFilters:
     def _entry(self, row: Json) -> _Entry | None:
         try:
             positions = self._bloom.positions(f"{row['consumerGroup']}#{row['topic']}")
-            reached = self._core.store.dispatcher.reput_from
+            reached = self._core.store.dispatched_offset
             bits = FilterBits(positions, self._bloom.bits, reached)
             return _Entry(SqlFilter.parse(str(row["expression"])), bits)
         except (BadFilter, KeyError, TypeError) as error:

@@ -84,7 +84,7 @@ class LiteService:
                 await self._remove_forgotten()
             if loop.time() - checked >= EXPIRY_SECONDS and self._core.admission.may_store():
                 checked = loop.time()
-                names = self._core.store.topic_queue_table.light_names()
+                names = self._core.queues.light_names()
                 for at in range(0, len(names), CHECKED_AT_ONCE):
                     some = names[at : at + CHECKED_AT_ONCE]
                     await self.forget(self.expired(some, self._core.times.age_ms()))
@@ -215,7 +215,7 @@ class LiteService:
 
     def queues_of(self, topic: str) -> list[str]:
         """The light queues of a topic's lite topics."""
-        return self._core.store.topic_queue_table.light_of(topic)
+        return self._core.queues.light_of(topic)
 
     def notify(self, queue: str, group: str = "") -> None:
         """A queue got messages, or has some to deliver again. group: to which; empty: to all."""
@@ -235,11 +235,10 @@ class LiteService:
     def expired(self, names: list[str], age_ms: WallMs) -> list[str]:
         """Light queues whose last message is older than their parent allows, or without parent."""
         topics = self._core.metadata.topics
-        table = self._core.store.topic_queue_table
         found = []
         for name in names:
-            if (name, 0) not in table:
-                continue
+            if not self._core.store.next_offset(name, 0):
+                continue  # forgotten meanwhile
             config = topics.get(parent_of(name))
             minutes = config.lite_ttl_minutes if config is not None else 0
             if config is None or (minutes and self._last_time(name) < age_ms - minutes * 60_000):
@@ -248,11 +247,10 @@ class LiteService:
 
     def _last_time(self, name: str) -> int:
         store = self._core.store
-        queue = store.queues.get(name, 0)
-        if queue is None or queue.max_offset < store.topic_queue_table[name, 0]:
+        _, end = store.queue_range(name, 0)
+        if end < store.next_offset(name, 0):
             return self._core.times.wall_ms()  # its newest message is not readable yet
-        entry = queue.entries(queue.max_offset - 1, 1)
-        return store.log.store_time_at(int(entry[0, 0])) if entry.shape[1] else 0
+        return self._core.positions.store_time(name, 0, end - 1)
 
     async def topic_deleted(self, topic: str, _: dict[int, int]) -> None:
         """Forget its lite topics, too."""

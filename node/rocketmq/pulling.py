@@ -105,5 +105,5 @@ class Puller:
             if not request.HasField("timestamp"):
                 raise sdk.BadRequest("an offset policy of TIMESTAMP needs a timestamp")
             at = max(0, request.timestamp.ToMilliseconds())
-        offset = offset_at(self._broker.store, topic, queue_id, at)
+        offset = offset_at(self._broker.core, topic, queue_id, at)
         return service.QueryOffsetResponse(status=OK, offset=offset)

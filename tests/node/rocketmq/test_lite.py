@@ -553,6 +553,18 @@ async def test_a_lite_topic_forgotten_in_another_nodes_tables_is_removed_here(
     await until(lambda: broker.store.queues.get(name, 0) is None)
 
 
+async def test_a_lite_topic_that_another_call_has_forgotten_is_no_obstacle(
+    api: Api, parent: Node
+) -> None:
+    broker, name, gone = broker_of(parent), lite_queue("P", "a"), lite_queue("P", "gone")
+    await send(api, "a", b"0")
+    await broker.metadata.forget_light_queues([gone, name])
+    await until(lambda: broker.store.queues.get(name, 0) is None)
+    stored = broker.store.log.max_offset
+    await broker.metadata.forget_light_queues([gone, name])
+    assert broker.store.log.max_offset == stored
+
+
 @pytest.mark.parametrize("ahead", [False, True], ids=["applied here", "applied by another node"])
 async def test_a_malformed_record_is_ignored(parent: Node, ahead: bool) -> None:
     metadata = broker_of(parent).metadata
