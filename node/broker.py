@@ -61,7 +61,8 @@ class Broker:
 
     def __init__(self, config: Config, store: MessageStore, clock: Clock | None = None) -> None:
         """store: not started. clock: defaults to the machine's."""
-        self.config = config
+        self._config = config
+        self.node = config.node
         self.limits = config.limits
         host = store.store_host
         self.advertised = config.node.advertise or f"{host.address}:{host.port}"
@@ -136,7 +137,7 @@ class Broker:
             raise
         work = [*self.log.work, self._snapshot_loop, *(part.run for part in self.parts)]
         if self.replication.slave is not None and not self.replication.elected:
-            address: str = self.config.ha.master
+            address: str = self._config.ha.master
             work.append(self.replication.follow(address).run)
         for task in work:
             self.background.start(task())
@@ -234,7 +235,7 @@ class Broker:
         self._role_changed(NO_GRACE)
 
     def _role_changed(self, grace_until: MonoMs) -> None:
-        self.groups = GroupCoordinator(grace_until, self.config.node.group)
+        self.groups.begin_again(grace_until)
         for part in self.parts:
             part.role_changed()
         self.log.pump_soon()

@@ -272,7 +272,7 @@ class LiteClients:
 
         async def sync(node: Node, broker: Broker, copied: bool) -> None:
             self._watch(node, broker)
-            topics, caller = LiteTopics(broker), _caller(client)
+            topics, caller = _lite_topics(broker), _caller(client)
             not_master = broker.replication.not_master()
             if not not_master:
                 await topics.sync(request, caller)
@@ -381,7 +381,7 @@ class LiteClients:
         self, client: Subscribing, request: PopRequest, node: Node, broker: Broker
     ) -> list[Popped]:
         self._watch(node, broker)
-        subscriber = LiteTopics(broker).subscriber(_caller(client), client.group, PARENT)
+        subscriber = _lite_topics(broker).subscriber(_caller(client), client.group, PARENT)
         deadline = node.seconds() + 0.3
         found = await broker.pop.wait(replace(request, subscriber=subscriber), deadline)
         if found:
@@ -391,6 +391,10 @@ class LiteClients:
             now = broker.lite.subscriber(client.name, client.group, PARENT)
             self.history.nothing_for(node, broker.pop, now)
         return found
+
+
+def _lite_topics(broker: Broker) -> LiteTopics:
+    return LiteTopics(broker.core, broker.lite, broker.pop)
 
 
 def _caller(client: Subscribing) -> Client:

@@ -71,14 +71,7 @@ def _unheard_commits() -> list[Patch]:
 
 def _groups_kept() -> list[Patch]:
     """A master that leads again knows its members of the last time, and no grace."""
-    original = SimBroker._role_changed
-
-    def role_changed(self: Any, grace_until: Any) -> None:
-        groups = self.groups
-        original(self, grace_until)
-        self.groups = groups
-
-    return [(SimBroker, "_role_changed", role_changed)]
+    return [(GroupCoordinator, "begin_again", lambda self, grace_until: None)]
 
 
 # -- the SDK's policy ------------------------------------------------------------------------------

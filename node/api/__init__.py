@@ -1,4 +1,5 @@
 """duolog's own gRPC API: messages, groups, administration.
 
-It may use every part of the broker. The server starts it; `rocketmq` uses its call types.
+Messages and groups get the parts that they use (`native.py`), administration the whole broker. The
+server starts it; `rocketmq` uses its call types.
 """

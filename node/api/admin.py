@@ -49,6 +49,8 @@ class AdminService(stubs.AdminServicer):
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._store = broker.core.store
+        self.catch_up = broker.log.catch_up
 
     # -- topics --------------------------------------------------------------------------------
 
@@ -119,7 +121,7 @@ class AdminService(stubs.AdminServicer):
                 self._broker.admission.check_knows()
         else:
             found = [topics[name] for name in sorted(topics)]
-        confirmed = self._broker.store.confirm_offset
+        confirmed = self._broker.log.confirm_offset
         reply = wire.ListTopicsReply(
             topics=[self._topic(config) for config in found],
             confirm_offset=confirmed,
@@ -157,13 +159,12 @@ class AdminService(stubs.AdminServicer):
             topic=config.name,
             queues=config.queues,
             perm=config.perm,
-            group=self._broker.config.node.group,
+            group=self._broker.group,
             message_type=config.message_type,
             lite_ttl_minutes=config.lite_ttl_minutes,
         )
-        store = self._broker.store
         for queue_id in range(config.queues):
-            low, high = store.queue_range(config.name, queue_id)
+            low, high = self._store.queue_range(config.name, queue_id)
             reply.stats.add(
                 queue_id=queue_id,
                 min_offset=low,
@@ -173,13 +174,7 @@ class AdminService(stubs.AdminServicer):
         return reply
 
     def _store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        queue = self._broker.store.queues.get(topic, queue_id)
-        if queue is None or queue_offset < queue.min_offset:
-            return 0
-        entry = queue.entries(queue_offset, 1)
-        if not entry.shape[1]:
-            return 0
-        return max(0, self._broker.store.log.store_time_at(int(entry[0, 0])))
+        return max(0, self._broker.core.positions.store_time(topic, queue_id, queue_offset))
 
     # -- groups --------------------------------------------------------------------------------
 
@@ -221,7 +216,7 @@ class AdminService(stubs.AdminServicer):
 
     def _places(self, request: wire.ResetGroupRequest, queues: int) -> dict[int, int]:
         """The queue offsets that a request sets a group to, by queue id. Raises BadRequest."""
-        store, topic, wanted = self._broker.store, request.topic, request.offset
+        topic, wanted = request.topic, request.offset
         if not request.HasField("offset"):
             at = start_of(request)
             return {
@@ -229,7 +224,7 @@ class AdminService(stubs.AdminServicer):
             }
         if wanted < 0:
             raise sdk.BadRequest(f"offset {wanted} is negative")
-        ranges = {queue: store.queue_range(topic, queue) for queue in range(queues)}
+        ranges = {queue: self._store.queue_range(topic, queue) for queue in range(queues)}
         return {queue: min(max(wanted, low), high) for queue, (low, high) in ranges.items()}
 
     @unary
@@ -289,7 +284,7 @@ class AdminService(stubs.AdminServicer):
         config = self._broker.metadata.topics.get(topic)
         if config is not None:
             return config.queues
-        return int(self._broker.store.queues.get(topic, 0) is not None and is_light(topic))
+        return int(is_light(topic) and self._store.queue_range(topic, 0)[1] > 0)
 
     def _group_names(self) -> list[str]:
         broker = self._broker
@@ -318,7 +313,7 @@ class AdminService(stubs.AdminServicer):
         )
         for topic in sorted(topics):
             for queue_id in range(self._queues(topic)):
-                low, high = broker.store.queue_range(topic, queue_id)
+                low, high = self._store.queue_range(topic, queue_id)
                 committed = tables.committed(name, topic, queue_id)
                 position = max(low, committed)
                 lag = max(0, high - position)
@@ -345,7 +340,7 @@ class AdminService(stubs.AdminServicer):
         where = request.topic, request.queue_id, QueueOffset(request.queue_offset)
         if not 0 <= request.queue_id < topic.queues:
             raise sdk.BadRequest(f"{request.topic} has queues 0..{topic.queues - 1}")
-        record = broker.store.record_at(*where)
+        record = self._store.record_at(*where)
         if record is None:
             raise sdk.NoSuchMessage(
                 f"{request.topic}/{request.queue_id} has no message at this offset"
@@ -364,7 +359,7 @@ class AdminService(stubs.AdminServicer):
         """The state in one group; copies in its retry and dead-letter topics have the same unique
         key.
         """
-        find = self._broker.store.lookups.by_unique_key
+        find = self._store.lookups.by_unique_key
         if unique and find(dead_letter_topic(group), unique) is not None:
             return wire.DEAD_LETTER
         if unique and find(retry_topic(group, where[0]), unique) is not None:
@@ -405,9 +400,7 @@ class AdminService(stubs.AdminServicer):
                     ),
                 )
             )
-        reply = wire.ClusterStatusReply(
-            cluster=self._broker.config.node.cluster, nodes=[mine, *others]
-        )
+        reply = wire.ClusterStatusReply(cluster=self._broker.node.cluster, nodes=[mine, *others])
         if self._broker.failover is not None:
             add_routed(reply, self._broker.failover.routes)
         return reply
@@ -416,7 +409,7 @@ class AdminService(stubs.AdminServicer):
     async def Route(self, request: wire.RouteRequest, context: Caller) -> wire.RouteReply:
         """The replica groups of the cluster and their endpoints."""
         broker = self._broker
-        node = broker.config.node
+        node = broker.node
         reply = wire.RouteReply(
             cluster=node.cluster,
             group=node.group,
@@ -437,7 +430,7 @@ class AdminService(stubs.AdminServicer):
 
     def _add_itself(self, route: wire.GroupRoute) -> None:
         """Add this node: it can be reached, even if it is not registered."""
-        node = self._broker.config.node
+        node = self._broker.node
         for row in route.replicas:
             if row.node == node.name:
                 row.endpoint = row.endpoint or self._broker.advertised
@@ -478,22 +471,22 @@ class AdminService(stubs.AdminServicer):
 
     def _status(self) -> wire.NodeStatusReply:
         broker = self._broker
-        store, counters, recovered = broker.store, broker.log.counters, broker.recovered
-        place = place_of(str(broker.config.node.data.resolve()))
+        store, counters, recovered = broker.log.status(), broker.log.counters, broker.recovered
+        place = place_of(str(broker.node.data.resolve()))
         return wire.NodeStatusReply(
-            name=broker.config.node.name,
+            name=broker.node.name,
             role=store.role.value,
             version=__version__,
             listen=broker.advertised,
-            data=str(broker.config.node.data),
+            data=str(broker.node.data),
             start_time=broker.started_ms,
-            min_offset=store.log.min_offset,
-            max_offset=store.log.max_offset,
+            min_offset=store.min_offset,
+            max_offset=store.max_offset,
             flushed_offset=store.flushed_offset,
             confirm_offset=store.confirm_offset,
-            dispatch_behind_bytes=store.dispatcher.behind_bytes(),
-            disk_used_ratio=store.disk.used_ratio(),
-            flags=store.flags.names(),
+            dispatch_behind_bytes=store.dispatch_behind_bytes,
+            disk_used_ratio=store.disk_used_ratio,
+            flags=store.flags,
             fence_reason=store.fence_reason,
             recovered_abnormally=bool(recovered and recovered.abnormal),
             recovered_from=recovered.scanned_from if recovered else 0,
@@ -505,8 +498,8 @@ class AdminService(stubs.AdminServicer):
             bytes_out=counters.bytes_out,
             flushes=broker.log.group_commit.flushes,
             flushed_messages=broker.log.group_commit.released,
-            corrupt_ranges=len(store.log.corrupt_ranges),
-            refused_records=store.dispatcher.refused,
+            corrupt_ranges=store.corrupt_ranges,
+            refused_records=store.refused_records,
             dispatch_behind_ms_max=int(counters.dispatch_behind_ms_max),
             replication=replication_status(broker),
             store=wire.LocalStore(

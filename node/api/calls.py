@@ -16,7 +16,6 @@ from duolog._errors import (
 )
 from grpc.aio import ServicerContext
 
-from node.broker import Broker
 from node.wirecodec import error_to_sdk
 from store.errors import StoreError
 
@@ -28,7 +27,9 @@ Message = TypeVar("Message", contravariant=True)
 class Serving(Protocol):
     """A service."""
 
-    _broker: Broker
+    @property
+    def catch_up(self) -> Callable[[], None]:
+        """What it does before a call: its log's `catch_up`."""
 
 
 Service = TypeVar("Service", bound=Serving)
@@ -77,7 +78,7 @@ def unary(
         self: Service, request: Request, context: ServicerContext[Request, Reply]
     ) -> Reply:
         async with reporting(context):
-            self._broker.log.catch_up()
+            self.catch_up()
             return await method(self, request, context)
         raise AssertionError("abort raises")
 

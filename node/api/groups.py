@@ -8,13 +8,15 @@ from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
 from node.api.calls import Caller, unary
-from node.broker import Broker
 from node.consuming.allocation import Queue, Wish, check_strategy
-from node.consuming.groups import Heartbeat
+from node.consuming.groups import GroupCoordinator, Heartbeat
 from node.consuming.longpoll import check_place
 from node.consuming.offsets import offset_at
+from node.core.core import Core
+from node.core.ports import Answers
+from node.filters.consumerfilters import ConsumerFilters
 from node.filters.messagefilter import wanted
-from node.pop.retrytopics import group_retry_topic
+from node.pop.retrytopics import RetryTopics, group_retry_topic
 from store.metadata import check_group
 from store.offsets import QueueOffset
 
@@ -24,45 +26,57 @@ QUEUES_MAX = 10_000
 class GroupsService(stubs.GroupsServicer):
     """Consumer groups."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        core: Core,
+        log: Answers,
+        filters: ConsumerFilters,
+        groups: GroupCoordinator,
+        retries: RetryTopics,
+    ) -> None:
+        self._core = core
+        self._admission = core.admission
+        self._metadata = core.metadata
+        self._filters = filters
+        self._groups = groups
+        self._retries = retries
+        self.catch_up = log.catch_up
 
     @unary
     async def Heartbeat(
         self, request: wire.HeartbeatRequest, context: Caller
     ) -> wire.HeartbeatReply:
         """Renew a member; the reply names its queues."""
-        broker = self._broker
-        broker.admission.check_current()
+        self._admission.check_current()
         check_group(request.group)
         if not request.member_id or len(request.member_id) > 255 or not request.topics:
             raise sdk.BadRequest(
                 "a member needs an id of 1 to 255 characters and at least one topic"
             )
         for topic in request.topics:
-            broker.admission.readable_topic(topic)
+            self._admission.readable_topic(topic)
         chosen = wanted((), request.sql)
-        await broker.metadata.ensure_group(request.group)
+        await self._metadata.ensure_group(request.group)
         for topic in request.topics:
-            broker.filters.register(request.group, topic, chosen)
+            self._filters.register(request.group, topic, chosen)
         retried = group_retry_topic(request.group)
         own = set(request.topics)
-        if retried in broker.metadata.topics:
+        if retried in self._metadata.topics:
             own.add(retried)
-        topics = {*own, *broker.groups.topics(request.group)}
+        topics = {*own, *self._groups.topics(request.group)}
         counts = {
-            topic: broker.metadata.topics[topic].queues
+            topic: self._metadata.topics[topic].queues
             for topic in topics
-            if topic in broker.metadata.topics
+            if topic in self._metadata.topics
         }
         strategy, rooms = check_strategy(request.strategy), tuple(request.rooms)
         wish = Wish(strategy, rooms, _queues(request.wanted))
-        assignment = broker.groups.heartbeat(
+        assignment = self._groups.heartbeat(
             request.group,
             request.member_id,
             Heartbeat(tuple(sorted(own)), _queues(request.owned), request.session_ms, wish),
             counts,
-            broker.times.mono_ms(),
+            self._core.times.mono_ms(),
         )
         if assignment is None:
             raise sdk.Busy(f"group {request.group} has reached its limit of members")
@@ -76,42 +90,41 @@ class GroupsService(stubs.GroupsServicer):
     @unary
     async def Leave(self, request: wire.LeaveRequest, context: Caller) -> wire.LeaveReply:
         """Remove a member."""
-        self._broker.groups.leave(request.group, request.member_id)
+        self._groups.leave(request.group, request.member_id)
         return wire.LeaveReply()
 
     @unary
     async def Commit(self, request: wire.CommitRequest, context: Caller) -> wire.CommitReply:
         """Commit offsets, unless a queue has gone to another member."""
-        broker = self._broker
         check_group(request.group)
         table: dict[str, dict[int, int]] = {}
         if len(request.offsets) > QUEUES_MAX:
             raise sdk.BadRequest(f"more than {QUEUES_MAX} offsets in one commit")
         for offset in request.offsets:
-            topic = broker.admission.readable_queue(offset.topic, offset.queue_id)
+            topic = self._admission.readable_queue(offset.topic, offset.queue_id)
             if not 0 <= offset.queue_id < topic.queues or offset.offset < 0:
                 raise sdk.BadRequest(
                     f"{offset.topic}/{offset.queue_id} offset {offset.offset} does not exist"
                 )
             table.setdefault(offset.topic, {})[offset.queue_id] = offset.offset
         queues = {(topic, queue) for topic, row in table.items() for queue in row}
-        await broker.metadata.ensure_group(request.group)
+        await self._metadata.ensure_group(request.group)
         # Nothing is waited for between this and the write: a queue may change hands meanwhile.
-        if request.member_id and not broker.groups.may_commit(
-            request.group, request.member_id, queues, broker.times.mono_ms()
+        if request.member_id and not self._groups.may_commit(
+            request.group, request.member_id, queues, self._core.times.mono_ms()
         ):
             raise sdk.StaleMember(
                 "one of these queues has been assigned to another member of the group, or this "
                 "master has not heard of the member yet"
             )
         if table:
-            await broker.metadata.commit(request.group, table, request.forward)
+            await self._metadata.commit(request.group, table, request.forward)
         return wire.CommitReply()
 
     @unary
     async def Offsets(self, request: wire.OffsetsRequest, context: Caller) -> wire.OffsetsReply:
         """Committed offsets, -1 for none. Only a node that has the newest offsets answers."""
-        tables = self._broker.admission.group_tables()
+        tables = self._admission.group_tables()
         return wire.OffsetsReply(
             offsets=[
                 wire.QueueOffset(
@@ -126,12 +139,11 @@ class GroupsService(stubs.GroupsServicer):
     @unary
     async def SendBack(self, request: wire.SendBackRequest, context: Caller) -> wire.SendBackReply:
         """Deliver a message again later, or make it a dead letter."""
-        broker = self._broker
-        broker.admission.check_current()
+        self._admission.check_current()
         check_group(request.group)
-        broker.admission.readable_topic(request.topic)
-        await broker.metadata.ensure_group(request.group)
-        record = broker.store.record_at(
+        self._admission.readable_topic(request.topic)
+        await self._metadata.ensure_group(request.group)
+        record = self._core.store.record_at(
             request.topic, request.queue_id, QueueOffset(request.queue_offset)
         )
         if record is None:
@@ -139,7 +151,7 @@ class GroupsService(stubs.GroupsServicer):
                 f"{request.topic}/{request.queue_id} has no message at {request.queue_offset}"
             )
         return wire.SendBackReply(
-            topic=await broker.retries.send_back(
+            topic=await self._retries.send_back(
                 request.group, record, request.delay_level, request.max_attempts
             )
         )
@@ -149,12 +161,10 @@ class GroupsService(stubs.GroupsServicer):
         self, request: wire.OffsetAtTimeRequest, context: Caller
     ) -> wire.OffsetAtTimeReply:
         """First message stored at or after a time, or an end of the queue."""
-        topic = self._broker.admission.readable_queue(request.topic, request.queue_id)
+        topic = self._admission.readable_queue(request.topic, request.queue_id)
         check_place((request.topic, request.queue_id), topic.queues, 0)
         return wire.OffsetAtTimeReply(
-            queue_offset=offset_at(
-                self._broker.core, request.topic, request.queue_id, start_of(request)
-            )
+            queue_offset=offset_at(self._core, request.topic, request.queue_id, start_of(request))
         )
 
     @unary
@@ -162,11 +172,10 @@ class GroupsService(stubs.GroupsServicer):
         self, request: wire.OffsetAtSizeRequest, context: Caller
     ) -> wire.OffsetAtTimeReply:
         """The offset up to which the records have at most that many bytes."""
-        topic = self._broker.admission.readable_queue(request.topic, request.queue_id)
+        topic = self._admission.readable_queue(request.topic, request.queue_id)
         check_place((request.topic, request.queue_id), topic.queues, request.queue_offset)
-        store = self._broker.store
         return wire.OffsetAtTimeReply(
-            queue_offset=store.offset_at_size(
+            queue_offset=self._core.positions.offset_at_size(
                 request.topic, request.queue_id, QueueOffset(request.queue_offset), request.bytes
             )
         )

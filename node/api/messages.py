@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 import structlog
 from duolog import _errors as sdk
@@ -11,10 +12,14 @@ from duolog.wire import duolog_pb2_grpc as stubs
 from grpc.aio import ServicerContext
 
 from node.api.calls import Caller, Replies, reporting, unary
-from node.broker import Broker
+from node.config import LimitsSection
 from node.consuming.longpoll import NOTHING_NEW, check_place, poll
-from node.consuming.reading import Selection
-from node.deferred.transactionservice import HALF_WORDS, Check
+from node.consuming.reading import Reader, Selection
+from node.core.core import Core
+from node.core.ports import Answers
+from node.deferred.appends import Appends
+from node.deferred.publishservice import PublishService
+from node.deferred.transactionservice import HALF_WORDS, Check, TransactionService
 from node.engine.log import Outcome
 from node.filters.messagefilter import wanted
 from node.filters.tagfilter import EVERYTHING, MessageFilter
@@ -37,14 +42,29 @@ CHECK_PAUSE_SECONDS = 1.0
 Unanswered = asyncio.Queue[tuple[wire.AppendReply, Outcome | None] | None]
 
 
+@dataclass(frozen=True, slots=True)
+class MessagesParts:
+    """The parts of a node that store and read messages for this service."""
+
+    core: Core
+    log: Answers
+    limits: LimitsSection
+    appends: Appends
+    reader: Reader
+    publishes: PublishService
+    transactions: TransactionService
+
+
 class MessagesService(stubs.MessagesServicer):
     """Stores messages and reads them."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, parts: MessagesParts) -> None:
+        self._parts = parts
+        self._admission = parts.core.admission
+        self.catch_up = parts.log.catch_up
         self._checkers: list[_Checker] = []
         self._turn = 0
-        broker.transactions.askers.append(self._ask)
+        parts.transactions.askers.append(self._ask)
 
     # -- append --------------------------------------------------------------------------------
 
@@ -55,20 +75,20 @@ class MessagesService(stubs.MessagesServicer):
     ) -> None:
         """Store batches as they come; replies in the order of the requests."""
         host = peer_host(context.peer())
-        broker = self._broker
-        if not broker.log.waits:
+        log, appends = self._parts.log, self._parts.appends
+        if not log.waits:
             async for request in requests:
-                reply, _ = broker.appends.append(request, host)
+                reply, _ = appends.append(request, host)
                 try:
                     await context.write(reply)
                 finally:
-                    broker.log.pump_soon()  # after the reply was sent
+                    log.pump_soon()  # after the reply was sent
             return
-        unanswered: Unanswered = asyncio.Queue(broker.limits.append_in_flight_max)
+        unanswered: Unanswered = asyncio.Queue(self._parts.limits.append_in_flight_max)
         async with together() as tasks:
             tasks.create_task(self._answer(unanswered, context))
             async for request in requests:
-                await unanswered.put(broker.appends.append(request, host))
+                await unanswered.put(appends.append(request, host))
             await unanswered.put(None)
 
     async def _answer(self, unanswered: Unanswered, replies: Replies[wire.AppendReply]) -> None:
@@ -76,7 +96,7 @@ class MessagesService(stubs.MessagesServicer):
         while (item := await unanswered.get()) is not None:
             reply, durable = item
             if durable is not None:
-                self._broker.appends.settled(reply, await durable)
+                self._parts.appends.settled(reply, await durable)
             await replies.write(reply)
 
     # -- pull ----------------------------------------------------------------------------------
@@ -84,24 +104,23 @@ class MessagesService(stubs.MessagesServicer):
     @unary
     async def Pull(self, request: wire.PullRequest, context: Caller) -> wire.MessageBatch:
         """Read one batch; wait for messages if there are none yet."""
-        broker = self._broker
-        topic = broker.admission.readable_queue(request.topic, request.queue_id)
+        reader, limits = self._parts.reader, self._parts.limits
+        topic = self._admission.readable_queue(request.topic, request.queue_id)
         key = (request.topic, request.queue_id)
         check_place(key, topic.queues, request.queue_offset)
         chosen = wanted(request.tags, request.sql)
-        limits = broker.limits
         count = min(request.max_messages or limits.pull_messages_max, limits.pull_messages_max)
         size = min(request.max_bytes or limits.pull_bytes_max, limits.pull_bytes_max)
         now = asyncio.get_running_loop().time()
         deadline = now + min(request.wait_ms, limits.poll_ms_max) / 1000
         selection = Selection(chosen, count, size)
-        offset, result = await poll(broker.reader, key, request.queue_offset, selection, deadline)
-        self._broker.log.count_out(result.count, len(result.bodies))
+        offset, result = await poll(reader, key, request.queue_offset, selection, deadline)
+        self._parts.log.count_out(result.count, len(result.bodies))
         columns = frozenset(request.columns)
         reply = batch_to_wire(key, offset, result, columns=columns)
         if result.count:
             newest = int(result.table[decode.OUT_PHY, -1])
-            reply.suggest_endpoint = broker.reader.suggested_endpoint(newest)
+            reply.suggest_endpoint = reader.suggested_endpoint(newest)
         return reply
 
     # -- subscribe -----------------------------------------------------------------------------
@@ -113,7 +132,7 @@ class MessagesService(stubs.MessagesServicer):
     ) -> None:
         """Send batches of the subscribed queues as long as there is credit."""
         async with reporting(context):
-            subscription = _Subscription(self._broker, context)
+            subscription = _Subscription(self._parts, context)
             try:
                 async with together() as tasks:
                     tasks.create_task(subscription.take_requests(requests))
@@ -127,13 +146,13 @@ class MessagesService(stubs.MessagesServicer):
     async def Stage(self, request: wire.StageRequest, context: Caller) -> wire.StageReply:
         """Store a batch for a sink; it stays invisible."""
         host = peer_host(context.peer())
-        staged = await self._broker.publishes.stage(request.sink, request.batch, host)
+        staged = await self._parts.publishes.stage(request.sink, request.batch, host)
         return wire.StageReply(staged=staged)
 
     @unary
     async def Publish(self, request: wire.PublishRequest, context: Caller) -> wire.PublishReply:
         """Make staged batches visible; reply when they are."""
-        publishes = self._broker.publishes
+        publishes = self._parts.publishes
         before = await publishes.publish(
             request.sink,
             request.batch,
@@ -148,7 +167,7 @@ class MessagesService(stubs.MessagesServicer):
         self, request: wire.SinkStateRequest, context: Caller
     ) -> wire.SinkStateReply:
         """The last batch that a sink published."""
-        return self._broker.publishes.state(request.sink)
+        return self._parts.publishes.state(request.sink)
 
     # -- transactions --------------------------------------------------------------------------
 
@@ -161,7 +180,7 @@ class MessagesService(stubs.MessagesServicer):
             raise sdk.BadRequest(
                 f"name the producer group, and at most {HALVES_MAX} half messages per call"
             )
-        transactions = self._broker.transactions
+        transactions = self._parts.transactions
         await transactions.end(request.halves, request.commit, request.group)
         return wire.EndTransactionsReply()
 
@@ -172,7 +191,7 @@ class MessagesService(stubs.MessagesServicer):
     ) -> None:
         """Send checks to a producer while its stream is open and this node is the master."""
         async with reporting(context):
-            self._broker.admission.check_master()
+            self._admission.check_master()
             if len(self._checkers) >= CHECKERS_MAX:
                 raise sdk.Busy(f"{CHECKERS_MAX} producers already wait for transaction checks")
             checker = _Checker(request.group)
@@ -180,7 +199,7 @@ class MessagesService(stubs.MessagesServicer):
             try:
                 while True:
                     check = await checker.next()
-                    self._broker.admission.check_master()
+                    self._admission.check_master()
                     if check is not None:
                         await context.write(_check_to_wire(check))
             finally:
@@ -199,22 +218,22 @@ class MessagesService(stubs.MessagesServicer):
     @unary
     async def Find(self, request: wire.FindRequest, context: Caller) -> wire.FindReply:
         """Messages by id, unique key, or key and time."""
-        store = self._broker.store
+        lookups = self._parts.core.store.lookups
         if request.message_id:
-            record = store.lookups.by_id(request.message_id)
+            record = lookups.by_id(request.message_id)
             if is_reserved_topic(record.topic):
                 raise sdk.NoSuchMessage(f"{request.message_id} is a system message")
             return wire.FindReply(messages=[record_to_wire(record)])
-        self._broker.admission.readable_topic(request.topic)
-        self._broker.admission.check_index()
+        self._admission.readable_topic(request.topic)
+        self._admission.check_index()
         if request.unique_key:
-            found = store.lookups.by_unique_key(request.topic, request.unique_key)
+            found = lookups.by_unique_key(request.topic, request.unique_key)
             if found is None:
                 raise sdk.NoSuchMessage(f"no message has the unique key {request.unique_key!r}")
             return wire.FindReply(messages=[record_to_wire(found)])
         if not request.key:
             raise sdk.BadRequest("give a key, a unique key or a message id")
-        records = store.lookups.by_key(
+        records = lookups.by_key(
             request.topic,
             request.key,
             request.max or 32,
@@ -283,8 +302,9 @@ class _Subscription:
     queues.
     """
 
-    def __init__(self, broker: Broker, batches: Replies[wire.MessageBatch]) -> None:
-        self._broker = broker
+    def __init__(self, parts: MessagesParts, batches: Replies[wire.MessageBatch]) -> None:
+        self._parts = parts
+        self._board = parts.core.board
         self._batches = batches
         self._cursors: dict[QueueKey, _Cursor] = {}
         self._credit = 0
@@ -323,7 +343,7 @@ class _Subscription:
                     check_group(request.group)
                     self._group = request.group
                 if request.batch_bytes:
-                    limit = self._broker.limits.pull_bytes_max
+                    limit = self._parts.limits.pull_bytes_max
                     self._batch_bytes = max(1, min(request.batch_bytes, limit))
                 first = False
             self._credit = min(CREDIT_MAX, self._credit + request.credit_bytes)
@@ -336,7 +356,7 @@ class _Subscription:
             self._wake.set()
 
     def _add(self, begin: wire.QueueOffset, number: int) -> None:
-        topic = self._broker.admission.readable_queue(begin.topic, begin.queue_id)
+        topic = self._parts.core.admission.readable_queue(begin.topic, begin.queue_id)
         key = (begin.topic, begin.queue_id)
         check_place(key, topic.queues, begin.offset)
         cursor = self._cursors.get(key)
@@ -345,10 +365,10 @@ class _Subscription:
                 raise sdk.BadRequest(
                     f"more than {QUEUES_PER_SUBSCRIPTION_MAX} queues in one subscription"
                 )
-            if len(self._broker.log.board) >= self._broker.limits.polls_max:
+            if len(self._board) >= self._parts.limits.polls_max:
                 raise sdk.Busy("too many calls already wait for messages (limits.polls_max)")
             cursor = self._cursors[key] = _Cursor(self, key, begin.offset, number)
-            self._broker.log.board.watch(key, cursor)
+            self._board.watch(key, cursor)
         cursor.offset, cursor.number = begin.offset, number
         self.notify(key)
 
@@ -356,7 +376,7 @@ class _Subscription:
         self._ready.pop(key, None)
         cursor = self._cursors.pop(key, None)
         if cursor is not None:
-            self._broker.log.board.unwatch(key, cursor)
+            self._board.unwatch(key, cursor)
 
     def close(self) -> None:
         """Stop watching."""
@@ -393,10 +413,10 @@ class _Subscription:
         if cursor is None:
             return False
         size = min(self._batch_bytes, max(1, self._credit))
-        count = self._broker.limits.pull_messages_max
+        count = self._parts.limits.pull_messages_max
         selection = Selection(self._wanted, count, size, self._group)
         try:
-            result = self._broker.reader.read(key, cursor.offset, selection)
+            result = self._parts.reader.read(key, cursor.offset, selection)
         except StoreError as error:
             raise sdk.Unavailable(str(error)) from error
         if result.status in NOTHING_NEW and cursor.offset <= result.max_offset:
@@ -404,13 +424,13 @@ class _Subscription:
         batch = batch_to_wire(key, cursor.offset, result, cursor.number)
         if result.count:
             newest = int(result.table[decode.OUT_PHY, -1])
-            batch.suggest_endpoint = self._broker.reader.suggested_endpoint(newest)
+            batch.suggest_endpoint = self._parts.reader.suggested_endpoint(newest)
         cursor.offset = result.next_offset
         self._credit -= len(result.bodies)
         self._cursors[key] = self._cursors.pop(key)  # the other queues come first
-        self._broker.log.count_out(result.count, len(result.bodies))
+        self._parts.log.count_out(result.count, len(result.bodies))
         await self._batches.write(batch)
         return True
 
 
-__all__ = ["MessagesService"]
+__all__ = ["MessagesParts", "MessagesService"]

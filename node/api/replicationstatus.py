@@ -45,7 +45,7 @@ def replication_status(broker: Broker) -> wire.ReplicationStatus:
         status.resets = slave.resets
     role = master or slave
     if role is not None:
-        confirmed = broker.store.confirm_offset
+        confirmed = broker.log.confirm_offset
         for entry in role.history.entries[:LOG_EPOCHS_MAX]:
             if entry.start < confirmed:
                 status.log_epochs.add(epoch=entry.epoch, start=entry.start, nonce=entry.nonce)

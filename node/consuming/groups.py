@@ -74,6 +74,11 @@ class GroupCoordinator:
         self._grace_until_ms = grace_until_ms
         self._groups: dict[str, Group] = {}
 
+    def begin_again(self, grace_until_ms: MonoMs) -> None:
+        """The mastership has changed: the members are no longer known, see `__init__`."""
+        self._grace_until_ms = grace_until_ms
+        self._groups = {}
+
     def validate(self, mono_ms: MonoMs) -> str:
         """The first violated invariant between two calls; empty if all hold.
 

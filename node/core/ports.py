@@ -43,6 +43,23 @@ class Log(Protocol):
         """Count messages received from clients."""
 
 
+class Answers(Protocol):
+    """The log, as the APIs use it: what happens before a read, and before and after an answer."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether puts are answered later: when the disk or enough slaves have them."""
+
+    def catch_up(self) -> None:
+        """Somebody is about to read: dispatch what was answered. Raises StoreFenced."""
+
+    def pump_soon(self) -> None:
+        """Dispatch readable records in the next turn of the event loop."""
+
+    def count_out(self, messages: int, body_bytes: int) -> None:
+        """Count messages that were sent to clients."""
+
+
 class Reads(Protocol):
     """Messages, and how far the log and its queues reach."""
 

@@ -17,6 +17,7 @@ import structlog
 from node.clocks import Clock
 from node.engine.arrivals import ArrivalBoard
 from node.engine.part import Work
+from node.engine.storestatus import StoreStatus
 from node.engine.storetimes import StoreTimes
 from node.upkeep.allocating import Allocator
 from node.upkeep.cleaning import Cleaner
@@ -260,6 +261,15 @@ class Log:
         if not sync_flush:
             return replicated
         return both(self.group_commit.wait(end_offset), replicated)
+
+    @property
+    def confirm_offset(self) -> PhyOffset:
+        """Readers see nothing from this log offset on."""
+        return self.store.confirm_offset
+
+    def status(self) -> StoreStatus:
+        """The state of the store."""
+        return StoreStatus.of(self.store)
 
     @property
     def waits(self) -> bool:

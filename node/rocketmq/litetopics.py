@@ -2,13 +2,15 @@
 
 from collections.abc import Collection
 
-from node.broker import Broker
+from node.core.core import Core
 from node.pop.liteservice import (
     EVERYTHING,
     SUBSCRIPTIONS_MAX,
+    LiteService,
     bound,
     bound_topic,
 )
+from node.pop.popservice import PopService
 from node.pop.subscriber import Subscriber
 from node.rocketmq.relay.clients import Client
 from node.rocketmq.words.codes import Refused
@@ -26,20 +28,22 @@ _POLICIES = definition.OffsetOption.Policy
 class LiteTopics:
     """Handles subscriptions of clients."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, core: Core, lite: LiteService, pop: PopService) -> None:
+        self._core = core
+        self._lite = lite
+        self._pop = pop
 
     def subscriber(self, client: Client, group: str, topic: str) -> Subscriber | None:
         """The subscriber that a client is in a group; None if it subscribes to a topic as a whole.
 
         Raises Refused if the group subscribes to the lite topics of another one.
         """
-        bound = bound_topic(self._broker.admission.group_tables().groups.get(group, {}))
+        bound = bound_topic(self._core.admission.group_tables().groups.get(group, {}))
         if not bound and client.kind not in LITE_KINDS:
             return None
         if bound and bound != topic:
             raise _other_topic(group, bound)
-        return self._broker.lite.subscriber(client.client_id, group, topic)
+        return self._lite.subscriber(client.client_id, group, topic)
 
     async def sync(self, request: service.SyncLiteSubscriptionRequest, client: Client) -> None:
         """Apply a client's subscriptions. Raises Refused, sdk errors."""
@@ -50,11 +54,11 @@ class LiteTopics:
         await self._check_bound(group, topic)
         if request.action in (_ACTIONS.PARTIAL_ADD, _ACTIONS.COMPLETE_ADD):
             queues = _queues(topic, request)
-            known = self._broker.lite.subscriber(client.client_id, group, topic).queues
+            known = self._lite.subscriber(client.client_id, group, topic).queues
             self._check_quota(known, queues, request.action == _ACTIONS.PARTIAL_ADD)
             added = [queue for queue in queues if queue not in known]
             await self._start_at(group, added, request)
-        self._broker.admission.check_master()  # checked again: nothing below waits
+        self._core.admission.check_master()  # checked again: nothing below waits
         self.note(request, client)
 
     def note(self, request: service.SyncLiteSubscriptionRequest, client: Client) -> None:
@@ -65,7 +69,7 @@ class LiteTopics:
         group, topic = group_of(request.group), topic_of(request.topic)
         everything = EVERYTHING in request.lite_topic_set
         client.group = group
-        lite = self._broker.lite
+        lite = self._lite
         subscriber = lite.subscriber(client.client_id, group, topic)
         queues = _queues(topic, request)
         match request.action:
@@ -97,14 +101,14 @@ class LiteTopics:
         """Check the topic of a group: it subscribes to the lite topics of the first one it
         requested.
         """
-        config = self._broker.admission.readable_topic(topic)
+        config = self._core.admission.readable_topic(topic)
         if config.message_type != LITE:
-            self._broker.admission.check_knows()
+            self._core.admission.check_knows()
             raise Refused(Code.ILLEGAL_TOPIC, f"topic {topic!r} has no lite topics")
-        row = self._broker.admission.group_tables().groups.get(group)
+        row = self._core.admission.group_tables().groups.get(group)
         if row is None:
             made = bound(new_group(group), topic, exclusive=False)
-            await self._broker.metadata.ensure_group(group, made)
+            await self._core.metadata.ensure_group(group, made)
         elif not bound_topic(row):
             raise Refused(
                 Code.ILLEGAL_CONSUMER_GROUP,
@@ -119,7 +123,7 @@ class LiteTopics:
         code = Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
         if count > LITE_QUOTA:
             raise Refused(code, f"{count} lite topics exceed the limit of {LITE_QUOTA} per client")
-        if more > 0 and self._broker.lite.subscriptions + more > SUBSCRIPTIONS_MAX:
+        if more > 0 and self._lite.subscriptions + more > SUBSCRIPTIONS_MAX:
             raise Refused(
                 code, f"this node has reached its limit of {SUBSCRIPTIONS_MAX} lite subscriptions"
             )
@@ -132,10 +136,9 @@ class LiteTopics:
         kind = option.WhichOneof("offset_type") if request.HasField("offset_option") else None
         if kind is None or (kind == "policy" and option.policy == _POLICIES.LAST):
             return
-        store = self._broker.store
         offsets: dict[str, dict[int, int]] = {}
         for queue in queues:
-            low, high = store.queue_range(queue, 0)
+            low, high = self._core.store.queue_range(queue, 0)
             match kind:
                 case "policy":
                     wanted = low if option.policy == _POLICIES.MIN else high
@@ -144,11 +147,11 @@ class LiteTopics:
                 case "tail_n":
                     wanted = QueueOffset(high - option.tail_n)
                 case _:
-                    wanted = store.offset_at_time(queue, 0, option.timestamp)
+                    wanted = self._core.positions.offset_at_time(queue, 0, option.timestamp)
             if low < high:  # otherwise all messages are new
                 offsets[queue] = {0: min(max(wanted, low), high)}
         if offsets:
-            await self._broker.pop.reset(group, offsets)
+            await self._pop.reset(group, offsets)
 
 
 def _queues(topic: str, request: service.SyncLiteSubscriptionRequest) -> list[str]:

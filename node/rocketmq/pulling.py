@@ -5,10 +5,10 @@ import asyncio
 from duolog import Start
 from duolog import _errors as sdk
 
-from node.broker import Broker
 from node.consuming.longpoll import check_place, poll
 from node.consuming.offsets import offset_at
-from node.consuming.reading import Selection
+from node.consuming.reading import Reader, Selection
+from node.core.core import Core
 from node.rocketmq.receiving import filter_of
 from node.rocketmq.words.codes import OK, Refused, status
 from node.rocketmq.words.messages import pulled
@@ -31,13 +31,14 @@ _STARTS = {
 class Puller:
     """Reads queues without leases."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, core: Core, reader: Reader) -> None:
+        self._core = core
+        self._reader = reader
 
     def _place(self, queue: MessageQueue, offset: int = 0) -> tuple[str, int]:
         topic = topic_of(queue.topic)
         key = (topic, queue.id)
-        check_place(key, self._broker.admission.readable_queue(topic, queue.id).queues, offset)
+        check_place(key, self._core.admission.readable_queue(topic, queue.id).queues, offset)
         return key
 
     async def pull(
@@ -58,7 +59,7 @@ class Puller:
         deadline = asyncio.get_running_loop().time() + max(0.0, wait - MARGIN_SECONDS)
         count = min(request.batch_size, RECEIVE_BATCH)
         selection = Selection(chosen, count, BYTES_MAX)
-        _, result = await poll(self._broker.reader, key, request.offset, selection, deadline)
+        _, result = await poll(self._reader, key, request.offset, selection, deadline)
         going_on = service.PullMessageResponse(next_offset=result.next_offset)
         if result.status in _OUT_OF_RANGE:
             bounds = f"{result.min_offset} to {result.max_offset}"
@@ -68,7 +69,7 @@ class Puller:
             code = status(Code.MESSAGE_NOT_FOUND, "no new message")
             going_on.next_offset = max(result.next_offset, request.offset)
             return [service.PullMessageResponse(status=code), going_on]
-        host = self._broker.store.born_host
+        host = self._core.store.born_host
         topic = request.message_queue.topic
         messages = [
             service.PullMessageResponse(
@@ -84,15 +85,15 @@ class Puller:
         if request.offset < 0:
             raise Refused(Code.ILLEGAL_OFFSET, f"offset {request.offset} is negative")
         topic, queue_id = self._place(request.message_queue)
-        await self._broker.metadata.ensure_group(group)
-        await self._broker.metadata.commit(group, {topic: {queue_id: request.offset}})
+        await self._core.metadata.ensure_group(group)
+        await self._core.metadata.commit(group, {topic: {queue_id: request.offset}})
         return service.UpdateOffsetResponse(status=OK)
 
     def committed(self, request: service.GetOffsetRequest) -> service.GetOffsetResponse:
         """A group's offset."""
         group = group_of(request.group)
         topic, queue_id = self._place(request.message_queue)
-        offset = self._broker.admission.group_tables().committed(group, topic, queue_id)
+        offset = self._core.admission.group_tables().committed(group, topic, queue_id)
         if offset < 0:
             raise Refused(Code.OFFSET_NOT_FOUND, f"{group} has no offset in {topic}/{queue_id}")
         return service.GetOffsetResponse(status=OK, offset=offset)
@@ -105,5 +106,5 @@ class Puller:
             if not request.HasField("timestamp"):
                 raise sdk.BadRequest("an offset policy of TIMESTAMP needs a timestamp")
             at = max(0, request.timestamp.ToMilliseconds())
-        offset = offset_at(self._broker.core, topic, queue_id, at)
+        offset = offset_at(self._core, topic, queue_id, at)
         return service.QueryOffsetResponse(status=OK, offset=offset)

@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable
 
 from duolog import _errors as sdk
 
-from node.broker import Broker
+from node.core.core import Core
 from node.filters.sqlfilter import SqlFilter
 from node.filters.tagfilter import BadFilter, MessageFilter, TagFilter
 from node.pop.liteservice import bound_topic
-from node.pop.popservice import Handle, Popped, PopRequest
+from node.pop.popservice import Handle, Popped, PopRequest, PopService
 from node.rocketmq.litetopics import LiteTopics
 from node.rocketmq.relay.clients import Client
 from node.rocketmq.words import handles
@@ -48,13 +48,15 @@ def stale() -> Refused:
 class Receiver:
     """Delivers messages and handles their acknowledgements."""
 
-    def __init__(self, broker: Broker, lite: LiteTopics) -> None:
-        self._broker = broker
+    def __init__(self, core: Core, pop: PopService, lite: LiteTopics, replica_group: str) -> None:
+        self._core = core
+        self._pop = pop
         self._lite = lite
+        self._replica_group = replica_group
 
     def is_orderly(self, group: str) -> bool:
         """Whether a group gets the messages of a queue one after the other."""
-        row = self._broker.admission.group_tables().groups.get(group, {})
+        row = self._core.admission.group_tables().groups.get(group, {})
         return bool(row.get("consumeMessageOrderly")) and not bound_topic(row)
 
     async def receive(
@@ -69,10 +71,9 @@ class Receiver:
         left: seconds until the deadline of the call. via: the node that forwarded it. Raises
         Refused, sdk errors.
         """
-        broker = self._broker
         group, topic = group_of(request.group), topic_of(request.message_queue.topic)
         queue_id = request.message_queue.id if self.is_orderly(group) else -1
-        config = broker.admission.readable_queue(topic, queue_id)
+        config = self._core.admission.readable_queue(topic, queue_id)
         if request.batch_size < 1:
             raise Refused(Code.BAD_REQUEST, f"batch size {request.batch_size} is below 1")
         if queue_id >= config.queues:
@@ -92,10 +93,10 @@ class Receiver:
             via,
         )
         if subscriber is None:
-            await broker.metadata.ensure_group(group)
+            await self._core.metadata.ensure_group(group)
         client.group = group
         deadline = asyncio.get_running_loop().time() + _poll_seconds(request, left)
-        return await broker.pop.wait(wanted, deadline)
+        return await self._pop.wait(wanted, deadline)
 
     async def write(
         self,
@@ -110,7 +111,7 @@ class Receiver:
         try:
             await write(service.ReceiveMessageResponse(status=code))
             for popped in found:
-                text = handles.to_text(self._broker.config.node.group, popped.handle)
+                text = handles.to_text(self._replica_group, popped.handle)
                 message = delivered(popped, topic, text)
                 await write(service.ReceiveMessageResponse(message=message))
                 unsent.pop(0)
@@ -119,12 +120,12 @@ class Receiver:
             await write(last)
         finally:
             for handle in unsent:
-                self._broker.pop.give_back(group_of(request.group), handle)
+                self._pop.give_back(group_of(request.group), handle)
 
     def ack(self, group: str, topic: str, text: str) -> Status:
         """The status of one acknowledgement."""
         try:
-            if not self._broker.pop.ack(group, self.handle(group, topic, text)):
+            if not self._pop.ack(group, self.handle(group, topic, text)):
                 raise stale()
         except (Refused, sdk.DuologError, StoreError) as error:
             return status_of(error)
@@ -133,8 +134,8 @@ class Receiver:
     def handle(self, group: str, topic: str, text: str) -> Handle:
         """Parse a handle and check its group and topic. Raises Refused."""
         replica_group, handle = handles.from_text(text)
-        here = replica_group == self._broker.config.node.group
-        if not here or not self._broker.pop.belongs(group, topic, handle):
+        here = replica_group == self._replica_group
+        if not here or not self._pop.belongs(group, topic, handle):
             raise stale()
         return handle
 

@@ -105,7 +105,7 @@ class Routes:
     def _replicas(self) -> list[str]:
         """Addresses of the registered nodes of the group, in a stable order."""
         failover = self._broker.failover
-        view = failover.routes.get(self._broker.config.node.group) if failover else None
+        view = failover.routes.get(self._broker.group) if failover else None
         if view is None:
             return []
         return sorted(replica.endpoint for replica in view.replicas.values() if replica.endpoint)

@@ -108,6 +108,7 @@ class Sender:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._core = broker.core
         self._known: OrderedDict[str, _Remembered] = OrderedDict()
         self._turn = 0
         self._role: tuple[str, int] = ("", -1)
@@ -133,7 +134,7 @@ class Sender:
                 Code.MESSAGE_CORRUPTED,
                 f"{len(messages)} messages in a request, it must be 1 to {MESSAGES_MAX}",
             )
-        body_max = self._broker.store.options.max_message_size
+        body_max = self._core.options.max_message_size
         checked = [sent(message, body_max) for message in messages]
         config = self._writable(topic, checked)
         self._turn += 1
@@ -146,15 +147,15 @@ class Sender:
 
     def _writable(self, topic: str, messages: list[Sent]) -> TopicConfig:
         """The topic, if it accepts these messages."""
-        metadata = self._broker.metadata
+        metadata = self._core.metadata
         config = metadata.topics.get(topic)
         if config is None:
-            self._broker.admission.check_knows()
+            self._core.admission.check_knows()
             if not self._broker.limits.auto_create_topic:
                 raise sdk.UnknownTopic(f"topic {topic!r} does not exist")
             config = metadata.auto_create(topic)
         if not config.perm & PERM_WRITE:
-            self._broker.admission.check_knows()
+            self._core.admission.check_knows()
             raise sdk.NoPermission(f"topic {topic!r} is not writable (its perm has no 2)")
         kinds = {message.kind for message in messages}
         groups = {message.message_group for message in messages}
@@ -164,13 +165,13 @@ class Sender:
                 "all messages of a request must have the same type and message group",
             )
         latest = max(message.deliver_ms for message in messages)
-        if latest and latest > self._broker.times.wall_ms() + DELAY_MS_MAX:
+        if latest and latest > self._core.times.wall_ms() + DELAY_MS_MAX:
             raise Refused(
                 Code.ILLEGAL_DELIVERY_TIME,
                 f"the delivery time is more than {DELAY_MS_MAX} ms from now",
             )
         if not kinds <= _taken(config.message_type):
-            self._broker.admission.check_knows()
+            self._core.admission.check_knows()
             name = MessageType.Name(kinds.pop())
             raise Refused(
                 Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
@@ -187,12 +188,12 @@ class Sender:
             message_id=message.message_id,
             offset=result.queue_offset,
         )
-        group = self._broker.config.node.group
+        group = self._broker.group
         if message.kind == TRANSACTION and result.queue_offset >= 0:
             entry.transaction_id = TransactionId(group, topic, result.queue_offset).to_text()
         elif (
             message.deliver_ms
-            and message.deliver_ms > self._broker.times.wall_ms()
+            and message.deliver_ms > self._core.times.wall_ms()
             and result.queue_offset >= 0
         ):
             handle = RecallHandle(group, topic, result.queue_offset, message.message_id)
@@ -248,7 +249,7 @@ class Sender:
         if message.kind == TRANSACTION:
             return self._broker.transactions.half(batch, topic, message.recovery_seconds)
         if message.kind == DELAY:
-            now = self._broker.times.wall_ms()
+            now = self._core.times.wall_ms()
             if message.deliver_ms <= now:  # its time has passed, which consumers can see
                 words = {**message.properties, "TIMER_DELIVER_MS": str(message.deliver_ms)}
                 return replace(message, properties=words).batch(topic, queue_id, host)
@@ -260,13 +261,13 @@ class Sender:
 
         Not before the messages of the last master are known: they must be confirmed and indexed.
         """
-        if self._broker.admission.refuses():
+        if self._core.admission.refuses():
             return self._broker.log.put(batch)  # which gives the reason
         if self._broker.replication.may_be_behind():
             reason = "messages stored by the last master are not confirmed yet: try again"
             return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason), None
         if self._is_after_failover():
-            if self._broker.store.dispatcher.reput_from < self._older_end:
+            if self._core.store.dispatched_offset < self._older_end:
                 reason = "messages stored by the last master are not indexed yet: try again"
                 return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason), None
             before = self._before_failover(topic, message.message_id)
@@ -285,7 +286,7 @@ class Sender:
                 result = replace(result, status=await waiting)
             if result.status not in _SOON or loop.time() + PAUSE_SECONDS >= deadline:
                 return result
-            self._broker.admission.check_master()  # another node may have become the master
+            self._core.admission.check_master()  # another node may have become the master
             await asyncio.sleep(PAUSE_SECONDS)
             begun = self._put_once(topic, message, batch)
 
@@ -301,15 +302,14 @@ class Sender:
         role = self._broker.replication.master_endpoint
         if role != self._role:
             self._role, self._role_since = role, now
-            table = self._broker.store.topic_queue_table
-            self._older = {name for (name, _), messages in table.items() if messages}
-            self._older_end = self._broker.store.log.max_offset
+            self._older = self._core.queues.topics_with_messages()
+            self._older_end = self._core.store.max_offset
         return now - self._role_since <= AFTER_FAILOVER_SECONDS
 
     def _before_failover(self, topic: str, message_id: str) -> PutResult | None:
         """The result of an earlier attempt, from the index."""
         places = [name for name in (topic, TIMER_TOPIC, HALF_TOPIC) if name in self._older]
-        found = (self._broker.store.lookups.by_unique_key(name, message_id) for name in places)
+        found = (self._core.store.lookups.by_unique_key(name, message_id) for name in places)
         record = next((record for record in found if record is not None), None)
         if record is None or record.properties.get("REAL_TOPIC", topic) != topic:
             return None

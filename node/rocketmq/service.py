@@ -152,11 +152,11 @@ class MessagingService(rpc.MessagingServiceServicer):
         self.forwarder = Forwarder(broker)
         gone = self.forwarder.is_gone
         self.clients = Clients(self._client_gone, broker.pop.way_gone, gone)
-        self._lite = LiteTopics(broker)
+        self._lite = LiteTopics(broker.core, broker.lite, broker.pop)
         self._authenticator = authenticator
         self._sender = Sender(broker)
-        self._receiver = Receiver(broker, self._lite)
-        self._puller = Puller(broker)
+        self._receiver = Receiver(broker.core, broker.pop, self._lite, broker.group)
+        self._puller = Puller(broker.core, broker.reader)
         self._routes = Routes(broker)
         self._cluster = ClusterRoutes(self.forwarder)
         self._relays = TelemetryRelays(self.forwarder)
@@ -311,10 +311,10 @@ class MessagingService(rpc.MessagingServiceServicer):
                 chosen = filter_of(entry.expression)
                 self.broker.filters.register(client.group, topic_of(entry.topic), chosen)
             row = self._group(client.group)
-        store = self.broker.store
-        body_max = store.options.max_message_size
+        delays_ms = self.broker.delays.levels_ms
+        body_max = self.broker.core.options.max_message_size
         command = service.TelemetryCommand(status=OK)
-        command.settings.CopyFrom(settings.reply_to(asked, row, store.delays_ms, body_max))
+        command.settings.CopyFrom(settings.reply_to(asked, row, delays_ms, body_max))
         return command
 
     def _group(self, name: str) -> Json:

@@ -111,12 +111,12 @@ class Forwarder:
         """The other replica groups of the cluster."""
         failover = self._broker.failover
         known = failover.routes if failover is not None else ()
-        return sorted(set(known) - {self._broker.config.node.group})
+        return sorted(set(known) - {self._broker.group})
 
     def _master(self, group: str) -> str:
         """The endpoint of a group's master; empty if it is not known."""
         failover = self._broker.failover
-        if group == self._broker.config.node.group or failover is None:
+        if group == self._broker.group or failover is None:
             return self._broker.replication.master_endpoint[0]
         view = failover.routes.get(group)
         return view.master.endpoint if view is not None and view.master is not None else ""
@@ -124,7 +124,7 @@ class Forwarder:
     async def _reached(self, context: Call, deadline: float, group: str) -> grpc.aio.Channel:
         """The channel to a master. Raises NotMaster if there is none in time."""
         loop = asyncio.get_running_loop()
-        group = group or self._broker.config.node.group
+        group = group or self._broker.group
         if is_forwarded(context):
             raise sdk.NotMaster(
                 "the call was forwarded to this node, which is not the master either"
@@ -148,7 +148,7 @@ class Forwarder:
     def is_gone(self, node: str) -> bool:
         """Whether a node of this group is not registered, so that no calls come through it."""
         failover = self._broker.failover
-        view = failover.routes.get(self._broker.config.node.group) if failover else None
+        view = failover.routes.get(self._broker.group) if failover else None
         return view is None or node not in view.replicas
 
     def master_elsewhere(self) -> str:
@@ -158,7 +158,7 @@ class Forwarder:
 
     def telemetry(self, endpoint: str, context: Call) -> Telemetry:
         """Open a telemetry stream for the same client to the master."""
-        stub = rpc.MessagingServiceStub(self._channel(self._broker.config.node.group, endpoint))
+        stub = rpc.MessagingServiceStub(self._channel(self._broker.group, endpoint))
         return stub.Telemetry(metadata=self._metadata(context))
 
     def _metadata(self, context: Call) -> Metadata:
@@ -168,7 +168,7 @@ class Forwarder:
             if name.startswith(_KEPT)
         ]
         how = TLS if is_encrypted(context) else PLAIN
-        via = self._broker.config.node.name
+        via = self._broker.node.name
         return [*kept, (FORWARDED, how), (PEER, peer_of(context)), (VIA, via)]
 
     @staticmethod
@@ -226,7 +226,7 @@ class Forwarder:
 
         All calls that wait for the same group share one task. Raises Unavailable.
         """
-        group = group or self._broker.config.node.group
+        group = group or self._broker.group
         try:
             async with asyncio.timeout(seconds):
                 await self._waiting.call(group, lambda: self._until_reached(group))
@@ -354,7 +354,7 @@ class Forwarder:
             group=request.group, topic=request.message_queue.topic, receipt_handle=handle
         )
         change.invisible_duration.FromMilliseconds(GIVEN_BACK_MS)
-        group = tokens.replica_group(handle) or self._broker.config.node.group
+        group = tokens.replica_group(handle) or self._broker.group
         endpoint = self._master(group)
         if endpoint:
             stub = rpc.MessagingServiceStub(self._channel(group, endpoint))

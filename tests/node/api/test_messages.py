@@ -13,7 +13,7 @@ from duolog._errors import error_of
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
-from node.api.messages import MessagesService
+from node.api.native import messages_of
 from node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
@@ -433,6 +433,6 @@ async def test_messages_of_a_disconnected_producer_are_readable_at_once(
     broker = broker_of(node)
     monkeypatch.setattr(broker.log, "pump_soon", lambda: pumped.append(1))
     with pytest.raises(asyncio.CancelledError):
-        await MessagesService(broker).Append(requests(), cast("Any", HungUp()))
+        await messages_of(broker).Append(requests(), cast("Any", HungUp()))
     assert broker.store.log.max_offset > 0
     assert pumped == [1]

@@ -16,6 +16,7 @@ from duolog._membership import Queue, Share
 from duolog.wire import duolog_pb2 as wire
 
 from node.api import messages
+from node.api.native import messages_of
 from store.metadata import TopicConfig
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
@@ -118,7 +119,7 @@ async def test_a_stream_cancelled_while_it_ends_watches_no_queue(
         reading.set()
         await over.wait()
 
-    service = messages.MessagesService(broker)
+    service = messages_of(broker)
     context: Any = None  # nothing is answered
     call = asyncio.ensure_future(service.Subscribe(requests(), context))
     for _ in range(2):

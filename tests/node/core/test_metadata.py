@@ -97,7 +97,7 @@ async def test_the_next_master_gives_no_offset_of_a_deleted_topic_again(
 
 def hidden(broker: Broker) -> MetadataLog:
     """The tables of a replica that has lost its snapshots, and knows nothing to be confirmed."""
-    shutil.rmtree(Path(broker.config.node.data) / "config")
+    shutil.rmtree(Path(broker.node.data) / "config")
     broker.store.hide_from(PhyOffset(0))
     metadata = MetadataLog(broker.log, broker.limits)
     metadata.load()

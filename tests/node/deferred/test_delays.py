@@ -176,7 +176,7 @@ async def test_a_recalled_message_stays_recalled_while_the_recall_awaits_the_rep
         await producer.send("T", b"another that waits", delay=3600)
         receipt = await producer.send("T", b"x", delay=3600)
         monkeypatch.setattr(broker.log, "put_and_wait", slow)
-        handle = RecallHandle(broker.config.node.group, "T", 1, receipt.unique_key)
+        handle = RecallHandle(broker.group, "T", 1, receipt.unique_key)
         recalling = asyncio.create_task(delays.recall("T", handle))
         await stored.wait()
         await until(lambda: broker.store.queue_range(DONE_TOPIC, 0)[1] == 1)

@@ -9,6 +9,7 @@ import pytest
 from duolog.wire import duolog_pb2 as wire
 
 from node.api.messages import _Subscription
+from node.api.native import messages_of
 from node.engine.arrivals import ArrivalBoard
 from node.server import Node
 from tests.node.replicas import broker_of, until
@@ -72,7 +73,7 @@ async def test_an_arrival_checks_its_own_queue_only(
     async with duolog.Client(f"127.0.0.1:{node.port}") as client, client.producer() as producer:
         await client.admin.create_topic("T", 500)
         context = Writes()
-        subscription = _Subscription(broker, context)
+        subscription = _Subscription(messages_of(broker)._parts, context)
         reader = asyncio.ensure_future(subscription.take_requests(requests()))
         sender = asyncio.ensure_future(subscription.send_batches())
         await until(lambda: reads.total() >= 500)
