@@ -199,6 +199,17 @@ def test_a_new_coordinator_refuses_commits_for_queues_that_an_unheard_member_may
     assert not groups.may_commit("G", "c", everything, MonoMs(2))
 
 
+def test_a_coordinator_that_begins_again_is_as_a_new_one() -> None:
+    groups = GroupCoordinator()
+    everything = beat(groups, "a", set())
+    assert len(everything) == 8
+    groups.begin_again(MonoMs(4000))
+    assert groups.names(START) == set()
+    assert not groups.may_commit("G", "a", everything, START)
+    assert beat(groups, "b", set(), now=1) == set()
+    assert len(beat(groups, "a", everything, now=2)) == 4  # of what it reads, its share
+
+
 def test_a_commit_for_an_unassigned_queue_is_accepted_once_all_members_were_heard() -> None:
     groups = GroupCoordinator(grace_until_ms=MonoMs(4000))
     assert not groups.may_commit("G", "a", {("T", 0)}, MonoMs(3999))
