@@ -21,7 +21,17 @@ from typing import Any
 import duolog
 import duolog.sync
 
-from bench import limits, manyqueues, oneatatime, posts, replication, services, spark, starts
+from bench import (
+    growth,
+    limits,
+    manyqueues,
+    oneatatime,
+    posts,
+    replication,
+    services,
+    spark,
+    starts,
+)
 from bench.harness import Figure, new_page_rate, print_table, running
 from demo import measure
 from demo.measure import Load
@@ -210,6 +220,10 @@ FIGURES: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
     "posts": posts.posts,
     "many_sends": posts.many_sends,
     "many_queues": manyqueues.many_queues,
+    "more_messages": growth.messages,
+    "more_topics": growth.topics,
+    "more_consumers": growth.consumers,
+    "more_slaves": growth.slaves,
     "very_many_queues": manyqueues.very_many_queues,
     "spark_read_small": spark.read_small,
     "spark_read_large": spark.read_large,
