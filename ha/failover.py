@@ -165,9 +165,9 @@ class Failover:
             return ""
         lost = ", ".join(sorted(replica.node for replica in state.sync_state_set))
         return (
-            f"no replica of the SyncStateSet is left: {lost} came back with an empty disk, or "
-            "after a loss of power. Elect the node that holds the most by hand: "
-            "`cluster elect --unclean`"
+            f"no replica of the SyncStateSet is left: {lost} came back with an empty disk, with an "
+            "older copy of it, with a damaged log, or after a loss of power. Elect the node that "
+            "holds the most by hand: `cluster elect --unclean`"
         )
 
     @property

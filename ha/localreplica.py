@@ -40,3 +40,18 @@ def was_never_synced(store: MessageStore, damage: CorruptRange) -> bool:
     if mapped is None or damage.start < store.checkpoint.confirm_phy_offset:
         return False
     return damage.is_torn(mapped.memory, mapped.start)
+
+
+def unfit(store: MessageStore) -> str:
+    """Why a node with this store may not be elected, empty where it may.
+
+    A hole that a power cut left behind all that is known to be confirmed is no reason: whoever
+    leads cuts it off. Otherwise a power cut that left one on every node would end all elections.
+    """
+    if store.fence_reason or not store.flags.writeable:
+        return store.fence_reason or ", ".join(store.flags.names())
+    damaged = sum(
+        found.start < store.known_confirmed or not was_never_synced(store, found)
+        for found in store.log.corrupt_ranges
+    )
+    return f"{damaged} corrupt ranges in its log" if damaged else ""

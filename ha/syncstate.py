@@ -104,8 +104,7 @@ class SyncState:
             if self._is_over(MonoMs(now_ms - seen.progress[replica].lag_ms), seen, now_ms)
         }
         stay = (self.members | joining) - late
-        there = [other for other in stay if other == self.me or other in seen.progress]
-        return late if len(there) >= seen.needed else set()
+        return late if self._there(stay, seen) >= seen.needed else set()
 
     def _can_spare(self, replica: Replica, found: Collection[Replica], seen: Seen) -> bool:
         """Whether the remaining members can confirm puts, or at least no fewer than before.
@@ -114,8 +113,18 @@ class SyncState:
         confirms nothing sooner, and it may be the last one that holds everything.
         """
         left = [other for other in found if other != replica]
-        there = [other for other in left if other == self.me or other in seen.progress]
-        return len(there if replica in seen.progress else left) >= seen.needed
+        there = self._there(left, seen) if replica in seen.progress else len(left)
+        return there >= seen.needed
+
+    def _there(self, replicas: Collection[Replica], seen: Seen) -> int:
+        """How many of them can confirm a put: connected, and alive by the registry as well.
+
+        The connection of a node that lost its power stays open for a while.
+        """
+        return sum(
+            other == self.me or (other in seen.progress and lives(other, seen.registered))
+            for other in replicas
+        )
 
     def _is_late(self, replica: Replica, seen: Seen, now_ms: MonoMs) -> bool:
         reached = seen.progress.get(replica)

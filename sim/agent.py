@@ -27,6 +27,7 @@ from ha.failoverevents import (
     Uncertain,
 )
 from ha.groupstate import Registration, Replica
+from ha.localreplica import unfit
 from ha.mandate import Mandate
 from ha.master import Master
 from ha.membership import Membership
@@ -91,7 +92,7 @@ class Agent:
                 fresh_id,
             ),
             Facts(
-                self._unfit,
+                lambda: unfit(node.store),
                 lambda: node.store.log.max_offset == node.store.log.min_offset,
                 lambda: node.store.log.max_offset,
                 lambda: (node.master or node.slave).identity.promised_epoch,  # type: ignore[union-attr]
@@ -107,12 +108,6 @@ class Agent:
         self._calls = 0
         etcd.watch(node.name, node.guarded(lambda: self.step(Changed())))
         node.later(1.0, self._tick)
-
-    def _unfit(self) -> str:
-        store = self.node.store
-        if not store.flags.writeable:
-            return ", ".join(store.flags.names())
-        return "damaged" if store.log.corrupt_ranges else ""
 
     def _renew(self, reason: str) -> int:
         node = self.node

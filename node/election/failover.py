@@ -41,6 +41,7 @@ from ha.failoverevents import (
     Uncertain,
 )
 from ha.groupstate import GroupState, Keys, Registration, Replica, View, cluster_prefix, groups_of
+from ha.localreplica import unfit
 from ha.mandate import Mandate
 from ha.master import Master
 from ha.masterevents import Instructed
@@ -129,7 +130,7 @@ class FailoverService:
                 secrets.token_hex(8),
             ),
             Facts(
-                self._unfit,
+                lambda: unfit(log_.store),
                 self._log_empty,
                 lambda: log_.store.log.max_offset,
                 self._promised,
@@ -188,13 +189,6 @@ class FailoverService:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     # -- questions of the machine -----------------------------------------------------------------
-
-    def _unfit(self) -> str:
-        store = self._log.store
-        if store.fence_reason or not store.flags.writeable:
-            return store.fence_reason or ", ".join(store.flags.names())
-        ranges = len(store.log.corrupt_ranges)
-        return f"{ranges} corrupt ranges in its log" if ranges else ""
 
     def _log_empty(self) -> bool:
         commit_log = self._log.store.log

@@ -30,7 +30,7 @@ from ha.failoverevents import (
 from ha.groupstate import GroupState, Keys, Registration, Replica
 from ha.grouptransfer import Release
 from ha.identity import Identity, LastRun
-from ha.localreplica import LocalReplica, Member
+from ha.localreplica import LocalReplica, Member, unfit
 from ha.mandate import Mandate
 from ha.master import Master
 from ha.membership import Membership, note
@@ -98,7 +98,7 @@ class Voter:
                 f"{group.fresh_id}-{name}-{next(group.runs)}",
             ),
             Facts(
-                lambda: self.unfit,
+                lambda: self.unfit or unfit(self.store),
                 lambda: self.store.log.max_offset == self.store.log.min_offset,
                 lambda: self.store.log.max_offset,
                 lambda: self.part.identity.promised_epoch,

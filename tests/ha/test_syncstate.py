@@ -128,6 +128,17 @@ def test_a_member_that_lags_stays_while_too_few_others_are_there_to_confirm_anyt
     assert wanted(state(A, B, C), late, needed=1) == {A, B}
 
 
+def test_a_member_that_is_dead_behind_an_open_connection_is_not_counted_as_there() -> None:
+    """Its host lost its power: nothing is confirmed by it, but nobody closed its connection."""
+    half_open = {B: ReplicaProgress(200, 900), C: ReplicaProgress(150, 1001)}
+    dead = {name: row for name, row in ALL.items() if name != "b"}
+    assert wanted(state(A, B, C), half_open) == {A, B}
+    assert wanted(state(A, B, C), half_open, registered=dead) is None, "C is all there is"
+    sync = state(A, B)
+    assert wanted(sync, half_open) is None
+    assert wanted(sync, half_open, registered=dead) == {A, B, C}, "C comes in though it is behind"
+
+
 def test_a_member_that_is_away_makes_room_for_one_that_lags() -> None:
     late = {C: ReplicaProgress(150, 1001)}
     sync = state(A, B, C)
